@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Measures `wharf apiserver` beside kube-apiserver and etcd, on the same disk. Takes about ten minutes.
+# Compares `wharf apiserver` with kube-apiserver and etcd on the same disk. Takes about ten minutes.
 #
-#   apiserver.sh            prints
-#   apiserver.sh --write    prints, and replaces its part of bench/RESULTS.md
-#   apiserver.sh --quick    with few objects: to see that it works
-#   apiserver.sh --ours     ours alone
+#   apiserver.sh            print the results
+#   apiserver.sh --write    print the results and update their section of bench/RESULTS.md
+#   apiserver.sh --quick    use few objects, to check that the benchmark works
+#   apiserver.sh --ours     measure only wharf
 #
-# DISK says where the servers keep their files, if not among temporary ones.
+# DISK is the directory for the servers' files; the default is a temporary directory.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
@@ -20,21 +20,21 @@ for argument in "$@"; do
     --quick) arguments+=(quick) ;;
     --ours) arguments+=(ours) ;;
     --write) write=1 ;;
-    *) die "--write, --quick, --ours, or nothing" ;;
+    *) die "usage: apiserver.sh [--write] [--quick] [--ours]" ;;
   esac
 done
 "$ROOT/hack/tools.sh" kubernetes
-# What is measured is what is shipped; what measures need not be.
+# The measured binary has the release profile of distributions; the benchmark program need not.
 (cd "$ROOT" && cargo build --quiet --profile "$profile" --package wharf &&
   cargo build --quiet --release --package wharf-bench --bin bench-apiserver)
 work_up
-# They find each other in one directory.
+# The benchmark expects both programs in one directory.
 cp "$TARGET/$profile/wharf" "$TARGET/release/bench-apiserver" "$WORK"
 export DISK=${DISK:-$WORK}
 case $(stat --file-system --format %T "$DISK") in
-  tmpfs | ramfs) die "$DISK is in memory: please set DISK to a directory on a disk" ;;
+  tmpfs | ramfs) die "$DISK is in memory: set DISK to a directory on a disk" ;;
 esac
-# Others' work would be measured too.
+# Other load on the machine distorts the results.
 read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
 "$WORK/bench-apiserver" "${arguments[@]}" | tee "$WORK/section"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures what we promise, as ratios within one run: numbers of one machine mean little on another.
+# Measures the local driver. Results are ratios within one run: absolute numbers of one machine mean little on another.
 #
-#   run.sh            prints
-#   run.sh --write    prints, and replaces its part of bench/RESULTS.md
+#   run.sh            print the results
+#   run.sh --write    print the results and update their section of bench/RESULTS.md
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
@@ -22,10 +22,10 @@ row() {
   rows+=("| $1 | $2 | $3 | $4 |")
   printf '  %-58s %14s %14s %10s\n' "$1" "$2" "$3" "$4" >&2
 }
-# ratio A B: A / B, with a digit more where it is small.
+# ratio A B: prints A / B, with an additional digit if it is small.
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b == 0) print "-"; else printf (a < b / 10 ? "%.3f" : "%.2f"), a / b }'; }
 
-# The median of seven runs in milliseconds; _N_ in an argument becomes the number of the run.
+# Prints the median of seven runs in milliseconds; _N_ in an argument is replaced by the number of the run.
 median() {
   local i begin
   for i in 1 2 3 4 5 6 7; do
@@ -35,7 +35,7 @@ median() {
   done | sort -n | awk 'NR == 4 { printf "%.1f", $1 / 1000 }'
 }
 
-# copies GIB: snapshot, clone and restore of a 10 GiB volume with so much data, against a copy of its image.
+# copies GIB: measures snapshot, clone and restore of a 10 GiB volume with that much data, and a copy of its image.
 copies() {
   local data=$1 id image snapshot copy
   id=$(create "copies-$data" --size 10GiB --fs-type xfs)
@@ -51,7 +51,7 @@ copies() {
   image=$POOL/volumes/$id/image
   sync
   copy=$(milliseconds)
-  # `cp` would share extents too, if it were let.
+  # By default `cp` would share extents, too.
   cp --sparse=always --reflink=never "$image" "$WORK/disk/copy"
   sync "$WORK/disk/copy"
   COPY_MS=$(($(milliseconds) - copy))
@@ -69,7 +69,7 @@ delete_all() {
   leftovers
 }
 
-# job DIRECTORY RW BS: one fio job; answers how many operations it did in a second.
+# job DIRECTORY RW BS: runs one fio job and prints its operations per second.
 job() {
   local dir=$1 rw=$2 bs=$3
   fio --name=job --directory="$dir" --filename=fio.data --rw="$rw" --bs="$bs" --size=1G --direct=1 --ioengine=libaio \
@@ -77,7 +77,7 @@ job() {
     awk -F';' '{ print $8 + $49 }'
 }
 
-# The same job on the pool's own file system and through two volumes, one right after the other.
+# Runs the same job on the pool's own file system and on two volumes, one right after the other.
 throughput() {
   local fs id rw bs name i pool volume dirs=("$WORK/disk") types=(xfs ext4) ids=()
   for fs in "${types[@]}"; do
@@ -106,7 +106,7 @@ END
   for i in 0 1; do csi node unstage "${ids[i]}" --staging-path "${dirs[i + 1]}" >/dev/null; done
 }
 
-# many: so many volumes up, all at once in use, and down again.
+# many: creates and publishes VOLUMES volumes, then unpublishes and deletes them.
 many() {
   local i id begin up down ids=()
   begin=$(milliseconds)
@@ -173,7 +173,7 @@ row "driver after all that, RSS (KiB)" "$(memory)" "$IDLE_KIB" "$(ratio "$(memor
 delete_all
 driver_stop
 if [ "${1:-}" = --write ]; then
-  # What others have written after it stays.
+  # Keep the sections of the other benchmarks.
   { results && printf '\n' && sed -n '/^## /,$p' "$ROOT/bench/RESULTS.md"; } >"$WORK/results"
   cp "$WORK/results" "$ROOT/bench/RESULTS.md"
 fi

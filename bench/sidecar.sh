@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
-# Measures `wharf sidecar` beside upstream's sidecars, on a real Kubernetes. Takes about 45 minutes, half of them for
-# upstream's snapshots at its defaults.
+# Compares `wharf sidecar` with upstream's sidecars on a real Kubernetes cluster. Takes about 45 minutes, half of them for
+# upstream's snapshots with its default settings.
 #
-#   sidecar.sh              prints
-#   sidecar.sh --snapshots  snapshots alone
-#   sidecar.sh --write      prints, and replaces its part of bench/RESULTS.md
-#   sidecar.sh --quick      with few objects: to see that it works
-#   sidecar.sh --memory     the memory that volumes take alone
+#   sidecar.sh              print the results
+#   sidecar.sh --snapshots  measure only snapshots
+#   sidecar.sh --write      print the results and update their section of bench/RESULTS.md
+#   sidecar.sh --quick      use few objects, to check that the benchmark works
+#   sidecar.sh --memory     measure only the memory usage per volume
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
 need_root
-# As the tests: whatever is mounted here is nobody else's.
+# As in the tests: use a private mount namespace.
 [ -n "${IN_OWN_NAMESPACE:-}" ] || IN_OWN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 
 export PORTS=${PORTS:-16600}
 "$ROOT/hack/tools.sh" cluster
 "$ROOT/test/upstream/build.sh" >/dev/null
-# What is measured is what is shipped; what measures need not be.
+# The measured binary has the release profile of distributions; the benchmark program need not.
 (cd "$ROOT" && cargo build --quiet --profile dist --package wharf &&
   cargo build --quiet --release --package wharf-testkit --package wharf-bench)
 work_up
-# They find each other in one directory.
+# The benchmark expects all programs in one directory.
 cp "$TARGET"/dist/wharf "$TARGET"/release/{scripted-driver,bench-sidecar} "$WORK"
-# Others' work would be measured too.
+# Other load on the machine distorts the results.
 read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
 arguments=()
@@ -34,7 +34,7 @@ for argument in "$@"; do
     --snapshots) from='## The sidecar: snapshots' arguments+=(snapshots) ;;
     --quick | --memory) arguments+=("${argument#--}") ;;
     --write) write=1 ;;
-    *) die "--snapshots, --write, --quick, --memory, or nothing" ;;
+    *) die "usage: sidecar.sh [--snapshots] [--write] [--quick] [--memory]" ;;
   esac
 done
 "$WORK/bench-sidecar" "${arguments[@]}" | tee "$WORK/section"

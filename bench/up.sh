@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Measures `wharf up` beside a real Kubernetes with the same driver. Takes about fifteen minutes.
+# Compares `wharf up` with a real Kubernetes cluster that uses the same driver. Takes about fifteen minutes.
 #
-#   up.sh            prints
-#   up.sh --write    prints, and replaces its part of bench/RESULTS.md
-#   up.sh --quick    with few objects: to see that it works
-#   up.sh --ours     ours alone
+#   up.sh            print the results
+#   up.sh --write    print the results and update their section of bench/RESULTS.md
+#   up.sh --quick    use few objects, to check that the benchmark works
+#   up.sh --ours     measure only wharf
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
 need_root
-# As the tests: whatever is mounted here is nobody else's.
+# As in the tests: use a private mount namespace.
 [ -n "${IN_OWN_NAMESPACE:-}" ] || IN_OWN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 
-# The disk is waited for on both sides.
+# Both sides sync to disk.
 export PORTS=${PORTS:-16900} EXTRA_ETCD_FLAGS=
 arguments=()
 write=
@@ -20,18 +20,18 @@ for argument in "$@"; do
   case $argument in
     --quick | --ours) arguments+=("${argument#--}") ;;
     --write) write=1 ;;
-    *) die "--write, --quick, --ours, or nothing" ;;
+    *) die "usage: up.sh [--write] [--quick] [--ours]" ;;
   esac
 done
 "$ROOT/hack/tools.sh" cluster
 "$ROOT/test/upstream/build.sh" csi-provisioner hostpathplugin >/dev/null
-# What is measured is what is shipped; what measures need not be.
+# The measured binary has the release profile of distributions; the benchmark program need not.
 (cd "$ROOT" && cargo build --quiet --profile dist --package wharf &&
   cargo build --quiet --release --package wharf-bench --bin bench-up)
 work_up
-# They find each other in one directory.
+# The benchmark expects both programs in one directory.
 cp "$TARGET/dist/wharf" "$TARGET/release/bench-up" "$WORK"
-# Others' work would be measured too.
+# Other load on the machine distorts the results.
 read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
 "$WORK/bench-up" "${arguments[@]}" | tee "$WORK/section"

@@ -1,3 +1,3 @@
-//! What the benchmarks share.
+//! Code shared by the benchmarks.
 
 pub mod table;

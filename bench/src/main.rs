@@ -1,24 +1,24 @@
-//! Measures `wharf sidecar` beside upstream's sidecars: the same cluster, the same driver, the same roles, one run.
-//! What it finds goes to stdout as a section of bench/RESULTS.md, what it does to stderr.
+//! Compares `wharf sidecar` with upstream's sidecars: the same cluster, driver and roles, in one run. Prints the results
+//! to stdout as a section of bench/RESULTS.md, and progress to stderr.
 //!
-//! With `snapshots` as an argument, only snapshots are measured; with `quick`, everything is small: to see that it works.
-//! With `memory`, only the memory that volumes take is measured, and told on stderr alone.
+//! Arguments: `snapshots` measures only snapshots; `quick` uses small sizes, to check that the benchmark works; `memory`
+//! measures only the memory for volumes, and prints it to stderr only.
 
-mod ground;
+mod environment;
 mod measure;
 mod objects;
 mod report;
 mod side;
 mod snapshots;
 
-use ground::{CAPABILITIES, Ground};
+use environment::{CAPABILITIES, Environment};
 use measure::End;
-use side::Who;
+use side::Contender;
 
-/// How much of everything.
+/// The sizes of the measurements.
 struct Size {
     many: usize,
-    /// Upstream at its defaults takes a second for two of them.
+    /// For upstream at its defaults, which provisions two per second.
     few: usize,
     attachments: usize,
     pods: usize,
@@ -27,7 +27,7 @@ struct Size {
     snapshots: snapshots::Size,
 }
 
-const WHOLE: Size = Size {
+const FULL: Size = Size {
     many: 1000,
     few: 60,
     attachments: 500,
@@ -49,54 +49,55 @@ const QUICK: Size = Size {
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
-    let size = if asked("quick") { QUICK } else { WHOLE };
-    if asked("memory") {
+    let requested = |word: &str| arguments.iter().any(|argument| argument == word);
+    let size = if requested("quick") { QUICK } else { FULL };
+    if requested("memory") {
         return runtime.block_on(memory(&size));
     }
-    if !asked("snapshots") {
+    if !requested("snapshots") {
         println!("{}", report::section(&runtime.block_on(run(&size))));
     }
     print!("{}", snapshots::section(&runtime.block_on(snapshots::run(size.snapshots))));
 }
 
 async fn memory(size: &Size) {
-    let ground = Ground::start(true, CAPABILITIES).await;
-    ground.controller_manager(false);
-    measure::memory(&ground, size.pods, &size.volumes).await;
-    ground.controller_manager(true);
+    let environment = Environment::start(true, CAPABILITIES).await;
+    environment.controller_manager(false);
+    measure::memory(&environment, size.pods, &size.volumes).await;
+    environment.controller_manager(true);
 }
 
-async fn run(size: &Size) -> report::Found {
-    let ground = Ground::start(true, CAPABILITIES).await;
-    let tuned_together = measure::together(&ground, Who::Tuned, size.many).await;
-    let ours_together = measure::together(&ground, Who::Ours, size.many).await;
+async fn run(size: &Size) -> report::Results {
+    let environment = Environment::start(true, CAPABILITIES).await;
+    let tuned_together = measure::together(&environment, Contender::Tuned, size.many).await;
+    let ours_together = measure::together(&environment, Contender::Ours, size.many).await;
 
-    ground.controller_manager(false);
-    let attached = measure::attach(&ground, size.attachments).await;
-    let defaults = measure::alone(&ground, Who::Defaults, 0, size.few).await;
-    // Twice and by turns, since others may work on the machine.
-    let tuned = measure::alone(&ground, Who::Tuned, 0, size.many).await;
-    let ours = measure::alone(&ground, Who::Ours, 0, size.many).await;
-    let tuned = tuned.better(measure::alone(&ground, Who::Tuned, 1, size.many).await);
-    let ours = ours.better(measure::alone(&ground, Who::Ours, 1, size.many).await);
+    environment.controller_manager(false);
+    let attached = measure::attach(&environment, size.attachments).await;
+    let defaults = measure::alone(&environment, Contender::Defaults, 0, size.few).await;
+    // Twice and alternating, because other processes may use the machine.
+    let tuned = measure::alone(&environment, Contender::Tuned, 0, size.many).await;
+    let ours = measure::alone(&environment, Contender::Ours, 0, size.many).await;
+    let tuned = tuned.better(measure::alone(&environment, Contender::Tuned, 1, size.many).await);
+    let ours = ours.better(measure::alone(&environment, Contender::Ours, 1, size.many).await);
 
     eprintln!("Replicas");
-    let upstream_asked = measure::hand_over(&ground, Who::Tuned, End::Asked, 0).await;
-    let upstream_killed = measure::hand_over(&ground, Who::Tuned, End::Killed, 0).await;
+    let upstream_asked = measure::failover(&environment, Contender::Tuned, End::Terminated, 0).await;
+    let upstream_killed = measure::failover(&environment, Contender::Tuned, End::Killed, 0).await;
     let mut ours_asked: f64 = 0.0;
     for round in 0..size.rounds {
-        ours_asked = ours_asked.max(measure::hand_over(&ground, Who::Ours, End::Asked, round).await);
+        ours_asked =
+            ours_asked.max(measure::failover(&environment, Contender::Ours, End::Terminated, round).await);
     }
-    let ours_killed = measure::hand_over(&ground, Who::Ours, End::Killed, 0).await;
-    let growth = measure::memory(&ground, size.pods, &size.volumes).await;
-    ground.controller_manager(true);
-    drop(ground);
+    let ours_killed = measure::failover(&environment, Contender::Ours, End::Killed, 0).await;
+    let growth = measure::memory(&environment, size.pods, &size.volumes).await;
+    environment.controller_manager(true);
+    drop(environment);
 
-    let ground = Ground::start(false, CAPABILITIES).await;
-    let defaults_slow = measure::together(&ground, Who::Defaults, size.few).await;
-    let ours_slow = measure::together(&ground, Who::Ours, size.few).await;
-    report::Found {
+    let environment = Environment::start(false, CAPABILITIES).await;
+    let defaults_slow = measure::together(&environment, Contender::Defaults, size.few).await;
+    let ours_slow = measure::together(&environment, Contender::Ours, size.few).await;
+    report::Results {
         defaults,
         tuned,
         ours,

@@ -1,20 +1,20 @@
-//! The objects that a measurement needs, many at once: as claims, volumes and pods look in a real cluster.
+//! Creates the objects that a measurement needs, in bulk: claims, volumes and pods as in a real cluster.
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use wharf_cluster::{ApiError, Cluster, Patch, Preconditions};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 
-/// The driver that both sides work for.
+/// The driver that both sides use.
 pub(crate) const DRIVER: &str = "bench.test.wharf.dev";
-/// The class of its claims.
+/// The StorageClass of its claims.
 pub(crate) const CLASS: &str = "bench";
-/// A node that has the driver, and no kubelet.
+/// A node with the driver, but without a kubelet.
 pub(crate) const NODE: &str = "bench-node";
 pub(crate) const NAMESPACE: &str = "default";
 
-/// What everything else refers to.
-pub(crate) fn ground() -> String {
+/// The objects that all others refer to.
+pub(crate) fn base_objects() -> String {
     format!(
         r#"
 apiVersion: storage.k8s.io/v1
@@ -52,7 +52,7 @@ fn claim(name: &str) -> Value {
     })
 }
 
-/// Runs one piece of work for each item; as many at once as the client lets through.
+/// Runs `one` for each item, as concurrently as the client allows.
 pub(crate) async fn each<T, F>(items: impl IntoIterator<Item = T>, one: impl Fn(T) -> F)
 where
     F: Future<Output = Result<(), ApiError>> + Send + 'static,
@@ -66,8 +66,8 @@ where
     }
 }
 
-/// Makes claims. With `asked`, they carry what the controller manager writes on a claim to ask for a volume: then it
-/// has no part in what is measured.
+/// Creates claims. With `asked`, they carry the annotations with which the controller manager requests a volume, so
+/// that it does not affect the measurement.
 pub(crate) async fn create_claims(cluster: &Cluster, names: &[String], asked: bool) {
     each(names.to_owned(), |name| {
         let cluster = cluster.clone();
@@ -85,7 +85,7 @@ pub(crate) async fn create_claims(cluster: &Cluster, names: &[String], asked: bo
     .await;
 }
 
-/// Asks for more of each.
+/// Requests a larger size for each claim.
 pub(crate) async fn enlarge(cluster: &Cluster, names: &[String]) {
     each(names.to_owned(), |name| {
         let cluster = cluster.clone();
@@ -97,7 +97,7 @@ pub(crate) async fn enlarge(cluster: &Cluster, names: &[String]) {
     .await;
 }
 
-/// Asks for the deletion of claims.
+/// Requests the deletion of claims.
 pub(crate) async fn delete_claims(cluster: &Cluster, names: &[String]) {
     each(names.to_owned(), |name| {
         let cluster = cluster.clone();
@@ -130,7 +130,7 @@ pub(crate) async fn bind(cluster: &Cluster, pairs: &[(String, String)]) {
     .await;
 }
 
-/// Deletes claims and takes the controller manager's protection off them and their volumes.
+/// Deletes claims and removes the controller manager's protection finalizers from them and their volumes.
 pub(crate) async fn unprotect(cluster: &Cluster, pairs: &[(String, String)]) {
     const MINE: &str = "external-provisioner.volume.kubernetes.io/finalizer";
     each(pairs.to_owned(), |(claim, volume)| {
@@ -147,7 +147,7 @@ pub(crate) async fn unprotect(cluster: &Cluster, pairs: &[(String, String)]) {
     .await;
 }
 
-/// Marks volumes as no claim's any more, as the controller manager would.
+/// Marks volumes as Released, as the controller manager would.
 pub(crate) async fn release(cluster: &Cluster, volumes: &[String]) {
     each(volumes.to_owned(), |volume| {
         let cluster = cluster.clone();
@@ -160,7 +160,7 @@ pub(crate) async fn release(cluster: &Cluster, volumes: &[String]) {
     .await;
 }
 
-/// Wants volumes on the node.
+/// Creates VolumeAttachments for the node.
 pub(crate) async fn attach(cluster: &Cluster, volumes: &[String]) {
     each(volumes.to_owned(), |volume| {
         let cluster = cluster.clone();
@@ -177,7 +177,7 @@ pub(crate) async fn attach(cluster: &Cluster, volumes: &[String]) {
     .await;
 }
 
-/// Wants them there no longer.
+/// Deletes these VolumeAttachments.
 pub(crate) async fn detach(cluster: &Cluster, volumes: &[String]) {
     each(volumes.to_owned(), |volume| {
         let cluster = cluster.clone();
@@ -189,7 +189,7 @@ pub(crate) async fn detach(cluster: &Cluster, volumes: &[String]) {
     .await;
 }
 
-/// Deletes volumes' objects, whoever holds them.
+/// Deletes PersistentVolumes, regardless of their finalizers.
 pub(crate) async fn delete_volumes(cluster: &Cluster, volumes: &[String]) {
     each(volumes.to_owned(), |volume| {
         let cluster = cluster.clone();
@@ -203,12 +203,12 @@ pub(crate) async fn delete_volumes(cluster: &Cluster, volumes: &[String]) {
     .await;
 }
 
-/// What the driver calls the volume that is seeded for a claim.
+/// The volume handle of the volume seeded for a claim.
 pub(crate) fn handle(claim: &str) -> String {
     format!("handle-{claim}")
 }
 
-/// Claims bound to volumes of the driver, as objects alone: there is nothing behind them.
+/// Creates claims bound to volumes of the driver, as API objects without real storage.
 pub(crate) async fn seed_volumes(cluster: &Cluster, numbers: std::ops::Range<usize>) {
     each(numbers, |number| {
         let cluster = cluster.clone();
@@ -275,7 +275,7 @@ fn volume(name: &str, claim_uid: &Value) -> Value {
     })
 }
 
-/// Pods that have nothing to do with the driver, and that no scheduler looks at.
+/// Creates pods that do not use the driver and are ignored by schedulers.
 pub(crate) async fn seed_pods(cluster: &Cluster, count: usize) {
     each(0..count, |number| {
         let cluster = cluster.clone();

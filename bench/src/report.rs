@@ -1,12 +1,12 @@
-//! What was found, in words: a section of bench/RESULTS.md.
+//! The results as a section of bench/RESULTS.md.
 
 use std::fmt::Write as _;
 
-use crate::ground::Cost;
+use crate::environment::Cost;
 use crate::measure::{Alone, Growth, Together};
 
-/// All that was measured. Of two, the first is upstream's.
-pub(crate) struct Found {
+/// All results. In pairs, the first is upstream's.
+pub(crate) struct Results {
     pub(crate) defaults: Alone,
     pub(crate) tuned: Alone,
     pub(crate) ours: Alone,
@@ -21,17 +21,17 @@ pub(crate) struct Found {
     pub(crate) pods: usize,
 }
 
-/// What was asked for.
+/// The goal of a measurement.
 pub(crate) enum Goal {
-    /// At least so many times the defaults, and no less than tuned.
+    /// At least this many times the defaults, and no less than tuned.
     Faster(f64),
-    /// At least so many times the defaults, and so many times tuned.
+    /// At least this many times the defaults, and this many times tuned.
     Times { defaults: f64, tuned: f64 },
-    /// At most this part of upstream's, of which the tuned one counts if there is one.
+    /// At most this fraction of upstream's value (the tuned one if available).
     Part(f64),
     /// At most this.
     AtMost(f64),
-    /// Nothing: it is told for the reader.
+    /// No goal: for information only.
     None,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The goal in words, and what became of it.
+    /// The goal and whether it is met.
     fn verdict(&self) -> String {
         let (words, met) = match self.goal {
             Goal::None => return "-".to_owned(),
@@ -72,7 +72,7 @@ impl Row {
                 if let Some(ratio) = over_tuned {
                     words.push(format!("as fast as tuned: {ratio:.2}"));
                 }
-                // Rates of one run differ by some percent from those of the next.
+                // Rates differ by some percent between runs.
                 let met = over_defaults.is_none_or(|ratio| ratio >= times)
                     && over_tuned.is_none_or(|ratio| ratio >= 0.95);
                 (words.join(", "), met)
@@ -109,8 +109,8 @@ pub(crate) fn table(rows: &[Row]) -> String {
     text
 }
 
-fn work_rows(found: &Found) -> Vec<Row> {
-    let Found { defaults, tuned, ours, attached: (attach, detach), .. } = found;
+fn work_rows(found: &Results) -> Vec<Row> {
+    let Results { defaults, tuned, ours, attached: (attach, detach), .. } = found;
     type Of = fn(&Alone) -> Cost;
     let kinds: [(&str, f64, Of); 3] = [
         ("created", 10.0, |alone| alone.create),
@@ -155,7 +155,7 @@ fn work_rows(found: &Found) -> Vec<Row> {
     rows
 }
 
-fn together_rows(found: &Found) -> Vec<Row> {
+fn together_rows(found: &Results) -> Vec<Row> {
     type Of = fn(&Together) -> f64;
     let kinds: [(&str, Of); 3] = [
         ("created", |together| together.create),
@@ -184,7 +184,7 @@ fn together_rows(found: &Found) -> Vec<Row> {
     rows
 }
 
-fn rest_rows(found: &Found) -> Vec<Row> {
+fn rest_rows(found: &Results) -> Vec<Row> {
     let mib = |kib: u64| kib as f64 / 1024.0;
     let growth = &found.growth;
     let row = |what: &str, theirs: f64, ours: f64, goal: Goal| Row {
@@ -223,8 +223,7 @@ fn rest_rows(found: &Found) -> Vec<Row> {
     rows
 }
 
-/// The section.
-pub(crate) fn section(found: &Found) -> String {
+pub(crate) fn section(found: &Results) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
         "## The sidecar
@@ -235,18 +234,18 @@ against `wharf sidecar --roles provisioner,resizer`; leader election on both sid
 bursts of 2,000 and 100 workers; ours is never tuned. {} volumes for ours and for tuned upstream, the better of two rounds; {} for
 its defaults.
 
-Upstream's attacher is not among the packages that can be had, so ours stands alone there, with {} attachments. What upstream's
-does at its defaults was measured on the same kind of machine before: 1.7 attached and 2.6 detached a second.
+Upstream's attacher is not available as a package, so only ours is measured, with {} attachments. Upstream's attacher at its
+defaults was measured earlier on the same kind of machine: 1.7 attached and 2.6 detached per second.
 
-**The sidecars alone.** The controller manager stands still: the bench writes in its place what it would write. A deletion
-costs ours one request more, on purpose: it reads the volume once more before the driver deletes what cannot be had back. Events are
-counted where they are written; ours spreads them over the seconds that follow.
-
-{}
-**With the controller manager**, whose own binder is the slowest part: it takes turns with one claim at a time.
+**The sidecars alone.** The controller manager is suspended: the benchmark writes what it would write. A deletion needs one more
+request with ours, on purpose: it reads the volume again before the driver deletes data irrevocably. Events are counted when they are
+written; ours spreads them over the following seconds.
 
 {}
-**At rest.** {} unrelated pods are in the cluster. Volumes are objects only.
+**With the controller manager**, whose binder is the slowest part: it processes one claim at a time.
+
+{}
+**Idle.** The cluster has {} unrelated pods. Volumes are API objects only.
 
 {}",
         found.ours.create.count,

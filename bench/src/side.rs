@@ -1,24 +1,24 @@
-//! The two sides: ours in one process, upstream's in a process for each role.
+//! The two sides: ours in one process, upstream's in one process per role.
 
 use std::path::Path;
 use std::time::Duration;
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster, Usage, built, upstream};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster, Usage, built_program, upstream_program};
 
-/// Who works.
+/// The sidecars under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// Upstream's with the flags that they have by themselves.
+pub(crate) enum Contender {
+    /// Upstream's with default flags.
     Defaults,
-    /// The same, told to use as much of the API server as they can.
+    /// Upstream's with high API server limits.
     Tuned,
-    /// `wharf sidecar`, with nothing tuned.
+    /// `wharf sidecar` with default flags.
     Ours,
 }
 
-impl Who {
-    /// In names of objects.
-    pub(crate) fn word(self) -> &'static str {
+impl Contender {
+    /// The name used in object names.
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Defaults => "defaults",
             Self::Tuned => "tuned",
@@ -27,31 +27,36 @@ impl Who {
     }
 }
 
-/// The roles that both sides have here.
-pub(crate) const SAME_ROLES: &str = "provisioner,resizer";
-/// Those for snapshots.
+/// The roles that both sides run.
+pub(crate) const COMMON_ROLES: &str = "provisioner,resizer";
+/// The snapshot roles.
 pub(crate) const SNAPSHOT_ROLES: &str = "snapshotter,snapshot-controller";
 
-/// It has no driver.
+/// This program takes no driver socket.
 const CONTROLLER: &str = "snapshot-controller";
 
-/// Upstream, told to use as much of the API server as it can.
+/// Upstream's flags for high API server limits.
 const TUNED: [&str; 2] = ["--kube-api-qps=1000", "--kube-api-burst=2000"];
 
 /// One replica of a side.
 pub(crate) struct Side {
-    processes: Vec<Beside>,
+    processes: Vec<ChildProcess>,
 }
 
 impl Side {
-    /// Starts a replica; `name` tells it from others.
-    pub(crate) fn start(who: Who, name: &str, cluster: &TestCluster, driver: &ScriptedDriver) -> Self {
-        match who {
-            Who::Ours => Self::ours(name, cluster, driver, &["--roles", SAME_ROLES]),
-            Who::Defaults => {
+    /// Starts a replica with a unique `name`.
+    pub(crate) fn start(
+        contender: Contender,
+        name: &str,
+        cluster: &TestCluster,
+        driver: &ScriptedDriver,
+    ) -> Self {
+        match contender {
+            Contender::Ours => Self::ours(name, cluster, driver, &["--roles", COMMON_ROLES]),
+            Contender::Defaults => {
                 Self::upstream(name, cluster, driver, [("csi-provisioner", &[]), ("csi-resizer", &[])])
             }
-            Who::Tuned => {
+            Contender::Tuned => {
                 let provisioner = [&TUNED[..], &["--worker-threads=100"]].concat();
                 let resizer = [&TUNED[..], &["--workers=100"]].concat();
                 let programs = [("csi-provisioner", &provisioner[..]), ("csi-resizer", &resizer[..])];
@@ -61,24 +66,36 @@ impl Side {
     }
 
     /// Starts a replica that takes snapshots.
-    pub(crate) fn snapshots(who: Who, name: &str, cluster: &TestCluster, driver: &ScriptedDriver) -> Self {
+    pub(crate) fn snapshots(
+        contender: Contender,
+        name: &str,
+        cluster: &TestCluster,
+        driver: &ScriptedDriver,
+    ) -> Self {
         let tuned = [&TUNED[..], &["--worker-threads=100"]].concat();
-        let more = match who {
-            Who::Ours => return Self::ours(name, cluster, driver, &["--roles", SNAPSHOT_ROLES]),
-            Who::Defaults => &[],
-            Who::Tuned => &tuned[..],
+        let more = match contender {
+            Contender::Ours => return Self::ours(name, cluster, driver, &["--roles", SNAPSHOT_ROLES]),
+            Contender::Defaults => &[],
+            Contender::Tuned => &tuned[..],
         };
         Self::upstream(name, cluster, driver, [("csi-snapshotter", more), (CONTROLLER, more)])
     }
 
-    /// Ours with other arguments.
+    /// Starts ours with additional arguments.
     pub(crate) fn ours(name: &str, cluster: &TestCluster, driver: &ScriptedDriver, more: &[&str]) -> Self {
         let (socket, kubeconfig) = (text(&driver.socket()), text(&cluster.kubeconfig()));
         let mut args = vec!["sidecar", "--csi-address", &socket, "--kubeconfig", &kubeconfig];
         args.extend(["--http-endpoint", "127.0.0.1:0"]);
         args.extend(more);
         let log = cluster.directory().join(format!("log/{name}.log"));
-        Self { processes: vec![Beside::start_with(&built("wharf"), &args, &[("POD_NAME", name)], &log)] }
+        Self {
+            processes: vec![ChildProcess::start_with(
+                &built_program("wharf"),
+                &args,
+                &[("POD_NAME", name)],
+                &log,
+            )],
+        }
     }
 
     fn upstream(
@@ -96,24 +113,24 @@ impl Side {
             }
             args.extend(more);
             let log = cluster.directory().join(format!("log/{program}-{name}.log"));
-            Beside::start_with(&upstream(program), &args, &[("POD_NAME", name)], &log)
+            ChildProcess::start_with(&upstream_program(program), &args, &[("POD_NAME", name)], &log)
         };
         Self { processes: programs.map(start).into() }
     }
 
-    /// What all its processes have used.
+    /// The resource usage of all its processes.
     pub(crate) fn usage(&self) -> Usage {
         let none = Usage { rss_kib: 0, peak_kib: 0, cpu: Duration::ZERO };
-        self.processes.iter().map(Beside::usage).fold(none, |sum, one| Usage {
+        self.processes.iter().map(ChildProcess::usage).fold(none, |sum, one| Usage {
             rss_kib: sum.rss_kib + one.rss_kib,
             peak_kib: sum.peak_kib + one.peak_kib,
             cpu: sum.cpu + one.cpu,
         })
     }
 
-    /// Whether all of it still runs.
+    /// Whether all its processes are running.
     pub(crate) fn runs(&mut self) -> bool {
-        self.processes.iter_mut().all(Beside::runs)
+        self.processes.iter_mut().all(ChildProcess::is_running)
     }
 
     /// Sends SIGTERM, and does not wait.

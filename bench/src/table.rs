@@ -1,20 +1,20 @@
-//! Figures of several sides in a table of bench/RESULTS.md, with what was asked for and whether that is met.
+//! Tables of bench/RESULTS.md: figures of several sides, the goal, and whether it is met.
 
-/// What was asked for.
+/// The goal of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Goal {
-    /// At most this.
+    /// At most this value.
     AtMost(f64),
-    /// At least so many times upstream's.
+    /// At least this many times upstream's value.
     Times(f64),
-    /// At most one part of so many of upstream's.
+    /// At most upstream's value divided by this.
     Part(f64),
-    /// Nothing.
+    /// No goal.
     None,
 }
 
 impl Goal {
-    /// What became of it.
+    /// The goal and whether it is met.
     pub fn verdict(self, upstream: Option<f64>, ours: f64) -> String {
         let met = |is: bool| if is { "met" } else { "missed" };
         match (self, upstream) {
@@ -30,7 +30,7 @@ impl Goal {
     }
 }
 
-/// Three digits are enough.
+/// Formats a value with three significant digits.
 pub fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
@@ -39,7 +39,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The middle one.
+/// The median.
 pub fn median(mut of: Vec<f64>) -> f64 {
     of.sort_by(f64::total_cmp);
     of[of.len() / 2]

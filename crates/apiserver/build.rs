@@ -1,6 +1,6 @@
-//! Writes the schemas of all kinds as tables of Rust: Kubernetes' own from k8s-openapi, the snapshot kinds from the
-//! definitions that Wharf installs, and what neither tells from `src/schema/fields.txt`. Nothing of it has to be
-//! parsed when the server starts.
+//! Generates the schemas of all kinds as Rust tables, so that the server parses nothing at startup. Built-in kinds come
+//! from k8s-openapi, snapshot kinds from the CustomResourceDefinitions that Wharf installs. `src/schema/fields.txt` adds
+//! what neither specifies.
 
 #[path = "build/custom.rs"]
 mod custom;
@@ -31,7 +31,7 @@ struct GroupVersionKind {
     kind: String,
 }
 
-/// Takes a kind's schema and those it refers to, by the names of their definitions.
+/// Adds the schema of a kind, with all schemas that it refers to, by definition name.
 fn take<T: JsonSchema + Resource>(
     generator: &mut SchemaGenerator,
     kinds: &mut BTreeMap<String, GroupVersionKind>,
@@ -98,9 +98,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect::<Result<_, std::io::Error>>()?;
     files.sort();
     for file in files {
-        let (of, schema) = custom::read(&fs::read_to_string(&file)?)
+        let (kind, schema) = custom::read(&fs::read_to_string(&file)?)
             .map_err(|error| format!("{}: {error}", file.display()))?;
-        emitter.custom(of, &schema)?;
+        emitter.custom(kind, &schema)?;
     }
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("schemas.rs"), emitter.finish()?)?;

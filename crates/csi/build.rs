@@ -1,5 +1,5 @@
-//! Compiles the `.proto` files without protoc, and writes `Debug` for every message with a secret field by
-//! itself, so that no secret can be printed: not by a log line, not by an error, not by a failed assertion.
+//! Compiles the `.proto` files without protoc, and generates `Debug` for every message that has a secret field, so that
+//! no log line, error or failed assertion can print a secret.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,8 +9,8 @@ use std::{env, fs};
 
 use protox::prost_reflect::{FieldDescriptor, MessageDescriptor};
 
-/// By the specification mount flags may hold secrets too (passwords of network file systems), though they
-/// are not marked as such. And Kubernetes puts the tokens of a pod's account into the context.
+/// Fields that can hold secrets although csi.proto does not mark them. The specification allows passwords of network
+/// file systems in mount flags, and Kubernetes puts the tokens of a pod's service account into the volume context.
 const SECRET_THOUGH_UNMARKED: [&str; 2] =
     ["csi.v1.VolumeCapability.MountVolume.mount_flags", "csi.v1.NodePublishVolumeRequest.volume_context"];
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).open_files(["csi.proto", "registration.proto"])?;
-    // What drivers and registrars tell about themselves; the service for backups is nobody's of them.
+    // The services that drivers and registrars offer through reflection. The snapshot metadata API is not one of them.
     fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
     compiler.open_files(["snapshotmetadata.proto"])?;
 
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `Debug` for one message, as prost would derive it, except that secret fields show only how many they are.
+/// Writes `Debug` for one message as prost would derive it, except that a secret field shows only its number of entries.
 fn write_debug(
     out: &mut String,
     message: &MessageDescriptor,

@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# The cluster as seen from inside its namespaces; cluster.sh starts it there and says where everything is.
+# The part of the cluster that runs in its namespaces. cluster.sh starts it and sets the environment.
 #
-#   inside.sh all         the first process: starts everything, and stays
-#   inside.sh join NODE   one more node
+#   inside.sh all         the first process: starts everything and keeps running
+#   inside.sh join NODE   adds a node
 set -euo pipefail
 : "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES?}" "${STORE:?}"
 PKI=$RUN/pki
 SERVER=https://127.0.0.1:$((PORTS + 2))
 export KUBECONFIG=$RUN/kubeconfig
 
-# Our copies of mounts that others may want to unmount while we live, such as the pools of other tests: kept, they
-# would keep their devices busy. Those beneath RUN follow the machine's.
+# Unmounts this namespace's copies of mounts that other processes may unmount later, such as the pools of other tests. The
+# copies would keep their devices busy. Mounts beneath RUN are propagated from the machine.
 let_go_of_others() {
   awk -v run="$RUN" -v tmp="${TMPDIR:-/tmp}" '
     $5 == run || index($5, run "/") == 1 { next }
     index($5, "/tmp/") == 1 || index($5, tmp "/") == 1 || / - [^ ]+ \/dev\/loop[0-9]+ / { print $5 }
   ' /proc/self/mountinfo | tac | while read -r target; do
-    # Escaped as in the table; already gone with the one it was in.
+    # Paths are escaped in the mount table. A mount may already be gone with its parent.
     umount --lazy "$(printf '%b' "$target")" 2>/dev/null || true
   done
 }
 
-# Directories whose names are fixed in some program: ours show what the machine has, and keep what is written to
-# them to themselves.
+# Overlays directories whose paths are hard-coded in some program: they show the machine's content, and writes stay private
+# to the cluster.
 private_directories() {
   local dir layers=$RUN/private
   mkdir "$layers"
@@ -31,7 +31,7 @@ private_directories() {
     mkdir -p "$layers$dir"/{upper,work}
     mount -t overlay overlay -o "lowerdir=$dir,upperdir=$layers$dir/upper,workdir=$layers$dir/work" "$dir"
   done
-  # What we mount is to reach the containers that ask for it.
+  # Mounts must propagate to containers that request it.
   mount --make-rshared /
 }
 
@@ -48,7 +48,7 @@ credentials() {
     -out "$PKI/ca.crt" -subj /CN=wharf-test-cluster -days 3650
   certificate apiserver /CN=kube-apiserver
   certificate admin /O=system:masters/CN=admin
-  # The API server does not check it.
+  # The API server does not verify it.
   certificate kubelet /O=system:nodes/CN=kubelet
   openssl ecparam -name prime256v1 -genkey -noout -out "$PKI/service-accounts.key"
   cat >"$KUBECONFIG" <<END
@@ -61,7 +61,7 @@ current-context: test
 END
 }
 
-# node_credentials NODE: what a kubelet of that name has, and no more.
+# node_credentials NODE: creates the credentials of that node's kubelet.
 node_credentials() {
   certificate "node-$1" "/O=system:nodes/CN=system:node:$1"
   cat >"$RUN/kubeconfig-$1" <<END
@@ -74,7 +74,7 @@ current-context: test
 END
 }
 
-# start NAME COMMAND...: again whenever it ends, so that tests can kill it.
+# start NAME COMMAND...: runs the command in the background and restarts it whenever it exits, so that tests can kill it.
 start() {
   local name=$1
   shift
@@ -89,7 +89,7 @@ start() {
   ) </dev/null >/dev/null 2>&1 &
 }
 
-# eventually SECONDS COMMAND...: until it succeeds; its last words if it does not.
+# eventually SECONDS COMMAND...: retries the command until it succeeds. After the timeout, shows the output of a last run.
 eventually() {
   local until=$((SECONDS + $1))
   shift
@@ -104,7 +104,7 @@ eventually() {
 
 kubectl() { "$BIN/kubectl" "$@"; }
 
-# In this process, which it then is.
+# Replaces this process.
 etcd() {
   # shellcheck disable=SC2086 # several flags
   exec "$STORE" --data-dir "$RUN/etcd" --log-level warn \
@@ -115,7 +115,7 @@ etcd() {
 }
 
 kube_apiserver() {
-  # The sidecars of upstream that tests run beside ours know VolumeAttributesClass by its beta version.
+  # The upstream sidecars in tests use the beta version of VolumeAttributesClass.
   exec "$BIN/kube-apiserver" --etcd-servers "http://127.0.0.1:$PORTS" \
     --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port $((PORTS + 2)) \
     --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \
@@ -145,7 +145,7 @@ controllers() {
 
 containerd_import() { ctr --address "$1" --namespace k8s.io images import "$RUN/images.tar"; }
 
-# node NAME: a containerd and a kubelet of its own.
+# node NAME: starts a node: a containerd and a kubelet.
 node() {
   local name=$1 dir=$RUN/$1 index port
   index=$(wc -l <"$RUN/nodes")
@@ -161,7 +161,7 @@ state = "$dir/containerd-state"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "registry.k8s.io/pause:3.10"
   netns_mounts_under_state_dir = true
-  # Where CAP_SYS_RESOURCE is missing, runc cannot lower the score, and fails.
+  # Without CAP_SYS_RESOURCE, runc fails because it cannot lower the score.
   restrict_oom_score_adj = true
   stream_server_port = "$((port + 2))"
   [plugins."io.containerd.grpc.v1.cri".cni]
@@ -172,8 +172,8 @@ END
 {"cniVersion": "0.4.0", "name": "wharf-$PORTS-$name", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
   "subnet": "10.$((128 + PORTS / 100 % 100)).$index.0/24", "dataDir": "$dir/ipam"}}]}
 END
-  # cgroup v1 is what some test machines have: kubelet 1.34 is the last that works there, if told to.
-  # Volume statistics and expanded claims are looked at once a minute otherwise, and a test would wait for that.
+  # Some test machines have cgroup v1: kubelet 1.34 is the last release that supports it, with failCgroupV1: false.
+  # volumeStatsAggPeriod and syncFrequency: the defaults of one minute would delay tests.
   cat >"$dir/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -225,7 +225,7 @@ all() {
   # Pods need their namespace's service account.
   eventually 30 kubectl get serviceaccount/default
   touch "$RUN/ready"
-  # As the first process we are everybody's parent in the end, and bash takes note of those who die.
+  # As the first process of the PID namespace, this shell inherits orphans; waiting makes bash reap them.
   while :; do sleep infinity & wait $!; done
 }
 

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# DigitalOcean's own clients, in the versions that its CSI driver has, against the fake: the proof that ours are not the
-# only ones who understand it. The metadata service's address is built into them, so all runs in a network of its own,
-# whose loopback interface has that address; nothing leaves it.
+# Runs DigitalOcean's own clients, in the versions that its CSI driver uses, against our fake API. The address of the metadata
+# service is built into them, so everything runs in a network namespace whose loopback interface has that address.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -9,7 +8,7 @@ need_root
 
 FAKE_PID=
 
-# inside: within the network of its own; the paths come from outside.
+# Runs inside the network namespace; the caller passes the paths.
 inside() {
   ip link set lo up
   ip address add 169.254.169.254/32 dev lo
@@ -24,7 +23,7 @@ inside() {
     kill -0 "$FAKE_PID" 2>/dev/null || break
     sleep 0.05
   done
-  [ -s "$WORK/ready" ] || die "the fake does not start: $(cat "$WORK/log")"
+  [ -s "$WORK/ready" ] || die "the fake API did not start: $(cat "$WORK/log")"
   "$PROOF" http://127.0.0.1:8000/ "$WORK/by-id" || {
     tail -n 30 "$WORK/log" >&2
     return 1
@@ -32,7 +31,7 @@ inside() {
   local pid=$FAKE_PID
   FAKE_PID=
   kill -TERM "$pid"
-  wait "$pid" || die "the fake did not stop well: $(cat "$WORK/log")"
+  wait "$pid" || die "the fake API exited with an error: $(cat "$WORK/log")"
   [ -z "$(loops_in "$WORK")" ] || die "devices were left over"
 }
 

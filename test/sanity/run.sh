@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# csi-sanity against our drivers: the local pool on three file systems, with and without attach, DigitalOcean on its
-# double with real devices, and the SDK's example. A run passes if no test fails, if exactly the tests are skipped that are named in skipped/
-# with a reason, and if nothing is left over afterwards: no loop device, no mount, no file in the pool.
+# Runs csi-sanity against our drivers: the local pool on three file systems, with and without attach; DigitalOcean against the fake
+# API with real devices; and the SDK's example. A run passes if no test fails, if the skipped tests are exactly those that skipped/
+# lists with a reason, and if nothing is left over: no loop device, no mount, no file in the pool.
 #
 #   run.sh             all runs
-#   run.sh local-xfs   the runs whose name begins so
+#   run.sh local-xfs   the runs whose name starts with local-xfs
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -16,13 +16,13 @@ tmpfs=$TARGET/debug/examples/tmpfs
 only=${1:-}
 passed=0 failed=0
 
-# The tests that may be skipped, from files that give the reason above them.
+# Prints the tests that may be skipped. The files give the reason above each.
 may_skip() {
   local file
   for file in "$@"; do grep -v '^#' "$ROOT/test/sanity/skipped/$file.txt"; done
 }
 
-# The names of skipped tests in a JUnit report, without the labels that ginkgo puts around them.
+# Prints the names of skipped tests in a JUnit report, without ginkgo's labels.
 skipped_in() {
   sed -nE 's/.*<testcase name="\[It\] ([^"]*)".* status="(skipped|pending)".*/\1/p' "$1" |
     sed -e 's/&#34;/"/g; s/&#39;/'\''/g; s/&lt;/</g; s/&gt;/>/g; s/&amp;/\&/g' | sort
@@ -47,11 +47,11 @@ judge() {
       sed -n '/^Summarizing/,$p' "$log"
       tail -n 40 "$DRIVER_LOG"
     fi
-    # Not a failed test, and yet csi-sanity is not content: count that as one.
+    # csi-sanity failed without a failed test: count it as one.
     [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
   fi
   if ! diff --label expected --label skipped -u <(sort <<<"$expected") <(skipped_in "$report") >"$WORK/diff"; then
-    echo "$name: the skipped tests are not those that are expected:"
+    echo "$name: the skipped tests differ from the expected ones:"
     cat "$WORK/diff"
     bad=$((bad + 1))
   fi
@@ -85,21 +85,21 @@ local_pool() {
   pool_down
 }
 
-# digitalocean NAME ACCESS-TYPE: the driver as controller and node of a droplet, on a double whose actions take time and
+# digitalocean NAME ACCESS-TYPE: the driver as controller and node of a droplet, against a fake API whose actions take time and
 # whose volumes are real devices.
 digitalocean() {
   local name=$1 access=$2 fake url
   wanted "$name" || return 0
   POOL=
   mkdir -p "$WORK/links"
-  # The double before this one has told its address there too.
+  # A previous fake wrote its address to the same file.
   : >"$WORK/fake.out"
   "$wharf" fake digitalocean --listen 127.0.0.1:0 --state "$WORK/disk" --droplet 101 --region nyc3 --attach-real "$WORK/links" \
     --action-delay 300ms --device-delay 200ms --snapshot-interval 0 --volume-limit 0 --requests-per-minute 0 --requests-per-hour 0 \
     </dev/null >"$WORK/fake.out" 2>"$WORK/fake.log" &
   fake=$!
   until url=$(sed -n 's/^api //p' "$WORK/fake.out") && [ -n "$url" ]; do
-    kill -0 "$fake" 2>/dev/null || die "the double does not start: $(tail -n 5 "$WORK/fake.log")"
+    kill -0 "$fake" 2>/dev/null || die "the fake API did not start: $(tail -n 5 "$WORK/fake.log")"
     sleep 0.05
   done
   printf 'sanity' >"$WORK/token"
@@ -107,11 +107,11 @@ digitalocean() {
     --device-dir "$WORK/links/101" --state-dir "$WORK/notes" --do-api-rate-limit 1000
   judge "$name" "$(may_skip digitalocean)" "$access"
   driver_stop || count "$name: stop" 0 1
-  [ -z "$(ls -A "$WORK/notes")" ] || count "$name: notes of volumes that are gone" 0 1
+  [ -z "$(ls -A "$WORK/notes")" ] || count "$name: state files of deleted volumes" 0 1
   [ "$("$wharf" driver digitalocean orphans --no-cluster --url "$url" --token-file "$WORK/token" --region nyc3 | wc -l)" = 1 ] ||
     count "$name: volumes left over" 0 1
   kill -TERM "$fake"
-  wait "$fake" || count "$name: the double" 0 1
+  wait "$fake" || count "$name: the fake API" 0 1
   rm -rf "$WORK/disk" "$WORK/links" "$WORK/notes"
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The README's tour, word for word, from `make up` to `make down`; afterwards the pool is empty and the machine as before.
-# It runs in a mount namespace of its own, in which /var/lib/wharf is a throwaway directory.
+# Runs the tour in docs/getting-started.md, word for word, from `make up` to `make down`. Afterwards the pool must be empty and the
+# machine as before. Runs in a separate mount namespace in which /var/lib/wharf is a throwaway directory.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -12,11 +12,11 @@ trap 'stop; work_down' EXIT
 DATA=/var/lib/wharf
 passed=0 failed=0
 
-# Whatever happened, nothing of it may run on.
+# Stops `wharf up` on every exit.
 stop() {
   local pid
   pid=$(cat "$DATA/run/pid" 2>/dev/null) || return 0
-  "$TARGET/release/wharf" down --timeout 30s >/dev/null 2>&1 || kill -KILL "$pid" 2>/dev/null || true
+  "$TARGET/debug/wharf" down --timeout 30s >/dev/null 2>&1 || kill -KILL "$pid" 2>/dev/null || true
 }
 
 check() {
@@ -24,11 +24,11 @@ check() {
   shift
   if "$@"; then passed=$((passed + 1)); else
     failed=$((failed + 1))
-    printf 'not as it must be: %s\n' "$what" >&2
+    printf 'check failed: %s\n' "$what" >&2
   fi
 }
 
-# Lines that a test may look between: nothing is left of the tour when it has ended.
+# Checks to run before a line of the tour: after its last line, nothing is left to check.
 looks() {
   case $1 in
     'kubectl delete '*)
@@ -37,15 +37,20 @@ looks() {
       echo '[ "$(kubectl exec writer -- df --output=size --block-size=1M /data | tail -n 1)" -gt 1800 ]'
       ;;
     'make down')
-      # What is deleted is purged in the background.
+      # Deleted images are purged in the background.
       echo "for i in {1..100}; do left=\$(ls $DATA/pool/volumes $DATA/pool/snapshots $DATA/pool/trash -A | grep -v -e : -e '^\$') || break; sleep 0.1; done"
       echo "[ -d $DATA/pool/volumes ] && [ -z \"\$left\" ]"
       ;;
   esac
 }
 
-# The commands of the README's section "A tour".
-tour() { awk '/^## / { section = $0 } /^```/ { code = !code; next } code && section == "## A tour"' "$ROOT/README.md"; }
+# section FILE TITLE: the code in this section of a page, without comments at the ends of lines.
+section() {
+  awk -v title="## $2" '/^## / { section = $0 } /^```/ { code = !code; next } code && section == title' "$ROOT/$1" |
+    sed -E 's/ +# .*//'
+}
+tour() { section docs/getting-started.md "The tour"; }
+readme() { section README.md "Quick start: one machine without Kubernetes"; }
 
 mkdir -p "$WORK/data" "$DATA"
 mount --bind "$WORK/data" "$DATA"
@@ -54,9 +59,11 @@ PATH=${kubectl%/*}:$PATH
 before=$(sort /proc/self/mountinfo)
 loops=$(losetup --list --noheadings --output NAME | sort)
 
-echo "the README's tour:"
+check "the README's commands are lines of the tour" [ -z "$(readme | grep -vxF -f <(tour))" ]
+check "the README has commands" [ "$(readme | wc -l)" -ge 4 ]
+echo "the tour:"
 tour | sed 's/^/  /'
-# With -e alone, a command before && may fail unseen.
+# `set -e` ignores the failure of a command before &&.
 script=$(tour | while read -r line; do
   looks "$line" | sed 's/$/ || exit 1/'
   printf '%s || exit 1\n' "$line"
@@ -70,7 +77,7 @@ sed 's/^/  | /' "$WORK/out"
 check "the pod's file was read" grep -Eq '[0-9]{2}:[0-9]{2}:[0-9]{2}' "$WORK/out"
 check "nothing is mounted that was not" [ "$(sort /proc/self/mountinfo)" = "$before" ]
 check "no device is left" [ "$(losetup --list --noheadings --output NAME | sort)" = "$loops" ]
-check "no process is left" [ -z "$(pgrep -f "$TARGET/release/wharf up" || true)" ]
+check "no process is left" [ -z "$(pgrep -f "$TARGET/debug/wharf up" || true)" ]
 [ "$failed" = 0 ] || tail -n 40 "$DATA/log" >&2
 printf 'up: %d passed, %d failed\n' "$passed" "$failed"
 [ "$failed" = 0 ]

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Builds the upstream programs that tests and benchmarks run beside ours, once per version, from what the go.mod
-# files in the directories here pin: all of them, or those that are named. Prints where they are.
+# Builds the upstream programs that tests and benchmarks compare ours with: all of them, or those named. The go.mod files in the
+# directories here pin the versions; each version is built once. Prints the directory of the programs.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
 HERE=$ROOT/test/upstream
 
-# As lines of: directory module program.
+# Prints lines of: directory module program.
 programs() {
   cat <<'LINES'
 provisioner github.com/kubernetes-csi/external-provisioner/v5 csi-provisioner
@@ -25,12 +25,12 @@ while read -r directory module program; do
   if [ ! -x "$file" ]; then
     command -v go >/dev/null || die "upstream's programs are built with Go: please install Go 1.26 or newer"
     echo "building $program $version, which takes minutes" >&2
-    # Under another name first: a build that was interrupted must not look like a finished one.
+    # Build under a temporary name: an interrupted build must not look like a finished one.
     (cd "$HERE/$directory" && nice -n 19 go build -mod=readonly -trimpath -ldflags "-s -w -X main.version=v$version" \
       -o "$file.$$" "$module/cmd/$program")
     mv "$file.$$" "$file"
   fi
-  # The name without the version is the one to use.
+  # Callers use the name without the version.
   ln -sf "${file##*/}" "$CACHE/upstream/$program"
 done < <(programs)
 echo "$CACHE/upstream"

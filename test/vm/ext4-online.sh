@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Within the virtual machine (see vm.sh): an ext4 volume grows while it is mounted and written to. The kernel
-# demands CAP_SYS_RESOURCE of the first user namespace for that, which containers and test machines may not have.
+# Runs in the virtual machine (see vm.sh): expands an ext4 volume while it is mounted and written to. The kernel requires
+# CAP_SYS_RESOURCE in the initial user namespace for that, which containers and test machines may lack.
 #
-#   ext4-online.sh WHARF   the binary to test; /dev/vda becomes the pool
+#   ext4-online.sh WHARF   WHARF is the binary to test; /dev/vda becomes the pool
 set -euo pipefail
 wharf=$1
 passed=0
@@ -51,7 +51,7 @@ sum=$(sha256sum </run/target/data)
 before=$(bytes)
 check "df before: about 200 MiB" between "$before" $((150 << 20)) $((200 << 20))
 
-# Somebody writes all the while, and must not notice.
+# A writer runs during the expansion and must not be disturbed.
 (while :; do echo tick && sleep 0.05; done >>/run/target/ticks) &
 writer=$!
 check "controller expands to 1 GiB" csi volume expand "$volume" --size 1GiB --fs-type ext4
@@ -61,17 +61,17 @@ check "df after: about 1 GiB" between "$(bytes)" $((900 << 20)) $((1 << 30))
 check "the writer still runs" kill -0 "$writer"
 kill "$writer"
 wait "$writer" || true
-check "data is what it was" same "$sum" "$(sha256sum </run/target/data)"
+check "data is unchanged" same "$sum" "$(sha256sum </run/target/data)"
 check "600 MiB more fit" dd if=/dev/zero of=/run/target/more bs=1M count=600 conv=fsync status=none
 
 check "unpublish" csi node unpublish "$volume" --target-path /run/target
 check "unstage" csi node unstage "$volume" --staging-path /run/staging
 check "stage again: fsck and mount find a sound file system" \
   csi node stage "$volume" --staging-path /run/staging --fs-type ext4
-check "data is still what it was" same "$sum" "$(sha256sum </run/staging/data)"
+check "data is still unchanged" same "$sum" "$(sha256sum </run/staging/data)"
 check "unstage again" csi node unstage "$volume" --staging-path /run/staging
 check "delete" csi volume delete "$volume"
 check "no loop device is left" no_loops
 kill -TERM "$driver"
-check "driver ends well" wait "$driver"
+check "driver exits with status 0" wait "$driver"
 echo "ext4-online: $passed passed, 0 failed"

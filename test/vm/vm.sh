@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Runs a command in a virtual machine with Debian's kernel, for what the kernel of a test machine may lack or
-# forbid. The guest sees this machine's files, read-only under an overlay that is forgotten, so every program
-# built or installed here is there. KVM is not needed: under plain emulation it boots in some ten seconds.
+# Runs a command in a virtual machine with Debian's kernel, for features that the kernel of a test machine may lack or
+# forbid. The guest sees this machine's files read-only, under an overlay that is discarded, so every program that is
+# built or installed here is available. KVM is not needed: with plain emulation the machine boots in about ten seconds.
 #
-#   vm.sh COMMAND...   runs it as root, with two empty 2 GiB disks (/dev/vda, /dev/vdb);
-#                      its output is ours, and so is its exit status
+#   vm.sh COMMAND...   runs the command as root, with two empty 2 GiB disks (/dev/vda, /dev/vdb), and passes on its output
+#                      and exit status
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
 need_root
 
 kernel=$CACHE/vm/kernel
-# What must be loaded before the guest can see this machine's files; all else it loads by itself.
+# Modules that the guest needs to mount this machine's files; it loads all others itself.
 modules=(virtio_pci virtio_blk 9pnet_virtio 9p overlay)
 
 fetch_kernel() {
@@ -30,7 +30,7 @@ fetch_kernel() {
   mv "$kernel.new" "$kernel"
 }
 
-# The first root: a static shell and the modules above. It puts the overlay together and moves into it.
+# The initial root: a static shell and the modules above. It mounts the overlay and switches to it.
 make_initrd() {
   local root=$WORK/root tool module
   mkdir -p "$root"/{bin,sbin,proc,sys,dev,host,rw,new,"lib/modules/$version"}
@@ -44,7 +44,7 @@ make_initrd() {
     cp "$module" "$root/${module#"$kernel"/}"
   done
   printf '%q ' "$@" >"$root/command"
-  # The kernel asks the first root for modules; the programs and modules are in the second.
+  # The kernel runs modprobe in the initial root; the programs and modules are in the overlay.
   printf '#!/bin/sh\nexec /bin/chroot /new /sbin/modprobe "$@"\n' >"$root/sbin/modprobe"
   cat >"$root/init" <<END
 #!/bin/sh
@@ -70,7 +70,7 @@ END
   (cd "$root" && find . | cpio --create --format newc --quiet | gzip -1 >"$WORK/initrd")
 }
 
-[ $# -gt 0 ] || die "which command is to run in the machine?"
+[ $# -gt 0 ] || die "usage: vm.sh COMMAND..."
 work_up
 fetch_kernel
 version=$(ls "$kernel/lib/modules")
@@ -83,5 +83,5 @@ qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nographic -n
   -drive "if=virtio,format=raw,file=$WORK/a.img" -drive "if=virtio,format=raw,file=$WORK/b.img" </dev/null |
   stdbuf -o0 tr -d '\r' | tee "$WORK/out" | sed -u '1,/vm-begin$/d; /^vm-exit-status /d; / reboot: Power down$/d'
 status=$(sed -n 's/^vm-exit-status //p' "$WORK/out" | tail -n 1)
-[ -n "$status" ] || die "the machine ended before the command did"
+[ -n "$status" ] || die "the machine stopped before the command finished"
 exit "$status"

@@ -1,4 +1,4 @@
-//! What is asked of a server, and how long it takes.
+//! The workload for a server, and its timing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use crate::sides::Side;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
-/// Between two writes that watchers wait for, so that each is seen by itself.
+/// Pause between two observed writes, so that each is measured separately.
 const BEAT: Duration = Duration::from_millis(25);
 
 async fn send(client: &Client, method: &str, path: &str, body: String) -> String {
@@ -28,7 +28,7 @@ async fn send(client: &Client, method: &str, path: &str, body: String) -> String
     client.request_text(request).await.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
 }
 
-/// About a kibibyte, as most objects are.
+/// A ConfigMap of about 1 KiB, a typical object size.
 fn map(name: &str) -> String {
     json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": name, "labels": {"app": "bench"}},
         "data": {"filling": "x".repeat(800)}})
@@ -57,7 +57,7 @@ fn volume(number: usize) -> String {
     .to_string()
 }
 
-/// Makes so many objects, by so many clients; how many a second.
+/// Creates objects with several clients; returns objects per second.
 async fn make(
     side: &Side,
     clients: usize,
@@ -70,7 +70,7 @@ async fn make(
     let mut connected = Vec::new();
     for _ in 0..clients {
         let client = side.client().await;
-        // The handshake is not what is measured.
+        // Connect first: the handshake is not measured.
         send(&client, "GET", "/version", String::new()).await;
         connected.push(client);
     }
@@ -93,22 +93,22 @@ async fn make(
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Durable writes a second.
+/// Durable writes per second.
 pub(crate) async fn writes(side: &Side, of: &str, clients: usize, count: usize) -> f64 {
     make(side, clients, count, MAPS, |number, of| map(&format!("{of}-{number}")), of).await
 }
 
-/// Makes volumes.
+/// Creates PersistentVolumes.
 pub(crate) async fn volumes(side: &Side, count: usize) {
     make(side, crate::CLIENTS, count, VOLUMES, |number, _| volume(number), "").await;
 }
 
-/// Takes away what was written.
+/// Deletes the written ConfigMaps.
 pub(crate) async fn clear(side: &Side) {
     send(&side.client().await, "DELETE", MAPS, String::new()).await;
 }
 
-/// Seconds for a list of all volumes, read to its end; the middle of several.
+/// Seconds for a complete list of all volumes; the median of several runs.
 pub(crate) async fn list(side: &Side, count: usize, times: usize) -> f64 {
     let client = side.client().await;
     let mut took = Vec::new();
@@ -121,8 +121,8 @@ pub(crate) async fn list(side: &Side, count: usize, times: usize) -> f64 {
     crate::median(took)
 }
 
-/// Milliseconds from the moment at which a write is sent until a watcher has its event: in the middle, and at the 99th
-/// percentile of all watchers and writes.
+/// Milliseconds from sending a write until a watcher receives the event: median and 99th percentile over all watchers
+/// and writes.
 pub(crate) async fn watch_latency(side: &Side, watchers: usize, writes: usize) -> (f64, f64) {
     let mut watching = JoinSet::new();
     for _ in 0..watchers {
@@ -130,9 +130,9 @@ pub(crate) async fn watch_latency(side: &Side, watchers: usize, writes: usize) -
         let request = Request::get(format!(
             "{MAPS}?watch=true&labelSelector=app%3Dbench&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
         ));
-        let answer = client.send(request.body(Body::empty()).expect("a request")).await.expect("a watch");
-        let mut watch = Lines { body: answer.into_body(), rest: Vec::new() };
-        // What is there already ends with a bookmark.
+        let response = client.send(request.body(Body::empty()).expect("a request")).await.expect("a watch");
+        let mut watch = Lines { body: response.into_body(), rest: Vec::new() };
+        // A bookmark ends the initial events.
         while !contains(&watch.next().await, b"k8s.io/initial-events-end") {}
         watching.spawn(async move {
             let mut seen = Vec::new();

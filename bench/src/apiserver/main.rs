@@ -1,7 +1,7 @@
-//! Measures `wharf apiserver` beside kube-apiserver and etcd: the same disk, the same client, one run, by turns. What it
-//! finds goes to stdout as a section of bench/RESULTS.md, what it does to stderr.
+//! Compares `wharf apiserver` with kube-apiserver and etcd: the same disk and client, alternating in one run. Prints the
+//! results to stdout as a section of bench/RESULTS.md, and progress to stderr.
 //!
-//! With `quick` everything is small: to see that it works. `ours` leaves out the other side.
+//! Arguments: `quick` uses small sizes, to check that the benchmark works; `ours` skips kube-apiserver.
 
 mod load;
 mod report;
@@ -10,11 +10,11 @@ mod sides;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use report::Found;
-use sides::{Side, Who};
+use report::Results;
+use sides::{Contender, Side};
 use wharf_bench::table::median;
 
-/// How much of everything.
+/// The sizes of the measurements.
 struct Size {
     /// Starts of an empty server.
     starts: usize,
@@ -25,15 +25,15 @@ struct Size {
     volumes: usize,
     lists: usize,
     watchers: usize,
-    /// Writes that they see.
+    /// Writes that the watchers observe.
     seen: usize,
-    /// Before memory is looked at.
+    /// Wait before memory is measured.
     rest: Duration,
-    /// All of it, by turns; the better counts.
+    /// Rounds of all measurements, alternating; the better result counts.
     rounds: usize,
 }
 
-const WHOLE: Size = Size {
+const FULL: Size = Size {
     starts: 5,
     alone: 1000,
     together: 20_000,
@@ -56,23 +56,25 @@ const QUICK: Size = Size {
     rounds: 1,
 };
 
-/// Clients that write at once.
+/// Number of concurrent writers.
 const CLIENTS: usize = 64;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
-    let size = if asked("quick") { QUICK } else { WHOLE };
-    let disk = PathBuf::from(std::env::var_os("DISK").expect("DISK says where the servers keep their files"));
+    let requested = |word: &str| arguments.iter().any(|argument| argument == word);
+    let size = if requested("quick") { QUICK } else { FULL };
+    let disk = PathBuf::from(
+        std::env::var_os("DISK").expect("DISK must be set to the directory for the servers' files"),
+    );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut found: [Option<Found>; 2] = [None, None];
+    let mut found: [Option<Results>; 2] = [None, None];
     for round in 0..size.rounds {
-        for (place, who) in found.iter_mut().zip([Who::Upstream, Who::Ours]) {
-            if asked("ours") && who == Who::Upstream {
+        for (place, contender) in found.iter_mut().zip([Contender::Upstream, Contender::Ours]) {
+            if requested("ours") && contender == Contender::Upstream {
                 continue;
             }
-            eprintln!("{who:?}, round {}", round + 1);
-            let now = measure(&runtime, who, &disk, &size);
+            eprintln!("{contender:?}, round {}", round + 1);
+            let now = measure(&runtime, contender, &disk, &size);
             *place = Some(match place.take() {
                 Some(before) => before.better(now),
                 None => now,
@@ -85,13 +87,18 @@ fn main() {
     }
 }
 
-/// One side, from an empty disk.
-fn measure(runtime: &tokio::runtime::Runtime, who: Who, disk: &std::path::Path, size: &Size) -> Found {
+/// Measures one side, starting with an empty disk.
+fn measure(
+    runtime: &tokio::runtime::Runtime,
+    contender: Contender,
+    disk: &std::path::Path,
+    size: &Size,
+) -> Results {
     let mut starts = Vec::new();
     for _ in 1..size.starts {
-        starts.push(Side::start(runtime, who, disk).1);
+        starts.push(Side::start(runtime, contender, disk).1);
     }
-    let (mut side, took) = Side::start(runtime, who, disk);
+    let (mut side, took) = Side::start(runtime, contender, disk);
     starts.push(took);
     let first = median(starts);
     eprintln!("  ready after {:.0} ms", first * 1e3);
@@ -123,5 +130,5 @@ fn measure(runtime: &tokio::runtime::Runtime, who: Who, disk: &std::path::Path, 
     std::thread::sleep(size.rest);
     let memory_again = side.memory();
     eprintln!("  {memory_again:.1} MiB then");
-    Found { first, again, alone, together, cpu, list, latency, memory_empty, memory_full, memory_again }
+    Results { first, again, alone, together, cpu, list, latency, memory_empty, memory_full, memory_again }
 }

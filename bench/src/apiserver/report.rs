@@ -1,4 +1,4 @@
-//! What was found, in words: a section of bench/RESULTS.md.
+//! The results as a section of bench/RESULTS.md.
 
 use std::fmt::Write as _;
 
@@ -6,17 +6,17 @@ use wharf_bench::table::{Goal, figure};
 
 use crate::{CLIENTS, Size};
 
-/// All that was measured of one side.
+/// All results of one side.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct Results {
     /// Seconds to ready, empty.
     pub(crate) first: f64,
     /// Seconds to ready after kill -9, with all volumes.
     pub(crate) again: f64,
-    /// Writes a second.
+    /// Writes per second.
     pub(crate) alone: f64,
     pub(crate) together: f64,
-    /// Milliseconds of processor for one of these.
+    /// Processor milliseconds per write.
     pub(crate) cpu: f64,
     /// Seconds.
     pub(crate) list: f64,
@@ -28,8 +28,8 @@ pub(crate) struct Found {
     pub(crate) memory_again: f64,
 }
 
-impl Found {
-    /// The better of two in each: others may work on the machine.
+impl Results {
+    /// The better of two results for each value, because other processes may use the machine.
     pub(crate) fn better(self, other: Self) -> Self {
         Self {
             first: self.first.min(other.first),
@@ -46,10 +46,9 @@ impl Found {
     }
 }
 
-/// The section.
-pub(crate) fn section(upstream: Option<&Found>, ours: &Found, size: &Size) -> String {
+pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -> String {
     let volumes = size.volumes;
-    type Of = fn(&Found) -> f64;
+    type Of = fn(&Results) -> f64;
     let rows: [(String, Of, Goal); 11] = [
         ("start to ready, empty (ms)".into(), |it| it.first * 1e3, Goal::AtMost(100.0)),
         (
@@ -74,8 +73,8 @@ pub(crate) fn section(upstream: Option<&Found>, ours: &Found, size: &Size) -> St
     let mut text = format!(
         "## The API server\n\n\
          One run of `bench/apiserver.sh` on {} processors, which servers and clients share. `wharf apiserver` against\n\
-         kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, by turns; the better of {} rounds. Clients speak TLS and\n\
-         JSON, each on a connection of its own. A write is a ConfigMap of 1 KiB, durable when it is answered. Memory and processor\n\
+         kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, alternating; the better of {} rounds. Clients use TLS and\n\
+         JSON, each on its own connection. A write is a ConfigMap of 1 KiB, durable when the response is sent. Memory and processor\n\
          are those of all processes of a side.\n\n\
          | what | upstream | wharf | goal |\n|---|---|---|---|\n",
         std::thread::available_parallelism().map_or(1, usize::from),

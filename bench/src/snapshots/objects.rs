@@ -1,4 +1,4 @@
-//! Snapshots and contents, many at once.
+//! Creates VolumeSnapshots and VolumeSnapshotContents in bulk.
 
 use serde_json::{Value, json};
 use wharf_cluster::{Cluster, Patch, Preconditions};
@@ -8,7 +8,7 @@ use crate::objects::{DRIVER, NAMESPACE, each, handle};
 
 const CLASS: &str = "bench";
 
-/// What everything else refers to.
+/// The VolumeSnapshotClass.
 pub(super) fn class() -> String {
     format!(
         "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {CLASS}}}\n\
@@ -29,7 +29,7 @@ fn snapshot(name: &str, claim: &str) -> Value {
     })
 }
 
-/// Takes snapshots, each of its claim.
+/// Creates snapshots, each of its claim.
 pub(super) async fn take(cluster: &Cluster, snapshots: &[(String, String)]) {
     each(snapshots.to_owned(), |(name, claim)| {
         let cluster = cluster.clone();
@@ -40,7 +40,7 @@ pub(super) async fn take(cluster: &Cluster, snapshots: &[(String, String)]) {
     .await;
 }
 
-/// Asks for the deletion of snapshots.
+/// Requests the deletion of snapshots.
 pub(super) async fn delete(cluster: &Cluster, snapshots: &[(String, String)]) {
     each(snapshots.to_owned(), |(name, _)| {
         let cluster = cluster.clone();
@@ -49,8 +49,7 @@ pub(super) async fn delete(cluster: &Cluster, snapshots: &[(String, String)]) {
     .await;
 }
 
-/// Snapshots that are ready, with their contents, as objects alone: there is nothing behind them. Nobody may be at work
-/// meanwhile.
+/// Creates ready snapshots with their contents, as API objects without real storage. No controller may run during this.
 pub(super) async fn seed(cluster: &Cluster, numbers: std::ops::Range<usize>, claims: usize) {
     each(numbers, |number| {
         let cluster = cluster.clone();

@@ -1,9 +1,9 @@
-//! What was found, in words: a section of bench/RESULTS.md.
+//! The results as a section of bench/RESULTS.md.
 
-use super::Found;
+use super::Results;
 use crate::report::{Goal, Row, table};
 
-fn rows(found: &Found) -> Vec<Row> {
+fn rows(found: &Results) -> Vec<Row> {
     let [defaults, tuned, ours] = found.work;
     let all = |what: String, of: [f64; 3], goal: Goal| {
         let [defaults, tuned, ours] = of;
@@ -50,7 +50,7 @@ fn rows(found: &Found) -> Vec<Row> {
     ]
 }
 
-fn rest_rows(found: &Found) -> Vec<Row> {
+fn rest_rows(found: &Results) -> Vec<Row> {
     let mib = |kib: u64| kib as f64 / 1024.0;
     let mut rows = vec![Row {
         what: "all eight roles at rest, RSS (MiB)".to_owned(),
@@ -71,20 +71,19 @@ fn rest_rows(found: &Found) -> Vec<Row> {
     rows
 }
 
-/// The section.
-pub(crate) fn section(found: &Found) -> String {
+pub(crate) fn section(found: &Results) -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
         "## The sidecar: snapshots
 
-One run of `bench/sidecar.sh --snapshots` on {processors} processors, on the same ground as above: upstream's csi-snapshotter and
+One run of `bench/sidecar.sh --snapshots` on {processors} processors, in the same environment as above: upstream's csi-snapshotter and
 snapshot-controller 8.6.0 against `wharf sidecar --roles snapshotter,snapshot-controller`; leader election on both sides.
-Tuned upstream has 1,000 requests a second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of a claim
-of its own, for everybody; of tuned upstream and ours the better of two rounds. The driver cuts a snapshot at once, and it
-is ready then.
+Tuned upstream has 1,000 requests a second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of its
+own claim, for all sides; the better of two rounds for tuned upstream and ours. The driver cuts a snapshot at once, and it is
+ready immediately.
 
 {}
-**At rest.** Snapshots are objects only, each with its content.
+**Idle.** Snapshots are API objects only, each with its content.
 
 {}",
         found.size.many,

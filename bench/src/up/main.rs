@@ -1,7 +1,7 @@
-//! Measures `wharf up` beside a real Kubernetes: the same driver, the same objects, one run. What it finds goes to stdout as
-//! a section of bench/RESULTS.md, what it does to stderr.
+//! Compares `wharf up` with a real Kubernetes: the same driver and objects, in one run. Prints the results to stdout as a
+//! section of bench/RESULTS.md, and progress to stderr.
 //!
-//! With `quick` everything is small: to see that it works. `ours` leaves out Kubernetes.
+//! Arguments: `quick` uses small sizes, to check that the benchmark works; `ours` skips Kubernetes.
 
 mod objects;
 mod report;
@@ -10,48 +10,48 @@ mod work;
 
 use std::time::Duration;
 
-use report::Found;
-use sides::{Side, Who};
+use report::Results;
+use sides::{Contender, Side};
 use wharf_bench::table::median;
 use work::Work;
 
-/// How much of everything.
+/// The sizes of the measurements.
 struct Size {
     /// Claims with a pod each, one after the other.
     single: usize,
-    /// The same, all at once. A node takes 110 pods.
+    /// Claims with a pod each, all at once. A node runs up to 110 pods.
     many: usize,
-    /// Volumes that nobody uses.
+    /// Volumes that no pod uses.
     volumes: usize,
-    /// Before memory is looked at.
+    /// Wait before memory is measured.
     rest: Duration,
 }
 
-const WHOLE: Size = Size { single: 7, many: 100, volumes: 1000, rest: Duration::from_secs(15) };
+const FULL: Size = Size { single: 7, many: 100, volumes: 1000, rest: Duration::from_secs(15) };
 const QUICK: Size = Size { single: 2, many: 4, volumes: 20, rest: Duration::from_secs(2) };
 
-/// A shell that has just begun does not hear that it should end, and is waited for until its time of grace is over.
+/// A shell that has just started ignores SIGTERM, and would delay the deletion until the end of its grace period.
 const SETTLE: Duration = Duration::from_secs(2);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
-    let size = if asked("quick") { QUICK } else { WHOLE };
+    let requested = |word: &str| arguments.iter().any(|argument| argument == word);
+    let size = if requested("quick") { QUICK } else { FULL };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let mut found = Vec::new();
-    for who in [Who::Kubernetes, Who::Wharf, Who::Local] {
-        if asked("ours") && who == Who::Kubernetes {
+    for contender in [Contender::Kubernetes, Contender::Wharf, Contender::Local] {
+        if requested("ours") && contender == Contender::Kubernetes {
             continue;
         }
-        eprintln!("{who:?}");
-        found.push((who, runtime.block_on(measure(who, &size))));
+        eprintln!("{contender:?}");
+        found.push((contender, runtime.block_on(measure(contender, &size))));
     }
     print!("{}", report::section(&found, &size));
 }
 
-/// One side, from nothing.
-async fn measure(who: Who, size: &Size) -> Found {
-    let (side, up) = Side::start(who);
+/// Measures one side, starting from scratch.
+async fn measure(contender: Contender, size: &Size) -> Results {
+    let (side, up) = Side::start(contender);
     eprintln!("  up after {up:.2} s");
     let work = Work::new(&side).await;
     tokio::time::sleep(size.rest).await;
@@ -59,7 +59,7 @@ async fn measure(who: Who, size: &Size) -> Found {
     eprintln!("  {memory_idle:.1} MiB at rest");
 
     let (mut started, mut ended) = (Vec::new(), Vec::new());
-    // The first one is not counted: on either side programs are read from disk for it.
+    // The first one is not counted: both sides read programs from disk for it.
     for round in 0..=size.single {
         let name = [format!("single-{round}")];
         let start = work.start(&name).await;
@@ -87,5 +87,5 @@ async fn measure(who: Who, size: &Size) -> Found {
     tokio::time::sleep(size.rest).await;
     let memory_volumes = side.memory();
     eprintln!("  {} volumes after {volumes:.1} s, {memory_volumes:.1} MiB with them", size.volumes);
-    Found { up, memory_idle, single, single_end, many, cpu, memory_pods, many_end, volumes, memory_volumes }
+    Results { up, memory_idle, single, single_end, many, cpu, memory_pods, many_end, volumes, memory_volumes }
 }

@@ -1,11 +1,11 @@
-//! The objects that all sides are asked for.
+//! The objects that are created on all sides.
 
 use serde_json::{Value, json};
 
 pub(crate) const NAMESPACE: &str = "default";
-/// For pods: their volumes are made when they come.
+/// Class for pods: their volumes are provisioned when the pods are scheduled.
 pub(crate) const WAITS: &str = "bench-waits";
-/// For volumes that nobody uses.
+/// Class for volumes that no pod uses.
 pub(crate) const NOW: &str = "bench-now";
 
 pub(crate) fn class(name: &str, driver: &str, mode: &str) -> Value {
@@ -23,7 +23,7 @@ pub(crate) fn claim(name: &str, class: &str) -> Value {
     })
 }
 
-/// A pod with the claim of its name. It ends when it is asked to.
+/// A pod with the claim of the same name. It exits on SIGTERM.
 pub(crate) fn pod(name: &str) -> Value {
     json!({
         "metadata": {"name": name},

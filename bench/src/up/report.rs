@@ -1,15 +1,15 @@
-//! What was found, in words: a section of bench/RESULTS.md.
+//! The results as a section of bench/RESULTS.md.
 
 use std::fmt::Write as _;
 
 use wharf_bench::table::{Goal, figure};
 
 use crate::Size;
-use crate::sides::Who;
+use crate::sides::Contender;
 
-/// All that was measured of one side: seconds, milliseconds of processor, MiB.
+/// All results of one side: seconds, processor milliseconds, MiB.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct Results {
     pub(crate) up: f64,
     pub(crate) memory_idle: f64,
     pub(crate) single: f64,
@@ -22,9 +22,8 @@ pub(crate) struct Found {
     pub(crate) memory_volumes: f64,
 }
 
-/// The section.
-pub(crate) fn section(found: &[(Who, Found)], size: &Size) -> String {
-    type Of = fn(&Found) -> f64;
+pub(crate) fn section(found: &[(Contender, Results)], size: &Size) -> String {
+    type Of = fn(&Results) -> f64;
     let Size { many, volumes, .. } = size;
     let rows: [(String, Of, Goal); 10] = [
         ("from nothing to up (s)".into(), |it| it.up, Goal::None),
@@ -41,29 +40,31 @@ pub(crate) fn section(found: &[(Who, Found)], size: &Size) -> String {
     let mut text = format!(
         "## One machine\n\n\
          One run of `bench/up.sh` on {} processors: a Kubernetes 1.34 of one node with containerd, upstream's hostpath driver and\n\
-         provisioner (attacher and registrar are ours), its controller manager told to use as much of the API as it can, etcd with\n\
-         fsync; then `wharf up` with the same driver, then with its own, which makes an ext4 for each volume. Pods wait for their\n\
+         provisioner (attacher and registrar are ours), a controller manager with high API limits, and etcd with\n\
+         fsync; then `wharf up` with the same driver, then with its own, which formats each volume with ext4. Pods wait for their\n\
          volumes (WaitForFirstConsumer). One by one: the median of {}. Memory and processor are those of etcd, kube-apiserver,\n\
          controller manager, scheduler and kubelet, without containerd, sidecars and driver; and of `wharf up`, with its sidecar, and\n\
          its own driver in the last column.\n\n",
         std::thread::available_parallelism().map_or(1, usize::from),
         size.single,
     );
-    let find = |who: Who| found.iter().find(|(whose, _)| *whose == who).map(|(_, found)| found);
+    let find =
+        |contender: Contender| found.iter().find(|(whose, _)| *whose == contender).map(|(_, found)| found);
     text.push_str(
         "| what | Kubernetes | wharf, the same driver | wharf, its own | goal |\n|---|---|---|---|---|\n",
     );
     for (what, of, goal) in rows {
-        let shown = |who| find(who).map_or("-".to_owned(), |found| figure(of(found)));
-        let worst = [Who::Wharf, Who::Local].into_iter().filter_map(find).map(of).fold(0.0, f64::max);
+        let shown = |contender| find(contender).map_or("-".to_owned(), |found| figure(of(found)));
+        let worst =
+            [Contender::Wharf, Contender::Local].into_iter().filter_map(find).map(of).fold(0.0, f64::max);
         let verdict = goal.verdict(None, worst);
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
             "| {what} | {} | {} | {} | {verdict} |",
-            shown(Who::Kubernetes),
-            shown(Who::Wharf),
-            shown(Who::Local),
+            shown(Contender::Kubernetes),
+            shown(Contender::Wharf),
+            shown(Contender::Local),
         );
     }
     text

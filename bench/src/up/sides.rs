@@ -1,51 +1,53 @@
-//! The sides as processes, each with its files among temporary ones. Gone with the value.
+//! The sides as processes, each in a temporary directory. Dropping a side removes everything.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use wharf_testkit::{Beside, ClusterOptions, Kubectl, TestCluster, built, free_address, upstream};
+use wharf_testkit::{
+    ChildProcess, ClusterOptions, Kubectl, TestCluster, built_program, free_address, upstream_program,
+};
 
-/// How long a side may take to be up.
+/// Startup timeout of a side.
 const START: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(2);
 const NODE: &str = "node-a";
 const HOSTPATH: &str = "hostpath.csi.k8s.io";
-/// Those of Kubernetes that `wharf up` stands for. What runs the containers, sidecars and driver are left out.
+/// The Kubernetes components that `wharf up` replaces. Container runtime, sidecars and driver are excluded.
 const PROGRAMS: [&str; 5] =
     ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet-node-a"];
 
-/// Who works.
+/// The system under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Who {
-    /// A Kubernetes of one node with upstream's hostpath driver and provisioner. Its attacher and registrar, which are not to
-    /// be had as packages, are ours.
+pub(crate) enum Contender {
+    /// A single-node Kubernetes with upstream's hostpath driver and provisioner. Attacher and registrar are not available
+    /// as packages, so ours are used.
     Kubernetes,
     /// `wharf up` with the same driver.
     Wharf,
-    /// `wharf up` with its own driver, which makes file systems.
+    /// `wharf up` with its own driver, which formats volumes.
     Local,
 }
 
-/// A side that is up.
+/// A running side.
 pub(crate) struct Side {
     pub(crate) kubeconfig: PathBuf,
     pub(crate) driver: &'static str,
-    up: Option<Beside>,
-    /// Gone before the cluster whose node they serve.
-    _beside: Vec<Beside>,
+    up: Option<ChildProcess>,
+    /// Dropped before the cluster whose node they serve.
+    _sidecars: Vec<ChildProcess>,
     cluster: Option<TestCluster>,
     dir: TempDir,
 }
 
 impl Drop for Side {
-    /// Pods end and the pool is unmounted: killed alone, `wharf up` would leave them.
+    /// Stops the pods and unmounts the pool: a killed `wharf up` would leave them.
     fn drop(&mut self) {
         if self.up.is_some() {
             let data = self.dir.path().join("data");
-            let mut down = Command::new(built("wharf"));
-            // Its word is none of the report's, which goes to our output.
+            let mut down = Command::new(built_program("wharf"));
+            // Its output must not mix with the report on stdout.
             let ended = down.arg("down").arg("--data-dir").arg(data).stdout(Stdio::null()).status();
             if !ended.is_ok_and(|status| status.success()) {
                 eprintln!("`wharf down` failed: pods, mounts and loop devices may be left");
@@ -55,55 +57,55 @@ impl Drop for Side {
 }
 
 impl Side {
-    /// Starts one with nothing in it. How many seconds it took to be up.
-    pub(crate) fn start(who: Who) -> (Self, f64) {
+    /// Starts an empty side; returns it and the seconds until it was up.
+    pub(crate) fn start(contender: Contender) -> (Self, f64) {
         let dir = tempfile::tempdir().expect("a directory");
         let began = Instant::now();
-        match who {
-            Who::Kubernetes => {
+        match contender {
+            Contender::Kubernetes => {
                 let options = ClusterOptions { nodes: &[NODE], ..ClusterOptions::default() };
                 let cluster = TestCluster::start_with(options);
                 let took = began.elapsed().as_secs_f64();
-                let beside = sidecars(&cluster);
+                let processes = sidecars(&cluster);
                 let kubeconfig = cluster.kubeconfig();
                 let cluster = Some(cluster);
-                (Self { kubeconfig, driver: HOSTPATH, up: None, _beside: beside, cluster, dir }, took)
+                (Self { kubeconfig, driver: HOSTPATH, up: None, _sidecars: processes, cluster, dir }, took)
             }
-            Who::Wharf => {
+            Contender::Wharf => {
                 let socket = dir.path().join("csi.sock");
                 let driver = hostpath(&socket, dir.path(), &dir.path().join("hostpath.log"));
-                until(|| socket.exists(), "the driver's socket");
+                wait_until(|| socket.exists(), "the driver's socket");
                 let endpoint = format!("unix://{}", socket.display());
                 Self::up(dir, HOSTPATH, &["--no-local", "--csi", &endpoint], vec![driver])
             }
-            Who::Local => Self::up(dir, "local.csi.wharf.dev", &[], Vec::new()),
+            Contender::Local => Self::up(dir, "local.csi.wharf.dev", &[], Vec::new()),
         }
     }
 
-    fn up(dir: TempDir, driver: &'static str, more: &[&str], beside: Vec<Beside>) -> (Self, f64) {
+    fn up(dir: TempDir, driver: &'static str, more: &[&str], processes: Vec<ChildProcess>) -> (Self, f64) {
         let data = dir.path().join("data");
         let (kubeconfig, data) = (data.join("kubeconfig"), data.display().to_string());
         let address = free_address();
         let mut args = vec!["up", "--data-dir", &data, "--listen", &address, "--node-name", NODE];
         args.extend(more);
         let log = dir.path().join("up.log");
-        let kubectl = Kubectl::with(kubeconfig.clone());
+        let kubectl = Kubectl::with_kubeconfig(kubeconfig.clone());
         let began = Instant::now();
-        let up = Beside::start(&built("wharf"), &args, &log);
-        // Up is what the other side calls up: somebody asked, and the node is Ready. And here the driver is there too.
-        let said = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("wharf is up"));
-        until(said, "the word that it is up");
+        let up = ChildProcess::start(&built_program("wharf"), &args, &log);
+        // Up means the same as on the other side: the node is Ready. Here the driver is registered as well.
+        let is_up = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("wharf is up"));
+        wait_until(is_up, "the message that it is up");
         kubectl.kubectl(&["wait", "--for=condition=Ready", &format!("node/{NODE}"), "--timeout=90s"]);
         let took = began.elapsed().as_secs_f64();
-        (Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, dir }, took)
+        (Self { kubeconfig, driver, up: Some(up), _sidecars: processes, cluster: None, dir }, took)
     }
 
-    /// Of what stands for Kubernetes, in MiB.
+    /// Memory of the Kubernetes components, in MiB.
     pub(crate) fn memory(&self) -> f64 {
         self.processes().iter().map(|process| status(process, "VmRSS:") / 1024.0).sum()
     }
 
-    /// Its processor seconds.
+    /// Processor seconds of the Kubernetes components.
     pub(crate) fn cpu(&self) -> f64 {
         self.processes().iter().map(|process| cpu(process)).sum()
     }
@@ -116,15 +118,15 @@ impl Side {
     }
 }
 
-/// What a Kubernetes needs beside it.
-fn sidecars(cluster: &TestCluster) -> Vec<Beside> {
+/// The driver and sidecars that Kubernetes needs.
+fn sidecars(cluster: &TestCluster) -> Vec<ChildProcess> {
     let root = cluster.kubelet_root(NODE);
     let plugin = root.join("plugins").join(HOSTPATH);
     std::fs::create_dir_all(&plugin).expect("a directory");
     let socket = plugin.join("csi.sock");
     let log = |name: &str| cluster.directory().join(format!("log/{name}.log"));
     let driver = hostpath(&socket, &cluster.directory().join("hostpath"), &log("hostpath"));
-    until(|| socket.exists(), "the driver's socket");
+    wait_until(|| socket.exists(), "the driver's socket");
     cluster.apply(&format!(
         "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {HOSTPATH}}}\n\
          spec: {{attachRequired: true}}\n"
@@ -147,22 +149,22 @@ fn sidecars(cluster: &TestCluster) -> Vec<Beside> {
         "--http-endpoint",
         "127.0.0.1:0",
     ];
-    let ours = Beside::start(&built("wharf"), &ours, &log("sidecar"));
+    let ours = ChildProcess::start(&built_program("wharf"), &ours, &log("sidecar"));
     let registered = format!("jsonpath={{.spec.drivers[0].name}}={HOSTPATH}");
     cluster.wait_for(&format!("csinode/{NODE}"), &registered, START);
     let args = ["--csi-address", &socket, "--kubeconfig", &kubeconfig];
-    vec![driver, ours, Beside::start(&upstream("csi-provisioner"), &args, &log("provisioner"))]
+    vec![driver, ours, ChildProcess::start(&upstream_program("csi-provisioner"), &args, &log("provisioner"))]
 }
 
-fn hostpath(socket: &Path, state: &Path, log: &Path) -> Beside {
+fn hostpath(socket: &Path, state: &Path, log: &Path) -> ChildProcess {
     std::fs::create_dir_all(state).expect("a directory");
     let (endpoint, state) = (format!("unix://{}", socket.display()), state.join("volumes"));
     let (node, state) = (format!("--nodeid={NODE}"), state.display().to_string());
     let args = ["--endpoint", &endpoint, &node, "--enable-attach", "--statedir", &state];
-    Beside::start(&upstream("hostpathplugin"), &args, log)
+    ChildProcess::start(&upstream_program("hostpathplugin"), &args, log)
 }
 
-/// A program of the cluster, which has process numbers of its own.
+/// A program of the cluster, which has its own PID namespace.
 fn inside(cluster: &TestCluster, name: &str) -> PathBuf {
     let file = cluster.directory().join("pid").join(name);
     let number = std::fs::read_to_string(&file).expect("a program of the cluster");
@@ -171,7 +173,7 @@ fn inside(cluster: &TestCluster, name: &str) -> PathBuf {
     let is_it = |process: &PathBuf| {
         let text = std::fs::read_to_string(process.join("status")).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        // The kernel keeps fifteen letters of a name.
+        // The kernel truncates process names to fifteen characters.
         let named = text.lines().next().and_then(|line| line.split_whitespace().nth(1));
         line.split_whitespace().count() > 1
             && line.split_whitespace().next_back() == Some(number.trim())
@@ -186,17 +188,17 @@ fn status(process: &Path, field: &str) -> f64 {
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
 }
 
-/// User and system, in seconds; the kernel's clock of processes has a hundred ticks in one.
+/// User and system time in seconds; the kernel counts a hundred ticks per second.
 fn cpu(process: &Path) -> f64 {
     let text = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
     let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-fn until(so: impl Fn() -> bool, what: &str) {
+fn wait_until(condition: impl Fn() -> bool, what: &str) {
     let began = Instant::now();
-    while !so() {
-        assert!(began.elapsed() < START, "not within {START:?}: {what}");
+    while !condition() {
+        assert!(began.elapsed() < START, "timeout after {START:?}: {what}");
         std::thread::sleep(LOOK);
     }
 }

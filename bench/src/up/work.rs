@@ -1,4 +1,4 @@
-//! The work that all sides are given, and how long they take for it, seen by a client's watches.
+//! The workload for all sides, timed by a client's watches.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
 use wharf_model::whole::Pod;
-use wharf_model::{Api, Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{ApiResource, Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use crate::objects::{self, NAMESPACE, NOW, WAITS};
 use crate::sides::Side;
 
-/// Nothing takes as long, on any machine on which one would wait for it.
+/// Timeout of any step.
 const LIMIT: Duration = Duration::from_secs(1800);
 const TICK: Duration = Duration::from_millis(1);
 
-/// A client.
+/// A client with watches on the objects.
 pub(crate) struct Work {
     api: Cluster,
     pods: Store<Pod>,
@@ -24,21 +24,21 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// A client that has made the classes.
+    /// Connects and creates the StorageClasses.
     pub(crate) async fn new(side: &Side) -> Self {
         let options =
             ConnectOptions { kubeconfig: Some(side.kubeconfig.clone()), ..ConnectOptions::default() };
         let api = Cluster::connect(&options).await.expect("the side's credentials");
         let (pods, claims) = (api.store(WatchOptions::default()), api.store(WatchOptions::default()));
         let volumes = api.store(WatchOptions::default());
-        pods.index("ready", |pod: &Pod| {
+        pods.add_index("ready", |pod: &Pod| {
             let ready = |it: &&_| is_ready(it);
             pod.status.conditions.iter().find(ready).map(|_| "yes".to_owned()).into_iter().collect()
         });
-        claims.index("phase", |claim: &PersistentVolumeClaim| vec![claim.status.phase.to_string()]);
-        pods.synced().await;
-        claims.synced().await;
-        volumes.synced().await;
+        claims.add_index("phase", |claim: &PersistentVolumeClaim| vec![claim.status.phase.to_string()]);
+        pods.wait_synced().await;
+        claims.wait_synced().await;
+        volumes.wait_synced().await;
         let work = Self { api, pods, claims, volumes };
         for (name, mode) in [(WAITS, "WaitForFirstConsumer"), (NOW, "Immediate")] {
             work.create(&StorageClass::API, None, vec![objects::class(name, side.driver, mode)]).await;
@@ -46,37 +46,40 @@ impl Work {
         work
     }
 
-    /// Makes claims with a pod each. How many seconds until all are ready.
+    /// Creates claims with a pod each; returns the seconds until all pods are ready.
     pub(crate) async fn start(&self, names: &[String]) -> f64 {
         let began = Instant::now();
         let claims = names.iter().map(|name| objects::claim(name, WAITS)).collect();
         let pods = names.iter().map(|name| objects::pod(name)).collect();
         self.create(&PersistentVolumeClaim::API, Some(NAMESPACE), claims).await;
         self.create(&Pod::API, Some(NAMESPACE), pods).await;
-        self.until("all pods are ready", || self.pods.by_index("ready", "yes").len() == names.len()).await;
-        began.elapsed().as_secs_f64()
-    }
-
-    /// Deletes them. How many seconds until nothing is left, of their volumes either.
-    pub(crate) async fn end(&self, names: &[String]) -> f64 {
-        let began = Instant::now();
-        self.delete(&Pod::API, names).await;
-        self.delete(&PersistentVolumeClaim::API, names).await;
-        self.until("everything is gone", || self.pods.is_empty() && self.volumes.is_empty()).await;
-        began.elapsed().as_secs_f64()
-    }
-
-    /// Makes claims that nobody uses. How many seconds until all are bound.
-    pub(crate) async fn volumes(&self, names: &[String]) -> f64 {
-        let began = Instant::now();
-        let claims = names.iter().map(|name| objects::claim(name, NOW)).collect();
-        self.create(&PersistentVolumeClaim::API, Some(NAMESPACE), claims).await;
-        self.until("all claims are bound", || self.claims.by_index("phase", "Bound").len() == names.len())
+        self.wait_until("all pods are ready", || self.pods.by_index("ready", "yes").len() == names.len())
             .await;
         began.elapsed().as_secs_f64()
     }
 
-    async fn create(&self, kind: &'static Api, namespace: Option<&'static str>, objects: Vec<Value>) {
+    /// Deletes claims and pods; returns the seconds until they and their volumes are gone.
+    pub(crate) async fn end(&self, names: &[String]) -> f64 {
+        let began = Instant::now();
+        self.delete(&Pod::API, names).await;
+        self.delete(&PersistentVolumeClaim::API, names).await;
+        self.wait_until("everything is gone", || self.pods.is_empty() && self.volumes.is_empty()).await;
+        began.elapsed().as_secs_f64()
+    }
+
+    /// Creates claims without pods; returns the seconds until all are bound.
+    pub(crate) async fn volumes(&self, names: &[String]) -> f64 {
+        let began = Instant::now();
+        let claims = names.iter().map(|name| objects::claim(name, NOW)).collect();
+        self.create(&PersistentVolumeClaim::API, Some(NAMESPACE), claims).await;
+        self.wait_until("all claims are bound", || {
+            self.claims.by_index("phase", "Bound").len() == names.len()
+        })
+        .await;
+        began.elapsed().as_secs_f64()
+    }
+
+    async fn create(&self, kind: &'static ApiResource, namespace: Option<&'static str>, objects: Vec<Value>) {
         let mut running = JoinSet::new();
         for mut object in objects {
             let api = self.api.clone();
@@ -90,7 +93,7 @@ impl Work {
         running.join_all().await.into_iter().for_each(|made| made.expect("the API server takes it"));
     }
 
-    async fn delete(&self, kind: &'static Api, names: &[String]) {
+    async fn delete(&self, kind: &'static ApiResource, names: &[String]) {
         let mut running = JoinSet::new();
         for name in names {
             let (api, key) = (self.api.clone(), Key::namespaced(NAMESPACE, name));
@@ -99,10 +102,10 @@ impl Work {
         running.join_all().await.into_iter().for_each(|gone| gone.expect("the API server takes it"));
     }
 
-    async fn until(&self, what: &str, so: impl Fn() -> bool) {
+    async fn wait_until(&self, what: &str, condition: impl Fn() -> bool) {
         let began = Instant::now();
-        while !so() {
-            assert!(began.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
+        while !condition() {
+            assert!(began.elapsed() < LIMIT, "timeout after {LIMIT:?}: {what}");
             tokio::time::sleep(TICK).await;
         }
     }

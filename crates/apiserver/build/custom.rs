@@ -1,10 +1,10 @@
-//! The schema in a CustomResourceDefinition.
+//! Reads the schema in a CustomResourceDefinition.
 
 use serde_json::Value;
 
 use crate::GroupVersionKind;
 
-/// Of the version `v1`, which is the one that is served.
+/// Returns the schema of version `v1`, the served version.
 pub(crate) fn read(yaml: &str) -> Result<(GroupVersionKind, Value), Box<dyn std::error::Error>> {
     let definition: Value = serde_saphyr::from_str(yaml)?;
     let text = |pointer: &str| {
@@ -12,7 +12,7 @@ pub(crate) fn read(yaml: &str) -> Result<(GroupVersionKind, Value), Box<dyn std:
     };
     let (group, kind) = (text("/spec/group")?, text("/spec/names/kind")?);
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array).ok_or("no versions")?;
-    // The one kind without a v1 is served in what it has.
+    // The one kind without a v1 is served in its first version.
     let version =
         versions.iter().find(|version| version["name"] == "v1").or(versions.first()).ok_or("no version")?;
     let schema = version.pointer("/schema/openAPIV3Schema").cloned().ok_or("no schema")?;

@@ -1,4 +1,4 @@
-//! Schemas as Rust.
+//! Emits schemas as Rust code.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use crate::GroupVersionKind;
-use crate::facts::{Fact, Facts, Held};
+use crate::facts::{Fact, Facts, Presence};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
@@ -15,11 +15,11 @@ pub(crate) struct Emitter {
     facts: Facts,
     kinds: BTreeMap<String, GroupVersionKind>,
     out: String,
-    /// The statics of kinds, by group and kind.
+    /// The names of the generated statics, by API group and kind.
     roots: BTreeMap<(String, String), String>,
-    /// Names and descriptions of what is a value and no object.
+    /// Names and descriptions of definitions that are not objects.
     leaves: Vec<String>,
-    /// Of the objects within custom kinds, which have no names.
+    /// The number of anonymous objects within custom kinds.
     nameless: Cell<usize>,
 }
 
@@ -37,38 +37,38 @@ impl Emitter {
         }
     }
 
-    /// One of Kubernetes' own definitions.
+    /// Emits one definition of the built-in API types.
     pub(crate) fn native(&mut self, name: &str, definition: &Value) -> Fallible<()> {
         if leaf(name).is_some() {
             self.leaves.push(format!("({name:?}, {:?})", text(definition, "description")));
             return Ok(());
         }
-        // Taken, so that what is left in the end is told of no type.
+        // Remove facts when they are used, so that `finish` can report facts about unknown types.
         let facts = self.facts.remove(&short(name)).unwrap_or_default();
-        let of = self.kinds.get(name).cloned();
+        let gvk = self.kinds.get(name).cloned();
         let fields = self.fields(definition, &facts, false, &mut String::new())?;
-        self.schema(name, definition, of.as_ref(), false, &fields)
+        self.schema(name, definition, gvk.as_ref(), false, &fields)
     }
 
-    /// A kind from a definition of our own.
-    pub(crate) fn custom(&mut self, of: GroupVersionKind, schema: &Value) -> Fallible<()> {
-        let group: Vec<&str> = of.group.rsplit('.').collect();
-        let name = format!("{}.{}.{}", group.join("."), of.version, of.kind);
+    /// Emits a kind that a CustomResourceDefinition defines.
+    pub(crate) fn custom(&mut self, gvk: GroupVersionKind, schema: &Value) -> Fallible<()> {
+        let group: Vec<&str> = gvk.group.rsplit('.').collect();
+        let name = format!("{}.{}.{}", group.join("."), gvk.version, gvk.kind);
         let mut inner = String::new();
         let fields = self.fields(schema, &BTreeMap::new(), true, &mut inner)?;
         self.out.push_str(&inner);
-        self.schema(&name, schema, Some(&of), true, &fields)
+        self.schema(&name, schema, Some(&gvk), true, &fields)
     }
 
     fn schema(
         &mut self,
         name: &str,
         definition: &Value,
-        of: Option<&GroupVersionKind>,
+        gvk: Option<&GroupVersionKind>,
         custom: bool,
         fields: &str,
     ) -> Fallible<()> {
-        let (group, version, kind) = of.map_or(("", "", ""), |of| (&of.group, &of.version, &of.kind));
+        let (group, version, kind) = gvk.map_or(("", "", ""), |gvk| (&gvk.group, &gvk.version, &gvk.kind));
         let doc = text(definition, "description");
         let id = id(name);
         writeln!(
@@ -76,13 +76,13 @@ impl Emitter {
             "static {id}: Schema = Schema {{ name: {name:?}, doc: {doc:?}, group: {group:?}, version: {version:?}, \
              kind: {kind:?}, custom: {custom}, fields: &[{fields}] }};"
         )?;
-        if of.is_some() && self.roots.insert((group.into(), kind.into()), id).is_some() {
-            return Err(format!("{group}/{kind} is there twice").into());
+        if gvk.is_some() && self.roots.insert((group.into(), kind.into()), id).is_some() {
+            return Err(format!("duplicate schema for {group}/{kind}").into());
         }
         Ok(())
     }
 
-    /// All fields of an object, by name. Objects within a custom kind go to `inner`.
+    /// Emits the fields of an object, sorted by name. Objects within a custom kind are emitted to `inner`.
     fn fields(
         &self,
         definition: &Value,
@@ -94,34 +94,36 @@ impl Emitter {
         let properties = definition.get("properties").and_then(Value::as_object).unwrap_or(&empty);
         for name in facts.keys() {
             if !properties.contains_key(name) {
-                return Err(format!("fields.txt tells of a field {name} that is not there").into());
+                return Err(format!("fields.txt lists a field {name} that does not exist").into());
             }
         }
         let mut out = String::new();
         for (name, property) in properties {
             let listed =
                 definition["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
-            // k8s-openapi has it of every kind, which upstream does not.
+            // k8s-openapi lists metadata as required in every kind; upstream does not.
             let listed = listed && name != "metadata";
             let fact = facts.get(name).cloned().unwrap_or_default();
             let (kind, is_struct) = self.kind(name, property, custom, inner)?;
-            let held = match fact.held {
-                _ if custom && name != "metadata" => Held::Kept,
-                Some(held) => held,
-                None if listed || custom => Held::Filled,
-                None if is_struct => Held::Kept,
-                None => Held::Omitted,
+            let presence = match fact.presence {
+                _ if custom && name != "metadata" => Presence::AsGiven,
+                Some(presence) => presence,
+                None if listed || custom => Presence::Always,
+                None if is_struct => Presence::AsGiven,
+                None => Presence::OmitZero,
             };
-            let required = listed != fact.required_otherwise;
-            let held = match held {
-                Held::Filled => "Filled",
-                Held::Kept => "Kept",
-                Held::Nullable => "Nullable",
-                Held::Omitted => "Omitted",
+            let required = listed != fact.required_inverted;
+            let presence = match presence {
+                Presence::Always => "Always",
+                Presence::AsGiven => "AsGiven",
+                Presence::NullIfUnset => "NullIfUnset",
+                Presence::OmitZero => "OmitZero",
             };
             let merge = match &fact.merge {
                 None => "None".to_owned(),
-                Some(key) => format!("Some(Merge {{ key: {key:?}, retain_keys: {} }})", fact.retain_keys),
+                Some(key) => {
+                    format!("Some(MergeStrategy {{ key: {key:?}, retain_keys: {} }})", fact.retain_keys)
+                }
             };
             let mut values = fact.values.clone();
             if let Some(known) = property["enum"].as_array() {
@@ -133,7 +135,7 @@ impl Emitter {
             };
             write!(
                 out,
-                "Field {{ name: {name:?}, doc: {doc:?}, kind: {kind}, held: Held::{held}, required: {required}, \
+                "Field {{ name: {name:?}, doc: {doc:?}, kind: {kind}, presence: Presence::{presence}, required: {required}, \
                  go: {:?}, values: &{values:?}, merge: {merge}, list: {:?} }},",
                 fact.go, fact.list
             )?;
@@ -141,7 +143,7 @@ impl Emitter {
         Ok(out)
     }
 
-    /// A type as an expression, and whether Go has a struct for it.
+    /// Returns a type as a Rust expression, and whether the type is a struct in Go.
     fn kind(&self, name: &str, schema: &Value, custom: bool, inner: &mut String) -> Fallible<(String, bool)> {
         if custom && name == "metadata" {
             return Ok((format!("Type::Object(&{})", id(&format!("{META}ObjectMeta"))), true));
@@ -158,7 +160,7 @@ impl Emitter {
         let plain = |kind: &str| Ok((format!("Type::{kind}"), false));
         match (text(schema, "type"), text(schema, "format")) {
             ("string", "byte") => plain("Bytes"),
-            ("string", "date-time") => plain("Stamp"),
+            ("string", "date-time") => plain("DateTime"),
             ("string", _) => plain("Text"),
             ("boolean", _) => plain("Bool"),
             ("integer", "int32") => plain("Int32"),
@@ -183,14 +185,16 @@ impl Emitter {
                 Ok((format!("Type::Object(&{id})"), true))
             }
             ("object", _) => Ok(("Type::Any".into(), true)),
-            (kind, format) => Err(format!("{name}: no type for {kind} {format}: {schema}").into()),
+            (kind, format) => {
+                Err(format!("{name}: unsupported type {kind:?} with format {format:?}: {schema}").into())
+            }
         }
     }
 
-    /// Everything, and the index of kinds.
+    /// Emits the index of kinds, and returns the generated code.
     pub(crate) fn finish(mut self) -> Fallible<String> {
         if let Some(name) = self.facts.keys().next() {
-            return Err(format!("fields.txt tells of {name}, which no kind has").into());
+            return Err(format!("fields.txt lists {name}, which no kind uses").into());
         }
         let roots: Vec<String> = self.roots.values().map(|id| format!("&{id}")).collect();
         writeln!(self.out, "/// By group and kind.\nstatic KINDS: &[&Schema] = &[{}];", roots.join(", "))?;
@@ -212,7 +216,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Definitions that are values and no objects.
+/// The type of a definition that is not an object.
 fn leaf(name: &str) -> Option<&'static str> {
     match name {
         "io.k8s.apimachinery.pkg.api.resource.Quantity" => Some("Type::Quantity"),
@@ -226,18 +230,18 @@ fn leaf(name: &str) -> Option<&'static str> {
     }
 }
 
-/// As `fields.txt` names it: `core.v1.Pod`.
+/// The name in `fields.txt`: `core.v1.Pod`.
 fn short(name: &str) -> String {
     let parts: Vec<&str> = name.rsplitn(4, '.').collect();
     parts.iter().take(3).rev().copied().collect::<Vec<_>>().join(".")
 }
 
-/// As a Rust constant.
+/// The name of the Rust static.
 fn id(name: &str) -> String {
     name.replace(['.', '-'], "_").to_ascii_uppercase()
 }
 
-/// What upstream says of the fields that each custom kind has.
+/// Upstream's description of the standard fields of custom kinds.
 fn standard(name: &str) -> &'static str {
     match name {
         "metadata" => {

@@ -1,37 +1,37 @@
-//! Reads `fields.txt`; its head says what the signs mean.
+//! Parses `fields.txt`. Its header describes the format.
 
 use std::collections::BTreeMap;
 
-/// How Go holds a field.
+/// How a field is declared in Go, which determines how it is serialized.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
-    /// By value, and written always.
-    Filled,
-    /// By a pointer.
-    Kept,
-    /// By a pointer that is written as null.
-    Nullable,
-    /// By value, and written when it is not zero.
-    Omitted,
+pub(crate) enum Presence {
+    /// A value that is always serialized.
+    Always,
+    /// A pointer that is serialized as given.
+    AsGiven,
+    /// A pointer that is serialized as null if unset.
+    NullIfUnset,
+    /// A value that is omitted if it is zero.
+    OmitZero,
 }
 
-/// What is told of one field.
+/// What `fields.txt` specifies about one field.
 #[derive(Clone, Default)]
 pub(crate) struct Fact {
-    pub(crate) held: Option<Held>,
-    /// Required or not, otherwise than k8s-openapi has it.
-    pub(crate) required_otherwise: bool,
-    /// Go's name of the type.
+    pub(crate) presence: Option<Presence>,
+    /// Whether k8s-openapi's `required` is wrong for this field and has to be inverted.
+    pub(crate) required_inverted: bool,
+    /// The name of the Go type.
     pub(crate) go: String,
     pub(crate) values: Vec<String>,
-    /// The key by which patches merge the list; empty for a list of plain values.
+    /// The key by which patches merge the list; empty for a list of scalars.
     pub(crate) merge: Option<String>,
     pub(crate) retain_keys: bool,
-    /// The list's type and keys as they stand there: `map(a|b)`.
+    /// The list type and its keys: `map(a|b)`.
     pub(crate) list: Option<String>,
 }
 
-/// By type (`core.v1.Pod`) and field.
+/// Facts by type (`core.v1.Pod`) and field.
 pub(crate) type Facts = BTreeMap<String, BTreeMap<String, Fact>>;
 
 pub(crate) fn read(text: &str) -> Result<Facts, String> {
@@ -41,7 +41,7 @@ pub(crate) fn read(text: &str) -> Result<Facts, String> {
         let name = words.next().unwrap_or_default().to_owned();
         let fields = words.map(fact).collect::<Result<BTreeMap<_, _>, _>>()?;
         if facts.insert(name.clone(), fields).is_some() {
-            return Err(format!("fields.txt tells of {name} twice"));
+            return Err(format!("fields.txt lists {name} twice"));
         }
     }
     Ok(facts)
@@ -49,16 +49,16 @@ pub(crate) fn read(text: &str) -> Result<Facts, String> {
 
 fn fact(word: &str) -> Result<(String, Fact), String> {
     let mut fact = Fact::default();
-    let held = match word.as_bytes().first() {
-        Some(b'=') => Some(Held::Filled),
-        Some(b'*') => Some(Held::Kept),
-        Some(b'?') => Some(Held::Nullable),
-        Some(b'~') => Some(Held::Omitted),
+    let presence = match word.as_bytes().first() {
+        Some(b'=') => Some(Presence::Always),
+        Some(b'*') => Some(Presence::AsGiven),
+        Some(b'?') => Some(Presence::NullIfUnset),
+        Some(b'~') => Some(Presence::OmitZero),
         _ => None,
     };
-    let rest = if held.is_some() { &word[1..] } else { word };
-    fact.held = held;
-    // From the back: none of the signs is in what stands before it.
+    let rest = if presence.is_some() { &word[1..] } else { word };
+    fact.presence = presence;
+    // The last part is split off first: the text before a separator never contains that separator.
     let rest = match rest.split_once('#') {
         Some((rest, list)) => {
             fact.list = Some(list.to_owned());
@@ -68,7 +68,8 @@ fn fact(word: &str) -> Result<(String, Fact), String> {
     };
     let rest = match rest.split_once('{') {
         Some((rest, values)) => {
-            let values = values.strip_suffix('}').ok_or_else(|| format!("fields.txt: {word} has no end"))?;
+            let values =
+                values.strip_suffix('}').ok_or_else(|| format!("fields.txt: {word}: missing '}}'"))?;
             fact.values = values.split(',').map(str::to_owned).collect();
             rest
         }
@@ -89,6 +90,6 @@ fn fact(word: &str) -> Result<(String, Fact), String> {
         }
         None => rest,
     };
-    fact.required_otherwise = name.ends_with('!');
+    fact.required_inverted = name.ends_with('!');
     Ok((name.trim_end_matches('!').to_owned(), fact))
 }

@@ -1,21 +1,20 @@
-//! Who asks, and whether they may.
+//! Authentication and authorization.
 //!
 //! ```text
-//! certificate or token → authenticate → User → authorize (may they ask this) → restrict_node (may they write that)
+//! certificate or token → authenticate → User → authorize (the request) → restrict_node (the written object)
 //! ```
 //!
-//! There are no stored roles: who may do what is a table ([`roles`]), the same for everybody who reads it. A node's
-//! agent sees what the pods that are bound to it need, and no other secrets ([`node`]). Rules are pure: what they
-//! must know of other objects they ask of [`Objects`].
+//! There are no stored roles: permissions are a built-in table ([`roles`]). A node agent can read what the pods bound
+//! to its node need, and no other Secrets ([`node`]). The rules are pure and read other objects through [`Objects`].
 
 mod authenticate;
 mod authorize;
 mod certificate;
 mod impersonate;
-mod named;
 mod node;
 mod node_restriction;
 mod pki;
+mod pod_references;
 mod reviews;
 mod roles;
 mod token;
@@ -28,41 +27,41 @@ use serde_json::{Map, Value};
 
 pub use authenticate::{Access, Authenticated};
 pub use authorize::{Attributes, authorize};
-pub use named::Named;
 pub use node_restriction::restrict_node;
 pub use pki::{Identity, Pki, PkiError, write_private};
+pub use pod_references::PodReferences;
 pub use reviews::{
     local_subject_access_review, self_subject_access_review, self_subject_review, self_subject_rules_review,
     subject_access_review,
 };
 pub use token::{ISSUER, KeyError, Signer, TokenError};
 
-/// In it is everybody of whom it is known who they are.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// In it is who shows nothing.
+/// The group of anonymous users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// May do all.
+/// The group with all permissions.
 pub const MASTERS: &str = "system:masters";
-/// Agents of nodes; each is a user `system:node:NAME`.
+/// The group of node agents. Each agent is a user `system:node:NAME`.
 pub const NODES: &str = "system:nodes";
-/// Sidecars: what stands between drivers and the API.
+/// The group of CSI sidecars.
 pub const SIDECARS: &str = "wharf:sidecar";
 
-/// Who asks.
+/// The user of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
-    /// As `system:serviceaccount:kube-system:default`.
+    /// The user name, for example `system:serviceaccount:kube-system:default`.
     pub name: String,
-    /// Of a service account, the object's; else empty.
+    /// The UID of the ServiceAccount; empty for other users.
     pub uid: String,
-    /// What they are in.
+    /// The user's groups.
     pub groups: Vec<String>,
-    /// What else is known, as the pod that a token is bound to.
+    /// Further attributes, for example the pod that a token is bound to.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// Somebody who showed who they are.
+    /// An authenticated user.
     pub fn new(name: impl Into<String>, groups: &[&str]) -> Self {
         let mut groups: Vec<String> = groups.iter().map(|&group| group.to_owned()).collect();
         if !groups.iter().any(|group| group == AUTHENTICATED) {
@@ -71,12 +70,12 @@ impl User {
         Self { name: name.into(), groups, ..Self::default() }
     }
 
-    /// Who may do all.
+    /// The administrator, who has all permissions.
     pub fn admin() -> Self {
         Self::new("wharf:admin", &[MASTERS])
     }
 
-    /// A sidecar.
+    /// A CSI sidecar.
     pub fn sidecar() -> Self {
         Self::new(SIDECARS, &[SIDECARS])
     }
@@ -92,17 +91,17 @@ impl User {
         Self { uid: uid.into(), ..Self::new(format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"), &groups) }
     }
 
-    /// Who shows nothing.
+    /// The anonymous user.
     pub fn anonymous() -> Self {
         Self { name: "system:anonymous".into(), groups: vec![UNAUTHENTICATED.into()], ..Self::default() }
     }
 
-    /// Whether they are in the group.
+    /// Whether the user is in the group.
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|of| of == group)
     }
 
-    /// Which node's agent this is. The name alone is not believed: the group has to say so too.
+    /// The node whose agent this user is. The name alone is not enough: the user must be in the group too.
     pub fn node_name(&self) -> Option<&str> {
         self.name.strip_prefix(NODE_PREFIX).filter(|name| !name.is_empty() && self.is_in(NODES))
     }
@@ -130,20 +129,20 @@ impl User {
 const NODE_PREFIX: &str = "system:node:";
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 
-/// What rules about access must know of objects, as they are now.
+/// The current objects that access rules depend on.
 pub trait Objects: Send + Sync {
-    /// One object; an empty namespace for kinds without.
+    /// One object. The namespace is empty for cluster-scoped kinds.
     fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value>;
-    /// What the pods that are bound to the node name.
-    fn named_on(&self, node: &str) -> Vec<Arc<Named>>;
+    /// The objects referenced by the pods that are bound to the node.
+    fn pod_references_on(&self, node: &str) -> Vec<Arc<PodReferences>>;
 }
 
-/// Text at a place in an object; empty if there is none.
+/// The string at a JSON pointer; empty if there is none.
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The members of a list in an object.
+/// The items of the array at a JSON pointer.
 fn items<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Item = &'a Value> {
     object.pointer(pointer).and_then(Value::as_array).into_iter().flatten()
 }
@@ -154,24 +153,24 @@ pub(crate) mod testing {
 
     /// Objects by `group/plural/namespace/name`.
     #[derive(Debug, Default)]
-    pub(crate) struct Fixed(pub(crate) BTreeMap<String, Value>);
+    pub(crate) struct FakeObjects(pub(crate) BTreeMap<String, Value>);
 
-    impl Fixed {
+    impl FakeObjects {
         pub(crate) fn with(mut self, at: &str, object: Value) -> Self {
             self.0.insert(at.into(), object);
             self
         }
     }
 
-    impl Objects for Fixed {
+    impl Objects for FakeObjects {
         fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value> {
             self.0.get(&format!("{group}/{plural}/{namespace}/{name}")).cloned()
         }
 
-        fn named_on(&self, node: &str) -> Vec<Arc<Named>> {
+        fn pod_references_on(&self, node: &str) -> Vec<Arc<PodReferences>> {
             let pods = self.0.iter().filter(|(key, _)| key.starts_with("/pods/")).map(|(_, pod)| pod);
             let on = pods.filter(|pod| text(pod, "/spec/nodeName") == node);
-            on.map(|pod| Arc::new(Named::of(pod))).collect()
+            on.map(|pod| Arc::new(PodReferences::from_pod(pod))).collect()
         }
     }
 }
@@ -183,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_one_by_name_and_group() {
+    fn node_user_needs_both_name_and_group() {
         let cases = [
             (User::node("n1"), Some("n1")),
             (User::new("system:node:n1", &[]), None),
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn users_as_kubernetes_writes_them() {
+    fn user_info_has_the_kubernetes_format() {
         let mut user = User::service_account("ns", "app", "u1");
         user.extra.insert("authentication.kubernetes.io/pod-name".into(), vec!["p".into()]);
         let groups = ["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"];

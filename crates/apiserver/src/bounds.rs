@@ -1,110 +1,110 @@
-//! How much an object may consist of. Memory and time go by values, not by bytes: `{}` is two bytes of a body, and
-//! in a list of containers it is a hundred fields when it is one of its kind.
+//! Limits on the number of values in an object. Memory and time depend on values, not on bytes: `{}` takes two bytes of
+//! a body, but in a list of containers it becomes an object with a hundred fields.
 //!
-//! The bounds hold for what is sent, for what a patch makes of an object, and for what is stored: so whoever reads an
-//! object can send it back.
+//! The limits apply to request bodies, to the results of patches and to stored objects. So a client can always send
+//! back an object that it has read.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Values of all sorts in one object: some ten times the largest objects of large clusters.
-pub(crate) const VALUES: usize = 100_000;
-/// Objects and lists among them, and nulls: in a list, a null becomes an object with all its defaults.
-pub(crate) const HOLDERS: usize = 10_000;
+/// The maximum number of values in an object: about ten times the largest objects of large clusters.
+pub(crate) const MAX_VALUES: usize = 100_000;
+/// The maximum number of objects, lists and nulls among them. In a list, a null becomes an object with all defaults.
+pub(crate) const MAX_COMPOSITES: usize = 10_000;
 
-/// It consists of more than that.
+/// The object exceeds the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("limit is {VALUES} values, {HOLDERS} of them objects and lists")]
-pub struct TooMany;
+#[error("limit is {MAX_VALUES} values, {MAX_COMPOSITES} of them objects and lists")]
+pub struct TooManyValues;
 
-impl From<TooMany> for Refusal {
-    fn from(error: TooMany) -> Self {
+impl From<TooManyValues> for StatusError {
+    fn from(error: TooManyValues) -> Self {
         Self::new(413, "RequestEntityTooLarge", format!("Request entity too large: {error}"))
     }
 }
 
-/// Why a text is not read.
+/// Why JSON could not be parsed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ReadError {
+pub(crate) enum ParseError {
     #[error(transparent)]
-    TooMany(#[from] TooMany),
+    TooMany(#[from] TooManyValues),
     #[error(transparent)]
-    NoJson(#[from] serde_json::Error),
+    Syntax(#[from] serde_json::Error),
 }
 
-/// Reads JSON, and stops where there is too much of it.
-pub(crate) fn read(raw: &[u8]) -> Result<Value, ReadError> {
-    read_beside(raw, 0)
+/// Parses JSON, and stops when it exceeds the limits.
+pub(crate) fn parse(raw: &[u8]) -> Result<Value, ParseError> {
+    read_with_allowance(raw, 0)
 }
 
-/// The same where so many objects and lists are none of an object's, but say what becomes of one.
-pub(crate) fn read_beside(raw: &[u8], beside: usize) -> Result<Value, ReadError> {
-    let mut count = Count { beside, ..Count::default() };
+/// Parses JSON that may exceed [`MAX_COMPOSITES`] by `allowance`: each operation of a JSON patch is itself an object.
+pub(crate) fn read_with_allowance(raw: &[u8], allowance: usize) -> Result<Value, ParseError> {
+    let mut count = ValueCounter { allowance, ..ValueCounter::default() };
     let mut reader = serde_json::Deserializer::from_slice(raw);
-    let read = (Reading(&mut count)).deserialize(&mut reader);
+    let read = (CountingVisitor(&mut count)).deserialize(&mut reader);
     match read.and_then(|value| reader.end().map(|()| value)) {
         Ok(value) => Ok(value),
-        Err(_) if count.is_over() => Err(TooMany.into()),
+        Err(_) if count.is_over() => Err(TooManyValues.into()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// That there is not too much of a value which was made and not sent.
-pub(crate) fn check(value: &Value) -> Result<(), TooMany> {
-    Count::default().all(value)
+/// Checks a value that was not parsed from a request.
+pub(crate) fn check(value: &Value) -> Result<(), TooManyValues> {
+    ValueCounter::default().add_all(value)
 }
 
-/// What was counted so far.
+/// Counts values against the limits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Count {
+pub(crate) struct ValueCounter {
     values: usize,
-    holders: usize,
-    /// So many more of these are fine.
-    beside: usize,
+    composites: usize,
+    /// How many composites are allowed in addition to the limit.
+    allowance: usize,
 }
 
-impl Count {
-    /// One more value that holds nothing.
-    pub(crate) fn plain(&mut self) -> Result<(), TooMany> {
+impl ValueCounter {
+    /// Counts a scalar.
+    pub(crate) fn add_scalar(&mut self) -> Result<(), TooManyValues> {
         self.values += 1;
-        if self.is_over() { Err(TooMany) } else { Ok(()) }
+        if self.is_over() { Err(TooManyValues) } else { Ok(()) }
     }
 
-    /// One more object, list or null.
-    pub(crate) fn holder(&mut self) -> Result<(), TooMany> {
-        self.holders += 1;
-        self.plain()
+    /// Counts an object, list or null.
+    pub(crate) fn add_composite(&mut self) -> Result<(), TooManyValues> {
+        self.composites += 1;
+        self.add_scalar()
     }
 
-    /// All of a value.
-    pub(crate) fn all(&mut self, value: &Value) -> Result<(), TooMany> {
+    /// Counts a value and everything nested in it.
+    pub(crate) fn add_all(&mut self, value: &Value) -> Result<(), TooManyValues> {
         match value {
             Value::Object(map) => {
-                self.holder()?;
-                map.values().try_for_each(|value| self.all(value))
+                self.add_composite()?;
+                map.values().try_for_each(|value| self.add_all(value))
             }
             Value::Array(list) => {
-                self.holder()?;
-                list.iter().try_for_each(|value| self.all(value))
+                self.add_composite()?;
+                list.iter().try_for_each(|value| self.add_all(value))
             }
-            Value::Null => self.holder(),
-            Value::Bool(_) | Value::Number(_) | Value::String(_) => self.plain(),
+            Value::Null => self.add_composite(),
+            Value::Bool(_) | Value::Number(_) | Value::String(_) => self.add_scalar(),
         }
     }
 
     fn is_over(&self) -> bool {
-        self.values > VALUES || self.holders > HOLDERS + self.beside
+        self.values > MAX_VALUES || self.composites > MAX_COMPOSITES + self.allowance
     }
 }
 
-/// A value that is counted while it is read.
-struct Reading<'a>(&'a mut Count);
+/// Counts values while they are parsed.
+struct CountingVisitor<'a>(&'a mut ValueCounter);
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for CountingVisitor<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -112,7 +112,7 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for CountingVisitor<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,45 +120,45 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
-        self.0.holder().map_err(A::Error::custom)?;
+        self.0.add_composite().map_err(A::Error::custom)?;
         let mut object = Map::new();
         while let Some(key) = map.next_key()? {
-            object.insert(key, map.next_value_seed(Reading(self.0))?);
+            object.insert(key, map.next_value_seed(CountingVisitor(self.0))?);
         }
         Ok(object.into())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
-        self.0.holder().map_err(A::Error::custom)?;
+        self.0.add_composite().map_err(A::Error::custom)?;
         let mut values = Vec::new();
-        while let Some(value) = list.next_element_seed(Reading(self.0))? {
+        while let Some(value) = list.next_element_seed(CountingVisitor(self.0))? {
             values.push(value);
         }
         Ok(values.into())
     }
 
     fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
-        self.0.holder().map_err(E::custom)?;
+        self.0.add_composite().map_err(E::custom)?;
         Ok(Value::Null)
     }
 
     fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
-        self.0.plain().map_err(E::custom)?;
+        self.0.add_scalar().map_err(E::custom)?;
         Ok(value.into())
     }
 
     fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
-        self.0.plain().map_err(E::custom)?;
+        self.0.add_scalar().map_err(E::custom)?;
         Ok(value.into())
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
-        self.0.plain().map_err(E::custom)?;
+        self.0.add_scalar().map_err(E::custom)?;
         Ok(value.into())
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        self.0.plain().map_err(E::custom)?;
+        self.0.add_scalar().map_err(E::custom)?;
         Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
     }
 
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for Reading<'_> {
     }
 
     fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
-        self.0.plain().map_err(E::custom)?;
+        self.0.add_scalar().map_err(E::custom)?;
         Ok(value.into())
     }
 }
@@ -177,43 +177,46 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn list(of: &str, times: usize) -> String {
-        format!("[{}]", vec![of; times].join(","))
+    fn list(item: &str, times: usize) -> String {
+        format!("[{}]", vec![item; times].join(","))
     }
 
     #[test]
-    fn what_is_too_much() {
+    fn limits_apply_to_values_and_composites() {
         for (text, fits) in [
-            // The list itself counts too.
-            (list("{}", HOLDERS - 1), true),
-            (list("{}", HOLDERS), false),
-            (list("[]", HOLDERS), false),
-            (list("null", HOLDERS), false),
-            (list("1", VALUES - 1), true),
-            (list("1", VALUES), false),
-            (list("\"\"", VALUES), false),
-            // However large it is.
+            // The list itself counts.
+            (list("{}", MAX_COMPOSITES - 1), true),
+            (list("{}", MAX_COMPOSITES), false),
+            (list("[]", MAX_COMPOSITES), false),
+            (list("null", MAX_COMPOSITES), false),
+            (list("1", MAX_VALUES - 1), true),
+            (list("1", MAX_VALUES), false),
+            (list("\"\"", MAX_VALUES), false),
+            // The size in bytes does not matter.
             (list(&format!("{:?}", "x".repeat(1 << 20)), 3), true),
         ] {
-            let read = read(text.as_bytes());
+            let read = parse(text.as_bytes());
             assert_eq!(read.is_ok(), fits, "{}", &text[..20]);
-            assert_eq!(matches!(read, Err(ReadError::TooMany(_))), !fits, "{}", &text[..20]);
+            assert_eq!(matches!(read, Err(ParseError::TooMany(_))), !fits, "{}", &text[..20]);
             let value: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(check(&value).is_ok(), fits, "{}", &text[..20]);
         }
     }
 
     #[test]
-    fn what_stands_beside_an_object_is_not_of_it() {
-        let text = list("{}", HOLDERS + 99);
-        assert!(read_beside(text.as_bytes(), 100).is_ok());
-        assert!(read_beside(text.as_bytes(), 99).is_err());
+    fn allowance_raises_composite_limit() {
+        let text = list("{}", MAX_COMPOSITES + 99);
+        assert!(read_with_allowance(text.as_bytes(), 100).is_ok());
+        assert!(read_with_allowance(text.as_bytes(), 99).is_err());
     }
 
     #[test]
-    fn what_follows_too_much_is_not_read() {
-        let text = format!("[{}", "{},".repeat(HOLDERS + 1));
-        assert!(matches!(read(text.as_bytes()), Err(ReadError::TooMany(_))), "it is not even JSON");
+    fn parsing_stops_at_limit() {
+        let text = format!("[{}", "{},".repeat(MAX_COMPOSITES + 1));
+        assert!(
+            matches!(parse(text.as_bytes()), Err(ParseError::TooMany(_))),
+            "the rest, which is not JSON, is not parsed"
+        );
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
@@ -235,17 +238,17 @@ mod tests {
     }
 
     proptest! {
-        /// It reads what any reader of JSON reads, and errors stand where they would stand.
+        /// Results and errors are the same as serde_json's.
         #[test]
-        fn reads_as_usual(value in any_json(), junk: Vec<u8>, at: prop::sample::Index) {
+        fn parses_like_serde_json(value in any_json(), junk: Vec<u8>, at: prop::sample::Index) {
             let text = value.to_string();
-            prop_assert_eq!(read(text.as_bytes()).unwrap(), serde_json::from_str::<Value>(&text).unwrap());
+            prop_assert_eq!(parse(text.as_bytes()).unwrap(), serde_json::from_str::<Value>(&text).unwrap());
             let mut raw = text.into_bytes();
             let at = at.index(raw.len());
             raw.splice(at..at, junk);
-            match (read(&raw), serde_json::from_slice::<Value>(&raw)) {
+            match (parse(&raw), serde_json::from_slice::<Value>(&raw)) {
                 (Ok(read), Ok(usual)) => prop_assert_eq!(read, usual),
-                (Err(ReadError::NoJson(read)), Err(usual)) => prop_assert_eq!(read.to_string(), usual.to_string()),
+                (Err(ParseError::Syntax(read)), Err(usual)) => prop_assert_eq!(read.to_string(), usual.to_string()),
                 (read, usual) => prop_assert!(false, "{:?} {:?}", read, usual),
             }
         }

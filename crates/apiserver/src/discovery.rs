@@ -1,6 +1,6 @@
-//! What the server has: groups, versions and resources, in the old form and in the one of all at once.
+//! Discovery: groups, versions and resources, in the unaggregated and the aggregated form.
 //!
-//! All of it follows from [`kinds`](crate::kinds).
+//! All documents are derived from [`kinds`](crate::kinds).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,14 +10,15 @@ use sha2::{Digest as _, Sha256};
 
 use crate::kinds::{KINDS, Kind, Subresource};
 
-/// The media type of the form of all at once; clients look for it in the answer.
-pub(crate) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The media type of aggregated discovery. Clients check the response for it.
+pub(crate) const AGGREGATED_MEDIA_TYPE: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// The version of Kubernetes whose API this is.
+/// The Kubernetes version whose API is served.
 const MINOR: &str = "34";
 const GIT_VERSION: &str = concat!("v1.34.2+wharf-", env!("CARGO_PKG_VERSION"));
 
-/// Groups with their versions, in the order of [`KINDS`], the core group first.
+/// Groups with their versions, in the order of [`KINDS`]: the core group is first.
 fn group_versions() -> Vec<(&'static str, &'static str)> {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for kind in KINDS {
@@ -28,7 +29,7 @@ fn group_versions() -> Vec<(&'static str, &'static str)> {
     all
 }
 
-/// `/version`.
+/// The document at `/version`.
 pub(crate) fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR, "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean",
@@ -38,7 +39,7 @@ pub(crate) fn version() -> Value {
     })
 }
 
-/// As Go names it.
+/// The architecture, as Go names it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -47,7 +48,7 @@ fn architecture() -> &'static str {
     }
 }
 
-/// `/api`.
+/// The document at `/api`.
 pub(crate) fn core_versions() -> Value {
     json!({
         "kind": "APIVersions", "versions": ["v1"],
@@ -55,7 +56,7 @@ pub(crate) fn core_versions() -> Value {
     })
 }
 
-/// `/apis`.
+/// The document at `/apis`.
 pub(crate) fn groups() -> Value {
     let groups: Vec<Value> = group_versions()
         .into_iter()
@@ -65,7 +66,7 @@ pub(crate) fn groups() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/apis/GROUP`.
+/// The document at `/apis/GROUP`.
 pub(crate) fn group(name: &str) -> Option<Value> {
     let (group, version) =
         group_versions().into_iter().find(|(group, _)| !group.is_empty() && *group == name)?;
@@ -76,11 +77,11 @@ pub(crate) fn group(name: &str) -> Option<Value> {
 }
 
 fn group_entry(group: &str, version: &str) -> Value {
-    let of = json!({"groupVersion": format!("{group}/{version}"), "version": version});
-    json!({"name": group, "versions": [of], "preferredVersion": of})
+    let version_entry = json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    json!({"name": group, "versions": [version_entry], "preferredVersion": version_entry})
 }
 
-/// `/api/v1` and `/apis/GROUP/VERSION`.
+/// The document at `/api/v1` or `/apis/GROUP/VERSION`.
 pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
     let kinds: Vec<&Kind> =
         KINDS.iter().copied().filter(|kind| kind.group == group && kind.version == version).collect();
@@ -92,7 +93,7 @@ pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
             "verbs": verbs(kind),
         });
         if kind.is_stored() {
-            resource["storageVersionHash"] = storage_hash(kind).into();
+            resource["storageVersionHash"] = storage_version_hash(kind).into();
         }
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);
@@ -101,10 +102,10 @@ pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
             resource["categories"] = json!(kind.categories);
         }
         all.push(resource);
-        for Subresource { name, group, version, kind: of, verbs } in kind.subresources {
+        for Subresource { name, group, version, kind: body_kind, verbs } in kind.subresources {
             let mut resource = json!({
                 "name": format!("{}/{name}", kind.plural), "singularName": "", "namespaced": kind.namespaced,
-                "kind": of, "verbs": verbs,
+                "kind": body_kind, "verbs": verbs,
             });
             if (*group, *version) != (kind.group, kind.version) {
                 resource["group"] = json!(group);
@@ -120,7 +121,7 @@ pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
     Some(list)
 }
 
-/// In upstream's order, which is another one for kinds that are defined at run time.
+/// The verbs in upstream's order, which differs for custom resources.
 fn verbs(kind: &Kind) -> Vec<&'static str> {
     if !kind.group.ends_with("snapshot.storage.k8s.io") {
         return kind.verbs.to_vec();
@@ -130,8 +131,8 @@ fn verbs(kind: &Kind) -> Vec<&'static str> {
     ORDER.into_iter().filter(|verb| kind.verbs.contains(verb)).collect()
 }
 
-/// What clients tell by whether objects of two versions are stored as one: a hash of how upstream stores them.
-fn storage_hash(kind: &Kind) -> String {
+/// A hash of upstream's storage version. Clients use it to detect that two resources are stored as one.
+fn storage_version_hash(kind: &Kind) -> String {
     let (group, version) = match (kind.group, kind.plural) {
         ("events.k8s.io", _) => ("", "v1"),
         ("storage.k8s.io", "volumeattributesclasses") => (kind.group, "v1beta1"),
@@ -141,8 +142,8 @@ fn storage_hash(kind: &Kind) -> String {
     STANDARD.encode(&hash[..8])
 }
 
-/// All at once: of the core group (`/api`), or of all others (`/apis`).
-pub(crate) fn all(core: bool) -> Bytes {
+/// Aggregated discovery of the core group (`/api`) or of all other groups (`/apis`).
+pub(crate) fn aggregated(core: bool) -> Bytes {
     let groups = group_versions().into_iter().filter(|(group, _)| group.is_empty() == core);
     let items: Vec<Value> = groups
         .map(|(group, version)| {
@@ -151,7 +152,7 @@ pub(crate) fn all(core: bool) -> Bytes {
                 metadata["name"] = group.into();
             }
             let kinds = KINDS.iter().filter(|kind| kind.group == group && kind.version == version);
-            let resources: Vec<Value> = kinds.map(|kind| discovered(kind)).collect();
+            let resources: Vec<Value> = kinds.map(|kind| aggregated_resource(kind)).collect();
             json!({
                 "metadata": metadata,
                 "versions": [{"version": version, "resources": resources, "freshness": "Current"}],
@@ -164,7 +165,7 @@ pub(crate) fn all(core: bool) -> Bytes {
     list.to_string().into()
 }
 
-fn discovered(kind: &Kind) -> Value {
+fn aggregated_resource(kind: &Kind) -> Value {
     let mut resource = json!({
         "resource": kind.plural, "singularResource": kind.singular, "verbs": verbs(kind),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
@@ -176,21 +177,21 @@ fn discovered(kind: &Kind) -> Value {
     if !kind.categories.is_empty() {
         resource["categories"] = json!(kind.categories);
     }
-    let below: Vec<Value> = kind
+    let subresources: Vec<Value> = kind
         .subresources
         .iter()
         .map(|Subresource { name, group, version, kind, verbs }| {
-            let of = json!({"group": group, "version": version, "kind": kind});
-            json!({"subresource": name, "responseKind": of, "verbs": verbs})
+            let response_kind = json!({"group": group, "version": version, "kind": kind});
+            json!({"subresource": name, "responseKind": response_kind, "verbs": verbs})
         })
         .collect();
-    if !below.is_empty() {
-        resource["subresources"] = below.into();
+    if !subresources.is_empty() {
+        resource["subresources"] = subresources.into();
     }
     resource
 }
 
-/// `/`.
+/// The document at `/`: all paths.
 pub(crate) fn paths() -> Value {
     let mut paths: Vec<String> = vec!["/api".into(), "/apis".into()];
     for (group, version) in group_versions() {
@@ -221,7 +222,7 @@ mod tests {
         }
         let mut new = Vec::new();
         for core in [true, false] {
-            let list: Value = serde_json::from_slice(&all(core)).unwrap();
+            let list: Value = serde_json::from_slice(&aggregated(core)).unwrap();
             for item in list["items"].as_array().unwrap() {
                 let group = item["metadata"]["name"].as_str().unwrap_or("");
                 let version = &item["versions"][0];
@@ -229,8 +230,8 @@ mod tests {
                     let name = resource["resource"].as_str().unwrap();
                     let at = format!("{group}/{}/{name}", version["version"].as_str().unwrap());
                     new.push(at.clone());
-                    for below in resource["subresources"].as_array().into_iter().flatten() {
-                        new.push(format!("{at}/{}", below["subresource"].as_str().unwrap()));
+                    for subresource in resource["subresources"].as_array().into_iter().flatten() {
+                        new.push(format!("{at}/{}", subresource["subresource"].as_str().unwrap()));
                     }
                 }
             }
@@ -241,15 +242,15 @@ mod tests {
     }
 
     #[test]
-    fn hashes_are_upstreams() {
-        let hash = |group, plural| storage_hash(crate::kinds::find(group, "v1", plural).unwrap());
+    fn storage_version_hashes_match_upstream() {
+        let hash = |group, plural| storage_version_hash(crate::kinds::find(group, "v1", plural).unwrap());
         assert_eq!(hash("storage.k8s.io", "csidrivers"), "hL6j/rwBV5w=");
         assert_eq!(hash("events.k8s.io", "events"), "r2yiGXH7wu8=");
         assert_eq!(hash("storage.k8s.io", "volumeattributesclasses"), "Bl3MtjZ/n/s=");
     }
 
     #[test]
-    fn groups_name_their_version() {
+    fn groups_have_preferred_version() {
         let groups = groups();
         let names: Vec<&str> = groups["groups"]
             .as_array()

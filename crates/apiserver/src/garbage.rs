@@ -1,9 +1,9 @@
-//! Garbage collection: an object whose owners are all gone goes too, and an owner waits for its dependents, or sets
-//! them free, if that was asked for.
+//! The garbage collector: deletes objects whose owners no longer exist, and implements foreground and orphan deletion
+//! of owners.
 //!
-//! An owner is gone only if its own place in the store is empty, or holds another object: never because it is of a
-//! kind that is not served here. [`decide`] is the rule; [`graph`] says what to look at. Both are made anew from the
-//! store at the start, so nothing is lost when the process dies.
+//! An owner is absent only if its key in the store is empty or holds another object, never because its kind is not
+//! served here. [`decide`] is the rule; [`graph`] finds the objects to reconcile after a write. Both are rebuilt from
+//! the store at startup, so a crash loses nothing.
 
 mod decide;
 mod graph;
@@ -14,17 +14,17 @@ use serde_json::{Value, json};
 
 use crate::access::User;
 use crate::rest::{Api, DeleteOptions, Verb, WriteOptions, target};
-use crate::rounds::{Rounds, Turn};
-use crate::status::Refusal;
+use crate::retry_loop::{RetryLoop, Work};
+use crate::status::StatusError;
 use crate::store::{Key, WatchEnd};
-use decide::{Dependent, Standing, Step, View, decide, owners};
+use decide::{Dependent, OwnerState, Step, View, decide, owners};
 use graph::Graph;
 
-/// Collects until the store is closed.
+/// Runs the garbage collector until the store is closed.
 pub(crate) async fn run(api: &Api) {
     while let Some(mut collector) = Collector::start(api) {
         match collector.run().await {
-            // Slower than the log is long: read all again.
+            // The watch fell behind the log: start from a new list.
             WatchEnd::Compacted => {}
             WatchEnd::Closed => return,
         }
@@ -34,7 +34,7 @@ pub(crate) async fn run(api: &Api) {
 struct Collector<'a> {
     api: &'a Api,
     graph: Graph,
-    rounds: Rounds<Key>,
+    retry_loop: RetryLoop<Key>,
 }
 
 impl<'a> Collector<'a> {
@@ -44,23 +44,25 @@ impl<'a> Collector<'a> {
             let Ok(watch) = api.store().watch("", page.revision) else { continue };
             let (mut graph, mut due) = (Graph::default(), BTreeSet::new());
             for entry in page.entries {
-                due.extend(graph.written(&entry.key, &entry.value));
+                due.extend(graph.upsert(&entry.key, &entry.value));
             }
-            return Some(Self { api, graph, rounds: Rounds::new(watch, due) });
+            return Some(Self { api, graph, retry_loop: RetryLoop::new(watch, due) });
         }
     }
 
     async fn run(&mut self) -> WatchEnd {
         loop {
-            match self.rounds.next().await {
-                Ok(Turn::Event(event)) if event.deleted => {
-                    self.rounds.add(self.graph.deleted(&event.key, &event.value));
+            match self.retry_loop.next().await {
+                Ok(Work::Event(event)) if event.deleted => {
+                    self.retry_loop.enqueue(self.graph.remove(&event.key, &event.value));
                 }
-                Ok(Turn::Event(event)) => self.rounds.add(self.graph.written(&event.key, &event.value)),
-                Ok(Turn::LookAt(key)) => {
-                    if let Err(refusal) = self.look_at(&key).await {
-                        tracing::debug!(key = &*key, %refusal, "left for later by the garbage collector");
-                        self.rounds.rest(key);
+                Ok(Work::Event(event)) => {
+                    self.retry_loop.enqueue(self.graph.upsert(&event.key, &event.value))
+                }
+                Ok(Work::Reconcile(key)) => {
+                    if let Err(status_error) = self.reconcile(&key).await {
+                        tracing::debug!(key = &*key, error = %status_error, "failed to garbage-collect object; retrying");
+                        self.retry_loop.retry_later(key);
                     }
                 }
                 Err(end) => return end,
@@ -68,13 +70,13 @@ impl<'a> Collector<'a> {
         }
     }
 
-    async fn look_at(&mut self, key: &Key) -> Result<(), Refusal> {
-        let Some(place) = graph::place(key) else { return Ok(()) };
+    async fn reconcile(&mut self, key: &Key) -> Result<(), StatusError> {
+        let Some(path) = graph::parse_key(key) else { return Ok(()) };
         let Some(entry) = self.api.store().get(key) else { return Ok(()) };
-        let object = crate::rest::decode(place.kind, &entry.value)?;
+        let object = crate::rest::decode(path.kind, &entry.value)?;
         let owners = owners(&object).into_iter().map(|owner| {
-            let standing = self.standing(place.namespace, &owner);
-            (owner, standing)
+            let owner_state = self.owner_state(path.namespace, &owner);
+            (owner, owner_state)
         });
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or("");
         let dependents = self
@@ -85,64 +87,66 @@ impl<'a> Collector<'a> {
         let uid = uid.to_owned();
         let step = decide(&view);
         match step {
-            Step::Nothing => Ok(()),
+            Step::Idle => Ok(()),
             Step::Delete(propagation) => {
                 let options = DeleteOptions {
                     uid: Some(uid),
-                    version: Some(entry.revision.to_string()),
+                    resource_version: Some(entry.revision.to_string()),
                     propagation: Some(propagation),
                     ..DeleteOptions::default()
                 };
-                let one = target(Verb::Delete, place.kind, place.namespace, place.name);
-                gone_is_fine(self.api.delete(&User::admin(), &one, &options).await.map(|_| ()))
+                let target_object = target(Verb::Delete, path.kind, path.namespace, path.name);
+                ignore_not_found(self.api.delete(&User::admin(), &target_object, &options).await.map(|_| ()))
             }
-            Step::Disown(uids) => self.edit(&place, move |object| without_owners(object, &uids)).await,
-            Step::Unblock => self.edit(&place, unblocked).await,
-            Step::Release(finalizer) => {
-                self.edit(&place, move |object| without_finalizer(object, finalizer)).await
+            Step::RemoveOwners(uids) => self.edit(&path, move |object| without_owners(object, &uids)).await,
+            Step::Unblock => self.edit(&path, unblocked).await,
+            Step::RemoveFinalizer(finalizer) => {
+                self.edit(&path, move |object| without_finalizer(object, finalizer)).await
             }
-            Step::FreeDependents => {
+            Step::OrphanDependents => {
                 let keys: Vec<Key> = self.graph.dependents(&uid).map(|(key, _)| key.clone()).collect();
                 for key in keys {
-                    let Some(place) = graph::place(&key) else { continue };
+                    let Some(path) = graph::parse_key(&key) else { continue };
                     let owner = vec![uid.clone()];
-                    self.edit(&place, move |object| without_owners(object, &owner)).await?;
+                    self.edit(&path, move |object| without_owners(object, &owner)).await?;
                 }
-                // When these writes are seen, the owner has no dependents and is let go.
+                // When the graph has processed these writes, the owner has no dependents left and loses its finalizer.
                 Ok(())
             }
         }
     }
 
-    /// How an owner stands, by its own place in the store.
-    fn standing(&self, namespace: &str, owner: &decide::Owner) -> Standing {
-        let Some(kind) = owner.kind() else { return Standing::Unknown };
+    /// The state of an owner, read from its key in the store.
+    fn owner_state(&self, namespace: &str, owner: &decide::Owner) -> OwnerState {
+        let Some(kind) = owner.kind() else { return OwnerState::Unknown };
         if kind.namespaced && namespace.is_empty() {
-            return Standing::Unknown;
+            return OwnerState::Unknown;
         }
         let namespace = if kind.namespaced { namespace } else { "" };
-        let there = self.api.store().get(&crate::rest::key(kind, namespace, &owner.name));
-        let there = there.and_then(|entry| crate::rest::decode(kind, &entry.value).ok());
-        decide::standing(owner, there.as_ref())
+        let existing = self.api.store().get(&crate::rest::key(kind, namespace, &owner.name));
+        let existing = existing.and_then(|entry| crate::rest::decode(kind, &entry.value).ok());
+        decide::owner_state(owner, existing.as_ref())
     }
 
     async fn edit(
         &self,
-        place: &graph::Place<'_>,
+        path: &graph::ObjectPath<'_>,
         edit: impl Fn(&Value) -> Value + Send + Sync,
-    ) -> Result<(), Refusal> {
-        let one = target(Verb::Update, place.kind, place.namespace, place.name);
-        let how = WriteOptions::INTERNAL;
-        let changed =
-            self.api.change(&User::admin(), &one, how, &mut Vec::new(), &mut |old, _| Ok(edit(old))).await;
-        gone_is_fine(changed.map(|_| ()))
+    ) -> Result<(), StatusError> {
+        let target_object = target(Verb::Update, path.kind, path.namespace, path.name);
+        let options = WriteOptions::INTERNAL;
+        let changed = self
+            .api
+            .change(&User::admin(), &target_object, options, &mut Vec::new(), &mut |old, _| Ok(edit(old)))
+            .await;
+        ignore_not_found(changed.map(|_| ()))
     }
 }
 
-/// Somebody was quicker, and the aim is reached.
-fn gone_is_fine(done: Result<(), Refusal>) -> Result<(), Refusal> {
+/// The object is deleted already, so the goal is reached.
+fn ignore_not_found(done: Result<(), StatusError>) -> Result<(), StatusError> {
     match done {
-        Err(refusal) if refusal.code == 404 => Ok(()),
+        Err(status_error) if status_error.code == 404 => Ok(()),
         done => done,
     }
 }
@@ -173,7 +177,7 @@ fn unblocked(object: &Value) -> Value {
 fn without_finalizer(object: &Value, finalizer: &str) -> Value {
     let mut object = object.clone();
     if let Some(Value::Array(finalizers)) = object.pointer_mut("/metadata/finalizers") {
-        finalizers.retain(|of| of != finalizer);
+        finalizers.retain(|existing| existing != finalizer);
         if finalizers.is_empty()
             && let Some(Value::Object(metadata)) = object.get_mut("metadata")
         {

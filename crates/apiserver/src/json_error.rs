@@ -1,7 +1,7 @@
-//! What Go's JSON decoder says of text that is none: upstream hands its words to clients.
+//! Error messages of Go's JSON decoder, which upstream returns to clients.
 
-/// The words for an error of ours, which knows where, but says it otherwise.
-pub(crate) fn words(raw: &[u8], error: &serde_json::Error) -> String {
+/// Go's message for an error of serde_json at the same position.
+pub(crate) fn go_message(raw: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".into();
     }
@@ -29,7 +29,7 @@ pub(crate) fn words(raw: &[u8], error: &serde_json::Error) -> String {
     }
 }
 
-/// A byte as Go quotes it.
+/// Quotes a byte as Go does.
 fn quoted(byte: u8) -> String {
     match byte {
         b'\'' => r"'\''".into(),
@@ -44,8 +44,8 @@ fn quoted(byte: u8) -> String {
     }
 }
 
-/// The beginning of a body, as upstream shows it: text if it could be JSON, else hexadecimal.
-pub(crate) fn summary(body: &[u8]) -> String {
+/// The beginning of a body, as upstream prints it: text if it looks like JSON, otherwise hexadecimal.
+pub(crate) fn body_summary(body: &[u8]) -> String {
     const SHOWN: usize = 30;
     let start = &body[..body.len().min(SHOWN)];
     let more = if body.len() > SHOWN { " ..." } else { "" };
@@ -66,7 +66,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn words_of_go() {
+    fn messages_match_go() {
         for (raw, expected) in [
             ("{", "unexpected end of JSON input"),
             ("", "unexpected end of JSON input"),
@@ -79,27 +79,27 @@ mod tests {
             ("\n\nx", "invalid character 'x' looking for beginning of value"),
         ] {
             let error = serde_json::from_str::<Value>(raw).unwrap_err();
-            assert_eq!(words(raw.as_bytes(), &error), expected, "{raw}");
+            assert_eq!(go_message(raw.as_bytes(), &error), expected, "{raw}");
         }
         assert_eq!(quoted(0x9e), r"'\u009e'");
         assert_eq!(quoted(1), r"'\x01'");
     }
 
     #[test]
-    fn summaries() {
-        assert_eq!(summary(b""), "<empty>");
-        assert_eq!(summary(b"{}"), "{}");
-        assert_eq!(summary(b"[]"), "5b5d");
-        assert_eq!(summary(&[b'x'; 31]), format!("{} ...", "78".repeat(30)));
+    fn summary_is_text_or_hexadecimal() {
+        assert_eq!(body_summary(b""), "<empty>");
+        assert_eq!(body_summary(b"{}"), "{}");
+        assert_eq!(body_summary(b"[]"), "5b5d");
+        assert_eq!(body_summary(&[b'x'; 31]), format!("{} ...", "78".repeat(30)));
     }
 
     proptest! {
         #[test]
-        fn any_bytes_have_words(raw: Vec<u8>) {
+        fn arbitrary_bytes_have_messages(raw: Vec<u8>) {
             if let Err(error) = serde_json::from_slice::<Value>(&raw) {
-                prop_assert!(!words(&raw, &error).is_empty());
+                prop_assert!(!go_message(&raw, &error).is_empty());
             }
-            prop_assert!(!summary(&raw).is_empty());
+            prop_assert!(!body_summary(&raw).is_empty());
         }
     }
 }

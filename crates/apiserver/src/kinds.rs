@@ -1,19 +1,20 @@
-//! What each kind is: its names, its defaults, what is done to it at a write, what it may be, how it is printed.
+//! The kinds that are served: names, defaults, admission, validation and table columns.
 //!
-//! A [`Kind`] is one description and the server knows nothing else of it. All of it is pure: what a rule needs of
-//! other objects it takes from a [`Lookup`]. A write goes through the steps in this order:
+//! A [`Kind`] is everything that the server knows about a kind. All functions are pure: a rule reads other objects
+//! through a [`Lookup`]. A write runs these steps in this order:
 //!
 //! ```text
-//! create:  default, admit, (name, namespace, uid, creationTimestamp), prepare_create, invalid_on_create, confirm
-//! update:  default, admit, prepare_update, invalid_on_update, confirm
-//! status:  default, admit, prepare_status, invalid_on_status, confirm
-//! delete:  admit, confirm
+//! create:  default, admit, (name, namespace, uid, creationTimestamp), prepare_create, invalid_on_create,
+//!          validate_admission
+//! update:  default, admit, prepare_update, invalid_on_update, validate_admission
+//! status:  default, admit, prepare_status, invalid_on_status, validate_admission
+//! delete:  admit, validate_admission
 //! ```
 
 use serde_json::Value;
 use wharf_model::Time;
 
-use crate::status::{Cause, Refusal, Resource};
+use crate::status::{Cause, Resource, StatusError};
 
 mod age;
 mod attachment;
@@ -50,131 +51,132 @@ pub use age::age;
 pub use event::{event_from_core, event_to_core};
 pub use namespace::{invalid_on_finalize, prepare_finalize};
 
-/// One kind of object.
+/// One served kind.
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,
-    /// The one version in which it is served.
+    /// The only version that is served.
     pub version: &'static str,
-    /// As in `kind: PersistentVolume`.
+    /// The name in the `kind` field: `PersistentVolume`.
     pub kind: &'static str,
-    /// As in paths.
+    /// The resource name in paths: `persistentvolumes`.
     pub plural: &'static str,
-    /// As kubectl takes it too.
+    /// The singular resource name, which kubectl accepts too.
     pub singular: &'static str,
-    /// As kubectl takes it too.
+    /// Abbreviations that kubectl accepts: `pv`.
     pub short_names: &'static [&'static str],
-    /// `all` and the like.
+    /// Groups of resources that kubectl accepts: `all`.
     pub categories: &'static [&'static str],
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub namespaced: bool,
-    /// What can be done with it, sorted. A kind that cannot be listed is not stored: it is an answer to a question.
+    /// Supported verbs, sorted. Kinds without `list` are not stored, such as reviews and bindings.
     pub verbs: &'static [&'static str],
-    /// What hangs below an object.
+    /// Supported subresources.
     pub subresources: &'static [Subresource],
-    /// Whether it is deleted in two steps, the second one by the node: pods.
-    pub graceful: bool,
-    /// Whether a PUT without a resourceVersion is taken.
+    /// Whether deletion has a grace period, after which the node agent removes the object. True for pods only.
+    pub graceful_deletion: bool,
+    /// Whether a PUT without a resourceVersion is accepted.
     pub unconditional_update: bool,
-    /// Whether a PUT makes the object if there is none.
+    /// Whether a PUT creates a missing object.
     pub create_on_update: bool,
-    /// Fills in what was left out. Done to bodies and to what a patch makes.
+    /// Sets defaults. Runs on request bodies and on the results of patches.
     pub default: fn(&mut Value),
-    /// What a new object cannot bring with it, and what every new one has.
+    /// Prepares a new object: drops fields that a client cannot set, and sets initial values.
     pub on_create: fn(&mut Value, Time),
-    /// What a write of the object (first) cannot change from what it was (second).
+    /// Prepares an update: the first object is the new one, the second the stored one. Restores the fields that an
+    /// update cannot change.
     pub on_update: fn(&mut Value, &Value, Time),
-    /// What a write of the status cannot change.
+    /// Prepares a status update: restores all fields that a status update cannot change.
     pub on_status: fn(&mut Value, &Value, Time),
-    /// What is wrong with a new object.
+    /// Validates a new object.
     pub validate: fn(&Value) -> Vec<Cause>,
-    /// What is wrong with a change from the second to the first.
+    /// Validates an update: the first object is the new one, the second the stored one.
     pub validate_update: fn(&Value, &Value) -> Vec<Cause>,
-    /// What is wrong with a change of the status.
+    /// Validates a status update.
     pub validate_status: fn(&Value, &Value) -> Vec<Cause>,
-    /// What the user is told though the write is done. The old object is there at an update.
+    /// Warnings that accompany a successful write. An update passes the old object.
     pub warnings: fn(&Value, Option<&Value>) -> Vec<String>,
-    /// Admission before validation: may change the object.
-    pub admit: fn(&mut Value, &Admission<'_>) -> Result<(), Refusal>,
-    /// Admission after validation: only says yes or no.
-    pub confirm: fn(&Value, &Admission<'_>) -> Result<(), Refusal>,
-    /// What field selectors may name besides `metadata.name` and `metadata.namespace`.
+    /// Mutating admission, before validation.
+    pub admit: fn(&mut Value, &Admission<'_>) -> Result<(), StatusError>,
+    /// Validating admission, after validation.
+    pub validate_admission: fn(&Value, &Admission<'_>) -> Result<(), StatusError>,
+    /// Supported field selectors in addition to `metadata.name` and `metadata.namespace`.
     pub fields: &'static [Field],
-    /// Of tables.
+    /// Table columns.
     pub columns: &'static [Column],
-    /// A cell for each column.
+    /// The cells of an object's table row, one for each column.
     pub row: fn(&Value, Time) -> Vec<Value>,
-    /// What a table says of the whole row: that a pod is done.
+    /// Conditions of an object's table row, such as Completed for a pod.
     pub row_conditions: fn(&Value) -> Vec<Value>,
 }
 
-/// What a field selector names, and what it compares with.
+/// A field that field selectors can use, and the function that reads its value from an object.
 pub type Field = (&'static str, fn(&Value) -> String);
 
-/// What hangs below an object: `status`, `binding`.
+/// A subresource: `status`, `binding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subresource {
-    /// As in paths.
+    /// The last segment of its path.
     pub name: &'static str,
-    /// The group of what is sent there; the core group's is empty.
+    /// The group of the request body; empty for the core group.
     pub group: &'static str,
-    /// And its version.
+    /// The version of the request body.
     pub version: &'static str,
-    /// And its kind.
+    /// The kind of the request body.
     pub kind: &'static str,
-    /// What can be done, sorted.
+    /// Supported verbs, sorted.
     pub verbs: &'static [&'static str],
 }
 
-/// A column of a table.
+/// A table column (`metav1.TableColumnDefinition`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
-    /// Its head, which kubectl shouts.
+    /// The header, which kubectl prints in capitals.
     pub name: &'static str,
     /// `string`, `integer`, `boolean` or `date`.
-    pub of: &'static str,
-    /// `name` for the one that identifies the row.
+    pub data_type: &'static str,
+    /// `name` for the column that identifies the row.
     pub format: &'static str,
-    /// What it tells.
+    /// What the column shows, in a sentence.
     pub description: &'static str,
     /// 0 is always shown, 1 with `-o wide`.
     pub priority: i32,
 }
 
-/// What is being done.
+/// The operation that is being admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// A new object.
+    /// A new object is created.
     Create,
-    /// Another state of one that is there.
+    /// An existing object is changed.
     Update,
-    /// The object that is there is to go.
+    /// An existing object is deleted.
     Delete,
 }
 
-/// What admission sees besides the object.
+/// The inputs of admission in addition to the object.
 pub struct Admission<'a> {
-    /// What is being done.
+    /// The operation that is being admitted.
     pub operation: Operation,
     /// Empty for the object itself.
     pub subresource: &'a str,
-    /// The object as it is, at an update.
+    /// The stored object, for an update.
     pub old: Option<&'a Value>,
-    /// All other objects.
+    /// Access to all other objects.
     pub lookup: &'a dyn Lookup,
 }
 
-/// Other objects, as they are now.
+/// Access to the current state of other objects.
 pub trait Lookup {
-    /// One. `namespace` is empty for kinds without.
+    /// Returns one object. `namespace` is empty for cluster-scoped kinds.
     fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value>;
-    /// All of a namespace, or all for an empty one.
+    /// Returns the objects of a namespace, or of all namespaces if it is empty.
     fn list(&self, kind: &Kind, namespace: &str) -> Vec<Value>;
 }
 
 const ALL: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-/// A kind without rules of its own; each kind says only what it has.
+/// A kind without rules. Each kind overrides only what differs.
 const BASE: Kind = Kind {
     group: "",
     version: "v1",
@@ -186,7 +188,7 @@ const BASE: Kind = Kind {
     namespaced: false,
     verbs: ALL,
     subresources: &[],
-    graceful: false,
+    graceful_deletion: false,
     unconditional_update: true,
     create_on_update: false,
     default: |_| (),
@@ -198,7 +200,7 @@ const BASE: Kind = Kind {
     validate_status: |_, _| Vec::new(),
     warnings: |_, _| Vec::new(),
     admit: |_, _| Ok(()),
-    confirm: |_, _| Ok(()),
+    validate_admission: |_, _| Ok(()),
     fields: &[],
     columns: &[NAME, CREATED],
     row: |object, _| {
@@ -209,31 +211,31 @@ const BASE: Kind = Kind {
 
 const NAME: Column = Column {
     name: "Name",
-    of: "string",
+    data_type: "string",
     format: "name",
-    description: "Unique among its kind and namespace.",
+    description: "The name of the object, unique within its kind and namespace.",
     priority: 0,
 };
 
 const CREATED: Column = Column {
     name: "Created At",
-    of: "date",
+    data_type: "date",
     format: "",
-    description: "When the object was made.",
+    description: "The time when the object was created.",
     priority: 0,
 };
 
 const AGE: Column = Column {
     name: "Age",
-    of: "string",
+    data_type: "string",
     format: "",
-    description: "How long ago the object was made.",
+    description: "The time since the object was created.",
     priority: 0,
 };
 
 impl Column {
-    const fn new(name: &'static str, of: &'static str, description: &'static str) -> Self {
-        Self { name, of, format: "", description, priority: 0 }
+    const fn new(name: &'static str, data_type: &'static str, description: &'static str) -> Self {
+        Self { name, data_type, format: "", description, priority: 0 }
     }
 
     const fn text(name: &'static str, description: &'static str) -> Self {
@@ -246,34 +248,34 @@ impl Column {
 }
 
 impl Subresource {
-    /// The status of a kind.
+    /// The `status` subresource of a kind.
     const fn status(group: &'static str, kind: &'static str) -> Self {
         Self { name: "status", group, version: "v1", kind, verbs: &["get", "patch", "update"] }
     }
 }
 
 impl Kind {
-    /// `v1` or `storage.k8s.io/v1`.
+    /// The `apiVersion` of objects: `v1` or `storage.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// As messages name it.
+    /// The resource, as error messages name it.
     pub fn resource(&self) -> Resource<'static> {
         Resource { group: self.group, plural: self.plural }
     }
 
-    /// Whether objects of it are kept.
+    /// Whether objects of this kind are stored.
     pub fn is_stored(&self) -> bool {
         self.verbs.contains(&"list")
     }
 
-    /// The subresource of that name.
+    /// Returns the subresource with that name.
     pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
         self.subresources.iter().find(|subresource| subresource.name == name)
     }
 
-    /// Makes of what a client sent what is stored of a new object.
+    /// Prepares a new object for validation and storage.
     pub fn prepare_create(&self, object: &mut Value, now: Time) {
         if let Some(metadata) = object.get_mut("metadata") {
             json::remove(metadata, "deletionTimestamp");
@@ -282,63 +284,63 @@ impl Kind {
         (self.on_create)(object, now);
     }
 
-    /// Makes of what a client sent what is stored of a changed object.
+    /// Prepares an updated object for validation and storage.
     pub fn prepare_update(&self, object: &mut Value, old: &Value, now: Time) {
-        meta::keep_generation(object, old);
+        meta::preserve_generation(object, old);
         (self.on_update)(object, old, now);
-        meta::keep_system_fields(object, old);
+        meta::preserve_system_fields(object, old);
     }
 
-    /// Makes of what a client sent what is stored of an object with a changed status.
+    /// Prepares an object with an updated status for validation and storage.
     pub fn prepare_status(&self, object: &mut Value, old: &Value, now: Time) {
-        meta::keep_generation(object, old);
+        meta::preserve_generation(object, old);
         (self.on_status)(object, old, now);
-        meta::keep_system_fields(object, old);
+        meta::preserve_system_fields(object, old);
     }
 
-    /// What is wrong with a new object.
+    /// Validates a new object.
     pub fn invalid_on_create(&self, object: &Value) -> Vec<Cause> {
         let causes = (self.validate)(object);
         if causes.is_empty() && self.is_stored() {
-            return meta::validate_any(object, self.namespaced, names::path_segment);
+            return meta::validate_lenient(object, self.namespaced, names::path_segment);
         }
         causes
     }
 
-    /// What is wrong with a change of the object.
+    /// Validates an update of the object.
     pub fn invalid_on_update(&self, object: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = meta::validate_common(object, old, self.namespaced);
         causes.extend((self.validate_update)(object, old));
         causes
     }
 
-    /// What is wrong with a change of the status.
+    /// Validates a status update.
     pub fn invalid_on_status(&self, object: &Value, old: &Value) -> Vec<Cause> {
         let mut causes = meta::validate_common(object, old, self.namespaced);
         causes.extend((self.validate_status)(object, old));
         causes
     }
 
-    /// The refusal of an object that is not as it should be.
-    pub fn refuse_invalid(&self, name: &str, causes: Vec<Cause>) -> Refusal {
-        // Events are the core group's, whichever way they come.
+    /// The 422 error for an invalid object.
+    pub fn invalid_error(&self, name: &str, causes: Vec<Cause>) -> StatusError {
+        // Upstream names the core group for events of both groups.
         let group = if self.kind == "Event" { "" } else { self.group };
-        Refusal::invalid(group, self.kind, name, causes)
+        StatusError::invalid(group, self.kind, name, causes)
     }
 
-    /// What a field selector sees under that name; none if it cannot be selected by.
+    /// Returns the function that reads a selectable field from an object; `None` if the field is not supported.
     pub fn field(&self, name: &str) -> Option<fn(&Value) -> String> {
         match name {
             "metadata.name" => Some(|object| json::text(object, "/metadata/name").into()),
             "metadata.namespace" if self.namespaced => {
                 Some(|object| json::text(object, "/metadata/namespace").into())
             }
-            name => self.fields.iter().find(|(field, _)| *field == name).map(|(_, of)| *of),
+            name => self.fields.iter().find(|(field, _)| *field == name).map(|(_, value)| *value),
         }
     }
 }
 
-/// All kinds, groups together, in the order of discovery.
+/// All kinds, ordered by group, as discovery lists them.
 pub static KINDS: &[&Kind] = &[
     &review::BINDING,
     &config_map::CONFIG_MAP,
@@ -350,7 +352,7 @@ pub static KINDS: &[&Kind] = &[
     &pod::POD,
     &secret::SECRET,
     &service_account::SERVICE_ACCOUNT,
-    &event::NEW_EVENT,
+    &event::EVENTS_GROUP_EVENT,
     &review::SELF_SUBJECT_REVIEW,
     &review::TOKEN_REVIEW,
     &review::LOCAL_SUBJECT_ACCESS_REVIEW,
@@ -372,23 +374,23 @@ pub static KINDS: &[&Kind] = &[
     &snapshot::SNAPSHOT,
 ];
 
-/// The kind at a path.
+/// Finds the kind that a path names.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
     let kind = KINDS.iter().find(|kind| kind.group == group && kind.plural == plural)?;
     (kind.version == version).then_some(*kind)
 }
 
-/// The kind that an object says it is of.
+/// Finds a kind by the `apiVersion` and `kind` of an object.
 pub fn by_kind(group: &str, version: &str, name: &str) -> Option<&'static Kind> {
     let kind = KINDS.iter().find(|kind| kind.group == group && kind.kind == name)?;
     (kind.version == version).then_some(*kind)
 }
 
-/// The answer to who asks for a kind in a version in which it is not served: which one to take.
-pub fn other_version(group: &str, version: &str, plural: &str) -> Option<Refusal> {
+/// The error for a request in a version that is not served. It names the served version.
+pub fn unserved_version_error(group: &str, version: &str, plural: &str) -> Option<StatusError> {
     let kind =
         KINDS.iter().find(|kind| kind.group == group && kind.plural == plural && kind.version != version)?;
     let message =
         format!("{} is not served in version {version}: use {}", kind.resource(), kind.api_version());
-    Some(Refusal::new(404, "NotFound", message))
+    Some(StatusError::new(404, "NotFound", message))
 }

@@ -1,13 +1,13 @@
-//! The Kubernetes API for one machine: small, durable, in this process, and true enough that kubectl, informers and
-//! our own sidecar work on it as on a cluster.
+//! A Kubernetes API server for one machine: small, durable, in-process, and faithful enough that kubectl, informers
+//! and Wharf's own sidecar roles work against it as against a cluster.
 //!
 //! ```text
-//! request → access (who, may they) → rest (verb) → schema, patch → kinds (defaults, admission, rules) → store
-//!                                      watch, list ← store: one log of revisions, published when they are durable
+//! request → access (authn, authz) → rest (verb) → schema, patch → kinds (defaults, admission, validation) → store
+//!                                     watch, list ← store: one log of revisions, published once they are durable
 //! ```
 //!
-//! Over HTTPS and without a socket it is one service and one behaviour. What an object may be and what becomes of
-//! it stands in `kinds`, one description each; the rest does not know one kind from another.
+//! The same service handles requests over HTTPS and in-process. `kinds` has one description of each kind: defaults,
+//! admission, validation and printing. The other modules do not distinguish kinds. Start reading in `rest`.
 
 pub mod access;
 mod bounds;
@@ -18,7 +18,7 @@ pub mod kinds;
 mod namespaces;
 pub mod patch;
 pub mod rest;
-mod rounds;
+mod retry_loop;
 pub mod schema;
 pub mod select;
 pub mod server;

@@ -1,8 +1,8 @@
-//! The life of namespaces: those that every cluster has are made at the start, each gets its service account and the
-//! certificate by which its pods know the server, and the content of one that ends is deleted before it goes.
+//! The namespace controller: creates the initial namespaces, gives each namespace its default service account and the
+//! CA bundle for its pods, and deletes the content of a terminating namespace before the namespace itself.
 //!
-//! [`decide`] is the rule. What a namespace holds is read from the store itself, and nothing can come into one that
-//! ends (see [`Api`]): when it is seen to be empty, it is.
+//! [`decide`] is the rule. The content of a namespace is read from the store directly, and no object can be created in
+//! a terminating namespace (see [`Api`]): when the namespace is observed to be empty, it stays empty.
 
 mod decide;
 
@@ -13,111 +13,120 @@ use crate::kinds::{KINDS, Lookup};
 use crate::rest::{
     Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target,
 };
-use crate::rounds::{Rounds, Turn};
-use crate::status::Refusal;
+use crate::retry_loop::{RetryLoop, Work};
+use crate::status::StatusError;
 use crate::store::{Event, WatchEnd};
 use decide::{Content, Step, View, decide};
 
-/// Those that every cluster has.
-const FIRST: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
-/// What keeps a namespace until its content is gone.
-const FINALIZER: &str = "kubernetes";
-/// The account that each namespace has.
-const ACCOUNT: &str = "default";
-/// The config map in which pods find the server's authority.
-const AUTHORITY: &str = "kube-root-ca.crt";
+/// The namespaces that every cluster has.
+const INITIAL_NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
+/// The finalizer that holds a namespace until its content is deleted.
+const NAMESPACE_FINALIZER: &str = "kubernetes";
+/// The service account that each namespace has.
+const DEFAULT_SERVICE_ACCOUNT: &str = "default";
+/// The ConfigMap from which pods read the CA bundle of the server.
+const ROOT_CA_CONFIG_MAP: &str = "kube-root-ca.crt";
 
-/// What upstream's says of itself.
-const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+/// The description that upstream sets on this ConfigMap.
+const ROOT_CA_DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
     endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across \
     distributions of Kubernetes clusters.";
 
-/// Makes what must be there before the first request.
-pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
+/// Creates the objects that must exist before the first request.
+pub(crate) async fn create_initial(api: &Api) -> Result<(), StatusError> {
     let namespaces = core_kind("namespaces")?;
-    for name in FIRST {
+    for name in INITIAL_NAMESPACES {
         if api.store().get(&key(namespaces, "", name)).is_none() {
             let object = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}});
-            let one = target(Verb::Create, namespaces, "", "");
-            there_is_fine(
-                api.create(&User::admin(), &one, object, WriteOptions::INTERNAL, &mut Vec::new()).await,
+            let target_object = target(Verb::Create, namespaces, "", "");
+            ignore_already_exists(
+                api.create(&User::admin(), &target_object, object, WriteOptions::INTERNAL, &mut Vec::new())
+                    .await,
             )?;
         }
     }
     for namespace in api.objects().list(namespaces, "") {
         let name = text(&namespace, "/metadata/name");
-        if decide::is_active(&namespace) && !is_furnished(api, name)? {
-            make_furniture(api, name).await?;
+        if decide::is_active(&namespace) && !has_defaults(api, name)? {
+            create_defaults(api, name).await?;
         }
     }
     Ok(())
 }
 
-/// Gives a new namespace what pods need before its maker is answered, so that one can follow at once. If that fails, it
-/// is done a little later, as for every namespace.
-pub(crate) async fn furnish(api: &Api, stored: &[u8]) {
+/// Creates the default objects of a new namespace before the create request returns, so that pods can follow at once.
+/// On failure the controller creates them later, as for every namespace.
+pub(crate) async fn create_defaults_for_new(api: &Api, stored: &[u8]) {
     let namespace = core_kind("namespaces").and_then(|kind| decode(kind, stored));
     if let Ok(namespace) = namespace {
-        let _ = make_furniture(api, text(&namespace, "/metadata/name")).await;
+        let _ = create_defaults(api, text(&namespace, "/metadata/name")).await;
     }
 }
 
-/// Whether the account and the authority are there.
-fn is_furnished(api: &Api, namespace: &str) -> Result<bool, Refusal> {
+/// Whether the service account and the CA bundle exist.
+fn has_defaults(api: &Api, namespace: &str) -> Result<bool, StatusError> {
     let has = |plural: &str, name: &str| {
-        Ok::<_, Refusal>(api.store().get(&key(core_kind(plural)?, namespace, name)).is_some())
+        Ok::<_, StatusError>(api.store().get(&key(core_kind(plural)?, namespace, name)).is_some())
     };
-    Ok(has("serviceaccounts", ACCOUNT)? && (api.authority().is_empty() || has("configmaps", AUTHORITY)?))
+    Ok(has("serviceaccounts", DEFAULT_SERVICE_ACCOUNT)?
+        && (api.ca_certificate().is_empty() || has("configmaps", ROOT_CA_CONFIG_MAP)?))
 }
 
-async fn make_furniture(api: &Api, namespace: &str) -> Result<(), Refusal> {
+async fn create_defaults(api: &Api, namespace: &str) -> Result<(), StatusError> {
     let account = json!({
-        "kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": ACCOUNT, "namespace": namespace},
+        "kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": DEFAULT_SERVICE_ACCOUNT, "namespace": namespace},
     });
-    make(api, "serviceaccounts", namespace, account).await?;
-    if api.authority().is_empty() {
+    create_if_absent(api, "serviceaccounts", namespace, account).await?;
+    if api.ca_certificate().is_empty() {
         return Ok(());
     }
-    let authority = json!({
+    let root_ca = json!({
         "kind": "ConfigMap", "apiVersion": "v1",
         "metadata": {
-            "name": AUTHORITY, "namespace": namespace, "annotations": {"kubernetes.io/description": DESCRIPTION},
+            "name": ROOT_CA_CONFIG_MAP, "namespace": namespace, "annotations": {"kubernetes.io/description": ROOT_CA_DESCRIPTION},
         },
-        "data": {"ca.crt": api.authority()},
+        "data": {"ca.crt": api.ca_certificate()},
     });
-    make(api, "configmaps", namespace, authority).await
+    create_if_absent(api, "configmaps", namespace, root_ca).await
 }
 
-async fn make(api: &Api, plural: &str, namespace: &str, object: Value) -> Result<(), Refusal> {
-    let one = target(Verb::Create, core_kind(plural)?, namespace, "");
-    there_is_fine(api.create(&User::admin(), &one, object, WriteOptions::INTERNAL, &mut Vec::new()).await)
+async fn create_if_absent(
+    api: &Api,
+    plural: &str,
+    namespace: &str,
+    object: Value,
+) -> Result<(), StatusError> {
+    let target_object = target(Verb::Create, core_kind(plural)?, namespace, "");
+    ignore_already_exists(
+        api.create(&User::admin(), &target_object, object, WriteOptions::INTERNAL, &mut Vec::new()).await,
+    )
 }
 
-fn there_is_fine<T>(made: Result<T, Refusal>) -> Result<(), Refusal> {
-    match made {
-        Err(refusal) if refusal.reason == "AlreadyExists" => Ok(()),
-        made => made.map(|_| ()),
+fn ignore_already_exists<T>(created: Result<T, StatusError>) -> Result<(), StatusError> {
+    match created {
+        Err(status_error) if status_error.reason == "AlreadyExists" => Ok(()),
+        created => created.map(|_| ()),
     }
 }
 
-/// Looks after namespaces until the store is closed.
+/// Runs the namespace controller until the store is closed.
 pub(crate) async fn run(api: &Api) {
-    while let Some(mut keeper) = Keeper::start(api) {
-        match keeper.run().await {
-            // Slower than the log is long: look at all again.
+    while let Some(mut controller) = NamespaceController::start(api) {
+        match controller.run().await {
+            // The watch fell behind the log: start from a new list.
             WatchEnd::Compacted => {}
             WatchEnd::Closed => return,
         }
     }
 }
 
-struct Keeper<'a> {
+struct NamespaceController<'a> {
     api: &'a Api,
-    /// By their names.
-    rounds: Rounds<String>,
+    /// Namespaces by name.
+    retry_loop: RetryLoop<String>,
 }
 
-impl<'a> Keeper<'a> {
+impl<'a> NamespaceController<'a> {
     fn start(api: &'a Api) -> Option<Self> {
         let namespaces = core_kind("namespaces").ok()?;
         loop {
@@ -128,18 +137,18 @@ impl<'a> Keeper<'a> {
                 .iter()
                 .filter_map(|entry| Some(entry.key.rsplit('/').next()?.to_owned()))
                 .collect();
-            return Some(Self { api, rounds: Rounds::new(watch, due) });
+            return Some(Self { api, retry_loop: RetryLoop::new(watch, due) });
         }
     }
 
     async fn run(&mut self) -> WatchEnd {
         loop {
-            match self.rounds.next().await {
-                Ok(Turn::Event(event)) => self.rounds.add(concerned(&event)),
-                Ok(Turn::LookAt(name)) => {
-                    if let Err(refusal) = self.look_at(&name).await {
-                        tracing::debug!(namespace = name, %refusal, "left for later by the keeper of namespaces");
-                        self.rounds.rest(name);
+            match self.retry_loop.next().await {
+                Ok(Work::Event(event)) => self.retry_loop.enqueue(affected_namespace(&event)),
+                Ok(Work::Reconcile(name)) => {
+                    if let Err(status_error) = self.reconcile(&name).await {
+                        tracing::debug!(namespace = name, error = %status_error, "failed to reconcile namespace; retrying");
+                        self.retry_loop.retry_later(name);
                     }
                 }
                 Err(end) => return end,
@@ -147,38 +156,41 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    async fn look_at(&mut self, name: &str) -> Result<(), Refusal> {
+    async fn reconcile(&mut self, name: &str) -> Result<(), StatusError> {
         let namespaces = core_kind("namespaces")?;
         let Some(namespace) = self.api.objects().get(namespaces, "", name) else { return Ok(()) };
         let content = if decide::is_active(&namespace) { Vec::new() } else { self.content(name)? };
-        let view = View { namespace: &namespace, content, furnished: is_furnished(self.api, name)? };
+        let view = View { namespace: &namespace, content, has_defaults: has_defaults(self.api, name)? };
         let admin = User::admin();
         match decide(&view, self.api.now()) {
-            Step::Nothing => Ok(()),
-            Step::Furnish => make_furniture(self.api, name).await,
+            Step::Idle => Ok(()),
+            Step::CreateDefaults => create_defaults(self.api, name).await,
             Step::Delete(content) => {
                 let options =
                     DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
-                let all = content.iter().map(|it| target(Verb::Delete, it.kind, name, &it.name)).collect();
-                self.api.delete_each(&admin, all, &options).await?;
-                // What stays for now is told in its status at the next look.
-                self.rounds.add([name.to_owned()]);
+                let all = content
+                    .iter()
+                    .map(|object| target(Verb::Delete, object.kind, name, &object.name))
+                    .collect();
+                self.api.delete_all(&admin, all, &options).await?;
+                // The next reconcile reports the remaining objects in the status.
+                self.retry_loop.enqueue([name.to_owned()]);
                 Ok(())
             }
-            Step::Report(status) => {
-                let mut one = target(Verb::Update, namespaces, "", name);
-                one.subresource = "status".into();
-                self.change(&one, &move |namespace| {
+            Step::UpdateStatus(status) => {
+                let mut target_object = target(Verb::Update, namespaces, "", name);
+                target_object.subresource = "status".into();
+                self.change(&target_object, &move |namespace| {
                     namespace["status"] = status.clone();
                 })
                 .await
             }
             Step::Finalize => {
-                let mut one = target(Verb::Update, namespaces, "", name);
-                one.subresource = "finalize".into();
-                self.change(&one, &|namespace| {
+                let mut target_object = target(Verb::Update, namespaces, "", name);
+                target_object.subresource = "finalize".into();
+                self.change(&target_object, &|namespace| {
                     if let Some(Value::Array(finalizers)) = namespace.pointer_mut("/spec/finalizers") {
-                        finalizers.retain(|finalizer| finalizer != FINALIZER);
+                        finalizers.retain(|finalizer| finalizer != NAMESPACE_FINALIZER);
                     }
                 })
                 .await
@@ -188,46 +200,46 @@ impl<'a> Keeper<'a> {
 
     async fn change(
         &self,
-        one: &crate::rest::Target,
+        target_object: &crate::rest::Target,
         edit: &(dyn Fn(&mut Value) + Sync),
-    ) -> Result<(), Refusal> {
-        let mut make = |old: &Value, _: &mut Vec<String>| {
+    ) -> Result<(), StatusError> {
+        let mut mutate = |old: &Value, _: &mut Vec<String>| {
             let mut new = old.clone();
             edit(&mut new);
             Ok(new)
         };
-        let how = WriteOptions::INTERNAL;
-        match self.api.change(&User::admin(), one, how, &mut Vec::new(), &mut make).await {
-            Err(refusal) if refusal.code != 404 => Err(refusal),
+        let options = WriteOptions::INTERNAL;
+        match self.api.change(&User::admin(), target_object, options, &mut Vec::new(), &mut mutate).await {
+            Err(status_error) if status_error.code != 404 => Err(status_error),
             _ => Ok(()),
         }
     }
 
-    /// All that is in the namespace.
-    fn content(&self, namespace: &str) -> Result<Vec<Content>, Refusal> {
+    /// All objects in the namespace.
+    fn content(&self, namespace: &str) -> Result<Vec<Content>, StatusError> {
         let mut content = Vec::new();
-        // Events are in one place for both of their groups.
+        // Events of both API groups share one store prefix.
         for kind in
             KINDS.iter().filter(|kind| kind.namespaced && kind.is_stored() && kind.group != "events.k8s.io")
         {
             let page = self.api.store().list(&prefix(kind, namespace), None, None, 0);
-            let page = page.map_err(|error| Refusal::expired(error.to_string()))?;
+            let page = page.map_err(|error| StatusError::expired(error.to_string()))?;
             for entry in page.entries {
                 let object = decode(kind, &entry.value)?;
-                content.push(Content::of(kind, &object));
+                content.push(Content::from_object(kind, &object));
             }
         }
         Ok(content)
     }
 }
 
-/// The namespace that has to be looked at after a write.
-fn concerned(event: &Event) -> Option<String> {
+/// The namespace to reconcile after a write.
+fn affected_namespace(event: &Event) -> Option<String> {
     let mut parts = event.key.splitn(4, '/');
     let (group, plural, namespace, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     match (group, plural) {
         ("", "namespaces") if !event.deleted => Some(name.into()),
-        // Something less in it; a namespace that does not end has what is its own looked after.
+        // Content was deleted. An active namespace may need its default objects again.
         _ if event.deleted && !namespace.is_empty() => Some(namespace.into()),
         _ => None,
     }

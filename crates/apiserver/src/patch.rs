@@ -1,9 +1,9 @@
-//! Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch, with the words and
-//! codes of upstream where they cannot be applied, and with what upstream allows beyond the RFCs.
+//! Patches: JSON patch (RFC 6902), merge patch (RFC 7396) and Kubernetes' strategic merge patch, with upstream's error
+//! messages and codes, and with upstream's extensions of the RFCs.
 //!
-//! What comes out is JSON, not yet an object of its kind: [`Schema::conform`] judges that. No patch makes it deeper
-//! than [`DEPTH`] or larger than any object may be ([`bounds`]), or moves more than [`COPIED`] bytes and [`SHIFTED`]
-//! elements about within it.
+//! The result of a patch is JSON; [`Schema::conform`] then checks it against its kind. A patch cannot make an object
+//! deeper than `MAX_DEPTH` or larger than the limits in `bounds`, copy more than `MAX_COPIED_BYTES` bytes, or
+//! shift more than `MAX_SHIFTED_ELEMENTS` list elements.
 
 mod json;
 mod merge;
@@ -13,54 +13,54 @@ use std::fmt;
 
 use serde_json::Value;
 
-use crate::bounds::{self, ReadError};
+use crate::bounds::{self, ParseError};
 use crate::json_error;
 use crate::schema::Schema;
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 
-/// Operations in one JSON patch, as upstream has it.
-const OPERATIONS: usize = 10_000;
-/// Levels of an object: less than what a reader of JSON takes.
-const DEPTH: usize = 100;
-/// Bytes that one JSON patch copies or moves deeper, as upstream has it for copies.
-const COPIED: usize = 3 << 20;
-/// Elements that make room in lists, or close up, for one JSON patch.
-const SHIFTED: usize = 20_000_000;
+/// The maximum number of operations in a JSON patch. Upstream has the same limit.
+const MAX_OPERATIONS: usize = 10_000;
+/// The maximum depth of an object: less than JSON parsers accept.
+const MAX_DEPTH: usize = 100;
+/// The maximum number of bytes that a JSON patch copies or moves. Upstream has the same limit for copies.
+const MAX_COPIED_BYTES: usize = 3 << 20;
+/// The maximum number of list elements that a JSON patch shifts by inserting or removing others.
+const MAX_SHIFTED_ELEMENTS: usize = 20_000_000;
 
-/// The media types, in upstream's order.
-const ACCEPTED: &str =
+/// The supported media types, in upstream's order.
+const ACCEPTED_MEDIA_TYPES: &str =
     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 
 /// A change to an object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
-    /// One operation after the other, or none of them.
+    /// JSON patch: operations that are all applied in order, or not at all.
     Json(Vec<json::Operation>),
-    /// What is given replaces what is there, null removes it.
+    /// Merge patch: fields replace existing ones; null removes them.
     Merge(Value),
-    /// The same, but lists with a merge key are merged too, and there are directives.
+    /// Strategic merge patch: also merges lists by their merge key, and supports directives.
     Strategic(Value),
 }
 
 impl Patch {
-    /// Reads a patch. What it would do to an object is found out when it is applied.
-    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, Refusal> {
+    /// Parses a patch without applying it.
+    pub fn parse(content_type: &str, body: &[u8]) -> Result<Self, StatusError> {
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         match media_type {
             "application/json-patch+json" => json::parse(body).map(Self::Json),
-            "application/merge-patch+json" => object(body, "error decoding patch: ").map(Self::Merge),
-            "application/strategic-merge-patch+json" => object(body, "").map(Self::Strategic),
+            "application/merge-patch+json" => parse_object(body, "error decoding patch: ").map(Self::Merge),
+            "application/strategic-merge-patch+json" => parse_object(body, "").map(Self::Strategic),
             "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(unsupported(format!(
-                "server-side apply is not supported here: use kubectl apply without --server-side, or one of {ACCEPTED}"
+                "server-side apply is not supported here: use kubectl apply without --server-side, or one of {ACCEPTED_MEDIA_TYPES}"
             ))),
             _ => Err(unsupported(format!(
-                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}"
+                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED_MEDIA_TYPES}"
             ))),
         }
     }
 
-    /// What it does first to `metadata.resourceVersion`, if anything: a patch that names one is not tried again after
-    /// a conflict.
+    /// The first `metadata.resourceVersion` in the patch, if any. A patch with a resourceVersion is not retried after a
+    /// conflict.
     pub fn resource_version(&self) -> Option<&str> {
         match self {
             Self::Json(operations) => operations.iter().find_map(json::Operation::resource_version),
@@ -71,14 +71,14 @@ impl Patch {
     }
 }
 
-/// An object with a patch applied to it.
-pub fn apply(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, Refusal> {
-    let patched = applied(kind, object, patch)?;
+/// Applies a patch to an object.
+pub fn apply(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, StatusError> {
+    let patched = apply_unchecked(kind, object, patch)?;
     bounds::check(&patched)?;
     Ok(patched)
 }
 
-fn applied(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, Refusal> {
+fn apply_unchecked(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, StatusError> {
     match patch {
         Patch::Json(operations) => json::apply(object.clone(), operations).map_err(|_| unprocessable()),
         Patch::Merge(patch) => {
@@ -91,47 +91,47 @@ fn applied(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value
              application/json-patch+json, application/merge-patch+json",
         )),
         Patch::Strategic(patch) => strategic::apply(kind, object, patch).map_err(|error| match error {
-            strategic::Error::Format(why) => Refusal::bad_request(why),
+            strategic::Error::Malformed(reason) => StatusError::bad_request(reason),
             strategic::Error::ListOfLists => unprocessable(),
-            strategic::Error::Other(why) => Refusal::new(500, "", why),
+            strategic::Error::Server(reason) => StatusError::new(500, "", reason),
         }),
     }
 }
 
-/// The refusal of a patch after which an object is none of its kind: `why` is a [`TypeError`](crate::schema::TypeError),
-/// or `strict decoding error: ` and the fields.
-pub fn unfit(patch: &Patch, patched: &Value, why: impl fmt::Display) -> Refusal {
+/// The error for a patch whose result does not conform to its kind. `reason` is a
+/// [`TypeError`](crate::schema::TypeError), or `strict decoding error: ` and the fields.
+pub fn invalid_result_error(patch: &Patch, patched: &Value, reason: impl fmt::Display) -> StatusError {
     let value = match patch {
         Patch::Json(_) | Patch::Merge(_) => patched.to_string(),
-        Patch::Strategic(patch) => go_words(&strategic::left(patch)),
+        Patch::Strategic(patch) => go_format(&strategic::without_processed_directives(patch)),
     };
-    Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), &why.to_string())])
+    StatusError::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), &reason.to_string())])
 }
 
-/// A body that has to be an object, or Go's words for what it is, after ours.
-fn object(body: &[u8], before: &str) -> Result<Value, Refusal> {
-    let why = match bounds::read(body) {
+/// Parses a body that must be an object. On failure, `before` precedes Go's error message.
+fn parse_object(body: &[u8], before: &str) -> Result<Value, StatusError> {
+    let reason = match bounds::parse(body) {
         Ok(value @ Value::Object(_)) => return Ok(value),
         Ok(value) => {
             let found = go_kind(&value);
             format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}")
         }
-        Err(ReadError::TooMany(error)) => return Err(error.into()),
-        Err(ReadError::NoJson(error)) => json_error::words(body, &error),
+        Err(ParseError::TooMany(error)) => return Err(error.into()),
+        Err(ParseError::Syntax(error)) => json_error::go_message(body, &error),
     };
-    Err(Refusal::bad_request(format!("{before}{why}")))
+    Err(StatusError::bad_request(format!("{before}{reason}")))
 }
 
-fn unsupported(message: impl Into<String>) -> Refusal {
-    Refusal::new(415, "UnsupportedMediaType", message)
+fn unsupported(message: impl Into<String>) -> StatusError {
+    StatusError::new(415, "UnsupportedMediaType", message)
 }
 
-/// Upstream does not tell more.
-fn unprocessable() -> Refusal {
-    Refusal::generic(422, "Invalid", "the server rejected our request due to an error in our request")
+/// Upstream's error contains no further information.
+fn unprocessable() -> StatusError {
+    StatusError::generic(422, "Invalid", "the server rejected our request due to an error in our request")
 }
 
-/// What Go calls a JSON value.
+/// Go's name for the type of a JSON value.
 fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -143,16 +143,16 @@ fn go_kind(value: &Value) -> &'static str {
     }
 }
 
-/// A value as Go prints it, which is how it stands in upstream's messages.
-fn go_words(value: &Value) -> String {
+/// Formats a value as Go does in upstream's messages.
+fn go_format(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".into(),
         Value::String(text) => text.clone(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::Array(list) => format!("[{}]", list.iter().map(go_words).collect::<Vec<_>>().join(" ")),
+        Value::Array(list) => format!("[{}]", list.iter().map(go_format).collect::<Vec<_>>().join(" ")),
         Value::Object(map) => {
             let entries: Vec<String> =
-                map.iter().map(|(key, value)| format!("{key}:{}", go_words(value))).collect();
+                map.iter().map(|(key, value)| format!("{key}:{}", go_format(value))).collect();
             format!("map[{}]", entries.join(" "))
         }
     }

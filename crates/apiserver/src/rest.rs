@@ -1,32 +1,32 @@
-//! The verbs: what is asked of the API, done.
+//! The REST API: routing, verbs and responses.
 //!
 //! ```text
-//! route (what, where) → authorize → options, body → verb → answer in the shape that was asked for
+//! route (what, where) → authorize → options, body → verb → response in the requested format
 //! ```
 //!
-//! [`Api::serve`] is the whole server, without a socket and without asking who is there: that is said by its caller.
-//! What a request means ([`route`], [`options`], [`negotiate`]), what becomes of an object ([`delete`]) and what a
-//! watcher is told ([`watch`]) are rules over plain data; the verbs around them read the store once and write once.
+//! [`Api::serve`] is the whole server without sockets and without authentication: its caller passes the user. What a
+//! request means ([`route`], [`options`], [`negotiate`]), how an object is deleted ([`deletion`]) and which events a
+//! watcher receives ([`watch`]) are rules over plain data. The verbs around them read the store once and write once.
 
-mod answer;
 mod body;
+mod continue_token;
 mod create;
 mod delete;
+mod deletion;
 mod dispatch;
 mod encode;
 mod list;
+mod list_budget;
 mod lookup;
 mod meta;
 mod negotiate;
 mod options;
-mod page;
 mod patch;
-mod placement;
 mod pods;
+mod pods_by_node;
 mod query;
 pub(crate) mod random;
-mod remove;
-mod room;
+mod response;
 mod route;
 mod select;
 mod streams;
@@ -49,66 +49,68 @@ use wharf_model::Time;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
-use crate::status::Refusal;
+use crate::status::StatusError;
 use crate::store::{Store, WriteError};
+use list_budget::ListBudget;
 pub use lookup::Objects;
-use placement::Placement;
+use pods_by_node::PodsByNode;
 use query::Query;
-use room::Room;
 pub(crate) use route::Target;
-pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
+pub use streams::{Command, LogOptions, PodStreams, Session, Size, Stream, StreamFuture};
 
-pub(crate) use delete::{FOREGROUND, ORPHAN};
+pub(crate) use deletion::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
 pub(crate) use options::{DeleteOptions, Propagation, WriteOptions};
 pub(crate) use route::Verb;
 
-/// Any error of a body.
+/// An error of a body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How the API is served.
+/// Options of the API server.
 #[derive(Clone)]
 pub struct Options {
-    /// Who serves logs and commands; without, these are refused.
+    /// Serves logs and exec; without it these requests are rejected.
     pub streams: Option<Arc<dyn PodStreams>>,
-    /// Watches at a time. Each is a connection, so this is far above what clients need.
-    pub watches: usize,
-    /// Bytes that all lists have together which are being answered. A larger one is answered, alone.
-    pub lists: usize,
-    /// Where the server is, for those who check its tokens: `https://127.0.0.1:6443`.
-    pub base: String,
-    /// The certificate by which pods know the server, in PEM; each namespace has it as `kube-root-ca.crt`. Empty: none.
-    pub authority: String,
+    /// The maximum number of concurrent watches. Each watch holds a connection. The default is far above what clients
+    /// need.
+    pub max_watches: usize,
+    /// The maximum total size in bytes of all list responses in progress. A larger list is served alone.
+    pub max_list_bytes: usize,
+    /// The URL of the server, for clients that verify its tokens: `https://127.0.0.1:6443`.
+    pub base_url: String,
+    /// The CA certificate in PEM with which pods verify the server, published in each namespace as the ConfigMap
+    /// `kube-root-ca.crt`. Empty if there is none.
+    pub ca_certificate: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             streams: None,
-            watches: 4096,
-            lists: 128 << 20,
-            base: "https://127.0.0.1:6443".into(),
-            authority: String::new(),
+            max_watches: 4096,
+            max_list_bytes: 128 << 20,
+            base_url: "https://127.0.0.1:6443".into(),
+            ca_certificate: String::new(),
         }
     }
 }
 
-/// The API of one store. Clones are handles of one.
+/// A handle to the API of one store. Clones share it.
 #[derive(Clone)]
 pub struct Api(Arc<Inner>);
 
 struct Inner {
     store: Store,
     access: Access,
-    placement: Arc<Placement>,
+    pods_by_node: Arc<PodsByNode>,
     options: Options,
     watches: Arc<Semaphore>,
-    room: Room,
-    /// Held for reading while something is made in a namespace, for writing while the end of one begins: so what
-    /// is in a namespace that ends is known.
-    ends: RwLock<()>,
+    list_budget: ListBudget,
+    /// Held for reading while an object is created in a namespace, and for writing while the deletion of a namespace
+    /// starts, so that no object is created in a terminating namespace.
+    namespace_deletion: RwLock<()>,
     ready: AtomicBool,
 }
 
@@ -119,44 +121,52 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// Of a store.
+    /// Creates the API of a store.
     pub fn new(store: Store, access: Access, options: Options) -> Self {
-        let watches = Arc::new(Semaphore::new(options.watches));
-        let room = Room::new(options.lists);
+        let watches = Arc::new(Semaphore::new(options.max_watches));
+        let list_budget = ListBudget::new(options.max_list_bytes);
         let ready = AtomicBool::new(false);
-        let (placement, ends) = (Arc::default(), RwLock::new(()));
-        Self(Arc::new(Inner { store, access, placement, options, watches, room, ends, ready }))
+        let (pods_by_node, namespace_deletion) = (Arc::default(), RwLock::new(()));
+        Self(Arc::new(Inner {
+            store,
+            access,
+            pods_by_node,
+            options,
+            watches,
+            list_budget,
+            namespace_deletion,
+            ready,
+        }))
     }
 
-    /// All objects as they are, for those who must know of them to say who asks.
+    /// The current objects, for access rules.
     pub fn objects(&self) -> Objects {
-        Objects { store: self.0.store.clone(), placement: self.0.placement.clone() }
+        Objects { store: self.0.store.clone(), pods_by_node: self.0.pods_by_node.clone() }
     }
 
-    /// Who asks is known to it.
+    /// The authenticator of requests, which also signs tokens.
     pub fn access(&self) -> &Access {
         &self.0.access
     }
 
-    /// What is stored.
+    /// The store.
     pub fn store(&self) -> &Store {
         &self.0.store
     }
 
-    /// What must be there before the first request: the namespaces that every cluster has.
-    pub async fn prepare(&self) -> Result<(), Refusal> {
-        crate::namespaces::make_first(self).await?;
+    /// Creates the objects that must exist before the first request: the namespaces that every cluster has.
+    pub async fn prepare(&self) -> Result<(), StatusError> {
+        crate::namespaces::create_initial(self).await?;
         self.0.ready.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// What goes on beside requests: owners' dependents and ending namespaces are cleared away. Ends when it is dropped,
-    /// and when the store closes.
+    /// Runs the garbage collector and the namespace controller. Ends when it is dropped or when the store closes.
     pub async fn run(&self) {
         tokio::join!(crate::garbage::run(self), crate::namespaces::run(self));
     }
 
-    /// Answers a request of somebody who is known.
+    /// Serves a request of an authenticated user.
     pub fn serve<B>(
         &self,
         request: Request<B>,
@@ -174,26 +184,26 @@ impl Api {
             let pretty = negotiate::pretty(&parts.headers, &query);
             match api.dispatch(parts, body, &query, pretty, &user).await {
                 Ok(response) => response,
-                Err(refusal) => answer::refusal(&refusal, pretty),
+                Err(status_error) => response::error(&status_error, pretty),
             }
         }
     }
 
-    /// The same for a client in this process, who is always this user.
+    /// An in-process client that sends all requests as `user`.
     pub fn service<B>(&self, user: User) -> Client<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Client { api: self.clone(), user, _of: PhantomData }
+        Client { api: self.clone(), user, _body: PhantomData }
     }
 
-    pub(crate) fn authority(&self) -> &str {
-        &self.0.options.authority
+    pub(crate) fn ca_certificate(&self) -> &str {
+        &self.0.options.ca_certificate
     }
 
     pub(crate) fn now(&self) -> Time {
-        wharf_model::chance::now()
+        wharf_model::random::now()
     }
 
     fn is_ready(&self) -> bool {
@@ -208,25 +218,25 @@ impl Api {
         self.0.watches.clone()
     }
 
-    fn room(&self) -> &Room {
-        &self.0.room
+    fn list_budget(&self) -> &ListBudget {
+        &self.0.list_budget
     }
 
-    fn ends_of_namespaces(&self) -> &RwLock<()> {
-        &self.0.ends
+    fn namespace_deletion_lock(&self) -> &RwLock<()> {
+        &self.0.namespace_deletion
     }
 }
 
-/// A client in this process: what it sends is asked by its user.
+/// An in-process client that sends all requests as one user.
 pub struct Client<B> {
     api: Api,
     user: User,
-    _of: PhantomData<fn(B)>,
+    _body: PhantomData<fn(B)>,
 }
 
 impl<B> Clone for Client<B> {
     fn clone(&self) -> Self {
-        Self { api: self.api.clone(), user: self.user.clone(), _of: PhantomData }
+        Self { api: self.api.clone(), user: self.user.clone(), _body: PhantomData }
     }
 }
 
@@ -244,24 +254,28 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let answer = self.api.serve(request, self.user.clone());
-        Box::pin(async move { Ok(answer.await) })
+        let response = self.api.serve(request, self.user.clone());
+        Box::pin(async move { Ok(response.await) })
     }
 }
 
-/// A kind of the core group that has to be there.
-pub(crate) fn core_kind(plural: &str) -> Result<&'static Kind, Refusal> {
+/// A kind of the core group that must exist.
+pub(crate) fn core_kind(plural: &str) -> Result<&'static Kind, StatusError> {
     kinds::find("", "v1", plural).ok_or_else(|| {
-        Refusal::new(500, "InternalError", format!("Internal error occurred: there are no {plural}"))
+        StatusError::new(
+            500,
+            "InternalError",
+            format!("Internal error occurred: the kind {plural} is not registered"),
+        )
     })
 }
 
-/// An object that something is to be done with from within.
+/// The target of an internal request.
 pub(crate) fn target(verb: Verb, kind: &'static Kind, namespace: &str, name: &str) -> Target {
     Target { verb, kind, namespace: namespace.into(), name: name.into(), subresource: String::new() }
 }
 
-/// What access decides on.
+/// The attributes for authorization.
 fn attributes<'a>(target: &'a Target, fields: &'a str) -> Attributes<'a> {
     Attributes {
         verb: target.verb.as_str(),
@@ -276,14 +290,14 @@ fn attributes<'a>(target: &'a Target, fields: &'a str) -> Attributes<'a> {
     }
 }
 
-/// Why a write was not done.
-fn write_refusal(kind: &Kind, name: &str, error: WriteError) -> Refusal {
+/// The API error for a failed write.
+fn write_status_error(kind: &Kind, name: &str, error: WriteError) -> StatusError {
     match error {
-        WriteError::Exists(_) => Refusal::already_exists(kind.resource(), name),
-        WriteError::Changed(_) => Refusal::conflict(kind.resource(), name, update::CONFLICT),
-        WriteError::Missing => Refusal::not_found(kind.resource(), name),
+        WriteError::AlreadyExists(_) => StatusError::already_exists(kind.resource(), name),
+        WriteError::Conflict(_) => StatusError::conflict(kind.resource(), name, update::CONFLICT),
+        WriteError::NotFound => StatusError::not_found(kind.resource(), name),
         WriteError::Failed(failure) => {
-            Refusal::new(500, "InternalError", format!("Internal error occurred: {failure}"))
+            StatusError::new(500, "InternalError", format!("Internal error occurred: {failure}"))
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What each kind looks like: its fields and their types, how Go holds them, and how patches merge them.
+//! The schema of each kind: fields and their types, how Go declares them, and how patches merge them.
 //!
-//! The tables are written at build time (`build.rs`) and are data of the program: nothing is parsed at the start.
-//! [`Schema::conform`] makes of any JSON an object of its kind as upstream would write it, or says what does not fit.
+//! `build.rs` generates the tables as static data, so nothing is parsed at startup. [`Schema::conform`] converts JSON to
+//! an object of its kind as upstream would serialize it, or reports what does not fit.
 
 mod base64;
 mod conform;
@@ -13,22 +13,22 @@ mod time;
 use std::fmt;
 
 pub use conform::{Conformed, TypeError};
-pub use duplicates::duplicates;
+pub use duplicates::duplicate_fields;
 pub use openapi::{openapi_v2, openapi_v3, openapi_v3_index};
 pub use protobuf::{ProtobufError, from_protobuf};
 
-/// A kind, or an object within one.
+/// The schema of a kind, or of an object within one.
 pub struct Schema {
-    /// As OpenAPI names it: `io.k8s.api.core.v1.Pod`. Empty for an object within a kind that has no name.
+    /// The name in OpenAPI: `io.k8s.api.core.v1.Pod`. Empty for anonymous objects within a kind.
     name: &'static str,
     doc: &'static str,
-    /// Of a kind; empty for what is within one.
+    /// Empty for an object within a kind.
     group: &'static str,
     version: &'static str,
     kind: &'static str,
-    /// From a CustomResourceDefinition: upstream holds it as JSON, and has no strategic merge for it.
+    /// From a CustomResourceDefinition: upstream stores it as JSON and does not support strategic merge.
     custom: bool,
-    /// By name.
+    /// Sorted by name.
     fields: &'static [Field],
 }
 
@@ -37,42 +37,42 @@ struct Field {
     name: &'static str,
     doc: &'static str,
     kind: Type,
-    held: Held,
-    /// By OpenAPI.
+    presence: Presence,
+    /// Required in OpenAPI.
     required: bool,
-    /// Go's name of the type, where it has one of its own.
+    /// Go's name of the type, if it is a named type.
     go: &'static str,
-    /// All there are, if they are known.
+    /// The enum values, if there are any.
     values: &'static [&'static str],
-    /// How patches merge the list; otherwise they replace it.
-    merge: Option<Merge>,
-    /// The list's type, where the merge does not tell: `map(a|b)`.
+    /// How strategic merge patches merge the list; `None` if they replace it.
+    merge: Option<MergeStrategy>,
+    /// The list type, if it does not follow from the merge key: `map(a|b)`.
     list: Option<&'static str>,
 }
 
 /// How a strategic merge patch merges a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Merge {
-    /// Elements are the same if this field is; empty for a list of plain values.
+pub(crate) struct MergeStrategy {
+    /// The merge key, a field of the elements; empty for a list of scalars.
     pub(crate) key: &'static str,
-    /// OpenAPI tells clients to send `$retainKeys`.
+    /// The patch strategy in OpenAPI includes `retainKeys`.
     retain_keys: bool,
 }
 
-/// How Go holds a field, and so what becomes of a zero.
+/// How Go declares a field, which determines whether a zero value is serialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Held {
-    /// By a pointer: written as it was given.
-    Kept,
-    /// By a pointer, and written as null if it was not given.
-    Nullable,
-    /// By value: always written.
-    Filled,
-    /// By value: written unless it is zero.
-    Omitted,
+enum Presence {
+    /// A pointer with `omitempty`: serialized as given.
+    AsGiven,
+    /// A pointer without `omitempty`: null if unset.
+    NullIfUnset,
+    /// A value without `omitempty`: always serialized.
+    Always,
+    /// A value with `omitempty`: omitted if it is zero.
+    OmitZero,
 }
 
-/// What a field holds.
+/// The type of a field.
 enum Type {
     Text,
     /// Base64.
@@ -80,12 +80,12 @@ enum Type {
     Bool,
     Int32,
     Int64,
-    /// RFC 3339, written in whole seconds.
+    /// RFC 3339, serialized in whole seconds.
     Time,
-    /// RFC 3339, with six digits after the point.
+    /// RFC 3339, with exactly six fractional digits.
     MicroTime,
-    /// RFC 3339, written as it was given: in custom kinds.
-    Stamp,
+    /// RFC 3339, serialized as given: in custom kinds.
+    DateTime,
     Quantity,
     IntOrString,
     /// Any JSON.
@@ -97,48 +97,48 @@ enum Type {
 
 include!(concat!(env!("OUT_DIR"), "/schemas.rs"));
 
-/// The schema of a kind in the version that is served. The core group is empty.
-pub fn of(group: &str, kind: &str) -> Option<&'static Schema> {
+/// Returns the schema of a kind in its served version. The core group is empty.
+pub fn find(group: &str, kind: &str) -> Option<&'static Schema> {
     let at = KINDS.binary_search_by(|schema| (schema.group, schema.kind).cmp(&(group, kind))).ok()?;
     Some(KINDS[at])
 }
 
-/// What is known of one field's value when patches are merged.
+/// The shape of a field's value, for strategic merge.
 pub(crate) enum Shape {
     /// An object with fields.
     Object(&'static Schema),
-    /// A map, or anything.
+    /// A map or any JSON.
     Free,
-    /// A list, and what its elements are.
+    /// A list, with the schema of its elements if they are objects.
     List(Option<&'static Schema>),
-    /// A plain value.
+    /// A scalar.
     Plain,
 }
 
 impl fmt::Debug for Schema {
-    /// By name: the whole of it is long.
+    /// Prints only the name: the full schema is long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Schema({})", self.name)
     }
 }
 
 impl Schema {
-    /// `PersistentVolumeClaim`; empty for what is no kind.
+    /// The kind, as in `PersistentVolumeClaim`; empty for an object within a kind.
     pub fn kind(&self) -> &'static str {
         self.kind
     }
 
-    /// Its group; empty for the core.
+    /// The API group; empty for the core group.
     pub fn group(&self) -> &'static str {
         self.group
     }
 
-    /// `v1`.
+    /// The API version: `v1`.
     pub fn version(&self) -> &'static str {
         self.version
     }
 
-    /// Whether upstream has it from a CustomResourceDefinition.
+    /// Whether the kind is a custom resource upstream.
     pub fn is_custom(&self) -> bool {
         self.custom
     }
@@ -148,8 +148,8 @@ impl Schema {
         Some(&self.fields[at])
     }
 
-    /// What a field is to a strategic merge patch.
-    pub(crate) fn shape(&self, name: &str) -> Option<(Shape, Option<Merge>)> {
+    /// The shape of a field, and how a strategic merge patch merges it.
+    pub(crate) fn shape(&self, name: &str) -> Option<(Shape, Option<MergeStrategy>)> {
         let field = self.field(name)?;
         let shape = match &field.kind {
             Type::Object(schema) => Shape::Object(schema),
@@ -157,17 +157,19 @@ impl Schema {
             Type::List(_) => Shape::List(None),
             Type::Map(_) | Type::Any => Shape::Free,
             Type::Text | Type::Bytes | Type::Bool | Type::Int32 | Type::Int64 => Shape::Plain,
-            Type::Time | Type::MicroTime | Type::Stamp | Type::Quantity | Type::IntOrString => Shape::Plain,
+            Type::Time | Type::MicroTime | Type::DateTime | Type::Quantity | Type::IntOrString => {
+                Shape::Plain
+            }
         };
         Some((shape, field.merge))
     }
 
-    /// Go's name of the struct, without its package: `Pod`.
+    /// The name of the Go struct without its package: `Pod`.
     pub(crate) fn go_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
 
-    /// Go's name: `v1.Pod`.
+    /// The name of the Go struct with its package: `v1.Pod`.
     fn go(&self) -> &'static str {
         let dots = self.name.rmatch_indices('.').nth(1);
         dots.map_or(self.name, |(at, _)| &self.name[at + 1..])

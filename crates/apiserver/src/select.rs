@@ -1,5 +1,5 @@
 //! Selectors of lists and watches: by labels (`app=web,tier in (a,b),!old`) and by fields (`spec.nodeName=n1`). They are
-//! read as upstream reads them, with its words where they make no sense.
+//! parsed as upstream parses them, with its error messages.
 
 mod field;
 mod label;

@@ -1,19 +1,19 @@
-//! HTTPS in front of the API: TLS with our own authority, HTTP/1.1 and HTTP/2, bounds on everything that a client can
-//! make us hold.
+//! HTTPS in front of the API: TLS with our own CA, HTTP/1.1 and HTTP/2, and limits on every resource that a client can
+//! hold.
 //!
 //! ```text
-//! accept (so many) → handshake (in time) → gate: who asks, body (so much, in time) → Service::serve
+//! accept (bounded) → handshake (timeout) → gate: authenticate, read the body (bounded, timeout) → Service::serve
 //! ```
 //!
-//! There is no way to listen without TLS. A client holds its place only while something is under way ([`under_way`])
-//! and it takes what it is sent. At the end no new connection is taken, watches end as if their time were over, and
-//! requests that run are answered, for so long.
+//! The server never listens without TLS. A client keeps its connection slot only while a request is in flight
+//! ([`in_flight`]) and while it reads what it is sent. On shutdown the server accepts no new connections, ends watches
+//! as if they had timed out, and answers running requests within a grace period.
 
 mod gate;
-mod lasting;
-mod prompt;
+mod in_flight;
 mod tls;
-mod under_way;
+mod upgraded;
+mod write_timeout;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,39 +34,39 @@ use tokio_util::task::TaskTracker;
 use crate::access::{Access, Objects, Pki, PkiError, User};
 use crate::rest::{Api, Body};
 use gate::Gate;
-pub(crate) use lasting::Lasting;
-use prompt::Prompt;
-use under_way::{Streams, UnderWay};
+use in_flight::{InFlight, StreamExecutor};
+pub(crate) use upgraded::UpgradedConnection;
+use write_timeout::WriteTimeout;
 
-/// A client that does not come to the point is not waited for longer.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const STREAMS: u32 = 250;
-const HEADERS: u32 = 64 << 10;
-/// Signs of life on HTTP/2, so that a client that is gone is noticed.
-const PING: Duration = Duration::from_secs(30);
-/// For requests that run when the server, or their connection, ends.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long a client may take for the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_STREAMS: u32 = 250;
+const MAX_HEADER_BYTES: u32 = 64 << 10;
+/// HTTP/2 pings, which detect clients that are gone.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long requests may still run when the server or their connection shuts down.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
-/// How much of clients is borne.
+/// Limits on connections.
 #[derive(Debug, Clone, Copy)]
-struct Bounds {
+struct Limits {
     connections: usize,
-    /// How long nothing may be under way on one.
+    /// How long a connection may stay open without a request in flight.
     idle: Duration,
-    /// How long a client may take nothing of what waits for it.
+    /// How long a client may read nothing while data is pending for it.
     stalled: Duration,
 }
 
-const BOUNDS: Bounds =
-    Bounds { connections: 1024, idle: Duration::from_secs(90), stalled: Duration::from_secs(60) };
+const LIMITS: Limits =
+    Limits { connections: 1024, idle: Duration::from_secs(90), stalled: Duration::from_secs(60) };
 
-/// What answers requests of users who are known.
+/// Serves requests of authenticated users.
 pub trait Service: Clone + Send + Sync + 'static {
-    /// Who knows whose a token is.
+    /// Authenticates requests.
     fn access(&self) -> &Access;
-    /// What access must know of objects.
+    /// Objects that authentication needs.
     fn objects(&self) -> impl Objects;
-    /// Answers.
+    /// Serves one request.
     fn serve(&self, request: Request<Body>, user: User) -> impl Future<Output = Response<Body>> + Send;
 }
 
@@ -84,53 +84,53 @@ impl Service for Api {
     }
 }
 
-/// Why the server does not start.
+/// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Nobody can listen there.
-    #[error("cannot listen on {address}: {source}")]
+    /// The address cannot be bound.
+    #[error("failed to listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No certificate.
-    #[error("no TLS without a certificate: {0}")]
+    /// The server certificate cannot be issued.
+    #[error("failed to issue the server certificate: {0}")]
     Certificate(#[from] PkiError),
-    /// TLS cannot be set up.
-    #[error("TLS cannot be set up: {0}")]
+    /// TLS cannot be configured.
+    #[error("failed to configure TLS: {0}")]
     Tls(String),
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    bounds: Bounds,
+    limits: Limits,
 }
 
 impl Server {
-    /// Listens. Nothing is answered yet: clients that come now wait for [`Server::run`].
+    /// Binds the address. Clients that connect now wait until [`Server::run`] is called.
     pub async fn bind(address: SocketAddr) -> Result<Self, ServeError> {
         let failed = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address, bounds: BOUNDS })
+        Ok(Self { listener, address, limits: LIMITS })
     }
 
-    /// Where it listens; the port that was chosen if none was asked for.
+    /// The address the server listens on, with the actual port if port 0 was requested.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where clients on this machine find it.
+    /// The URL for clients on this machine.
     pub fn url(&self) -> String {
-        format!("https://{}", self.reached_at())
+        format!("https://{}", self.local_address())
     }
 
-    /// Where programs of this machine reach it: one that listens on all addresses is at none of that name.
-    pub fn reached_at(&self) -> SocketAddr {
+    /// The address for clients on this machine: loopback if the server listens on all addresses.
+    pub fn local_address(&self) -> SocketAddr {
         let mut address = self.address;
         if address.ip().is_unspecified() {
             let local: std::net::IpAddr = match address {
@@ -142,7 +142,7 @@ impl Server {
         address
     }
 
-    /// Serves until `stop`. `names` are those under which clients know this server, besides the ones of this machine.
+    /// Serves until `stop` is cancelled. `names` are additional host names and addresses for the server certificate.
     pub async fn run<S: Service>(
         self,
         service: S,
@@ -153,39 +153,43 @@ impl Server {
         let config = tls::config(pki, tls::names(self.address.ip(), names))?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let gate = Gate::new(service, stop.clone());
-        let places = Arc::new(Semaphore::new(self.bounds.connections));
+        let slots = Arc::new(Semaphore::new(self.limits.connections));
         let connections = TaskTracker::new();
         loop {
             let accepted = async {
-                // First the place, then the client: those without one wait in the kernel. Never closed.
-                let place = places.clone().acquire_owned().await.ok();
-                (place, self.listener.accept().await)
+                // Acquire a slot before accepting: clients without one wait in the kernel's backlog. The semaphore is
+                // never closed.
+                let slot = slots.clone().acquire_owned().await.ok();
+                (slot, self.listener.accept().await)
             };
-            let (place, accepted) = tokio::select! {
+            let (slot, accepted) = tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = accepted => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {
-                    let lasting = Lasting {
+                    let upgraded = UpgradedConnection {
                         stop: stop.clone(),
                         connections: connections.clone(),
-                        place: Arc::new(place),
+                        slot: Arc::new(slot),
                     };
                     let (acceptor, gate) = (acceptor.clone(), gate.clone());
-                    connections.spawn(connection(stream, acceptor, gate, lasting, self.bounds));
+                    connections.spawn(connection(stream, acceptor, gate, upgraded, self.limits));
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely: wait, or this would spin.
-                    tracing::warn!(%error, "a connection was not accepted");
+                    // Most likely out of file descriptors: wait, or this loop would spin.
+                    tracing::warn!(%error, "failed to accept connection");
                     sleep(Duration::from_millis(100)).await;
                 }
             }
         }
         drop(self.listener);
         connections.close();
-        if timeout(GRACE, connections.wait()).await.is_err() {
-            tracing::warn!(open = connections.len(), "connections are cut off");
+        if timeout(SHUTDOWN_GRACE, connections.wait()).await.is_err() {
+            tracing::warn!(
+                open = connections.len(),
+                "closing connections that did not finish within the grace period"
+            );
         }
         Ok(())
     }
@@ -195,64 +199,64 @@ async fn connection<S: Service>(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     gate: Gate<S>,
-    lasting: Lasting,
-    bounds: Bounds,
+    upgraded: UpgradedConnection,
+    limits: Limits,
 ) {
-    let stop = lasting.stop.clone();
-    // Answers are written whole; nothing is won by waiting for more.
+    let stop = upgraded.stop.clone();
+    // Responses are written whole, so Nagle's algorithm only adds latency.
     _ = stream.set_nodelay(true);
-    let stream = Prompt::new(stream, bounds.stalled);
+    let stream = WriteTimeout::new(stream, limits.stalled);
     let stream = tokio::select! {
         () = stop.cancelled() => return,
-        shaken = timeout(HANDSHAKE, acceptor.accept(stream)) => match shaken {
+        handshake = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)) => match handshake {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
-            Err(_) => return tracing::debug!("a handshake took too long"),
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake timed out"),
         },
     };
     let (_, session) = stream.get_ref();
     let peer =
         session.peer_certificates().and_then(|chain| chain.first()).map(|peer| Arc::from(peer.as_ref()));
     let http2 = session.alpn_protocol() == Some(b"h2");
-    let under_way = UnderWay::default();
+    let in_flight = InFlight::default();
     let service = service_fn({
-        let under_way = under_way.clone();
+        let in_flight = in_flight.clone();
         move |mut request: Request<hyper::body::Incoming>| {
-            let one = under_way.begin();
-            request.extensions_mut().insert(lasting.clone());
+            let in_flight_request = in_flight.begin();
+            request.extensions_mut().insert(upgraded.clone());
             let (gate, peer): (Gate<S>, Option<Arc<[u8]>>) = (gate.clone(), peer.clone());
             async move {
-                let response = gate.pass(request, peer.as_deref()).await;
-                Ok::<_, std::convert::Infallible>(response.map(|body| one.answer(body)))
+                let response = gate.handle(request, peer.as_deref()).await;
+                Ok::<_, std::convert::Infallible>(response.map(|body| in_flight_request.response_body(body)))
             }
         }
     });
-    let mut builder = auto::Builder::new(Streams(bounds.stalled));
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.idle);
+    let mut builder = auto::Builder::new(StreamExecutor(limits.stalled));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(limits.idle);
     let streams = &mut builder.http2();
-    streams.timer(TokioTimer::new()).keep_alive_interval(PING).max_concurrent_streams(STREAMS);
-    streams.max_header_list_size(HEADERS);
+    streams.timer(TokioTimer::new()).keep_alive_interval(PING_INTERVAL).max_concurrent_streams(MAX_STREAMS);
+    streams.max_header_list_size(MAX_HEADER_BYTES);
     let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    let idle = under_way.clone().idle(bounds.idle);
+    let idle = in_flight.clone().idle(limits.idle);
     tokio::pin!(serving, idle);
-    let (mut ending, mut stopping) = (false, false);
+    let (mut closing, mut stopping) = (false, false);
     loop {
         tokio::select! {
             served = &mut serving => {
                 if let Err(error) = served {
-                    tracing::debug!(%error, "a connection broke off");
+                    tracing::debug!(%error, "connection failed");
                 }
                 return;
             }
             () = &mut idle => {
-                if ending {
-                    return tracing::debug!("a client was told to go and did not");
+                if closing {
+                    return tracing::debug!("client ignored the graceful shutdown; closing connection");
                 }
-                // Told first, so that a request that is on its way is still answered.
-                ending = true;
+                // Announce the shutdown first, so that a request already on its way is still answered.
+                closing = true;
                 serving.as_mut().graceful_shutdown();
-                idle.set(under_way.clone().idle(GRACE));
+                idle.set(in_flight.clone().idle(SHUTDOWN_GRACE));
             }
             () = stop.cancelled(), if !stopping => {
                 stopping = true;

@@ -1,30 +1,30 @@
-//! What the server answers when it does not do what was asked: `metav1.Status`, with upstream's reasons and words.
+//! Errors that the server returns to clients: `metav1.Status`, with upstream's reasons and messages.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// One thing that is wrong with an object, at a field.
+/// One error of an object, at a field (`metav1.StatusCause`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cause {
-    /// `FieldValueInvalid` and the like.
+    /// The reason: `FieldValueInvalid`.
     pub reason: &'static str,
-    /// As `spec.accessModes[0]`.
+    /// The path of the field: `spec.accessModes[0]`.
     pub field: String,
-    /// As upstream words it, without the field: `Invalid value: "x": ...`.
+    /// Upstream's message, without the field: `Invalid value: "x": ...`.
     pub message: String,
 }
 
 impl Cause {
-    /// A field that has to be there.
+    /// A required field is missing.
     pub fn required(field: &str, detail: &str) -> Self {
         let message =
             if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
         Self { reason: "FieldValueRequired", field: field.into(), message }
     }
 
-    /// A field with a value that cannot be.
+    /// A field has an invalid value.
     pub fn invalid(field: &str, value: &Value, detail: &str) -> Self {
         Self {
             reason: "FieldValueInvalid",
@@ -33,19 +33,19 @@ impl Cause {
         }
     }
 
-    /// A field that may not be set, or may not change.
+    /// A field must not be set, or must not change.
     pub fn forbidden(field: &str, detail: &str) -> Self {
         Self { reason: "FieldValueForbidden", field: field.into(), message: format!("Forbidden: {detail}") }
     }
 
-    /// A value that is none of those known.
+    /// A value is not one of the supported values.
     pub fn not_supported(field: &str, value: &Value, known: &[&str]) -> Self {
         let known: Vec<String> = known.iter().map(|known| format!("{known:?}")).collect();
         let message = format!("Unsupported value: {value}: supported values: {}", known.join(", "));
         Self { reason: "FieldValueNotSupported", field: field.into(), message }
     }
 
-    /// The same value twice.
+    /// A value occurs twice.
     pub fn duplicate(field: &str, value: &Value) -> Self {
         Self {
             reason: "FieldValueDuplicate",
@@ -54,63 +54,63 @@ impl Cause {
         }
     }
 
-    /// A value with more bytes than it may have. It is not repeated.
+    /// A value exceeds its maximum number of bytes. The message does not repeat the value.
     pub fn too_long(field: &str, most: usize) -> Self {
         let message = format!("Too long: may not be more than {most} bytes");
         Self { reason: "FieldValueTooLong", field: field.into(), message }
     }
 
-    /// A list with more items than it may have.
+    /// A list exceeds its maximum number of items.
     pub fn too_many(field: &str, items: usize, most: usize) -> Self {
         let message = format!("Too many: {items}: must have at most {most} items");
         Self { reason: "FieldValueTooMany", field: field.into(), message }
     }
 
-    /// A reference to something that is not there.
+    /// A referenced object does not exist.
     pub fn not_found(field: &str, value: &Value) -> Self {
         Self { reason: "FieldValueNotFound", field: field.into(), message: format!("Not found: {value}") }
     }
 }
 
-/// A request that is not done, and why.
+/// An error response (upstream's `errors.StatusError`).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
-    /// HTTP's.
+pub struct StatusError {
+    /// The HTTP status code.
     pub code: u16,
-    /// `NotFound` and the like; empty for none.
+    /// The machine-readable reason: `NotFound`; empty for none.
     pub reason: &'static str,
-    /// For people.
+    /// The human-readable message.
     pub message: String,
-    /// What it is about. Boxed, since most results are no refusals.
+    /// The object of the error. Boxed to keep results small.
     pub details: Box<Details>,
 }
 
-/// What a refusal is about.
+/// The details of an error (`metav1.StatusDetails`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
-    /// Name of the object.
+    /// The name of the object.
     pub name: String,
-    /// Its group.
+    /// The group of the object.
     pub group: String,
-    /// The resource (`pods`), or the kind where upstream names that.
+    /// The resource (`pods`), or the kind where upstream uses the kind.
     pub kind: String,
-    /// What is wrong with it.
+    /// The errors of the object.
     pub causes: Vec<Cause>,
-    /// When to come again.
+    /// When the client should retry.
     pub retry_after_seconds: Option<u32>,
-    /// They are sent though there is nothing in them: upstream's way of answering what no handler has seen.
-    pub sent: bool,
-    /// Where a list can be taken up again, though not consistently; empty for nowhere.
-    pub continues: String,
+    /// Whether the details are sent even if they are empty, as upstream does for requests that reach no handler.
+    pub send_empty: bool,
+    /// A token to continue an expired list inconsistently; empty for none.
+    pub continue_token: String,
 }
 
-/// A resource, as messages name it: `persistentvolumes`, `storageclasses.storage.k8s.io`.
+/// A resource, as error messages name it: `persistentvolumes`, `storageclasses.storage.k8s.io`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resource<'a> {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: &'a str,
-    /// Plural.
+    /// The plural name of the resource.
     pub plural: &'a str,
 }
 
@@ -121,92 +121,96 @@ impl fmt::Display for Resource<'_> {
     }
 }
 
-/// What one refusal tells of.
-const MOST_CAUSES: usize = 256;
+/// The maximum number of causes in an error.
+const MAX_CAUSES: usize = 256;
 
-impl Refusal {
-    /// Any refusal without details.
+impl StatusError {
+    /// An error without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: Box::default() }
     }
 
-    fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
-        let Details { name: of, group, kind, .. } = &mut *self.details;
-        (*of, *group, *kind) = (name.into(), resource.group.into(), resource.plural.into());
+    fn with_resource(mut self, resource: Resource<'_>, name: &str) -> Self {
+        let details = &mut *self.details;
+        details.name = name.into();
+        details.group = resource.group.into();
+        details.kind = resource.plural.into();
         self
     }
 
-    /// There is no such object.
+    /// The object does not exist.
     pub fn not_found(resource: Resource<'_>, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{resource} {name:?} not found")).about(resource, name)
+        Self::new(404, "NotFound", format!("{resource} {name:?} not found")).with_resource(resource, name)
     }
 
-    /// There is one already.
+    /// An object with that name already exists.
     pub fn already_exists(resource: Resource<'_>, name: &str) -> Self {
-        Self::new(409, "AlreadyExists", format!("{resource} {name:?} already exists")).about(resource, name)
+        Self::new(409, "AlreadyExists", format!("{resource} {name:?} already exists"))
+            .with_resource(resource, name)
     }
 
-    /// Somebody else was quicker, or a precondition does not hold.
-    pub fn conflict(resource: Resource<'_>, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
-        Self::new(409, "Conflict", message).about(resource, name)
+    /// The object was modified concurrently, or a precondition failed.
+    pub fn conflict(resource: Resource<'_>, name: &str, reason: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {reason}");
+        Self::new(409, "Conflict", message).with_resource(resource, name)
     }
 
-    /// Who asks may not.
-    pub fn forbidden(resource: Resource<'_>, name: &str, why: &str) -> Self {
+    /// The user, or the state of the object, does not permit the request.
+    pub fn forbidden(resource: Resource<'_>, name: &str, reason: &str) -> Self {
         let message = if name.is_empty() {
-            format!("{resource} is forbidden: {why}")
+            format!("{resource} is forbidden: {reason}")
         } else {
-            format!("{resource} {name:?} is forbidden: {why}")
+            format!("{resource} {name:?} is forbidden: {reason}")
         };
-        Self::new(403, "Forbidden", message).about(resource, name)
+        Self::new(403, "Forbidden", message).with_resource(resource, name)
     }
 
-    /// The object cannot be as it is. `kind` as `PersistentVolumeClaim`.
+    /// The object is invalid. `kind` is the kind, not the resource: `PersistentVolumeClaim`.
     pub fn invalid(group: &str, kind: &str, name: &str, mut causes: Vec<Cause>) -> Self {
-        // There can be as many as a body has room for. Who has read so many has read enough.
-        let left_out = causes.len().saturating_sub(MOST_CAUSES);
-        causes.truncate(MOST_CAUSES);
+        // A large body can cause any number of errors: report only the first ones.
+        let left_out = causes.len().saturating_sub(MAX_CAUSES);
+        causes.truncate(MAX_CAUSES);
         let mut seen = HashSet::new();
-        let words = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
+        let message = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
         let mut all: Vec<String> =
-            causes.iter().map(words).filter(|words| seen.insert(words.clone())).collect();
+            causes.iter().map(message).filter(|message| seen.insert(message.clone())).collect();
         if left_out > 0 {
             all.push(format!("and {left_out} more"));
         }
         let all = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
         let resource = Resource { group, plural: kind };
-        let mut refusal =
-            Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}")).about(resource, name);
-        refusal.details.causes = causes;
-        refusal
+        let mut error = Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}"))
+            .with_resource(resource, name);
+        error.details.causes = causes;
+        error
     }
 
-    /// The request makes no sense.
+    /// The request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// A request that came to no handler, or whose answer says no more than the code does.
+    /// A generic response (upstream's `NewGenericServerResponse`): no handler was reached, or the response says no more
+    /// than the code.
     pub fn generic(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        let mut refusal = Self::new(code, reason, message);
-        refusal.details.sent = true;
-        refusal
+        let mut error = Self::new(code, reason, message);
+        error.details.send_empty = true;
+        error
     }
 
-    /// The revision asked for is no longer known.
+    /// The requested revision is no longer available.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// There is no room for it now.
-    pub fn too_many(message: impl Into<String>) -> Self {
-        let mut refusal = Self::new(429, "TooManyRequests", message);
-        refusal.details.retry_after_seconds = Some(1);
-        refusal
+    /// The server has reached a limit. The client should retry after a second.
+    pub fn too_many_requests(message: impl Into<String>) -> Self {
+        let mut error = Self::new(429, "TooManyRequests", message);
+        error.details.retry_after_seconds = Some(1);
+        error
     }
 
-    /// As `metav1.Status`.
+    /// Converts the error to a `metav1.Status`.
     pub fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -215,7 +219,15 @@ impl Refusal {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        let Details { name, group, kind, causes, retry_after_seconds, sent, continues } = &*self.details;
+        let Details {
+            name,
+            group,
+            kind,
+            causes,
+            retry_after_seconds,
+            send_empty: sent,
+            continue_token: continues,
+        } = &*self.details;
         if !continues.is_empty() {
             status["metadata"]["continue"] = continues.as_str().into();
         }
@@ -250,14 +262,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cause_is_said_once_and_in_order() {
+    fn message_lists_each_cause_once_in_order() {
         let cause = |at: usize| Cause::required(&format!("a[{at}]"), "");
-        let twice = Refusal::invalid("", "Pod", "p", vec![cause(1), cause(0), cause(1)]);
+        let twice = StatusError::invalid("", "Pod", "p", vec![cause(1), cause(0), cause(1)]);
         assert_eq!(twice.message, "Pod \"p\" is invalid: [a[1]: Required value, a[0]: Required value]");
         assert_eq!(twice.details.causes.len(), 3);
-        let one = Refusal::invalid("", "Pod", "p", vec![cause(1), cause(1)]);
+        let one = StatusError::invalid("", "Pod", "p", vec![cause(1), cause(1)]);
         assert_eq!(one.message, "Pod \"p\" is invalid: a[1]: Required value");
-        let many = Refusal::invalid("", "Pod", "p", (0..300).map(cause).collect());
+        let many = StatusError::invalid("", "Pod", "p", (0..300).map(cause).collect());
         assert_eq!(many.details.causes.len(), 256);
         assert_eq!(many.message.matches("Required value").count(), 256);
         assert!(many.message.ends_with("a[255]: Required value, and 44 more]"), "{many}");

@@ -1,20 +1,22 @@
-//! Objects by key, with one global revision: what etcd is to a cluster.
+//! Objects by key, with one global revision. The store is to this API server what etcd is to kube-apiserver.
 //!
-//! A write is acknowledged, and seen by readers and watchers, when it is durable; one that fails is seen by nobody.
-//! Writers are one thread that commits whatever waits in one go. All objects and the tail of the log are in memory;
-//! a list is a copy of handles, a watcher is a cursor into the shared log and costs nothing while nothing happens.
-//! What is older than the log is gone ([`ListError::Compacted`]).
+//! A write is acknowledged, and becomes visible to readers and watchers, once it is durable. A failed write is never
+//! visible. One writer thread commits all queued writes in one transaction. All objects and the tail of the log are
+//! in memory: a list copies handles, and a watcher is a cursor into the shared log that costs nothing while idle.
+//! Revisions older than the log cannot be read ([`ListError::Compacted`]).
 //!
 //! ```text
-//! write() → writer: plan (judge each, pure) → disk (one commit) → state (publish) → answers, watchers wake
+//! write() → writer: plan (check each write, pure) → disk (one commit) → state (publish) → replies, watchers wake
 //!           get(), list() ← state                                   watch() ← state: the log
 //! ```
+//!
+//! Start with [`Store`]; the rules for writes are in `plan`.
 
-mod base;
-mod copy;
+mod backup;
+mod database;
+mod dir_lock;
 mod disk;
-mod guard;
-mod memory;
+mod in_memory;
 mod plan;
 mod state;
 #[cfg(test)]
@@ -32,70 +34,70 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-pub use self::copy::{BackupError, RestoreError};
+pub use self::backup::{BackupError, RestoreError};
 use self::disk::Disk;
 pub use self::disk::OpenError;
-use self::memory::Memory;
+use self::in_memory::InMemoryWriter;
 use self::state::State;
-pub use self::watch::{Seen, Watch, WatchEnd};
+pub use self::watch::{Watch, WatchEnd, WatchItem};
 use self::writer::{Request, Writer};
 
-/// One for the whole store; each write takes the next. Never 0 for an object.
+/// The store-wide revision. Each write takes the next one. Never 0 for an object.
 pub type Revision = u64;
 
 /// `group/plural/namespace/name`; the core group and cluster scope leave theirs empty (`/nodes//n1`).
 pub type Key = Arc<str>;
 
-/// An object as it is stored: JSON in which `metadata.resourceVersion` is its revision.
+/// A stored object: JSON in which `metadata.resourceVersion` is its revision.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where.
+    /// The object's key.
     pub key: Key,
-    /// Of the write that made it so.
+    /// The revision of the write that created this version.
     pub revision: Revision,
-    /// JSON.
+    /// The object as JSON.
     pub value: Bytes,
 }
 
-/// JSON with a place for the revision, which is known only when the write is done.
+/// JSON with an empty slot for the revision, which is assigned when the write is committed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Body {
-    /// JSON with `"resourceVersion":""` in it.
+    /// JSON that contains `"resourceVersion":""`.
     pub json: Bytes,
-    /// Where, between those quotes, the digits go.
-    pub at: usize,
-    /// When the store forgets the object by itself, in milliseconds of wall time.
+    /// The offset between those quotes, where the digits are inserted.
+    pub revision_offset: usize,
+    /// When the store deletes the object on its own, in milliseconds of wall time.
     pub expires: Option<i64>,
 }
 
-/// What is to be done with a key, and what it rests on.
+/// A write to one key, with its precondition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// There must be none yet.
+    /// The key must not exist.
     Create(Body),
-    /// It must be at this revision.
+    /// The object must be at this revision.
     Update(Revision, Body),
-    /// It must be at this revision. The body is what watchers are told: the object as it was, at the revision of
-    /// its deletion.
+    /// The object must be at this revision. The body is what watchers receive: the last state of the object, at the
+    /// revision of the deletion.
     Delete(Revision, Body),
 }
 
-/// One write, as watchers see it.
+/// One write, as watchers receive it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Of this write.
+    /// The revision of this write.
     pub revision: Revision,
-    /// Whose.
+    /// The key of the written object.
     pub key: Key,
-    /// The object now; at a deletion its last state, with the revision of the deletion in it.
+    /// The new object. For a deletion, its last state with the revision of the deletion.
     pub value: Bytes,
-    /// It is gone.
+    /// The object was deleted.
     pub deleted: bool,
-    /// The object before; none if it was created.
+    /// The object before the write. None if it was created.
     pub previous: Option<Bytes>,
 }
 
-// Values may be Secrets: what is logged is where and how much, never what.
+// Values may be Secrets: log the key and the size, never the content.
 impl fmt::Debug for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} ({} bytes)", self.key, self.revision, self.value.len())
@@ -110,20 +112,20 @@ impl fmt::Debug for Body {
 
 impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.deleted { "deleted" } else { "written" };
-        write!(f, "{}@{} {what} ({} bytes)", self.key, self.revision, self.value.len())
+        let action = if self.deleted { "deleted" } else { "written" };
+        write!(f, "{}@{} {action} ({} bytes)", self.key, self.revision, self.value.len())
     }
 }
 
-/// How a store is kept.
+/// How the store persists writes and how much history it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Whether a commit waits for the disk. Without, a write survives the death of the process but not of the
-    /// machine: for tests alone.
+    /// Whether a commit waits for the disk. Without it a write survives a crash of the process but not of the machine:
+    /// for tests only.
     pub sync: bool,
-    /// How many events are kept for watchers that lag and lists of older revisions.
+    /// How many events the log keeps for slow watchers and for lists of older revisions.
     pub history: usize,
-    /// How many bytes of values that are no longer current they may hold.
+    /// How many bytes of outdated values the log may hold.
     pub history_bytes: usize,
 }
 
@@ -133,158 +135,157 @@ impl Default for Options {
     }
 }
 
-/// Why a write was not done.
+/// Why a write was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
-    /// There is one already: this.
+    /// The key exists; this is the existing object.
     #[error("{} exists at revision {}", .0.key, .0.revision)]
-    Exists(Entry),
-    /// It is at another revision: this is how it stands.
-    #[error("{} is at revision {}, not at the one that the write rests on", .0.key, .0.revision)]
-    Changed(Entry),
-    /// There is none.
-    #[error("there is no such object")]
-    Missing,
-    /// Not for any fault of its own. Whether it was done is not known after [`Failure::Disk`]: read again.
+    AlreadyExists(Entry),
+    /// The object is at another revision; this is its current state.
+    #[error("{} is at revision {}, which is not the revision that the write expects", .0.key, .0.revision)]
+    Conflict(Entry),
+    /// The object does not exist.
+    #[error("the object does not exist")]
+    NotFound,
+    /// The store failed. After [`Failure::Disk`] the write may or may not have been committed: read again.
     #[error(transparent)]
     Failed(#[from] Failure),
 }
 
-/// Why the store could not do what it would have done.
+/// Why the store could not process a valid write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The disk refused. The store goes on if it can; else the next write is told [`Failure::Closed`].
+    /// The commit failed. The store continues if it can; otherwise the next write gets [`Failure::Closed`].
     #[error("the write did not reach the disk: {0}")]
     Disk(Arc<str>),
-    /// No more writes: the store was closed, or what is on disk is no longer certain.
-    #[error("the store takes no more writes: restart to read what is on disk")]
+    /// The store accepts no more writes: it was closed, or the content of its file is no longer certain.
+    #[error("the store accepts no more writes: restart to reload it from disk")]
     Closed,
-    /// A mistake of the caller.
+    /// A bug in the caller.
     #[error("the body has no empty resourceVersion at byte {0}")]
-    NoPlace(usize),
+    NoRevisionSlot(usize),
 }
 
-/// Why there is no list, or watch, from a revision.
+/// Why a revision cannot be listed or watched from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListError {
-    /// It is forgotten.
-    #[error("the revision is compacted; the oldest known is {oldest}")]
+    /// The revision is older than the log.
+    #[error("the revision is compacted; the oldest available is {oldest}")]
     Compacted {
         /// The oldest revision that can be listed or watched from.
         oldest: Revision,
     },
-    /// It has not been yet.
-    #[error("the revision is yet to come; the latest is {current}")]
+    /// The revision does not exist yet.
+    #[error("the revision does not exist yet; the latest is {current}")]
     Future {
-        /// The latest.
+        /// The latest revision.
         current: Revision,
     },
 }
 
-/// Part of a list, or all of it.
+/// One page of a list, or all of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
-    /// By key.
+pub struct ListPage {
+    /// The objects, ordered by key.
     pub entries: Vec<Entry>,
-    /// What all of them are the truth at.
+    /// The revision at which all entries were read.
     pub revision: Revision,
-    /// There are more after the last of them.
+    /// Whether more objects follow the last entry.
     pub more: bool,
-    /// How many.
+    /// How many objects follow.
     pub remaining: usize,
 }
 
-/// How the store does, for metrics.
+/// Store statistics, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
-    /// Of the last durable write.
+pub struct Stats {
+    /// The revision of the last durable write.
     pub revision: Revision,
-    /// The oldest that can be listed or watched from.
+    /// The oldest revision that can be listed or watched from.
     pub oldest: Revision,
-    /// Objects.
+    /// The number of objects.
     pub keys: usize,
-    /// Of their values.
+    /// The total size of their values.
     pub bytes: usize,
-    /// Events kept.
+    /// The number of events in the log.
     pub log: usize,
-    /// Of values that only they hold.
+    /// The size of the values that only the log holds.
     pub log_bytes: usize,
-    /// Open watches.
+    /// The number of open watches.
     pub watchers: usize,
     /// How long the last commit took.
     pub last_commit: Duration,
 }
 
-/// The store. Clones are handles of one; it closes when the last is gone.
+/// A handle to the store. Clones share it; it closes when the last one is dropped.
 #[derive(Clone)]
 pub struct Store(Arc<Handle>);
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.figures().fmt(f)
+        self.stats().fmt(f)
     }
 }
 
 struct Handle {
     shared: Arc<Shared>,
-    writes: Writes,
+    backend: WriteBackend,
 }
 
-/// Who does the writes.
-enum Writes {
-    /// A thread, which commits them to the disk.
+/// Where writes are processed.
+enum WriteBackend {
+    /// A writer thread commits them to the disk.
     Thread {
         requests: Option<mpsc::Sender<Request>>,
-        /// In KiB of bodies: what may wait for the writer, so that a storm of writes cannot take all memory.
-        room: Arc<Semaphore>,
+        /// Limits the size of queued bodies, in KiB, so that a burst of writes cannot exhaust memory.
+        queue_budget: Arc<Semaphore>,
         writer: Option<JoinHandle<()>>,
     },
-    /// Whoever asks for them, one after the other.
-    Here(Mutex<Memory>),
+    /// The calling task processes them, one at a time.
+    Inline(Mutex<InMemoryWriter>),
 }
 
-const ROOM_KIB: u32 = 32 << 10;
+const QUEUE_BUDGET_KIB: u32 = 32 << 10;
 
 impl Drop for Handle {
-    /// What was asked is done first; then the file is closed, so that it can be opened again at once.
+    /// Finishes the queued writes, then closes the file, so that it can be opened again at once.
     fn drop(&mut self) {
-        let Writes::Thread { requests, writer, .. } = &mut self.writes else { return };
+        let WriteBackend::Thread { requests, writer, .. } = &mut self.backend else { return };
         drop(requests.take());
         if let Some(writer) = writer.take() {
-            let _ = writer.join(); // If it panicked, that was reported by the panic.
+            let _ = writer.join(); // The panic hook has reported a panic already.
         }
     }
 }
 
-/// What readers, watchers and the writer share.
+/// State shared by readers, watchers and the writer.
 struct Shared {
     state: RwLock<State>,
-    published: Published,
+    signal: WatchSignal,
     watchers: AtomicUsize,
     commit_micros: AtomicU64,
 }
 
-/// Wakes watchers in the order in which they wait, so that on one thread they are told the same way each time.
+/// Wakes watchers in the order in which they wait, so that on one thread the order is deterministic.
 #[derive(Default)]
-struct Published {
+struct WatchSignal {
     wake: Notify,
     closed: AtomicBool,
 }
 
-/// The writer's end: when it is gone, watchers learn that.
-struct Publish(Arc<Shared>);
+/// The writer's handle. Dropping it closes all watches.
+struct Publisher(Arc<Shared>);
 
-impl Publish {
-    /// A write is visible.
-    fn published(&self) {
-        self.0.published.wake.notify_waiters();
+impl Publisher {
+    fn notify_watchers(&self) {
+        self.0.signal.wake.notify_waiters();
     }
 }
 
-impl Drop for Publish {
+impl Drop for Publisher {
     fn drop(&mut self) {
-        self.0.published.closed.store(true, Ordering::Release);
-        self.published();
+        self.0.signal.closed.store(true, Ordering::Release);
+        self.notify_watchers();
     }
 }
 
@@ -292,7 +293,7 @@ impl Shared {
     fn new(state: State) -> Arc<Self> {
         Arc::new(Self {
             state: RwLock::new(state),
-            published: Published::default(),
+            signal: WatchSignal::default(),
             watchers: AtomicUsize::new(0),
             commit_micros: AtomicU64::new(0),
         })
@@ -308,106 +309,111 @@ impl Shared {
 }
 
 impl Store {
-    /// Opens the store in a directory, which is made if there is none; one process at a time.
+    /// Opens the store in a directory, creating it if necessary. Only one process may have it open.
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
         let (disk, state) = Disk::open(dir, options.sync)?;
         Ok(Self::start(disk, state, options))
     }
 
-    /// A store that is nowhere but in memory, and gone with its last handle. It has no thread: a write is done where it
-    /// is asked for, at once. For tests that must run the same way twice.
+    /// Creates a store in memory that is dropped with its last handle. It has no writer thread: [`Store::write`]
+    /// completes in the calling task. For deterministic tests.
     pub fn in_memory(options: Options) -> Self {
         let shared = Shared::new(State::empty());
-        let memory = Memory::new(Publish(shared.clone()), options);
-        Self(Arc::new(Handle { shared, writes: Writes::Here(Mutex::new(memory)) }))
+        let writer = InMemoryWriter::new(Publisher(shared.clone()), options);
+        Self(Arc::new(Handle { shared, backend: WriteBackend::Inline(Mutex::new(writer)) }))
     }
 
     fn start(disk: Disk, state: State, options: Options) -> Self {
         let shared = Shared::new(state);
-        let (requests, waiting) = mpsc::channel();
-        let writer = Writer::new(disk, Publish(shared.clone()), waiting, options);
-        let writes = Writes::Thread {
+        let (requests, receiver) = mpsc::channel();
+        let writer = Writer::new(disk, Publisher(shared.clone()), receiver, options);
+        let backend = WriteBackend::Thread {
             requests: Some(requests),
-            room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
+            queue_budget: Arc::new(Semaphore::new(QUEUE_BUDGET_KIB as usize)),
             writer: Some(std::thread::spawn(move || writer.run())),
         };
-        Self(Arc::new(Handle { shared, writes }))
+        Self(Arc::new(Handle { shared, backend }))
     }
 
-    /// Of the last durable write.
+    /// The revision of the last durable write.
     pub fn revision(&self) -> Revision {
         self.0.shared.read().revision()
     }
 
-    /// The object of a key.
+    /// The object at a key.
     pub fn get(&self, key: &str) -> Option<Entry> {
         self.0.shared.read().get(key)
     }
 
-    /// Does one change, and returns when it is durable. Dropping the future does not take it back. For a deletion
-    /// the entry is the last state, as watchers see it.
+    /// Performs one write and returns when it is durable. Dropping the future does not cancel the write. For a
+    /// deletion, the entry is the last state as watchers receive it.
     pub async fn write(&self, key: Key, change: Change) -> Result<Entry, WriteError> {
-        let (requests, room) = match &self.0.writes {
-            Writes::Thread { requests, room, .. } => (requests, room),
-            Writes::Here(memory) => {
-                return memory.lock().unwrap_or_else(PoisonError::into_inner).write(key, &change);
+        let (requests, queue_budget) = match &self.0.backend {
+            WriteBackend::Thread { requests, queue_budget, .. } => (requests, queue_budget),
+            WriteBackend::Inline(writer) => {
+                return writer.lock().unwrap_or_else(PoisonError::into_inner).write(key, &change);
             }
         };
         let (Change::Create(body) | Change::Update(_, body) | Change::Delete(_, body)) = &change;
-        let kib = u32::try_from(body.json.len() >> 10).unwrap_or(u32::MAX).saturating_add(1).min(ROOM_KIB);
-        let room = room.clone().acquire_many_owned(kib).await.map_err(|_| Failure::Closed)?;
-        let (answer, answered) = oneshot::channel();
-        let request = Request { key, change, answer, _room: room };
+        let kib =
+            u32::try_from(body.json.len() >> 10).unwrap_or(u32::MAX).saturating_add(1).min(QUEUE_BUDGET_KIB);
+        let queue_budget = queue_budget.clone().acquire_many_owned(kib).await.map_err(|_| Failure::Closed)?;
+        let (reply, response) = oneshot::channel();
+        let request = Request { key, change, reply, _permit: queue_budget };
         let requests = requests.as_ref().ok_or(Failure::Closed)?;
         requests.send(request).map_err(|_| Failure::Closed)?;
-        answered.await.map_err(|_| Failure::Closed)?
+        response.await.map_err(|_| Failure::Closed)?
     }
 
-    /// The objects whose keys begin so, by key: as they are, or as they were at a revision; those after a key; at
-    /// most `limit` (0: all).
+    /// Lists the objects whose keys start with `prefix`, ordered by key: the current ones or those at revision `at`,
+    /// only those after the key `after`, and at most `limit` (0: all).
     pub fn list(
         &self,
         prefix: &str,
         at: Option<Revision>,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Page, ListError> {
+    ) -> Result<ListPage, ListError> {
         self.0.shared.read().list(prefix, at, after, limit)
     }
 
-    /// All that happens after a revision to objects whose keys begin so.
+    /// Watches all writes after a revision to keys that start with `prefix`.
     pub fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, ListError> {
-        self.0.shared.read().reach(from)?;
+        self.0.shared.read().check_revision(from)?;
         Ok(Watch::new(self.0.shared.clone(), prefix, from))
     }
 
-    /// What happened after a revision to objects whose keys begin so, and up to where that is all.
-    pub fn since(&self, prefix: &str, from: Revision) -> Result<(Vec<Arc<Event>>, Revision), ListError> {
+    /// The writes after a revision to keys that start with `prefix`, and the revision up to which they are complete.
+    pub fn events_since(
+        &self,
+        prefix: &str,
+        from: Revision,
+    ) -> Result<(Vec<Arc<Event>>, Revision), ListError> {
         let state = self.0.shared.read();
-        state.reach(from)?;
+        state.check_revision(from)?;
         let events = state.since(from).map(|record| &record.event);
         let events = events.filter(|event| event.key.starts_with(prefix)).cloned().collect();
         Ok((events, state.revision()))
     }
 
-    /// Writes all objects, as they are now, to a new file, which is there whole or not at all.
+    /// Writes all current objects to a new file. The file is complete or does not exist.
     pub async fn backup(&self, to: &Path) -> Result<Revision, BackupError> {
         let (shared, to): (_, PathBuf) = (self.0.shared.clone(), to.into());
-        let copying = tokio::task::spawn_blocking(move || copy::backup(&shared, &to));
-        copying.await.map_err(|_| BackupError::Stopped)?
+        let task = tokio::task::spawn_blocking(move || backup::backup(&shared, &to));
+        task.await.map_err(|_| BackupError::Stopped)?
     }
 
-    /// Makes a store of a backup, in a directory that has none. Revisions go on far above all that clients can
-    /// have seen, so those that watched the lost store list again and miss nothing.
+    /// Creates a store from a backup, in a directory without one. Revisions continue far above any that clients can
+    /// have seen, so clients that watched the lost store list again and miss nothing.
     pub fn restore(from: &Path, dir: &Path) -> Result<Revision, RestoreError> {
-        copy::restore(from, dir)
+        backup::restore(from, dir)
     }
 
-    /// How it does.
-    pub fn figures(&self) -> Figures {
+    /// Current statistics.
+    pub fn stats(&self) -> Stats {
         let shared = &self.0.shared;
         let state = shared.read();
-        Figures {
+        Stats {
             revision: state.revision(),
             oldest: state.oldest(),
             keys: state.keys(),

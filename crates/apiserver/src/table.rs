@@ -1,26 +1,25 @@
-//! Objects as kubectl prints them (`metav1.Table`), and objects of which only the metadata is wanted.
+//! Tables, as kubectl prints them (`metav1.Table`), and metadata-only responses (`PartialObjectMetadata`).
 //!
-//! Columns and cells are the kind's; here they only get their frame. What the metadata of the whole says
-//! (`resourceVersion`, `continue`) is the caller's.
+//! The kind defines columns and cells. The caller sets the list metadata (`resourceVersion`, `continue`).
 
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
 
 use crate::kinds::{Column, Kind};
 
-/// How much of an object goes with its row.
+/// How much of an object a table row contains (`metav1.IncludeObjectPolicy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Include {
-    /// Nothing but the cells.
+pub enum IncludeObject {
+    /// Only the cells.
     None,
-    /// Its metadata, which is what is sent when nothing is said.
+    /// The object's metadata, the default.
     Metadata,
-    /// All of it.
+    /// The whole object.
     Object,
 }
 
-impl Include {
-    /// The query parameter `includeObject`, if it is one of those known.
+impl IncludeObject {
+    /// Parses the query parameter `includeObject`; `None` for an unknown value.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Self::Metadata),
@@ -31,12 +30,13 @@ impl Include {
     }
 }
 
-/// A table of objects. Without `columns` it has no heads, as all but the first event of a watch.
+/// Creates a table of objects. `columns` is false for all but the first event of a watch: their tables have no column
+/// definitions.
 pub fn table(
     kind: &Kind,
     objects: &[Value],
     metadata: Value,
-    include: Include,
+    include: IncludeObject,
     columns: bool,
     now: Time,
 ) -> Value {
@@ -48,8 +48,14 @@ pub fn table(
     })
 }
 
-/// The table of one object: its metadata are the object's revision.
-pub fn table_of_one(kind: &Kind, object: &Value, include: Include, columns: bool, now: Time) -> Value {
+/// Creates the table of one object, whose `resourceVersion` is the object's.
+pub fn single_object_table(
+    kind: &Kind,
+    object: &Value,
+    include: IncludeObject,
+    columns: bool,
+    now: Time,
+) -> Value {
     let mut metadata = Map::new();
     if let Some(revision) = object.pointer("/metadata/resourceVersion") {
         metadata.insert("resourceVersion".into(), revision.clone());
@@ -58,17 +64,17 @@ pub fn table_of_one(kind: &Kind, object: &Value, include: Include, columns: bool
 }
 
 fn column(column: &Column) -> Value {
-    let Column { name, of, format, description, priority } = column;
-    json!({"name": name, "type": of, "format": format, "description": description, "priority": priority})
+    let Column { name, data_type, format, description, priority } = column;
+    json!({"name": name, "type": data_type, "format": format, "description": description, "priority": priority})
 }
 
-fn row(kind: &Kind, object: &Value, include: Include, now: Time) -> Value {
+fn row(kind: &Kind, object: &Value, include: IncludeObject, now: Time) -> Value {
     let mut row = json!({
         "cells": (kind.row)(object, now),
         "object": match include {
-            Include::None => Value::Null,
-            Include::Metadata => partial(object),
-            Include::Object => object.clone(),
+            IncludeObject::None => Value::Null,
+            IncludeObject::Metadata => partial_metadata(object),
+            IncludeObject::Object => object.clone(),
         },
     });
     let conditions = (kind.row_conditions)(object);
@@ -78,17 +84,17 @@ fn row(kind: &Kind, object: &Value, include: Include, now: Time) -> Value {
     row
 }
 
-/// `PartialObjectMetadata`.
-pub fn partial(object: &Value) -> Value {
+/// Reduces an object to a `PartialObjectMetadata`.
+pub fn partial_metadata(object: &Value) -> Value {
     json!({
         "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
     })
 }
 
-/// `PartialObjectMetadataList`.
-pub fn partial_list(objects: &[Value], metadata: Value) -> Value {
-    let items: Vec<Value> = objects.iter().map(partial).collect();
+/// Creates a `PartialObjectMetadataList`.
+pub fn partial_metadata_list(objects: &[Value], metadata: Value) -> Value {
+    let items: Vec<Value> = objects.iter().map(partial_metadata).collect();
     json!({
         "kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items,
     })
@@ -108,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_table_has_the_kinds_columns_and_a_row_for_each_object() {
+    fn table_has_columns_of_kind_and_row_for_each_object() {
         let kind = kinds::find("", "v1", "namespaces").unwrap();
         let table = table(
             kind,
             &[namespace()],
             json!({"resourceVersion": "9"}),
-            Include::Metadata,
+            IncludeObject::Metadata,
             true,
             Time(5_000),
         );
@@ -137,16 +143,17 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_with_a_row_is_as_asked() {
+    fn rows_include_requested_part_of_object() {
         let kind = kinds::find("", "v1", "namespaces").unwrap();
-        let with = |include| table_of_one(kind, &namespace(), include, false, Time(0));
-        assert_eq!(with(Include::None)["rows"][0]["object"], Value::Null);
-        assert_eq!(with(Include::Object)["rows"][0]["object"], namespace());
-        assert_eq!(with(Include::None)["columnDefinitions"], Value::Null);
-        assert_eq!(with(Include::None)["metadata"], json!({"resourceVersion": "7"}));
-        for (text, include) in [("", Some(Include::Metadata)), ("None", Some(Include::None)), ("none", None)]
+        let with = |include| single_object_table(kind, &namespace(), include, false, Time(0));
+        assert_eq!(with(IncludeObject::None)["rows"][0]["object"], Value::Null);
+        assert_eq!(with(IncludeObject::Object)["rows"][0]["object"], namespace());
+        assert_eq!(with(IncludeObject::None)["columnDefinitions"], Value::Null);
+        assert_eq!(with(IncludeObject::None)["metadata"], json!({"resourceVersion": "7"}));
+        for (text, include) in
+            [("", Some(IncludeObject::Metadata)), ("None", Some(IncludeObject::None)), ("none", None)]
         {
-            assert_eq!(Include::parse(text), include, "{text}");
+            assert_eq!(IncludeObject::parse(text), include, "{text}");
         }
     }
 
@@ -160,8 +167,8 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_metadata() {
-        let list = partial_list(&[namespace()], json!({"resourceVersion": "9"}));
+    fn partial_list_contains_metadata() {
+        let list = partial_metadata_list(&[namespace()], json!({"resourceVersion": "9"}));
         assert_eq!(list["kind"], "PartialObjectMetadataList");
         assert_eq!(list["items"][0]["metadata"]["name"], "a");
     }

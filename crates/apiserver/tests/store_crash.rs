@@ -1,10 +1,10 @@
-//! A hundred deaths by SIGKILL in the middle of writes. After each: every acknowledged write is there, none is half
-//! there, and a watcher that resumes where it was sees each revision once.
+//! Kills the store a hundred times with SIGKILL during writes. After each crash, every acknowledged write is there,
+//! none is partial, and a watcher that resumes receives each revision once.
 //!
-//! The one who dies is this binary again, at [`writes_until_it_is_killed`]; it says on its standard error what was
-//! acknowledged and what its watcher saw.
+//! The killed process is this binary, running [`writes_until_killed`]. It reports acknowledged writes and watch events
+//! on its standard error.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers panic on failure
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,24 +13,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use wharf_apiserver::store::{Body, Change, Key, Options, Revision, Seen, Store};
+use wharf_apiserver::store::{Body, Change, Key, Options, Revision, Store, WatchItem};
 
-const DEATHS: u64 = 100;
+const CRASHES: u64 = 100;
 const WRITERS: usize = 8;
 const DIRECTORY: &str = "STORE_CRASH_DIRECTORY";
-/// How often each writer wrote, and how far the watcher saw.
+/// The turns that each writer has completed, and the last revision that the watcher received.
 const BEGIN: &str = "STORE_CRASH_BEGIN";
 
 fn key(writer: usize) -> Key {
     format!("/pods/a/{writer}").into()
 }
 
-/// A writer's `turn`-th write: creates, updates twice, deletes, and again.
+/// Whether the object exists after a writer's `turn`-th write: it creates, updates twice, deletes, and repeats.
 fn exists(turn: u64) -> bool {
     !turn.is_multiple_of(4)
 }
 
-/// Of all sizes, and such that a mixture of two is neither.
+/// Texts of various sizes. A mixture of two texts equals neither.
 fn text(writer: usize, turn: u64) -> String {
     format!("{writer}.{turn} ").repeat(1 + (turn as usize * 37 + writer) % 400)
 }
@@ -39,20 +39,20 @@ fn body(writer: usize, turn: u64) -> Body {
     let text = text(writer, turn);
     let json = format!(r#"{{"metadata":{{"resourceVersion":""}},"turn":{turn},"text":"{text}"}}"#);
     let at = json.find(r#""""#).unwrap() + 1;
-    Body { json: json.into(), at, expires: None }
+    Body { json: json.into(), revision_offset: at, expires: None }
 }
 
-/// The turn that left this behind.
+/// The turn that wrote a value.
 fn turn(writer: usize, revision: Revision, value: &[u8]) -> u64 {
     let value: Value = serde_json::from_slice(value).unwrap();
     let turn = value["turn"].as_u64().unwrap();
-    assert_eq!(value["text"], text(writer, turn), "it is whole");
+    assert_eq!(value["text"], text(writer, turn), "the value is partial or mixed");
     assert_eq!(value["metadata"]["resourceVersion"], revision.to_string());
     turn
 }
 
-/// One write of a pipe, so a line is there or not.
-fn say(line: String) {
+/// Writes a line atomically: with one write to the pipe.
+fn report(line: String) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -66,7 +66,7 @@ async fn write(store: Store, writer: usize, mut done: u64) {
             Some(on) => Change::Delete(on, body(writer, next)),
         };
         let entry = store.write(key(writer), change).await.unwrap();
-        say(format!("acknowledged {writer} {next} {}\n", entry.revision));
+        report(format!("acknowledged {writer} {next} {}\n", entry.revision));
         done = next;
     }
 }
@@ -74,17 +74,21 @@ async fn write(store: Store, writer: usize, mut done: u64) {
 async fn watch(store: Store, from: Revision) {
     let mut watch = store.watch("", from).unwrap();
     loop {
-        if let Seen::Event(event) = watch.next().await.unwrap() {
+        if let WatchItem::Event(event) = watch.next().await.unwrap() {
             let writer = event.key.rsplit('/').next().unwrap().parse().unwrap();
-            say(format!("saw {writer} {} {}\n", turn(writer, event.revision, &event.value), event.revision));
+            report(format!(
+                "saw {writer} {} {}\n",
+                turn(writer, event.revision, &event.value),
+                event.revision
+            ));
         }
     }
 }
 
 #[test]
-#[ignore = "the one who dies; the test below runs it"]
-fn writes_until_it_is_killed() {
-    let directory = std::env::var_os(DIRECTORY).expect("run by the other test");
+#[ignore = "the process to kill; crashes_lose_no_acknowledged_writes runs it"]
+fn writes_until_killed() {
+    let directory = std::env::var_os(DIRECTORY).expect("run by crashes_lose_no_acknowledged_writes");
     let begin: Vec<u64> =
         std::env::var(BEGIN).unwrap().split(' ').map(|number| number.parse().unwrap()).collect();
     let store = Store::open(Path::new(&directory), Options::default()).unwrap();
@@ -98,54 +102,54 @@ fn writes_until_it_is_killed() {
     });
 }
 
-/// Dies with the test, whatever becomes of that.
-struct Doomed(Child);
+/// Kills the process when the test ends.
+struct KillOnDrop(Child);
 
-impl Drop for Doomed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What is known from outside.
-struct Known {
-    /// Turns of each writer that are done for certain.
+/// What the test knows about the store from the reports.
+struct Expected {
+    /// The acknowledged turns of each writer.
     done: [u64; WRITERS],
-    /// How far the watcher saw.
+    /// The last revision that the watcher received.
     seen: Revision,
-    /// What it saw of each writer last.
+    /// The last turn of each writer that the watcher received.
     last: [u64; WRITERS],
 }
 
-impl Known {
-    /// One life, up to so many lines and then a moment more.
-    fn live(&mut self, directory: &Path, lines: usize, moment: Duration) -> String {
+impl Expected {
+    /// Runs the process for `lines` lines of output and `delay`, then kills it. Returns its other output.
+    fn run(&mut self, directory: &Path, lines: usize, delay: Duration) -> String {
         let begin: Vec<String> = self.done.iter().chain([&self.seen]).map(u64::to_string).collect();
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "writes_until_it_is_killed", "--nocapture"])
+            .args(["--ignored", "--exact", "writes_until_killed", "--nocapture"])
             .env(DIRECTORY, directory)
             .env(BEGIN, begin.join(" "))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut child = Doomed(child);
-        let mut said = BufReader::new(child.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut child = KillOnDrop(child);
+        let mut reports = BufReader::new(child.0.stderr.take().unwrap()).lines().map_while(Result::ok);
         let mut other = String::new();
-        for line in said.by_ref().take(lines) {
-            self.hear(&line, &mut other);
+        for line in reports.by_ref().take(lines) {
+            self.record(&line, &mut other);
         }
-        std::thread::sleep(moment);
+        std::thread::sleep(delay);
         child.0.kill().unwrap();
-        // What it said before it died counts too.
-        for line in said {
-            self.hear(&line, &mut other);
+        // Reports from before the kill count too.
+        for line in reports {
+            self.record(&line, &mut other);
         }
         other
     }
 
-    fn hear(&mut self, line: &str, other: &mut String) {
+    fn record(&mut self, line: &str, other: &mut String) {
         let words: Vec<&str> = line.split(' ').collect();
         let numbers: Vec<u64> = words.iter().skip(1).filter_map(|word| word.parse().ok()).collect();
         match (words[0], numbers.as_slice()) {
@@ -155,7 +159,7 @@ impl Known {
                 *done = *turn;
             }
             ("saw", [writer, turn, revision]) => {
-                assert_eq!(*revision, self.seen + 1, "each once, and none missed: {line}");
+                assert_eq!(*revision, self.seen + 1, "revision missed or repeated: {line}");
                 let last = &mut self.last[*writer as usize];
                 assert_eq!(*turn, *last + 1, "{line}");
                 (*last, self.seen) = (*turn, *revision);
@@ -164,9 +168,9 @@ impl Known {
         }
     }
 
-    /// What is on disk: at least what was acknowledged or seen, at most one more of each writer.
+    /// Checks the store: it has at least what was acknowledged or received, and at most one more write of each writer.
     fn check(&mut self, store: &Store) {
-        assert!(store.revision() >= self.seen, "what was seen is there");
+        assert!(store.revision() >= self.seen, "a revision that the watcher received is lost");
         for (writer, done) in self.done.iter_mut().enumerate() {
             let at_least = (*done).max(self.last[writer]);
             let found = match store.get(&key(writer)) {
@@ -175,35 +179,35 @@ impl Known {
             };
             assert!(
                 (at_least..=*done + 1).contains(&found),
-                "writer {writer}: {done} acknowledged, {found} there"
+                "writer {writer}: {done} acknowledged, {found} found"
             );
             *done = found;
         }
         let turns: u64 = self.done.iter().sum();
-        assert_eq!(store.revision(), turns + 1, "each write took one revision");
+        assert_eq!(store.revision(), turns + 1, "each write takes one revision");
     }
 }
 
 #[test]
-fn a_hundred_deaths_lose_nothing() {
+fn crashes_lose_no_acknowledged_writes() {
     let directory = tempfile::tempdir().unwrap();
-    let here = Options { sync: false, ..Options::default() }; // Nobody kills this one.
-    let mut known = Known { done: [0; WRITERS], seen: 1, last: [0; WRITERS] };
-    let mut luck = 0x9e37_79b9_7f4a_7c15_u64;
-    for death in 0..DEATHS {
-        luck = luck.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Some die before they are ready, the first of them while it makes the file.
-        let lines = if death % 10 == 0 { 0 } else { (luck >> 33) as usize % 150 };
-        let moment = Duration::from_micros((luck >> 45) % 15_000);
-        let before = (known.done, known.seen);
-        let other = known.live(directory.path(), lines, moment);
-        assert!(!other.contains("panicked"), "it died of something else: {other}");
-        assert!(lines == 0 || (known.done, known.seen) != before, "it did nothing: {other}");
-        known.check(&Store::open(directory.path(), here).unwrap());
+    let options = Options { sync: false, ..Options::default() }; // This process is not killed.
+    let mut expected = Expected { done: [0; WRITERS], seen: 1, last: [0; WRITERS] };
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for crash in 0..CRASHES {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Some are killed before they are ready, the first while it creates the file.
+        let lines = if crash % 10 == 0 { 0 } else { (random >> 33) as usize % 150 };
+        let delay = Duration::from_micros((random >> 45) % 15_000);
+        let before = (expected.done, expected.seen);
+        let other = expected.run(directory.path(), lines, delay);
+        assert!(!other.contains("panicked"), "the process panicked: {other}");
+        assert!(lines == 0 || (expected.done, expected.seen) != before, "the process wrote nothing: {other}");
+        expected.check(&Store::open(directory.path(), options).unwrap());
     }
-    // And the whole of it, as a watcher that was never cut off would have seen it.
-    let store = Store::open(directory.path(), here).unwrap();
-    let oldest = store.figures().oldest;
+    // The full log replays to the current state, as for a watcher that was never interrupted.
+    let store = Store::open(directory.path(), options).unwrap();
+    let oldest = store.stats().oldest;
     let mut objects: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     for entry in store.list("", Some(oldest), None, 0).unwrap().entries {
         objects.insert(entry.key, entry.value.to_vec());
@@ -212,7 +216,7 @@ fn a_hundred_deaths_lose_nothing() {
     runtime.block_on(async {
         let mut watch = store.watch("", oldest).unwrap();
         for revision in oldest + 1..=store.revision() {
-            let Seen::Event(event) = watch.next().await.unwrap() else { panic!("all are ours") };
+            let WatchItem::Event(event) = watch.next().await.unwrap() else { panic!("not an event") };
             assert_eq!(event.revision, revision);
             let previous = objects.remove(&event.key);
             assert_eq!(event.previous.as_deref(), previous.as_deref());
@@ -229,5 +233,5 @@ fn a_hundred_deaths_lose_nothing() {
         .map(|entry| (entry.key, entry.value.to_vec()))
         .collect();
     assert_eq!(objects, now);
-    println!("{DEATHS} deaths, {} writes", store.revision() - 1);
+    println!("{CRASHES} crashes, {} writes", store.revision() - 1);
 }

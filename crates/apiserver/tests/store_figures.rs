@@ -1,7 +1,7 @@
-//! How quick and how small the store is on this machine: `cargo test --release --test store_figures -- --ignored
-//! --nocapture`. It fails if it is wrong, not if it is slow.
+//! Measures the speed and memory of the store on this machine: `cargo test --release --test store_figures -- --ignored
+//! --nocapture`. It fails on wrong results, not on slow ones.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers panic on failure
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn body(seed: usize) -> Body {
     let json =
         format!(r#"{{"metadata":{{"resourceVersion":""}},"seed":{seed},"text":"{}"}}"#, "x".repeat(1150));
     let at = json.find(r#""""#).unwrap() + 1;
-    Body { json: json.into(), at, expires: None }
+    Body { json: json.into(), revision_offset: at, expires: None }
 }
 
 fn resident_kib() -> usize {
@@ -24,7 +24,7 @@ fn resident_kib() -> usize {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Writes all keys of a range once, by so many writers at the same time.
+/// Writes all keys of a range once, with that many concurrent writers.
 async fn writes(store: &Store, writers: usize, keys: Range<usize>) -> String {
     let began = Instant::now();
     let tasks: Vec<_> = (0..writers)
@@ -56,31 +56,32 @@ fn ready(directory: &Path, what: &str) -> Store {
 }
 
 #[test]
-#[ignore = "figures: run it alone, in release"]
+#[ignore = "benchmark: run it alone, in release mode"]
 fn figures() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     println!("RSS before: {} KiB", resident_kib());
-    let store = ready(directory.path(), "nothing there");
+    let store = ready(directory.path(), "new store");
     println!("RSS empty: {} KiB", resident_kib());
     println!("creates, {}", runtime.block_on(writes(&store, 1, 0..1000)));
     println!("creates, {}", runtime.block_on(writes(&store, 64, 1000..OBJECTS)));
-    println!("RSS at {OBJECTS} objects: {} KiB; {:?}", resident_kib(), store.figures());
-    // A copy of the file as it is now is what a death leaves.
+    println!("RSS at {OBJECTS} objects: {} KiB; {:?}", resident_kib(), store.stats());
+    // A copy of the file at this point is what a crash leaves.
     let crashed = tempfile::tempdir().unwrap();
     std::fs::copy(directory.path().join("store.redb"), crashed.path().join("store.redb")).unwrap();
     println!("updates, {}", runtime.block_on(writes(&store, 1, 0..1000)));
     println!("updates, {}", runtime.block_on(writes(&store, 64, 0..OBJECTS)));
-    println!("RSS after updates: {} KiB; {:?}", resident_kib(), store.figures());
+    println!("RSS after updates: {} KiB; {:?}", resident_kib(), store.stats());
     let began = Instant::now();
     let page = store.list("/persistentvolumes/", None, None, 0).unwrap();
     println!("list of {}: {:?}", page.entries.len(), began.elapsed());
     drop((page, store));
     let file = directory.path().join("store.redb");
     println!("file: {} KiB", file.metadata().unwrap().len() >> 10);
-    for (directory, what) in [(&crashed, "after a death"), (&directory, "after a clean end and updates")] {
+    for (directory, what) in [(&crashed, "after a crash"), (&directory, "after a clean shutdown and updates")]
+    {
         let store = ready(directory.path(), what);
-        assert_eq!(store.figures().keys, OBJECTS);
+        assert_eq!(store.stats().keys, OBJECTS);
         println!("RSS: {} KiB", resident_kib());
     }
 }

@@ -1,3 +1,3 @@
-//! The wall clock, as rules see it.
+//! The wall clock, which a simulation can replace.
 
-pub use wharf_model::chance::now;
+pub use wharf_model::random::now;

@@ -1,7 +1,7 @@
-//! The way to the API server: requests on single objects, and the shared watches.
+//! Access to the API server: requests on single objects, and the shared watches.
 //!
-//! Promise: one watch per kind and options, however many ask for it; every answer that is an object enters the
-//! stores it belongs to before the caller sees it.
+//! Guarantees: there is one watch per kind and options, however many callers use it. Every object in a response is
+//! added to the stores it belongs to before the caller receives it.
 
 use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
-use wharf_model::{Api, Key, Kind};
+use wharf_model::{ApiResource, Key, Kind};
 
 use crate::error::{Status, Subject};
 use crate::limit::Limit;
@@ -26,20 +26,20 @@ const JSON: &str = "application/json";
 /// How to reach the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectOptions {
-    /// A kubeconfig file; without it the service account of the pod we run in, or else the usual kubeconfig.
+    /// A kubeconfig file. Without it, the pod's service account is used, or else the default kubeconfig.
     pub kubeconfig: Option<PathBuf>,
-    /// The server's address instead of the one that goes with the credentials.
+    /// The server's address; overrides the one that belongs to the credentials.
     pub server: Option<String>,
-    /// Requests a second; `None` for no limit, which leaves it to the server's priority and fairness.
+    /// Requests per second. `None` sets no limit and relies on the server's priority and fairness.
     pub qps: Option<f32>,
-    /// Requests at once before `qps` holds; without it, twice as many as in a second.
+    /// Requests allowed at once before `qps` applies; default twice `qps`.
     pub burst: Option<u32>,
 }
 
-/// Why no connection could be set up. The server itself is not asked: it may come up later.
+/// Why no client could be set up. The server is not contacted: it may start later.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The kubeconfig file does not work.
+    /// The kubeconfig file cannot be used.
     #[error("kubeconfig {path}: {source}")]
     Kubeconfig {
         /// The file.
@@ -48,41 +48,41 @@ pub enum ConnectError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Neither a kubeconfig nor a service account was found.
-    #[error("no kubeconfig and not in a pod: {0}; name one with --kubeconfig")]
+    #[error("found neither a kubeconfig nor a pod's service account: {0}; set --kubeconfig")]
     NoConfig(Box<dyn std::error::Error + Send + Sync>),
-    /// The server's address is none.
-    #[error("{address:?} is not the address of an API server: {source}")]
+    /// The server's address is invalid.
+    #[error("{address:?} is not a valid API server address: {source}")]
     Server {
-        /// What was given.
+        /// The address.
         address: String,
         /// What is wrong with it.
         source: http::uri::InvalidUri,
     },
     /// TLS or credentials cannot be used.
-    #[error("cannot make a client of the configuration: {0}")]
+    #[error("failed to create a client from the configuration: {0}")]
     Client(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// What must hold for a deletion.
+/// Preconditions of a deletion.
 #[derive(Debug, Clone, Default)]
 pub struct Preconditions {
-    /// This very object, not another of its name.
+    /// The object has this UID: it is not another one of the same name.
     pub uid: Option<String>,
-    /// Unchanged since this version.
+    /// The object has this resource version.
     pub resource_version: Option<String>,
 }
 
-/// All objects of a list that could be decoded, and the keys of those that could not: absence from `items` alone
-/// proves nothing.
+/// The objects of a list that could be decoded, and the keys of those that could not: an object that is missing from
+/// `items` may still exist.
 #[derive(Debug)]
-pub struct Listed<K> {
-    /// What was decoded.
+pub struct ObjectList<K> {
+    /// The decoded objects.
     pub items: Vec<K>,
-    /// What is there but was not; `None` where not even the name could be read.
-    pub unreadable: Vec<Option<Key>>,
+    /// The keys of existing objects that could not be decoded; `None` if not even the name could be read.
+    pub undecodable: Vec<Option<Key>>,
 }
 
-/// The cluster; cheap to clone. Its watches end with the last clone.
+/// A client of one cluster; cheap to clone. Its watches stop when the last clone is dropped.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<Inner>,
@@ -90,20 +90,20 @@ pub struct Cluster {
 
 struct Inner {
     transport: Transport,
-    /// Ordered, so that an answer enters them in one order always.
+    /// Ordered, so that a response is always added to them in the same order.
     stores: Mutex<BTreeMap<(TypeId, WatchOptions), Entry>>,
     stop: CancellationToken,
     _stop_with_me: DropGuard,
 }
 
 struct Entry {
-    api: Api,
+    api: ApiResource,
     store: Box<dyn Any + Send + Sync>,
     absorb: Arc<dyn Absorb>,
 }
 
 impl Cluster {
-    /// Sets up a connection. No request is sent yet.
+    /// Sets up a client. No request is sent yet.
     pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
         let mut config = match &options.kubeconfig {
             Some(path) => from_file(path)
@@ -121,7 +121,7 @@ impl Cluster {
                 .parse()
                 .map_err(|source| ConnectError::Server { address: address.clone(), source })?;
         }
-        // kube would repeat requests behind our back; a repeated create is not ours to risk.
+        // kube must not retry requests on its own: a retried create could have an effect twice.
         config.default_retry = false;
         let agent = concat!("wharf/", env!("CARGO_PKG_VERSION"));
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
@@ -130,7 +130,7 @@ impl Cluster {
         Ok(Self::new(client, limit))
     }
 
-    /// Over a client that is there already; it may be a service inside this process.
+    /// Uses an existing client, which may call a service inside this process.
     pub fn with_client(client: kube::Client) -> Self {
         Self::new(client, None)
     }
@@ -146,7 +146,7 @@ impl Cluster {
         Self { inner: Arc::new(inner) }
     }
 
-    /// What is counted here.
+    /// The client's metrics.
     pub fn metrics(&self) -> &Metrics {
         self.inner.transport.metrics()
     }
@@ -160,7 +160,7 @@ impl Cluster {
         &self.inner.transport
     }
 
-    /// The shared view of a kind. The first call starts its watch; must be called within a tokio runtime.
+    /// The shared store of a kind. The first call starts its watch and must be made within a tokio runtime.
     pub fn store<K: Kind>(&self, options: WatchOptions) -> Store<K> {
         let mut stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let id = (TypeId::of::<K>(), options);
@@ -176,24 +176,24 @@ impl Cluster {
         store
     }
 
-    /// Reads one object from the server. `None` only if the server said that this object is not there.
+    /// Reads one object from the server. `None` only if the server reported that this object does not exist.
     pub async fn get<K: Kind>(&self, key: &Key) -> Result<Option<K>, ApiError> {
         let Some(bytes) = self.fetch(&K::API, key).await? else { return Ok(None) };
         let subject = Call::object("GET", &K::API, key).subject;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| unreadable(subject, &error))
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| undecodable(subject, &error))
     }
 
-    /// The same, as it is: to edit and send back, or for what has no view.
-    pub async fn get_raw(&self, api: &Api, key: &Key) -> Result<Option<Value>, ApiError> {
+    /// Reads one object as raw JSON: to edit and send back, or for kinds without a view.
+    pub async fn get_raw(&self, api: &ApiResource, key: &Key) -> Result<Option<Value>, ApiError> {
         let Some(bytes) = self.fetch(api, key).await? else { return Ok(None) };
         let subject = Call::object("GET", api, key).subject;
-        serde_json::from_slice(&bytes).map(Some).map_err(|error| unreadable(subject, &error))
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| undecodable(subject, &error))
     }
 
-    async fn fetch(&self, api: &Api, key: &Key) -> Result<Option<Vec<u8>>, ApiError> {
+    async fn fetch(&self, api: &ApiResource, key: &Key) -> Result<Option<Vec<u8>>, ApiError> {
         match self.inner.transport.send(Call::object("GET", api, key)).await {
             Ok(bytes) => {
-                self.enter(api, &bytes);
+                self.absorb(api, &bytes);
                 Ok(Some(bytes))
             }
             Err(ApiError::NotFound(_)) => Ok(None),
@@ -201,16 +201,16 @@ impl Cluster {
         }
     }
 
-    /// Lists from the server, in pages. For what is asked once; use a store for what is asked often.
-    pub async fn list<K: Kind>(&self, options: &WatchOptions) -> Result<Listed<K>, ApiError> {
-        let mut listed = Listed { items: Vec::new(), unreadable: Vec::new() };
+    /// Lists from the server, in pages. For one-off queries; use a store for repeated ones.
+    pub async fn list<K: Kind>(&self, options: &WatchOptions) -> Result<ObjectList<K>, ApiError> {
+        let mut listed = ObjectList { items: Vec::new(), undecodable: Vec::new() };
         let mut next = None;
         loop {
             let call = watch::page_call::<K>(options, next, false);
             let subject = call.subject;
             let bytes = self.inner.transport.send(call).await?;
             let page = decode::page::<K>(&bytes).map_err(|error| ApiError::Other {
-                refusal: subject.refusal(format!("no list: {error}")),
+                refusal: subject.refusal(format!("failed to decode list: {error}")),
                 status: 200,
             })?;
             for item in page.items {
@@ -218,7 +218,7 @@ impl Cluster {
                     Ok(object) => listed.items.push(object),
                     Err(bad) => {
                         self.metrics().undecodable(K::API.plural);
-                        listed.unreadable.push(bad.key);
+                        listed.undecodable.push(bad.key);
                     }
                 }
             }
@@ -229,18 +229,23 @@ impl Cluster {
         }
     }
 
-    /// Creates an object and gives it back as the server made it.
-    pub async fn create(&self, api: &Api, namespace: Option<&str>, body: &Value) -> Result<Value, ApiError> {
-        let made = body.pointer("/metadata/name").and_then(Value::as_str);
-        let call = Call::collection("POST", api, namespace).making(made);
+    /// Creates an object and returns it as stored by the server.
+    pub async fn create(
+        &self,
+        api: &ApiResource,
+        namespace: Option<&str>,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let name = body.pointer("/metadata/name").and_then(Value::as_str);
+        let call = Call::collection("POST", api, namespace).creating(name);
         self.write(call.body(JSON, body.to_string().into_bytes())).await
     }
 
-    /// Hands something to an object's subresource that only takes: the binding of a pod, the wish for a token. The
-    /// answer is no object of the kind, so no store takes it.
-    pub async fn hand(
+    /// Creates a subresource of an object, such as a pod's binding or a service account's token. The response is not
+    /// an object of the kind, so it is added to no store.
+    pub async fn create_subresource(
         &self,
-        api: &Api,
+        api: &ApiResource,
         key: &Key,
         subresource: &str,
         body: &Value,
@@ -248,13 +253,14 @@ impl Cluster {
         let call = Call::object("POST", api, key).subresource(Some(subresource));
         let subject = call.subject;
         let bytes = self.inner.transport.send(call.body(JSON, body.to_string().into_bytes())).await?;
-        serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))
+        serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))
     }
 
-    /// Replaces an object, or one of its subresources. Carries the version it was read at, in its metadata.
+    /// Replaces an object, or one of its subresources. The body's metadata carries the resource version it was read
+    /// at.
     pub async fn update(
         &self,
-        api: &Api,
+        api: &ApiResource,
         key: &Key,
         subresource: Option<&str>,
         body: &Value,
@@ -263,10 +269,10 @@ impl Cluster {
         self.write(call.body(JSON, body.to_string().into_bytes())).await
     }
 
-    /// Changes part of an object, or of one of its subresources.
+    /// Patches an object, or one of its subresources.
     pub async fn patch(
         &self,
-        api: &Api,
+        api: &ApiResource,
         key: &Key,
         subresource: Option<&str>,
         patch: Patch,
@@ -275,15 +281,20 @@ impl Cluster {
         self.write(call.body(patch.content_type(), patch.body().to_string().into_bytes())).await
     }
 
-    /// Asks for an object's deletion. Success means that it is gone or waits for its finalizers.
-    pub async fn delete(&self, api: &Api, key: &Key, preconditions: Preconditions) -> Result<(), ApiError> {
+    /// Deletes an object. Success means that it is gone, or waits for its finalizers or grace period.
+    pub async fn delete(
+        &self,
+        api: &ApiResource,
+        key: &Key,
+        preconditions: Preconditions,
+    ) -> Result<(), ApiError> {
         self.delete_within(api, key, preconditions, None).await
     }
 
-    /// The same without a grace period: for the node that no longer runs the pod.
-    pub async fn delete_now(
+    /// Deletes an object with a grace period of 0: for the node that no longer runs the pod.
+    pub async fn delete_without_grace(
         &self,
-        api: &Api,
+        api: &ApiResource,
         key: &Key,
         preconditions: Preconditions,
     ) -> Result<(), ApiError> {
@@ -292,29 +303,29 @@ impl Cluster {
 
     async fn delete_within(
         &self,
-        api: &Api,
+        api: &ApiResource,
         key: &Key,
         preconditions: Preconditions,
         grace_seconds: Option<u32>,
     ) -> Result<(), ApiError> {
         let Preconditions { uid, resource_version } = preconditions;
-        let mut wanted = serde_json::Map::new();
+        let mut required = serde_json::Map::new();
         for (name, value) in [("uid", &uid), ("resourceVersion", &resource_version)] {
             if let Some(value) = value {
-                wanted.insert(name.to_owned(), json!(value));
+                required.insert(name.to_owned(), json!(value));
             }
         }
-        let mut body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        let mut body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": required});
         if let Some(seconds) = grace_seconds {
             body["gracePeriodSeconds"] = seconds.into();
         }
         let call = Call::object("DELETE", api, key).body(JSON, body.to_string().into_bytes());
         let bytes = self.inner.transport.send(call).await?;
-        match after_delete(&bytes) {
-            Deleted::Lingers => self.enter(api, &bytes),
-            Deleted::Gone { uid: told } => {
-                if let Some(uid) = told.or(uid) {
-                    self.for_stores(api, |store| store.bury(key, &uid));
+        match parse_delete_response(&bytes) {
+            Deleted::Terminating => self.absorb(api, &bytes),
+            Deleted::Gone { uid: deleted } => {
+                if let Some(uid) = deleted.or(uid) {
+                    self.for_stores(api, |store| store.mark_deleted(key, &uid));
                 }
             }
         }
@@ -325,19 +336,19 @@ impl Cluster {
         let Subject { api, .. } = call.subject;
         let subject = call.subject;
         let bytes = self.inner.transport.send(call).await?;
-        let value: Value = serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))?;
-        match ended_by_write(&value) {
-            Some((key, uid)) => self.for_stores(api, |store| store.bury(&key, &uid)),
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| undecodable(subject, &error))?;
+        match deleted_by_write(&value) {
+            Some((key, uid)) => self.for_stores(api, |store| store.mark_deleted(&key, &uid)),
             None => self.for_stores(api, |store| store.absorb(&bytes, &value)),
         }
         Ok(value)
     }
 
-    /// Lets an answer enter the stores of its kind.
-    fn enter(&self, api: &Api, bytes: &[u8]) {
+    /// Adds an object from a response to the stores of its kind.
+    fn absorb(&self, api: &ApiResource, bytes: &[u8]) {
         let mut parsed: Option<Value> = None;
         self.for_stores(api, |store| {
-            // The whole of it is for selectors only, and costs more than all the rest.
+            // Only selectors need the parsed object, and parsing is the most expensive part.
             let value = match store.selects() {
                 true => &*parsed.get_or_insert_with(|| serde_json::from_slice(bytes).unwrap_or(Value::Null)),
                 false => &Value::Null,
@@ -346,7 +357,7 @@ impl Cluster {
         });
     }
 
-    fn for_stores(&self, api: &Api, mut each: impl FnMut(&dyn Absorb)) {
+    fn for_stores(&self, api: &ApiResource, mut each: impl FnMut(&dyn Absorb)) {
         let stores: Vec<Arc<dyn Absorb>> = {
             let stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let same = |entry: &&Entry| entry.api.group == api.group && entry.api.plural == api.plural;
@@ -363,38 +374,38 @@ async fn from_file(path: &PathBuf) -> Result<kube::Config, Box<dyn std::error::E
     Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
 }
 
-/// The answer was a success but is not what we can use. It is not quoted: it may be a Secret.
-fn unreadable(subject: Subject<'_>, error: &serde_json::Error) -> ApiError {
-    let message = format!("cannot decode the answer at line {} column {}", error.line(), error.column());
+/// A successful response that cannot be decoded. It is not quoted: it may be a Secret.
+fn undecodable(subject: Subject<'_>, error: &serde_json::Error) -> ApiError {
+    let message = format!("failed to decode the response at line {} column {}", error.line(), error.column());
     ApiError::Other { refusal: subject.refusal(message), status: 200 }
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Deleted {
-    /// It is still there, with a deletion timestamp.
-    Lingers,
-    /// It is gone.
+    /// It still exists, with a deletion timestamp.
+    Terminating,
+    /// It no longer exists.
     Gone { uid: Option<String> },
 }
 
-/// Reads the answer to a DELETE. The server answers either with a Status, when the object is gone, or with the
-/// object: as it now waits for finalizers or its grace period, or as it was last.
-fn after_delete(bytes: &[u8]) -> Deleted {
+/// Parses the response to a DELETE. The server responds either with a Status, if the object is gone, or with the
+/// object: in its present state if it waits for finalizers or its grace period, or in its last state.
+fn parse_delete_response(bytes: &[u8]) -> Deleted {
     let value: Value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
     if value.get("kind").and_then(Value::as_str) == Some("Status") {
         let status: Status = serde_json::from_value(value).unwrap_or_default();
         return Deleted::Gone { uid: Some(status.details.uid).filter(|uid| !uid.is_empty()) };
     }
-    if is_deleting(&value) && is_held(&value) {
-        Deleted::Lingers
+    if is_deleting(&value) && has_blockers(&value) {
+        Deleted::Terminating
     } else {
         Deleted::Gone { uid: text(&value, "/metadata/uid").map(str::to_owned) }
     }
 }
 
-/// A write that takes the last finalizer off an object in deletion ends it: the answer shows its last state.
-fn ended_by_write(value: &Value) -> Option<(Key, String)> {
-    if !is_deleting(value) || is_held(value) {
+/// A write that removes the last finalizer of an object in deletion deletes it: the response shows its last state.
+fn deleted_by_write(value: &Value) -> Option<(Key, String)> {
+    if !is_deleting(value) || has_blockers(value) {
         return None;
     }
     let namespace = text(value, "/metadata/namespace").map(str::to_owned);
@@ -406,8 +417,8 @@ fn is_deleting(value: &Value) -> bool {
     text(value, "/metadata/deletionTimestamp").is_some()
 }
 
-/// Whether finalizers or a grace period keep an object in deletion.
-fn is_held(value: &Value) -> bool {
+/// Whether finalizers or a grace period delay an object's deletion.
+fn has_blockers(value: &Value) -> bool {
     let finalizers = value.pointer("/metadata/finalizers").and_then(Value::as_array);
     let grace = value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
     finalizers.is_some_and(|finalizers| !finalizers.is_empty()) || grace.is_some_and(|grace| grace > 0)

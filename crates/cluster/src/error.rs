@@ -1,22 +1,22 @@
-//! What the API server refuses, sorted by what a controller can do about it.
+//! Errors of API requests, classified by what a controller can do about them.
 //!
-//! Promise: an error names the method, the object and the server's own words, and never quotes the body of a
-//! request. For Secrets the server's words are left out too, since a validation message may quote a value.
+//! Guarantees: an error contains the method, the object and the server's message, and never the body of a request.
+//! For Secrets the server's message is left out too, since a validation message may quote a value.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
-use wharf_model::Api;
+use wharf_model::ApiResource;
 
-/// What was asked, of which object, and what the server said.
+/// A failed request: its method, its object and the error message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The HTTP method, or `WATCH`.
     pub method: &'static str,
     /// The kind and the object's key, or the kind alone.
     pub object: String,
-    /// The server's words, or what went wrong on the way to it.
+    /// The server's message, or the connection error.
     pub message: String,
 }
 
@@ -26,16 +26,16 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A request that did not succeed.
+/// An error of an API request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
-    /// The object is not there; the server said so about this very object.
+    /// The object does not exist; the server reported this for this very object.
     #[error("{0}")]
     NotFound(Refusal),
-    /// The kind is not served here: a missing CRD or API version. Says nothing about the object.
+    /// The server does not serve the kind: a missing CRD or API version. Proves nothing about the object.
     #[error("{0}")]
     NotServed(Refusal),
-    /// The object changed meanwhile, or a precondition does not hold: read again and decide again.
+    /// The object has changed, or a precondition is not met: read it and decide again.
     #[error("{0}")]
     Conflict(Refusal),
     /// An object of this name exists.
@@ -44,30 +44,30 @@ pub enum ApiError {
     /// RBAC, quota or admission forbids it.
     #[error("{0}")]
     Forbidden(Refusal),
-    /// The namespace is being deleted: nothing new comes into it.
+    /// The namespace is being deleted, so nothing can be created in it.
     #[error("{0}")]
     Terminating(Refusal),
-    /// The server will never accept this request as it is.
+    /// The request is invalid; an unchanged retry fails again.
     #[error("{0}")]
     Invalid(Refusal),
-    /// The server is busy and names the time after which to ask again.
+    /// The server is overloaded and names a delay before the next attempt.
     #[error("{refusal}")]
     TooManyRequests {
-        /// What was asked.
+        /// The failed request.
         refusal: Refusal,
-        /// When to ask again.
+        /// How long to wait before a retry.
         retry_after: Duration,
     },
-    /// The version asked for is no longer kept.
+    /// The requested resource version is no longer available.
     #[error("{0}")]
     Gone(Refusal),
-    /// No answer, or the server cannot answer now. A write may or may not have happened.
+    /// No response, or the server is unavailable. A write may or may not have happened.
     #[error("{0}")]
     Unavailable(Refusal),
     /// Anything else, with the HTTP status (0 if there was none).
     #[error("{refusal} (HTTP {status})")]
     Other {
-        /// What was asked.
+        /// The failed request.
         refusal: Refusal,
         /// The HTTP status.
         status: u16,
@@ -75,7 +75,7 @@ pub enum ApiError {
 }
 
 impl ApiError {
-    /// What was asked and what the server said.
+    /// The failed request.
     pub fn refusal(&self) -> &Refusal {
         match self {
             Self::NotFound(refusal)
@@ -92,7 +92,7 @@ impl ApiError {
         }
     }
 
-    /// A stable word for metrics and events.
+    /// A stable name for metrics and events.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NotFound(_) => "NotFound",
@@ -135,21 +135,21 @@ pub(crate) struct Cause {
     pub(crate) reason: String,
 }
 
-/// What a request is about, for errors.
+/// The method and object of a request, for errors.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(crate) method: &'static str,
-    pub(crate) api: &'a Api,
+    pub(crate) api: &'a ApiResource,
     pub(crate) namespace: Option<&'a str>,
     pub(crate) name: Option<&'a str>,
-    /// The object that is to be made in a collection; it is in no path.
-    pub(crate) making: Option<&'a str>,
+    /// The object to be created in a collection; it is not part of the path.
+    pub(crate) creating: Option<&'a str>,
 }
 
 impl Subject<'_> {
     pub(crate) fn refusal(&self, message: impl Into<String>) -> Refusal {
         let mut object = self.api.kind.to_owned();
-        for part in [self.namespace, self.name, self.making].into_iter().flatten() {
+        for part in [self.namespace, self.name, self.creating].into_iter().flatten() {
             object.push(if object == self.api.kind { ' ' } else { '/' });
             object.push_str(part);
         }
@@ -157,7 +157,7 @@ impl Subject<'_> {
     }
 }
 
-/// Sorts an answer that is not a success.
+/// Classifies a response that is not a success.
 pub(crate) fn classify(
     subject: Subject<'_>,
     http: u16,
@@ -173,10 +173,10 @@ pub(crate) fn classify(
     };
     let refusal = subject.refusal(message);
     match http {
-        // A path that is not served is answered without naming the object; a proxy's 404 likewise. Neither
-        // proves that the object is absent.
+        // The 404 for a path that is not served does not name the object, and neither does a proxy's. Neither proves
+        // that the object does not exist.
         404 if subject.name.is_some_and(|name| name == status.details.name) => ApiError::NotFound(refusal),
-        // A create names the namespace that is missing, or nothing.
+        // The 404 for a create names the missing namespace, or nothing.
         404 if subject.name.is_none() && status.reason == "NotFound" && !status.details.name.is_empty() => {
             ApiError::NotFound(refusal)
         }
@@ -189,8 +189,8 @@ pub(crate) fn classify(
         403 => ApiError::Forbidden(refusal),
         400 | 413 | 422 => ApiError::Invalid(refusal),
         429 => {
-            let asked = Duration::from_secs(status.details.retry_after_seconds.clamp(1, 60));
-            ApiError::TooManyRequests { refusal, retry_after: retry_after.unwrap_or(asked) }
+            let requested = Duration::from_secs(status.details.retry_after_seconds.clamp(1, 60));
+            ApiError::TooManyRequests { refusal, retry_after: retry_after.unwrap_or(requested) }
         }
         410 => ApiError::Gone(refusal),
         500 | 502 | 503 | 504 => ApiError::Unavailable(refusal),
@@ -203,17 +203,18 @@ mod tests {
     use super::*;
     use wharf_model::Scope;
 
-    const PODS: Api = Api { group: "", version: "v1", kind: "Pod", plural: "pods", scope: Scope::Namespaced };
-    const SECRETS: Api =
-        Api { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
+    const PODS: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Pod", plural: "pods", scope: Scope::Namespaced };
+    const SECRETS: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
 
-    fn of(api: &Api, name: Option<&str>, http: u16, body: &str) -> ApiError {
-        let subject = Subject { method: "PUT", api, namespace: Some("ns"), name, making: None };
+    fn of(api: &ApiResource, name: Option<&str>, http: u16, body: &str) -> ApiError {
+        let subject = Subject { method: "PUT", api, namespace: Some("ns"), name, creating: None };
         classify(subject, http, None, body.as_bytes())
     }
 
     #[test]
-    fn sorts_by_what_can_be_done() {
+    fn responses_are_classified() {
         let table = [
             (404, r#"{"reason":"NotFound","details":{"name":"a"}}"#, "NotFound"),
             (404, r#"{"reason":"NotFound","details":{"name":"other"}}"#, "NotServed"),
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_and_bounded() {
+    fn retry_after_is_parsed_and_bounded() {
         for (body, seconds) in [
             ("", 1),
             (r#"{"details":{"retryAfterSeconds":7}}"#, 7),
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_object_and_keeps_secrets() {
+    fn errors_name_the_object_and_redact_secrets() {
         let body = r#"{"reason":"Invalid","message":"data: hunter2 is wrong"}"#;
         assert_eq!(of(&PODS, Some("a"), 422, body).to_string(), "PUT Pod ns/a: data: hunter2 is wrong");
         assert_eq!(of(&SECRETS, Some("a"), 422, body).to_string(), "PUT Secret ns/a: HTTP 422 Invalid");

@@ -1,63 +1,64 @@
-//! Events for users, off the critical path: recording one never waits and never fails.
+//! Records Kubernetes events, off the critical path: recording one never blocks and never fails.
 //!
-//! Promise: what is recorded is handed to a bounded channel and written by one task, repetitions as a count on the
-//! first. What does not fit is dropped and counted. Written to the core `v1` API, because that is what upstream's
-//! RBAC rules allow; `events.k8s.io` shows the same objects.
+//! Guarantees: recorded events go through a bounded channel to one task that writes them; repetitions become a count
+//! on the first event. Events that do not fit into the channel are dropped and counted. They are written to the core
+//! `v1` API, because upstream's RBAC rules allow only that; `events.k8s.io` shows the same objects.
 
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use wharf_model::{Api, Key, Kind, Scope, Time};
+use wharf_model::{ApiResource, Key, Kind, Scope, Time};
 
 use crate::{ApiError, Cluster, Patch, now};
 use aggregate::{Aggregate, Write};
 
 mod aggregate;
 
-const API: Api = Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
-/// So many events wait for the task.
-const CHANNEL: usize = 1024;
-/// Events of this long are looked at together.
-const BATCH: Duration = Duration::from_millis(200);
-/// At most so many requests per batch, so that a storm of events does not crowd out the work itself.
-const PER_BATCH: usize = 20;
-/// A note may not be longer in the API.
-const NOTE: usize = 1024;
+const API: ApiResource =
+    ApiResource { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
+/// Events that may wait for the writer task.
+const CHANNEL_CAPACITY: usize = 1024;
+/// How long events are collected before they are written.
+const BATCH_INTERVAL: Duration = Duration::from_millis(200);
+/// The maximum number of requests per batch, so that an event storm does not starve the actual work.
+const REQUESTS_PER_BATCH: usize = 20;
+/// The API's limit for the length of a note.
+const MAX_NOTE: usize = 1024;
 
-/// Normal or a warning.
+/// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// As it should be.
+    /// For information.
     Normal,
-    /// Somebody should look.
+    /// Something failed and may need attention.
     Warning,
 }
 
 /// The object an event is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Regarding {
+pub struct ObjectReference {
     /// Its API version, `v1` or `group/version`.
     pub api_version: String,
     /// Its kind.
     pub kind: String,
     /// Its key.
     pub key: Key,
-    /// Its identity.
+    /// Its UID.
     pub uid: String,
 }
 
-/// An event. Two that are equal are one, repeated.
+/// An event. Equal events are repetitions of one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// What it is about.
-    pub regarding: Regarding,
-    /// Normal or a warning.
-    pub kind: EventType,
-    /// One word for machines.
+    /// The object it is about.
+    pub regarding: ObjectReference,
+    /// Normal or Warning.
+    pub event_type: EventType,
+    /// A CamelCase word for machines.
     pub reason: String,
-    /// A sentence for people; never with secrets in it.
+    /// A human-readable message; must not contain secrets.
     pub note: String,
 }
 
@@ -66,18 +67,18 @@ enum Message {
     Flush(oneshot::Sender<()>),
 }
 
-/// Where events are handed in; cheap to clone.
+/// Records events; cheap to clone.
 #[derive(Clone)]
-pub struct Events {
+pub struct EventRecorder {
     sender: mpsc::Sender<Message>,
     metrics: crate::Metrics,
 }
 
-impl Events {
-    /// Starts the task that writes. `component` is the reporter's name as users see it, `instance` tells its
-    /// replicas apart. The task ends, with what it has written, when the last clone is dropped.
+impl EventRecorder {
+    /// Starts the writer task. `component` is the reporter's name shown to users, `instance` identifies the replica.
+    /// The task stops when the last clone is dropped; events not written by then are lost.
     pub fn start(cluster: &Cluster, component: impl Into<String>, instance: impl Into<String>) -> Self {
-        let (sender, receiver) = mpsc::channel(CHANNEL);
+        let (sender, receiver) = mpsc::channel(CHANNEL_CAPACITY);
         let writer = Writer {
             cluster: cluster.clone(),
             component: component.into(),
@@ -90,15 +91,15 @@ impl Events {
         Self { sender, metrics: cluster.metrics().clone() }
     }
 
-    /// Tells users something about an object.
-    pub fn tell<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        let regarding = Regarding {
+    /// Records an event about an object.
+    pub fn record_for<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
+        let regarding = ObjectReference {
             api_version: K::API.api_version(),
             kind: K::API.kind.to_owned(),
             key: object.key(),
             uid: object.meta().uid.clone(),
         };
-        self.record(Event { regarding, kind, reason: reason.to_owned(), note: note.into() });
+        self.record(Event { regarding, event_type: kind, reason: reason.to_owned(), note: note.into() });
     }
 
     /// Records an event.
@@ -109,7 +110,7 @@ impl Events {
         }
     }
 
-    /// Waits until what was recorded before has been tried, at most this long; for the end of the process.
+    /// Waits, at most this long, until an attempt was made to write everything recorded before; for shutdown.
     pub async fn flush(&self, within: Duration) {
         let flushed = async {
             let (sender, receiver) = oneshot::channel();
@@ -118,14 +119,14 @@ impl Events {
             }
         };
         if timeout(within, flushed).await.is_err() {
-            tracing::warn!("some events were not written before the end");
+            tracing::warn!("failed to flush all events before the timeout");
         }
     }
 }
 
 fn truncate(note: &mut String) {
-    if note.len() > NOTE {
-        let mut end = NOTE - 3;
+    if note.len() > MAX_NOTE {
+        let mut end = MAX_NOTE - 3;
         while !note.is_char_boundary(end) {
             end -= 1;
         }
@@ -145,10 +146,10 @@ struct Writer {
 
 impl Writer {
     async fn run(mut self, mut receiver: mpsc::Receiver<Message>) {
-        let mut batches = interval(BATCH);
+        let mut batches = interval(BATCH_INTERVAL);
         batches.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Sleeps without a timer while there is nothing to do.
+            // No timer runs while there is nothing to do.
             let Some(first) = receiver.recv().await else { return };
             let mut flushes = self.accept(first);
             loop {
@@ -156,7 +157,7 @@ impl Writer {
                 while let Ok(message) = receiver.try_recv() {
                     flushes.extend(self.accept(message));
                 }
-                let limit = if flushes.is_empty() { PER_BATCH } else { usize::MAX };
+                let limit = if flushes.is_empty() { REQUESTS_PER_BATCH } else { usize::MAX };
                 self.write(limit).await;
                 for flush in flushes.drain(..) {
                     let _ = flush.send(());
@@ -171,7 +172,7 @@ impl Writer {
     fn accept(&mut self, message: Message) -> Vec<oneshot::Sender<()>> {
         match message {
             Message::Event(event) => {
-                self.aggregate.take(event, Instant::now(), now());
+                self.aggregate.add(event, Instant::now(), now());
                 Vec::new()
             }
             Message::Flush(sender) => vec![sender],
@@ -180,7 +181,7 @@ impl Writer {
 
     async fn write(&mut self, limit: usize) {
         self.backlog.extend(self.aggregate.due(Instant::now()));
-        if let Some(excess) = self.backlog.len().checked_sub(CHANNEL).filter(|excess| *excess > 0) {
+        if let Some(excess) = self.backlog.len().checked_sub(CHANNEL_CAPACITY).filter(|excess| *excess > 0) {
             self.backlog.drain(..excess);
             self.cluster.metrics().event("dropped", excess as u64);
         }
@@ -198,7 +199,7 @@ impl Writer {
                 let patch = Patch::Merge(json!({"count": count, "lastTimestamp": last.to_string()}));
                 match self.cluster.patch(&API, &key, None, patch).await {
                     Ok(_) => Ok(()),
-                    // Events are thrown away after an hour.
+                    // The API server deletes events after an hour.
                     Err(ApiError::NotFound(_)) => self.create(event, first, last, count).await,
                     Err(error) => Err(error),
                 }
@@ -206,24 +207,24 @@ impl Writer {
         };
         match outcome {
             Ok(()) => self.cluster.metrics().event("written", 1),
-            // It goes with all that is in it, and says nothing of our rights.
+            // The namespace is being deleted with everything in it: this is not a missing permission.
             Err(error @ ApiError::Terminating(_)) => {
                 self.cluster.metrics().event("failed", 1);
-                tracing::debug!(%error, "event not written");
+                tracing::debug!(%error, "failed to write event");
             }
             Err(error) => {
                 self.cluster.metrics().event("failed", 1);
                 let forbidden = matches!(error, ApiError::Forbidden(_));
                 if !forbidden || !std::mem::replace(&mut self.forbidden, true) {
-                    tracing::warn!(%error, "event not written");
+                    tracing::warn!(%error, "failed to write event");
                 }
             }
         }
     }
 
     async fn create(&mut self, event: Event, first: Time, last: Time, count: u64) -> Result<(), ApiError> {
-        // The name must be unique; upstream's is the object's name and a time, cut to what a name may be.
-        let Event { regarding, kind, reason, note } = &event;
+        // The name must be unique. Upstream uses the object's name and a timestamp, truncated to a valid name.
+        let Event { regarding, event_type: kind, reason, note } = &event;
         let name = event_name(&regarding.key.name, now(), crate::jitter());
         let namespace = namespace(&event);
         let body = json!({
@@ -249,14 +250,14 @@ impl Writer {
         });
         let created = self.cluster.create(&API, Some(&namespace), &body).await;
         match &created {
-            Ok(_) => self.aggregate.named(&event, name),
-            Err(_) => self.aggregate.lost(&event),
+            Ok(_) => self.aggregate.set_name(&event, name),
+            Err(_) => self.aggregate.clear_name(&event),
         }
         created.map(|_| ())
     }
 }
 
-/// The object's name and a time. What is cut off a long name must not leave a part that ends in a dash.
+/// The object's name and a timestamp. A truncated name must not end in a dash or dot.
 fn event_name(object: &str, now: Time, jitter: f64) -> String {
     let mut name = object.to_owned();
     name.truncate(200);
@@ -264,7 +265,7 @@ fn event_name(object: &str, now: Time, jitter: f64) -> String {
     format!("{name}.{:x}{:04x}", now.0, (jitter * 65_536.0) as u32)
 }
 
-/// Events about objects of the whole cluster live in `default`.
+/// Events about cluster-scoped objects are in `default`.
 fn namespace(event: &Event) -> String {
     event.regarding.key.namespace.clone().unwrap_or_else(|| "default".to_owned())
 }

@@ -1,9 +1,9 @@
-//! Leases: whether this process may act.
+//! Leader election with leases: whether this process may act.
 //!
-//! Promise: [`Leadership::holds`] is false from the renew deadline on, counted from before the last successful
-//! renewal was sent, and others take over only after the longer lease duration; so two holders never begin steps
-//! at the same time, as long as a step begun ends within the difference. Losing the lease does not end the
-//! process: it tries to get it back. [`Leadership::release`] gives it up at once.
+//! Guarantees: `Leadership::is_leader` is false from the renew deadline on, counted from before the last successful
+//! renewal was sent. Others take over only after the longer lease duration, so two holders never start steps at the
+//! same time, as long as a started step ends within the difference. A process that loses the lease does not exit; it
+//! tries to acquire it again. [`Leadership::release`] gives it up immediately.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,32 +15,32 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use wharf_model::{Api, Key, Kind, Meta};
+use wharf_model::{ApiResource, Key, Kind, Meta};
 
 use crate::transport::{Call, Transport};
 use crate::{ApiError, Cluster, Store, WatchOptions};
-use decide::{Seen, Step, decide};
+use decide::{ObservedLease, Step, decide};
 
 mod decide;
 
-const API: Api = wharf_model::Lease::API;
+const API: ApiResource = wharf_model::Lease::API;
 
-/// Which lease, and how it is held.
+/// The lease to compete for, and its timing.
 #[derive(Debug, Clone)]
 pub struct LeaseOptions {
     /// The lease's namespace.
     pub namespace: String,
-    /// Its name: that of the upstream sidecar whose work this is, so that the two never act side by side.
+    /// Its name: that of the upstream sidecar with the same role, so that the two are never active together.
     pub name: String,
-    /// Who we are; a process restarted under the same identity goes on at once.
+    /// This process. A process that restarts under the same identity resumes immediately.
     pub identity: String,
-    /// Labels for the lease if we make it.
+    /// Labels for the lease if this process creates it.
     pub labels: BTreeMap<String, String>,
-    /// How long others wait for a holder they do not hear of.
+    /// How long others wait for a holder that does not renew.
     pub lease_duration: Duration,
-    /// After so long without a renewal no new step begins. Shorter than `lease_duration`.
+    /// How long after the last renewal new steps may start. Shorter than `lease_duration`.
     pub renew_deadline: Duration,
-    /// Between two attempts.
+    /// The interval between attempts.
     pub retry_period: Duration,
 }
 
@@ -59,7 +59,7 @@ impl LeaseOptions {
     }
 }
 
-/// A lease as we read it: no more of it than decides, so that nothing else in it can keep us from deciding.
+/// The fields of a lease that matter for the decision. Others are not decoded, so that they cannot fail decoding.
 #[derive(Debug, Clone, Deserialize)]
 struct Lease {
     metadata: Meta,
@@ -75,15 +75,15 @@ struct LeaseSpec {
 }
 
 impl Kind for Lease {
-    const API: Api = API;
+    const API: ApiResource = API;
 
     fn meta(&self) -> &Meta {
         &self.metadata
     }
 }
 
-/// Whether we hold a lease; cheap to clone. When the last clone is dropped without [`Leadership::release`], the
-/// lease is no longer renewed and runs out.
+/// A candidate for a lease; cheap to clone. When the last clone is dropped without [`Leadership::release`], the lease
+/// is no longer renewed and expires.
 #[derive(Clone)]
 pub struct Leadership {
     until: watch::Receiver<Option<Instant>>,
@@ -97,7 +97,7 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Not released: whoever drops this has not said that its work has ended.
+        // Not released: the caller has not confirmed that its work has ended.
         if let Some(task) = self.task.get_mut().take() {
             task.abort();
         }
@@ -105,11 +105,11 @@ impl Drop for Shared {
 }
 
 impl Leadership {
-    /// Begins to compete for the lease.
+    /// Starts to compete for the lease.
     pub fn start(cluster: &Cluster, options: LeaseOptions) -> Self {
         let (sender, until) = watch::channel(None);
         let stop = CancellationToken::new();
-        // Watching the one lease lets us take over at the moment it is released.
+        // The watch on this lease allows taking over as soon as it is released.
         let store = cluster.store::<Lease>(WatchOptions {
             namespace: Some(options.namespace.clone()),
             field_selector: Some(format!("metadata.name={}", options.name)),
@@ -122,30 +122,30 @@ impl Leadership {
             options,
             until: sender,
             raw: None,
-            seen: None,
+            observed: None,
         };
         let task = tokio::spawn(candidate.run(store, stop.clone()));
         Self { until, shared: Arc::new(Shared { stop, task: Mutex::new(Some(task)) }) }
     }
 
-    /// Whether a step may begin now.
-    pub fn holds(&self) -> bool {
+    /// Whether this process holds the lease, so that a step may start now.
+    pub fn is_leader(&self) -> bool {
         holds(&self.until)
     }
 
-    /// Waits until `holds` is no longer what it was when this was called.
-    pub async fn changed(&self) {
-        let before = self.holds();
+    /// Waits until leadership is acquired or lost.
+    pub async fn wait_changed(&self) {
+        let before = self.is_leader();
         self.wait(!before).await;
     }
 
-    /// Waits until we hold it.
-    pub async fn acquired(&self) {
+    /// Waits until this process holds the lease.
+    pub async fn wait_acquired(&self) {
         self.wait(true).await;
     }
 
-    /// Waits until we do not.
-    pub async fn lost(&self) {
+    /// Waits until this process does not hold the lease.
+    pub async fn wait_lost(&self) {
         self.wait(false).await;
     }
 
@@ -166,7 +166,7 @@ impl Leadership {
             tokio::select! {
                 biased;
                 changed = until.changed() => if changed.is_err() && wanted {
-                    // Released: it will not come back.
+                    // Released: it is not acquired again.
                     std::future::pending::<()>().await;
                 },
                 () = expired => {}
@@ -174,16 +174,16 @@ impl Leadership {
         }
     }
 
-    /// Gives the lease up, so that another process can go on at once. No step may run any more: call this after
-    /// the work has ended. Waits at most this long for the server.
+    /// Releases the lease, so that another process can take over immediately. Call this only after all work has
+    /// ended: no step may be running. Waits at most this long for the server.
     pub async fn release(&self, within: Duration) {
         self.shared.stop.cancel();
         if let Some(mut task) = self.shared.task.lock().await.take()
             && timeout(within, &mut task).await.is_err()
         {
-            // Who competes under our name after this must not find the lease emptied behind its back.
+            // A later candidate under the same identity must not lose the lease to a delayed release.
             task.abort();
-            tracing::warn!("lease not released in time; it will run out by itself");
+            tracing::warn!("failed to release lease before the timeout; it will expire");
         }
     }
 }
@@ -198,20 +198,20 @@ struct Candidate {
     _cluster: Cluster,
     options: LeaseOptions,
     until: watch::Sender<Option<Instant>>,
-    /// The whole lease as last read or written: what others put on it stays on it.
+    /// The whole lease as last read or written: fields that others set are preserved.
     raw: Option<Value>,
-    seen: Option<Seen>,
+    observed: Option<ObservedLease>,
 }
 
 impl Candidate {
     async fn run(mut self, store: Store<Lease>, stop: CancellationToken) {
-        let mut changes = store.changes();
+        let mut changes = store.subscribe();
         loop {
             let Some(renewed) = stop.run_until_cancelled(self.attempt()).await else { break };
             let holding = self.holding();
             self.transport.metrics().leading(&self.options.name, holding);
-            // Waiting jitters so that candidates do not collide; the holder keeps its period. One that could not
-            // renew tries again soon: after a whole period there would be no time left before the deadline.
+            // Waiting candidates use jitter so that they do not collide; the holder uses the exact period. A holder that
+            // failed to renew retries early: after a whole period no time would be left before the deadline.
             let pause = match (holding, renewed) {
                 (true, true) => self.options.retry_period,
                 (true, false) => self.options.retry_period / 5,
@@ -235,17 +235,17 @@ impl Candidate {
                 () = released => {}
             }
         }
-        self.give_up().await;
+        self.release().await;
     }
 
     fn holding(&self) -> bool {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// One attempt to get or keep the lease; `false` if the server did not let us.
+    /// One attempt to acquire or renew the lease; `false` if the request failed.
     async fn attempt(&mut self) -> bool {
         let was = self.holding();
-        // Whoever holds it knows its last version; a conflict makes us read.
+        // The holder knows the lease's last version; it reads it again only after a conflict.
         let read = match (&self.raw, was) {
             (Some(_), true) => Ok(()),
             _ => self.read().await,
@@ -259,23 +259,23 @@ impl Candidate {
             self.raw = None;
             match error {
                 ApiError::Conflict(_) | ApiError::AlreadyExists(_) => {
-                    tracing::debug!(lease = %self.key, "somebody else was faster");
-                    // If we held it, our knowledge was merely old, or it was taken; look at once.
+                    tracing::debug!(lease = %self.key, "lease was changed by another client");
+                    // If we held it, our version was outdated, or the lease was taken: read it immediately.
                     if was {
                         match self.reread().await {
                             Ok(()) => done = true,
                             Err(error) => {
-                                tracing::warn!(lease = %self.key, %error, "cannot renew the lease");
+                                tracing::warn!(lease = %self.key, %error, "failed to renew lease");
                             }
                         }
                     }
                 }
-                error => tracing::warn!(lease = %self.key, %error, "cannot acquire or renew the lease"),
+                error => tracing::warn!(lease = %self.key, %error, "failed to acquire or renew lease"),
             }
         }
         match (was, self.holding()) {
-            (false, true) => tracing::info!(lease = %self.key, "lease acquired"),
-            (true, false) => tracing::warn!(lease = %self.key, "lease lost; no new work begins"),
+            (false, true) => tracing::info!(lease = %self.key, "acquired lease"),
+            (true, false) => tracing::warn!(lease = %self.key, "lost lease; not starting new work"),
             _ => {}
         }
         done
@@ -283,7 +283,7 @@ impl Candidate {
 
     async fn reread(&mut self) -> Result<(), ApiError> {
         self.read().await?;
-        if self.seen.as_ref().is_none_or(|seen| seen.holder != self.options.identity) {
+        if self.observed.as_ref().is_none_or(|observed| observed.holder != self.options.identity) {
             self.until.send_replace(None);
         }
         self.write().await
@@ -293,38 +293,38 @@ impl Candidate {
         let bytes = match self.send(Call::object("GET", &API, &self.key)).await {
             Ok(bytes) => bytes,
             Err(ApiError::NotFound(_)) => {
-                (self.raw, self.seen) = (None, None);
+                (self.raw, self.observed) = (None, None);
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        self.remember(&bytes)
+        self.observe(&bytes)
     }
 
-    fn remember(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
+    fn observe(&mut self, bytes: &[u8]) -> Result<(), ApiError> {
         let subject = Call::object("GET", &API, &self.key).subject;
         let unreadable = |error: serde_json::Error| ApiError::Other {
-            refusal: subject.refusal(format!("cannot decode the lease: {error}")),
+            refusal: subject.refusal(format!("failed to decode lease: {error}")),
             status: 200,
         };
         let lease: Lease = serde_json::from_slice(bytes).map_err(unreadable)?;
         self.raw = Some(serde_json::from_slice(bytes).map_err(unreadable)?);
         let version = lease.metadata.resource_version.clone();
-        if self.seen.as_ref().is_none_or(|seen| seen.version != version) {
+        if self.observed.as_ref().is_none_or(|observed| observed.version != version) {
             let duration = lease.spec.lease_duration_seconds.map(Duration::from_secs);
-            self.seen = Some(Seen {
+            self.observed = Some(ObservedLease {
                 holder: holder(&lease).to_owned(),
                 duration: duration.unwrap_or(self.options.lease_duration),
                 version,
-                since: Instant::now(),
+                observed_at: Instant::now(),
             });
         }
         Ok(())
     }
 
     async fn write(&mut self) -> Result<(), ApiError> {
-        let began = Instant::now();
-        let step = decide(self.seen.as_ref(), &self.options.identity, began);
+        let started = Instant::now();
+        let step = decide(self.observed.as_ref(), &self.options.identity, started);
         let call = match step {
             Step::Wait => {
                 self.until.send_replace(None);
@@ -337,8 +337,8 @@ impl Candidate {
             }
         };
         let bytes = self.send(call).await?;
-        self.remember(&bytes)?;
-        self.until.send_replace(Some(began + self.options.renew_deadline));
+        self.observe(&bytes)?;
+        self.until.send_replace(Some(started + self.options.renew_deadline));
         Ok(())
     }
 
@@ -365,25 +365,25 @@ impl Candidate {
         lease.to_string().into_bytes()
     }
 
-    /// Writes that nobody holds it, if it is ours.
-    async fn give_up(mut self) {
+    /// Clears the holder, if this process is the holder.
+    async fn release(mut self) {
         self.until.send_replace(None);
         self.transport.metrics().leading(&self.options.name, false);
-        // An attempt may have been cut short after the server took it, so what we remember may be old.
+        // The last attempt may have been cancelled after the server accepted it, so the known version may be outdated.
         let outcome = match self.read().await {
-            Ok(()) => self.empty().await,
+            Ok(()) => self.clear_holder().await,
             Err(error) => Err(error),
         };
         match outcome {
-            Ok(()) => tracing::info!(lease = %self.key, "lease released"),
+            Ok(()) => tracing::info!(lease = %self.key, "released lease"),
             Err(error) => {
-                tracing::warn!(lease = %self.key, %error, "lease not released; it will run out by itself");
+                tracing::warn!(lease = %self.key, %error, "failed to release lease; it will expire");
             }
         }
     }
 
-    async fn empty(&mut self) -> Result<(), ApiError> {
-        let ours = self.seen.as_ref().is_some_and(|seen| seen.holder == self.options.identity);
+    async fn clear_holder(&mut self) -> Result<(), ApiError> {
+        let ours = self.observed.as_ref().is_some_and(|observed| observed.holder == self.options.identity);
         let (true, Some(mut lease)) = (ours, self.raw.take()) else { return Ok(()) };
         let spec = spec_of(&mut lease);
         spec.insert("holderIdentity".into(), json!(""));
@@ -394,7 +394,7 @@ impl Candidate {
         self.send(call).await.map(|_| ())
     }
 
-    /// A renewal that takes longer than the retry period is better tried again.
+    /// Times out after the retry period: a retry is better than a slow renewal.
     async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
         self.transport.send_within(call, self.options.retry_period).await
     }
@@ -404,18 +404,18 @@ fn holder(lease: &Lease) -> &str {
     lease.spec.holder_identity.as_deref().unwrap_or("")
 }
 
-/// The lease's spec as something to write in, whatever it was before.
+/// The lease's spec as an object; anything else is replaced by an empty one.
 fn spec_of(lease: &mut Value) -> &mut Map<String, Value> {
     if !lease["spec"].is_object() {
         lease["spec"] = json!({});
     }
     match &mut lease["spec"] {
         Value::Object(spec) => spec,
-        _ => unreachable!("made an object above"),
+        _ => unreachable!("set to an object above"),
     }
 }
 
-/// As `metav1.MicroTime` is written.
+/// The current time in the format of `metav1.MicroTime`.
 fn micro_time() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }

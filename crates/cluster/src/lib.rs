@@ -1,8 +1,8 @@
-//! The Kubernetes API as controllers see it.
+//! A Kubernetes client for controllers: requests, shared watches, work queues, events and leases.
 //!
-//! kube's client carries requests and credentials; all else is here. Start reading at [`Cluster`] (requests,
-//! shared watches), then [`Store`] (what controllers read), [`Queue`] (what they work on), [`Events`] (what they
-//! tell), [`Leadership`] (whether they may), [`work`] (how they work).
+//! kube's client sends requests and handles credentials; everything else is here. Start reading at [`Cluster`]
+//! (requests, shared watches), then [`Store`] (cached objects), [`Queue`] (keys to reconcile), `EventRecorder`,
+//! [`Leadership`] (leader election) and [`work`] (the control loop that ties them together).
 
 mod clock;
 mod cluster;
@@ -23,14 +23,14 @@ mod watch;
 pub mod work;
 
 pub use clock::now;
-pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Preconditions};
+pub use cluster::{Cluster, ConnectError, ConnectOptions, ObjectList, Preconditions};
 pub use error::{ApiError, Refusal};
-pub use events::{Event, EventType, Events, Regarding};
+pub use events::{Event, EventRecorder, EventType, ObjectReference};
 pub use jitter::jitter;
 pub use lease::{Leadership, LeaseOptions};
 pub use metrics::Metrics;
-pub use queue::{Backoff, Priority, Queue, QueueKey, Work};
-pub use store::{Change, Changes, Notice, Reach, Store};
-pub use version::{compare_versions, newer_than};
+pub use queue::{Backoff, Priority, Queue, QueueKey, WorkItem};
+pub use store::{Change, Store, StoreEvent, Subscription, SyncState};
+pub use version::{compare_versions, is_newer_version};
 pub use watch::WatchOptions;
 pub use wharf_model::patch::Patch;

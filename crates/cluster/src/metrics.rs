@@ -1,5 +1,5 @@
-//! What this crate counts. The names of queues and leases are those client-go uses, so that dashboards made for
-//! the upstream sidecars go on working; the rest begins with `wharf_`.
+//! Metrics of this crate. Those of queues and leases have the names that client-go uses, so that dashboards for the
+//! upstream sidecars keep working; the others start with `wharf_`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -20,7 +20,7 @@ type Seconds = Family<Labels<1>, Histogram, fn() -> Histogram>;
 
 const BUCKETS: [f64; 10] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0];
 
-/// Counters of watches, queues, events and leases; clones count together. Register them once in the process's
+/// Metrics of requests, watches, queues, events and leases; clones share them. Register them once in the process's
 /// registry with [`Metrics::register`].
 #[derive(Clone)]
 pub struct Metrics {
@@ -61,36 +61,40 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Makes them part of a registry.
+    /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "wharf_api_requests",
-            "Requests to the API server that have ended, by method, resource and outcome",
+            "Completed requests to the API server, by method, resource and outcome",
             self.requests.clone(),
         );
         registry.register(
             "wharf_watch_starts",
-            "Lists and watches begun, by resource and which of the two",
+            "LIST and WATCH requests started, by resource and type",
             self.watch_starts.clone(),
         );
         registry.register(
             "wharf_undecodable_objects",
-            "Objects of a list or watch that could not be decoded",
+            "Objects in lists and watches that could not be decoded",
             self.undecodable.clone(),
         );
         registry.register("workqueue_adds", "Keys added to a queue", self.queue_adds.clone());
-        registry.register("workqueue_retries", "Keys put back after a failure", self.queue_retries.clone());
+        registry.register("workqueue_retries", "Keys requeued after a failure", self.queue_retries.clone());
         registry.register(
             "workqueue_queue_duration_seconds",
-            "How long keys waited before they were worked on",
+            "Time keys waited in the queue before processing started",
             self.queue_seconds.clone(),
         );
         registry.register(
             "workqueue_work_duration_seconds",
-            "How long one piece of work took",
+            "Time processing a key took",
             self.work_seconds.clone(),
         );
-        registry.register("wharf_events", "Events by what became of them", self.events.clone());
+        registry.register(
+            "wharf_events",
+            "Events by outcome: written, failed or dropped",
+            self.events.clone(),
+        );
         registry.register(
             "leader_election_master_status",
             "1 while this process holds the lease",
@@ -147,12 +151,12 @@ impl Metrics {
     }
 }
 
-/// A queue as a scrape sees it.
+/// A queue whose gauges are read at a scrape.
 pub(crate) trait Gauged: Send + Sync {
     fn gauges(&self) -> Gauges;
 }
 
-/// What is asked of a queue at a scrape, since an age is only right at the moment it is read.
+/// The gauges of a queue. They are computed at a scrape, since an age is only correct when it is read.
 pub(crate) struct Gauges {
     pub(crate) name: &'static str,
     pub(crate) depth: usize,
@@ -186,14 +190,16 @@ impl Collector for Queues {
         let gauges: Vec<Gauges> = queues.iter().map(|queue| queue.gauges()).collect();
         type Read = fn(&Gauges) -> f64;
         let families: [(&str, &str, Read); 4] = [
-            ("workqueue_depth", "Keys that wait", |gauges| gauges.depth as f64),
-            ("wharf_queue_oldest_seconds", "How long the oldest key has waited", |gauges| {
+            ("workqueue_depth", "Keys waiting in the queue", |gauges| gauges.depth as f64),
+            ("wharf_queue_oldest_seconds", "Time the oldest key has been waiting", |gauges| {
                 gauges.oldest.as_secs_f64()
             }),
-            ("wharf_queue_running", "Keys that are worked on", |gauges| gauges.running as f64),
-            ("workqueue_longest_running_processor_seconds", "How long the oldest work runs", |gauges| {
-                gauges.longest_running.as_secs_f64()
-            }),
+            ("wharf_queue_running", "Keys being processed", |gauges| gauges.running as f64),
+            (
+                "workqueue_longest_running_processor_seconds",
+                "Time the longest running work has taken",
+                |gauges| gauges.longest_running.as_secs_f64(),
+            ),
         ];
         for (name, help, read) in families {
             let kind = ConstGauge::new(0.0).metric_type();

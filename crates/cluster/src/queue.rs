@@ -1,9 +1,9 @@
-//! Keyed work queues. The key is the thing over which exclusion must hold: the volume for attach and detach, the
-//! claim for resize and modify.
+//! Keyed work queues. The key is the unit of mutual exclusion: the volume for attach and detach, the claim for resize
+//! and modify.
 //!
-//! Promise: a key is worked on by one worker at a time; what is added while it is worked on makes it run again
-//! afterwards; what is added while it waits is one piece of work; work that is dropped (a panic, a cancelled task)
-//! counts as failed and is tried again. No priority waits for ever.
+//! Guarantees: one worker at a time processes a key. A key added while it is being processed is processed again
+//! afterwards; a key added while it waits is processed once. A work item that is dropped (a panic, a cancelled task)
+//! counts as failed and is retried. No priority starves.
 
 use std::fmt;
 use std::hash::Hash;
@@ -20,37 +20,37 @@ use core::Core;
 
 mod core;
 
-/// Which work goes first. Each keeps a share, so none starves.
+/// Which work is processed first. Each priority has a share, so none starves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Somebody waits for it.
+    /// A user or pod is waiting for it.
     High,
-    /// As it comes.
+    /// In order of arrival.
     Normal,
     /// Resyncs and clean-up.
     Low,
 }
 
 impl Priority {
-    fn line(self) -> usize {
+    fn index(self) -> usize {
         self as usize
     }
 }
 
-/// How long a failed key waits: `start`, doubled by each failure up to `max`, shortened by up to a quarter.
+/// The backoff of failed keys: `start`, doubled by each failure up to `max`, shortened by up to a quarter.
 #[derive(Debug, Clone, Copy)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub start: Duration,
-    /// Never longer.
+    /// The maximum delay.
     pub max: Duration,
-    /// A number in `0.0..1.0`, [`jitter`](crate::jitter) outside tests.
+    /// Returns a number in `0.0..1.0`; [`jitter`](crate::jitter) outside tests.
     pub jitter: fn() -> f64,
 }
 
 impl Backoff {
-    /// The pause after a failure that so many others came before.
-    pub fn after(&self, failures: u32) -> Duration {
+    /// The delay after a failure, given the number of earlier failures.
+    pub fn delay(&self, failures: u32) -> Duration {
         exponential(self.start, self.max, failures, (self.jitter)())
     }
 }
@@ -62,12 +62,12 @@ impl Default for Backoff {
     }
 }
 
-/// A queue; clones are the same queue.
+/// A work queue; clones share it.
 pub struct Queue<K: QueueKey> {
     inner: Arc<Inner<K>>,
 }
 
-/// What a queue can be keyed by.
+/// A type that can be the key of a queue.
 pub trait QueueKey: Clone + Eq + Hash + Send + Sync + 'static {}
 
 impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
@@ -92,7 +92,7 @@ impl<K: QueueKey> Clone for Queue<K> {
 }
 
 impl<K: QueueKey> Queue<K> {
-    /// An empty queue. Its name stands in metrics.
+    /// An empty queue. Metrics are labelled with its name.
     pub fn new(name: &'static str, backoff: Backoff, metrics: &Metrics) -> Self {
         let state = Mutex::new(State { core: Core::new(), closed: false });
         let inner = Arc::new(Inner { name, backoff, metrics: metrics.clone(), state, wake: Notify::new() });
@@ -101,7 +101,7 @@ impl<K: QueueKey> Queue<K> {
         Self { inner }
     }
 
-    /// Wants a key worked on now. The higher of two priorities counts.
+    /// Enqueues a key for immediate processing. If it is queued already, the higher priority applies.
     pub fn add(&self, key: K, priority: Priority) {
         if self.inner.lock().core.add(&key, priority, Instant::now()) {
             self.inner.metrics.queue_add(self.inner.name);
@@ -109,31 +109,31 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// Wants a key worked on after a while. Of several such wishes the earliest counts.
+    /// Enqueues a key after a delay. Of several delays the earliest applies.
     pub fn add_after(&self, key: K, after: Duration) {
         self.inner.lock().core.add_at(&key, Priority::Normal, Instant::now() + after);
         self.inner.wake.notify_one();
     }
 
-    /// The key's object changed: earlier failures say nothing any more. What waits for its backoff runs now.
-    pub fn reset(&self, key: &K) {
-        self.inner.lock().core.reset(key, Instant::now());
+    /// Resets a key's failures because its object has changed. If it waits for its backoff, it is enqueued now.
+    pub fn reset_backoff(&self, key: &K) {
+        self.inner.lock().core.reset_backoff(key, Instant::now());
         self.inner.wake.notify_one();
     }
 
-    /// Work on the key went well, though it is to be done again: earlier failures say nothing any more. What waits
-    /// for its moment goes on waiting.
-    pub fn forgive(&self, key: &K) {
-        self.inner.lock().core.forgive(key);
+    /// Resets a key's failures because its work succeeded, although it is to be processed again. A delayed key stays
+    /// delayed.
+    pub fn clear_failures(&self, key: &K) {
+        self.inner.lock().core.clear_failures(key);
     }
 
-    /// The next piece of work; `None` once the queue is closed. Safe to drop while it waits.
-    pub async fn next(&self) -> Option<Work<K>> {
+    /// The next work item; `None` once the queue is closed. Cancel-safe.
+    pub async fn next(&self) -> Option<WorkItem<K>> {
         loop {
             let due = {
                 let mut state = self.inner.lock();
                 if state.closed {
-                    // Who else waits shall know too.
+                    // Wake the next waiter, which returns as well.
                     self.inner.wake.notify_one();
                     return None;
                 }
@@ -144,12 +144,12 @@ impl<K: QueueKey> Queue<K> {
                     }
                     drop(state);
                     self.inner.metrics.queue_waited(self.inner.name, taken.waited);
-                    return Some(Work {
+                    return Some(WorkItem {
                         inner: Arc::clone(&self.inner),
                         key: taken.key,
                         priority: taken.priority,
                         failures: taken.failures,
-                        began: now,
+                        started: now,
                         finished: false,
                     });
                 }
@@ -166,20 +166,20 @@ impl<K: QueueKey> Queue<K> {
         }
     }
 
-    /// No more work is given out; work that runs may end.
+    /// Closes the queue: no more work items are returned; running ones may finish.
     pub fn close(&self) {
         self.inner.lock().closed = true;
         self.inner.wake.notify_waiters();
         self.inner.wake.notify_one();
     }
 
-    /// Keys that wait now.
+    /// The number of waiting keys.
     pub fn depth(&self) -> usize {
         self.inner.lock().core.depth()
     }
 
-    /// How long the oldest of them has waited.
-    pub fn oldest(&self) -> Duration {
+    /// How long the oldest waiting key has been waiting.
+    pub fn oldest_age(&self) -> Duration {
         self.inner.lock().core.ages(Instant::now()).0
     }
 }
@@ -198,49 +198,51 @@ impl<K: QueueKey> Gauged for Inner<K> {
     }
 }
 
-/// A key to be worked on, exclusively until it is finished.
-#[must_use = "work that is dropped counts as failed"]
-pub struct Work<K: QueueKey> {
+/// A key to process, exclusively until it is finished.
+#[must_use = "a dropped work item counts as failed"]
+pub struct WorkItem<K: QueueKey> {
     inner: Arc<Inner<K>>,
     key: K,
     priority: Priority,
     failures: u32,
-    began: Instant,
+    started: Instant,
     finished: bool,
 }
 
-impl<K: QueueKey> Work<K> {
-    /// What to work on.
+impl<K: QueueKey> WorkItem<K> {
+    /// The key to process.
     pub fn key(&self) -> &K {
         &self.key
     }
 
-    /// How often it has failed in a row.
+    /// The number of consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures
     }
 
-    /// It ended well; its failures are forgotten.
+    /// Processing succeeded; resets the failures.
     pub fn done(mut self) {
         self.finish(|core, work| core.done(&work.key));
     }
 
-    /// It failed: again after the backoff, or at once if the key was added meanwhile.
+    /// Processing failed: requeues the key after its backoff, or immediately if it was added meanwhile.
     pub fn retry(mut self) {
         self.fail();
     }
 
-    /// Again after this long, or at once if the key was added meanwhile. Failures stay as they are.
+    /// Requeues the key after a delay, or immediately if it was added meanwhile. The failures are unchanged.
     pub fn retry_after(mut self, after: Duration) {
-        self.finish(|core, work| core.leave_until(&work.key, work.priority, Instant::now() + after));
+        self.finish(|core, work| {
+            core.finish_and_requeue_at(&work.key, work.priority, Instant::now() + after)
+        });
     }
 
     fn fail(&mut self) {
         let backoff = self.inner.backoff;
         self.inner.metrics.queue_retry(self.inner.name);
         self.finish(|core, work| {
-            // A reset while it ran counts: the failures are read now, not when it began.
-            let after = backoff.after(core.failures(&work.key));
+            // A reset during processing applies: the failures are read now, not at the start.
+            let after = backoff.delay(core.failures(&work.key));
             core.retry(&work.key, work.priority, Instant::now() + after);
         });
     }
@@ -249,12 +251,12 @@ impl<K: QueueKey> Work<K> {
         let inner = Arc::clone(&self.inner);
         how(&mut inner.lock().core, self);
         self.finished = true;
-        inner.metrics.queue_worked(inner.name, self.began.elapsed());
+        inner.metrics.queue_worked(inner.name, self.started.elapsed());
         inner.wake.notify_one();
     }
 }
 
-impl<K: QueueKey> Drop for Work<K> {
+impl<K: QueueKey> Drop for WorkItem<K> {
     fn drop(&mut self) {
         if !self.finished {
             self.fail();
@@ -262,7 +264,7 @@ impl<K: QueueKey> Drop for Work<K> {
     }
 }
 
-impl<K: QueueKey + fmt::Debug> fmt::Debug for Work<K> {
+impl<K: QueueKey + fmt::Debug> fmt::Debug for WorkItem<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("key", &self.key).field("failures", &self.failures).finish()
     }

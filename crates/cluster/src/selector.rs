@@ -1,7 +1,7 @@
-//! Whether an object belongs to a watch: label and field selectors, evaluated here so that an object we wrote
-//! ourselves enters the right stores before the watch tells of it.
+//! Whether an object belongs to a watch: evaluates label and field selectors, so that an object we wrote is added to
+//! the right stores before the watch delivers it.
 //!
-//! A selector that this module cannot read matches nothing: then the watch alone fills the store.
+//! A selector that this module cannot parse matches nothing: then only the watch fills the store.
 
 use serde_json::Value;
 

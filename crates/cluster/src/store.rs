@@ -1,8 +1,9 @@
-//! What controllers read: the newest known version of every object of one kind, its indexes and its changes.
+//! The cache that controllers read: the newest known version of every object of one kind, with indexes and change
+//! notifications.
 //!
-//! Promise: reads never wait and never touch the network; our own writes are visible as soon as their answer is;
-//! a broken watch leaves the last known state in place. A store is kept up to date for as long as the
-//! [`Cluster`](crate::Cluster) it came from lives.
+//! Guarantees: reads never block and never use the network. Our own writes are visible as soon as their response is.
+//! An interrupted watch leaves the last known state in place. A store is updated as long as the
+//! [`Cluster`](crate::Cluster) that it was created from exists.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -10,8 +11,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use wharf_model::{Key, Kind};
 
-use changes::Pending;
-pub use changes::{Changes, Notice};
+use changes::SubscriberQueue;
+pub use changes::{StoreEvent, Subscription};
 pub(crate) use table::Table;
 
 use crate::{WatchOptions, selector};
@@ -20,31 +21,31 @@ mod changes;
 mod named;
 mod table;
 
-/// One object's change; never both `None`.
+/// A change of one object; `old` and `new` are never both `None`.
 #[derive(Debug)]
 pub struct Change<K> {
-    /// Which object.
+    /// The object's key.
     pub key: Key,
-    /// Its version before; `None` if it is new.
+    /// The object before the change; `None` if it is new.
     pub old: Option<Arc<K>>,
-    /// Its version now; `None` if it is gone.
+    /// The object after the change; `None` if it was deleted.
     pub new: Option<Arc<K>>,
 }
 
-/// How far a store has come.
+/// The synchronization state of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum SyncState {
     /// The first list is not complete.
     Listing,
-    /// Complete, and kept up to date.
-    Served,
-    /// The API server does not serve this kind; it is asked again every 30 s. The store is empty.
+    /// Complete, and kept up to date by the watch.
+    Synced,
+    /// The API server does not serve this kind; the list is retried every 30 s. The store is empty.
     NotServed,
-    /// We may not list or watch this kind; it is tried again. The store holds what it held before.
+    /// Listing or watching this kind is forbidden; it is retried. The store keeps its contents.
     Forbidden,
 }
 
-/// A shared view of one kind; cheap to clone.
+/// A shared cache of one kind; cheap to clone.
 pub struct Store<K> {
     shared: Arc<Shared<K>>,
 }
@@ -56,23 +57,23 @@ impl<K> Clone for Store<K> {
 }
 
 struct Shared<K> {
-    inside: Mutex<Inside<K>>,
-    /// Wakes who waits for another reach, in the order in which they came.
-    reached: Notify,
+    inner: Mutex<Inner<K>>,
+    /// Wakes tasks that wait for another state, in the order in which they started to wait.
+    state_changed: Notify,
     options: WatchOptions,
 }
 
-struct Inside<K> {
+struct Inner<K> {
     table: Table<K>,
-    subscribers: Vec<Weak<Pending<K>>>,
+    subscribers: Vec<Weak<SubscriberQueue<K>>>,
     revision: u64,
-    reach: Reach,
+    reach: SyncState,
 }
 
 impl<K> Drop for Shared<K> {
     fn drop(&mut self) {
-        let inside = self.inside.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
-        for subscriber in inside.subscribers.iter().filter_map(Weak::upgrade) {
+        let inner = self.inner.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for subscriber in inner.subscribers.iter().filter_map(Weak::upgrade) {
             subscriber.close();
         }
     }
@@ -80,17 +81,17 @@ impl<K> Drop for Shared<K> {
 
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
-        let inside =
-            Inside { table: Table::new(), subscribers: Vec::new(), revision: 0, reach: Reach::Listing };
-        Self { shared: Arc::new(Shared { inside: Mutex::new(inside), reached: Notify::new(), options }) }
+        let inner =
+            Inner { table: Table::new(), subscribers: Vec::new(), revision: 0, reach: SyncState::Listing };
+        Self { shared: Arc::new(Shared { inner: Mutex::new(inner), state_changed: Notify::new(), options }) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside<K>> {
-        // A panic in an index function leaves whole objects behind; going on is better than a second panic.
-        self.shared.inside.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn lock(&self) -> MutexGuard<'_, Inner<K>> {
+        // A panic in an index function leaves complete objects behind; continuing is better than a second panic.
+        self.shared.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The object, as last known.
+    /// The last known version of an object.
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.lock().table.get(key).cloned()
     }
@@ -100,91 +101,91 @@ impl<K: Kind> Store<K> {
         self.lock().table.all().cloned().collect()
     }
 
-    /// How many there are.
+    /// The number of objects.
     pub fn len(&self) -> usize {
         self.lock().table.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no objects.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds an index: `of` gives the values under which an object is found. A name in use keeps its first
-    /// meaning, since stores are shared. `of` must be pure and quick, it runs under the store's lock.
-    pub fn index(&self, name: &'static str, of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
+    /// Adds an index: `of` returns the values under which an object is found. If an index of this name exists, it is
+    /// kept, since stores are shared. `of` must be pure and fast: it runs under the store's lock.
+    pub fn add_index(&self, name: &'static str, of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
         self.lock().table.index(name, Box::new(of));
     }
 
-    /// The objects found under a value; none if there is no such index.
+    /// The objects under an index value; empty if there is no such index.
     pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
         self.lock().table.by_index(name, value)
     }
 
-    /// The first of them, by key, where one will do: the others are not even looked at.
+    /// The first object, by key, under an index value. Cheaper than [`Store::by_index`] if one is enough.
     pub fn first_by_index(&self, name: &str, value: &str) -> Option<Arc<K>> {
-        self.lock().table.found(name, value).next().cloned()
+        self.lock().table.find_by_index(name, value).next().cloned()
     }
 
-    /// Grows with every change: what was computed from the store is right for as long as this is the same.
+    /// Increases with every change: a result computed from the store is valid as long as the revision is the same.
     pub fn revision(&self) -> u64 {
         self.lock().revision
     }
 
-    /// From now on, every change.
-    pub fn changes(&self) -> Changes<K> {
-        let (changes, pending) = Changes::new();
-        let mut inside = self.lock();
-        inside.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
-        inside.subscribers.push(pending);
+    /// Subscribes to all changes from now on.
+    pub fn subscribe(&self) -> Subscription<K> {
+        let (changes, pending) = Subscription::new();
+        let mut inner = self.lock();
+        inner.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
+        inner.subscribers.push(pending);
         changes
     }
 
-    /// Waits for the first complete list, or for the knowledge that the kind is not served.
-    pub async fn synced(&self) {
-        self.until(|reach| matches!(reach, Reach::Served | Reach::NotServed)).await;
+    /// Waits for the first complete list, or until the kind is known not to be served.
+    pub async fn wait_synced(&self) {
+        self.wait_for_state(|reach| matches!(reach, SyncState::Synced | SyncState::NotServed)).await;
     }
 
-    /// Waits for the first outcome, whatever it is; for kinds one can do without.
-    pub async fn settled(&self) -> Reach {
-        self.until(|reach| reach != Reach::Listing).await
+    /// Waits for the first outcome, whatever it is; for optional kinds.
+    pub async fn wait_settled(&self) -> SyncState {
+        self.wait_for_state(|reach| reach != SyncState::Listing).await
     }
 
-    async fn until(&self, is: impl Fn(Reach) -> bool) -> Reach {
+    async fn wait_for_state(&self, is: impl Fn(SyncState) -> bool) -> SyncState {
         loop {
-            // Before the look, so that what comes after it wakes us.
-            let reached = self.shared.reached.notified();
-            let reach = self.reach();
+            // Register before reading the state, so that a change after it wakes this task.
+            let state_changed = self.shared.state_changed.notified();
+            let reach = self.sync_state();
             if is(reach) {
                 return reach;
             }
-            reached.await;
+            state_changed.await;
         }
     }
 
-    /// How far the store has come.
-    pub fn reach(&self) -> Reach {
+    /// The store's synchronization state.
+    pub fn sync_state(&self) -> SyncState {
         self.lock().reach
     }
 
-    /// Whether the API server serves this kind and we have seen all of it.
-    pub fn served(&self) -> bool {
-        self.reach() == Reach::Served
+    /// Whether the API server serves this kind and the store is complete.
+    pub fn is_synced(&self) -> bool {
+        self.sync_state() == SyncState::Synced
     }
 
-    pub(crate) fn set_reach(&self, reach: Reach) {
+    pub(crate) fn set_sync_state(&self, reach: SyncState) {
         if std::mem::replace(&mut self.lock().reach, reach) != reach {
-            self.shared.reached.notify_waiters();
+            self.shared.state_changed.notify_waiters();
         }
     }
 
-    /// Changes the table and tells subscribers, in one order for all.
+    /// Changes the table and notifies subscribers, all in the same order.
     pub(crate) fn update<R: IntoIterator<Item = Change<K>>>(&self, change: impl FnOnce(&mut Table<K>) -> R) {
-        let mut inside = self.lock();
-        let changes = change(&mut inside.table);
-        let subscribers: Vec<_> = inside.subscribers.iter().filter_map(Weak::upgrade).collect();
+        let mut inner = self.lock();
+        let changes = change(&mut inner.table);
+        let subscribers: Vec<_> = inner.subscribers.iter().filter_map(Weak::upgrade).collect();
         for Change { key, old, new } in changes {
-            inside.revision += 1;
+            inner.revision += 1;
             for subscriber in &subscribers {
                 subscriber.push(Change { key: key.clone(), old: old.clone(), new: new.clone() });
             }
@@ -192,13 +193,14 @@ impl<K: Kind> Store<K> {
     }
 }
 
-/// A store that takes the answers to our own requests, whatever its kind.
+/// A store of any kind that is updated from the responses to our own requests.
 pub(crate) trait Absorb: Send + Sync {
-    /// Whether it takes only some of its kind, by their labels or fields.
+    /// Whether the store has a label or field selector.
     fn selects(&self) -> bool;
-    /// Takes an object; `value` is the same as `raw`, and looked at only if the store selects.
+    /// Adds an object. `value` is the parsed `raw`, and read only if the store has a selector.
     fn absorb(&self, raw: &[u8], value: &Value);
-    fn bury(&self, key: &Key, uid: &str);
+    /// Removes an object that our own request deleted.
+    fn mark_deleted(&self, key: &Key, uid: &str);
 }
 
 impl<K: Kind> Absorb for Store<K> {
@@ -212,7 +214,7 @@ impl<K: Kind> Absorb for Store<K> {
         if !selector::matches(value, label_selector.as_deref(), field_selector.as_deref()) {
             return;
         }
-        // What we cannot decode the watch will count and log.
+        // The watch counts and logs objects that cannot be decoded.
         let Ok(object) = serde_json::from_slice::<K>(raw) else { return };
         if namespace.is_some() && *namespace != object.meta().namespace {
             return;
@@ -220,8 +222,8 @@ impl<K: Kind> Absorb for Store<K> {
         self.update(|table| table.absorb(object));
     }
 
-    fn bury(&self, key: &Key, uid: &str) {
-        self.update(|table| table.bury(key, uid));
+    fn mark_deleted(&self, key: &Key, uid: &str) {
+        self.update(|table| table.mark_deleted(key, uid));
     }
 }
 

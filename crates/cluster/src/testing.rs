@@ -1,4 +1,4 @@
-//! An API server inside the test: a function from requests to answers, handed to kube's client.
+//! An API server inside the test: a function from requests to responses that kube's client calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use wharf_model::{Api, Kind, Meta, Scope};
+use wharf_model::{ApiResource, Kind, Meta, Scope};
 
 use crate::Cluster;
 
@@ -26,15 +26,20 @@ pub(crate) struct Thing {
 }
 
 impl Kind for Thing {
-    const API: Api =
-        Api { group: "t.dev", version: "v1", kind: "Thing", plural: "things", scope: Scope::Namespaced };
+    const API: ApiResource = ApiResource {
+        group: "t.dev",
+        version: "v1",
+        kind: "Thing",
+        plural: "things",
+        scope: Scope::Namespaced,
+    };
 
     fn meta(&self) -> &Meta {
         &self.metadata
     }
 }
 
-/// A thing as the server would write it; its uid is its name and a mark.
+/// A thing as the server would return it; its UID is derived from its name.
 pub(crate) fn thing(name: &str, version: u64, color: &str) -> Value {
     json!({
         "apiVersion": "t.dev/v1", "kind": "Thing", "color": color,
@@ -46,26 +51,26 @@ pub(crate) fn decoded(value: Value) -> Thing {
     serde_json::from_value(value).unwrap()
 }
 
-/// What the server was asked.
+/// A request that the server received.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: BTreeMap<String, String>,
     pub(crate) body: Value,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) fn is_watch(&self) -> bool {
         self.query.contains_key("watch")
     }
 }
 
-/// What it answers.
+/// The server's response.
 pub(crate) enum Reply {
     Json(u16, Value),
     Text(u16, &'static str),
-    /// Lines as they are sent; ends when the sender is dropped.
+    /// A stream of lines; ends when the sender is dropped.
     Stream(mpsc::UnboundedReceiver<Vec<u8>>),
     Never,
 }
@@ -90,22 +95,22 @@ pub(crate) fn line(kind: &str, object: Value) -> Vec<u8> {
 }
 
 /// A cluster whose server is this function.
-pub(crate) fn cluster(answer: impl FnMut(Asked) -> Reply + Send + 'static) -> Cluster {
-    let answer = Arc::new(Mutex::new(answer));
+pub(crate) fn cluster(respond: impl FnMut(ReceivedRequest) -> Reply + Send + 'static) -> Cluster {
+    let respond = Arc::new(Mutex::new(respond));
     let service = tower::service_fn(move |request: Request<Body>| {
-        let answer = Arc::clone(&answer);
+        let respond = Arc::clone(&respond);
         async move {
             let (parts, body) = request.into_parts();
             let bytes = body.collect().await.unwrap().to_bytes();
             let query = parts.uri.query().unwrap_or("");
             let query = query.split('&').filter_map(|pair| pair.split_once('='));
-            let asked = Asked {
+            let received = ReceivedRequest {
                 method: parts.method.to_string(),
                 path: parts.uri.path().to_owned(),
                 query: query.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
                 body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
             };
-            let reply = (answer.lock().unwrap())(asked);
+            let reply = (respond.lock().unwrap())(received);
             let (status, body) = match reply {
                 Reply::Json(status, body) => (status, FakeBody::whole(body.to_string().into_bytes())),
                 Reply::Text(status, text) => (status, FakeBody::whole(text.as_bytes().to_vec())),
@@ -118,19 +123,19 @@ pub(crate) fn cluster(answer: impl FnMut(Asked) -> Reply + Send + 'static) -> Cl
     Cluster::with_client(kube::Client::new(service, "default"))
 }
 
-/// A server that answers requests one after the other as written down, then never again; and what it was asked.
-pub(crate) fn scripted(replies: Vec<Reply>) -> (Cluster, Arc<Mutex<Vec<Asked>>>) {
-    let asked = Arc::new(Mutex::new(Vec::new()));
+/// A server that sends these responses in order and then none, and the requests that it received.
+pub(crate) fn scripted(replies: Vec<Reply>) -> (Cluster, Arc<Mutex<Vec<ReceivedRequest>>>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
     let mut replies = VecDeque::from(replies);
-    let log = Arc::clone(&asked);
+    let log = Arc::clone(&requests);
     let cluster = cluster(move |request| {
         log.lock().unwrap().push(request);
         replies.pop_front().unwrap_or(Reply::Never)
     });
-    (cluster, asked)
+    (cluster, requests)
 }
 
-/// A stream that stays open, and its other end.
+/// A stream that stays open, and its sender.
 pub(crate) fn stream() -> (mpsc::UnboundedSender<Vec<u8>>, Reply) {
     let (sender, receiver) = mpsc::unbounded_channel();
     (sender, Reply::Stream(receiver))
@@ -165,7 +170,7 @@ impl hyper::body::Body for FakeBody {
     }
 }
 
-/// Objects under their paths with optimistic locking, as leases and events need them.
+/// Objects by path with optimistic locking, for leases and events.
 #[derive(Default)]
 pub(crate) struct Objects {
     pub(crate) by_path: BTreeMap<String, Value>,
@@ -174,11 +179,11 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    pub(crate) fn answer(&mut self, asked: &Asked) -> Reply {
-        let name = asked.path.rsplit('/').next().unwrap_or("").to_owned();
-        let present = self.by_path.get(&asked.path).cloned();
-        match (asked.method.as_str(), present) {
-            ("GET", _) if asked.is_watch() => {
+    pub(crate) fn respond(&mut self, request: &ReceivedRequest) -> Reply {
+        let name = request.path.rsplit('/').next().unwrap_or("").to_owned();
+        let present = self.by_path.get(&request.path).cloned();
+        match (request.method.as_str(), present) {
+            ("GET", _) if request.is_watch() => {
                 let (sender, reply) = stream();
                 self.watchers.push(sender);
                 reply
@@ -189,27 +194,27 @@ impl Objects {
                 list(self.version, "", self.by_path.values().cloned().collect())
             }
             ("POST", _) => {
-                let name = asked.body["metadata"]["name"].as_str().unwrap().to_owned();
-                let path = format!("{}/{name}", asked.path);
+                let name = request.body["metadata"]["name"].as_str().unwrap().to_owned();
+                let path = format!("{}/{name}", request.path);
                 if self.by_path.contains_key(&path) {
                     return status(409, "AlreadyExists", &name);
                 }
-                self.store(path, asked.body.clone(), "ADDED")
+                self.store(path, request.body.clone(), "ADDED")
             }
             (_, None) => status(404, "NotFound", &name),
             ("PUT", Some(object)) => {
-                if asked.body["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
+                if request.body["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
                     return status(409, "Conflict", &name);
                 }
-                self.store(asked.path.clone(), asked.body.clone(), "MODIFIED")
+                self.store(request.path.clone(), request.body.clone(), "MODIFIED")
             }
             ("PATCH", Some(mut object)) => {
-                for (field, value) in asked.body.as_object().unwrap() {
+                for (field, value) in request.body.as_object().unwrap() {
                     object[field] = value.clone();
                 }
-                self.store(asked.path.clone(), object, "MODIFIED")
+                self.store(request.path.clone(), object, "MODIFIED")
             }
-            (other, Some(_)) => panic!("the fake has no {other}"),
+            (other, Some(_)) => panic!("the fake server does not support {other}"),
         }
     }
 

@@ -1,7 +1,7 @@
-//! Requests on their way: paths, deadlines, limits, and answers sorted into bytes or [`ApiError`].
+//! Sends requests: paths, timeouts, limits, and responses as bytes or [`ApiError`].
 //!
-//! Promise: a name that is not one path segment never reaches the server (an empty name would turn a GET of one
-//! object into a LIST of all), no request waits for ever, and no answer is read beyond its bound.
+//! Guarantees: a name that is not one path segment never reaches the server (an empty name would turn a GET of one
+//! object into a LIST of all), every request has a timeout, and every response a size limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
-use wharf_model::{Api, Key};
+use wharf_model::{ApiResource, Key};
 
 use crate::Metrics;
 use crate::error::{ApiError, Subject, classify};
 use crate::limit::Limit;
 
-/// A single request; the API server's own limit for most is 60 s, but controllers would rather ask again.
+/// The timeout of a request. The API server's own limit for most is 60 s, but controllers prefer an earlier retry.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// One page of a list may be this large; a page is 500 objects.
-const MAX_ANSWER: usize = 128 << 20;
-/// HTTP/1.1 takes one connection per request in flight, and each costs memory on both sides.
+/// The size limit of a response; a page of a list has up to 500 objects.
+const MAX_RESPONSE: usize = 128 << 20;
+/// HTTP/1.1 uses one connection per request in flight, and each costs memory on both sides.
 const IN_FLIGHT: usize = 64;
 
-/// Where requests go; cheap to clone, clones share limits.
+/// Sends requests to the API server; cheap to clone, clones share limits.
 #[derive(Clone)]
 pub(crate) struct Transport {
     client: kube::Client,
@@ -34,7 +34,7 @@ pub(crate) struct Transport {
     metrics: Metrics,
 }
 
-/// One request. `subject` names it in errors, the rest goes over the wire.
+/// One request. `subject` describes it in errors; the rest is sent.
 pub(crate) struct Call<'a> {
     pub(crate) subject: Subject<'a>,
     pub(crate) subresource: Option<&'a str>,
@@ -44,29 +44,29 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// About one object.
-    pub(crate) fn object(method: &'static str, api: &'a Api, key: &'a Key) -> Self {
+    /// A request on one object.
+    pub(crate) fn object(method: &'static str, api: &'a ApiResource, key: &'a Key) -> Self {
         Self::new(Subject {
             method,
             api,
             namespace: key.namespace.as_deref(),
             name: Some(&key.name),
-            making: None,
+            creating: None,
         })
     }
 
-    /// About a collection.
-    pub(crate) fn collection(method: &'static str, api: &'a Api, namespace: Option<&'a str>) -> Self {
-        Self::new(Subject { method, api, namespace, name: None, making: None })
+    /// A request on a collection.
+    pub(crate) fn collection(method: &'static str, api: &'a ApiResource, namespace: Option<&'a str>) -> Self {
+        Self::new(Subject { method, api, namespace, name: None, creating: None })
     }
 
     fn new(subject: Subject<'a>) -> Self {
         Self { subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
     }
 
-    /// Which object is to be made, for errors.
-    pub(crate) fn making(mut self, name: Option<&'a str>) -> Self {
-        self.subject.making = name;
+    /// The object to be created, for errors.
+    pub(crate) fn creating(mut self, name: Option<&'a str>) -> Self {
+        self.subject.creating = name;
         self
     }
 
@@ -90,11 +90,11 @@ impl<'a> Call<'a> {
         let Subject { api, namespace, name, .. } = self.subject;
         for part in [namespace, name, self.subresource].into_iter().flatten() {
             if !is_segment(part) {
-                let message = format!("{part:?} cannot be a name in the API");
+                let message = format!("{part:?} is not a valid name");
                 return Err(ApiError::Invalid(self.subject.refusal(message)));
             }
         }
-        let mut path = api.path(namespace);
+        let mut path = api.collection_path(namespace);
         for part in [name, self.subresource].into_iter().flatten() {
             path.push('/');
             path.push_str(part);
@@ -116,7 +116,7 @@ impl<'a> Call<'a> {
             "PATCH" => Method::PATCH,
             "DELETE" => Method::DELETE,
             other => {
-                let message = format!("{other} is no method of the API");
+                let message = format!("unknown method {other}");
                 return Err(ApiError::Invalid(self.subject.refusal(message)));
             }
         };
@@ -135,7 +135,7 @@ impl Transport {
         Self { client, limit: limit.map(Arc::new), in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), metrics }
     }
 
-    /// The same connection without the limits: a lease must be renewed however busy its holder is.
+    /// The same client without the shared limits: a lease must be renewed however busy its holder is.
     pub(crate) fn unlimited(&self) -> Self {
         Self { limit: None, in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), ..self.clone() }
     }
@@ -148,12 +148,12 @@ impl Transport {
         self.client.default_namespace()
     }
 
-    /// Sends, and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub(crate) async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
         self.send_within(call, DEADLINE).await
     }
 
-    /// The same, for those who cannot wait so long. Time spent waiting for a turn does not count.
+    /// Sends a request with another timeout. Time spent waiting for the limits does not count.
     pub(crate) async fn send_within(
         &self,
         mut call: Call<'_>,
@@ -161,31 +161,33 @@ impl Transport {
     ) -> Result<Vec<u8>, ApiError> {
         let request = call.request()?;
         let subject = call.subject;
-        let answer = async {
-            // The semaphore is never closed, so this does not fail; if it did, a request too many is harmless.
-            let _turn = self.in_flight.acquire().await.ok();
+        let response = async {
+            // The semaphore is never closed, so this does not fail; if it did, one more request is harmless.
+            let _permit = self.in_flight.acquire().await.ok();
             if let Some(limit) = &self.limit {
                 limit.wait().await;
             }
             match timeout(within, self.exchange(subject, request)).await {
-                Ok(answer) => answer,
+                Ok(response) => response,
                 Err(_) => {
-                    let message = format!("no answer within {} s", within.as_secs_f32());
+                    let message = format!("no response within {} s", within.as_secs_f32());
                     Err(ApiError::Unavailable(subject.refusal(message)))
                 }
             }
         }
         .await;
-        self.metrics.request(subject.method, subject.api.plural, answer.as_ref().err());
-        answer
+        self.metrics.request(subject.method, subject.api.plural, response.as_ref().err());
+        response
     }
 
     async fn exchange(&self, subject: Subject<'_>, request: Request<Body>) -> Result<Vec<u8>, ApiError> {
-        let (retry_after, http, body) = self.begin(subject, request).await?;
-        let bytes = Limited::new(body, MAX_ANSWER)
+        let (retry_after, http, body) = self.send_request(subject, request).await?;
+        let bytes = Limited::new(body, MAX_RESPONSE)
             .collect()
             .await
-            .map_err(|error| ApiError::Unavailable(subject.refusal(format!("answer broke off: {error}"))))?
+            .map_err(|error| {
+                ApiError::Unavailable(subject.refusal(format!("response was interrupted: {error}")))
+            })?
             .to_bytes();
         if (200..300).contains(&http) {
             Ok(bytes.into())
@@ -194,11 +196,11 @@ impl Transport {
         }
     }
 
-    /// Sends, and hands over the answer's body as it comes. `within` is for its beginning only.
+    /// Sends a request and returns the response's body as a stream. `within` applies to the response's headers only.
     pub(crate) async fn open(&self, mut call: Call<'_>, within: Duration) -> Result<Body, ApiError> {
         let request = call.request()?;
         let subject = call.subject;
-        let answer = match timeout(within, self.begin(subject, request)).await {
+        let response = match timeout(within, self.send_request(subject, request)).await {
             Ok(Ok((_, http, body))) if (200..300).contains(&http) => Ok(body),
             Ok(Ok((retry_after, http, body))) => {
                 let bytes = timeout(within, Limited::new(body, 1 << 20).collect()).await;
@@ -206,13 +208,13 @@ impl Transport {
                 Err(classify(subject, http, retry_after, &bytes))
             }
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(ApiError::Unavailable(subject.refusal("no answer in time"))),
+            Err(_) => Err(ApiError::Unavailable(subject.refusal("no response in time"))),
         };
-        self.metrics.request(subject.method, subject.api.plural, answer.as_ref().err());
-        answer
+        self.metrics.request(subject.method, subject.api.plural, response.as_ref().err());
+        response
     }
 
-    async fn begin(
+    async fn send_request(
         &self,
         subject: Subject<'_>,
         request: Request<Body>,
@@ -231,7 +233,7 @@ impl Transport {
     }
 }
 
-/// An error with its causes: hyper alone would only say "error sending request".
+/// An error with its causes: hyper's own message is only "error sending request".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -246,8 +248,8 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Whether the text is one segment of a path and nothing else. Kubernetes allows more than DNS names (a colon,
-/// for example), so this refuses only what would change the path's meaning.
+/// Whether the text is exactly one path segment. Kubernetes allows more than DNS names (a colon, for example), so this
+/// rejects only what would change the meaning of the path.
 fn is_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..")
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#\\\"<>[]^`{|}".contains(&byte))
@@ -271,7 +273,7 @@ mod tests {
     use super::*;
     use wharf_model::Scope;
 
-    const PVCS: Api = Api {
+    const PVCS: ApiResource = ApiResource {
         group: "",
         version: "v1",
         kind: "PersistentVolumeClaim",
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_name() {
+    fn invalid_path_segments_are_rejected() {
         for name in ["", ".", "..", "a/b", "a?b", "a#b", "a%2fb", "a b", "ä", "a\n"] {
             let key = Key::namespaced("ns", name);
             let error = Call::object("GET", &PVCS, &key).path().unwrap_err();

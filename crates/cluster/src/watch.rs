@@ -1,5 +1,5 @@
-//! One shared watch: LIST in pages, then WATCH with bookmarks, resumed from the last version for as long as the
-//! server keeps it. The rules are in [`machine`]; here is the network and the clock.
+//! One shared watch: LIST in pages, then WATCH with bookmarks, resumed from the last version as long as the server
+//! retains it. The rules are in [`machine`]; this module does the network I/O and the waiting.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ mod lines;
 mod machine;
 
 /// Objects per page.
-pub(crate) const PAGE: &str = "500";
-/// How long to wait for a watch to be accepted.
-const OPEN: Duration = Duration::from_secs(30);
-/// Between two looks for a kind that is not served.
-const MISSING: Duration = Duration::from_secs(30);
-/// A stream that lasted so long was of use, even if nothing happened.
-const SERVED: Duration = Duration::from_secs(5);
-/// The server sends a bookmark every minute: after so long without a word the connection may be dead, as when the
-/// address of the server has moved to another machine. Going on where it ended costs one request.
-const SILENCE: Duration = Duration::from_secs(90);
+pub(crate) const PAGE_SIZE: &str = "500";
+/// How long to wait for the server to accept a watch.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// The retry interval for a kind that is not served.
+const MISSING_RETRY: Duration = Duration::from_secs(30);
+/// A stream that lasted this long counts as successful, even without events.
+const MIN_USEFUL: Duration = Duration::from_secs(5);
+/// The server sends a bookmark every minute. After this long without data the connection may be broken, for example
+/// because the server's address has moved to another machine. Resuming the watch costs one request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const RETRY_START: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -42,7 +42,7 @@ pub struct WatchOptions {
     pub field_selector: Option<String>,
 }
 
-/// Keeps the store up to date until it is cancelled.
+/// Keeps the store up to date until `stop` is cancelled.
 pub(crate) async fn run<K: Kind>(
     transport: Transport,
     options: WatchOptions,
@@ -62,8 +62,8 @@ async fn watch<K: Kind>(transport: Transport, options: WatchOptions, store: Stor
                 let version = version.clone();
                 stream(&transport, &options, &store, &mut report, state, version).await
             }
-            State::Listing { next, whole, .. } => {
-                let call = page_call::<K>(&options, next.clone(), *whole);
+            State::Listing { next, unpaged, .. } => {
+                let call = page_call::<K>(&options, next.clone(), *unpaged);
                 if next.is_none() {
                     begin_list(&store, &report);
                 }
@@ -79,7 +79,7 @@ async fn watch<K: Kind>(transport: Transport, options: WatchOptions, store: Stor
 
 async fn pause(state: &State) {
     let failures = match state {
-        State::Missing { .. } => return sleep(MISSING).await,
+        State::Missing { .. } => return sleep(MISSING_RETRY).await,
         State::Listing { failures, .. } | State::Watching { failures, .. } => *failures,
     };
     if let Some(earlier) = failures.checked_sub(1) {
@@ -90,7 +90,7 @@ async fn pause(state: &State) {
 fn begin_list<K: Kind>(store: &Store<K>, report: &Reporter) {
     report.metrics.watch_start(report.plural, "list");
     store.update(|table| {
-        table.list_begins();
+        table.begin_list();
         None
     });
 }
@@ -117,38 +117,38 @@ async fn stream<K: Kind>(
     version: String,
 ) -> State {
     report.metrics.watch_start(report.plural, "watch");
-    // Not all watches of a cluster should end at the same moment.
+    // Not all watches of a cluster should end at the same time.
     let seconds = 240 + (jitter() * 50.0) as u64;
     let call = base_call::<K>("WATCH", options)
         .query("watch", "true")
         .query("allowWatchBookmarks", "true")
         .query("timeoutSeconds", seconds.to_string())
         .query("resourceVersion", version);
-    let mut body = match transport.open(call, OPEN).await {
+    let mut body = match transport.open(call, OPEN_TIMEOUT).await {
         Ok(body) => body,
         Err(error) => return step(state, Input::Failed(error), store, report),
     };
     state = step(state, Input::Opened, store, report);
     let opened = Instant::now();
-    // The server ends the stream in time; if it does not, the connection is dead.
+    // The server ends the stream in time; if it does not, the connection is broken.
     let deadline = opened + Duration::from_secs(seconds + 15);
     let mut lines = lines::Lines::default();
-    let mut told = false;
-    let patience = || deadline.min(Instant::now() + SILENCE);
-    while let Ok(Some(Ok(frame))) = timeout_at(patience(), body.frame()).await {
+    let mut received = false;
+    let read_deadline = || deadline.min(Instant::now() + IDLE_TIMEOUT);
+    while let Ok(Some(Ok(frame))) = timeout_at(read_deadline(), body.frame()).await {
         let Ok(data) = frame.into_data() else { continue };
         for line in lines.push(&data) {
-            told = true;
+            received = true;
             state = step(state, Input::Line(line), store, report);
             if failures(&state) != Some(0) {
                 return state;
             }
         }
     }
-    step(state, Input::Ended { served: told || opened.elapsed() >= SERVED }, store, report)
+    step(state, Input::Ended { served: received || opened.elapsed() >= MIN_USEFUL }, store, report)
 }
 
-/// The failures of a watch; `None` if it is not one.
+/// The failures of a watch; `None` in other states.
 fn failures(state: &State) -> Option<u32> {
     match state {
         State::Watching { failures, .. } => Some(*failures),
@@ -159,11 +159,11 @@ fn failures(state: &State) -> Option<u32> {
 pub(crate) fn page_call<'a, K: Kind>(
     options: &'a WatchOptions,
     next: Option<String>,
-    whole: bool,
+    unpaged: bool,
 ) -> Call<'a> {
     let mut call = base_call::<K>("LIST", options);
-    if !whole {
-        call = call.query("limit", PAGE);
+    if !unpaged {
+        call = call.query("limit", PAGE_SIZE);
     }
     match next {
         Some(next) => call.query("continue", next),

@@ -1,40 +1,40 @@
-//! How a role works: a gate that says whether it may, feeds that turn changes into keys, and workers that take
-//! keys from a queue.
+//! The control loop of a role: a gate that decides whether it may act, feeds that turn changes into keys, and workers
+//! that take keys from a queue.
 //!
-//! Promise: no work begins while the gate is shut; after a stop, work that runs may finish within its grace and
-//! is then dropped, which is what a crash would do, and every step is made for that. The gate remembers that work was
-//! dropped: its call may still run in the driver.
+//! Guarantees: no work starts while the gate is closed. After a stop, running work may finish within a grace period and
+//! is then dropped. That is equivalent to a crash, and every step tolerates one. The gate records that work was dropped:
+//! its call may still be running in the driver.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Backoff, Change, Leadership, Notice, Priority, Queue, QueueKey, Store, Work};
+use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, StoreEvent, WorkItem};
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
 
-/// How long work may go on after a stop.
+/// How long running work may continue after a stop.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How much a role does at once, and how it goes on after failures.
+/// Concurrency, timeout and retry delays of a role.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// Keys worked on at once.
+pub struct WorkerOptions {
+    /// Keys processed concurrently.
     pub workers: usize,
-    /// How long a call to the driver may take.
+    /// The timeout of a call to the driver.
     pub timeout: Duration,
-    /// The pause after a first failure.
+    /// The delay after the first failure.
     pub retry_start: Duration,
-    /// The longest pause.
+    /// The maximum delay.
     pub retry_max: Duration,
 }
 
-impl Pace {
-    /// Upstream's pauses, and many at once: workers wait for the driver most of the time.
+impl WorkerOptions {
+    /// Upstream's delays, and many workers: they wait for the driver most of the time.
     pub fn with_timeout(timeout: Duration) -> Self {
         Self {
             workers: 100,
@@ -44,121 +44,150 @@ impl Pace {
         }
     }
 
-    /// The pauses, for a queue.
+    /// The retry delays, for a queue.
     pub fn backoff(&self) -> Backoff {
         Backoff { start: self.retry_start, max: self.retry_max, ..Backoff::default() }
     }
 }
 
-/// Whether steps may begin.
+/// Whether steps may start.
 #[derive(Clone)]
 pub struct Gate {
     leadership: Option<Leadership>,
     stop: CancellationToken,
-    /// Whether work was dropped at the end.
-    cut: Arc<AtomicBool>,
+    /// Whether running work was dropped at the stop.
+    dropped_work: Arc<AtomicBool>,
 }
 
 impl Gate {
-    /// Open while the lease is held (always, without one) and nobody has said stop.
+    /// Open until `stop` is cancelled, and while the lease is held, if there is one.
     pub fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
-        Self { leadership, stop, cut: Arc::default() }
+        Self { leadership, stop, dropped_work: Arc::default() }
     }
 
-    /// Whether a step may begin now. Asked before each.
+    /// Whether a step may start now. Checked before each step.
     pub fn is_open(&self) -> bool {
-        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::holds)
+        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::is_leader)
     }
 
-    /// Waits until steps may begin.
-    pub async fn opened(&self) {
+    /// Waits until the lease is held, so that steps may start.
+    pub async fn wait_open(&self) {
         if let Some(leadership) = &self.leadership {
-            leadership.acquired().await;
+            leadership.wait_acquired().await;
         }
     }
 
-    /// Waits until the lease is lost; for ever, without one.
-    pub async fn lost(&self) {
+    /// Waits until the lease is lost; never returns without a lease.
+    pub async fn wait_lost(&self) {
         match &self.leadership {
-            Some(leadership) => leadership.lost().await,
+            Some(leadership) => leadership.wait_lost().await,
             None => std::future::pending().await,
         }
     }
 
-    /// The same gate with an end of its own: for what lasts from getting the lease to losing it.
-    pub fn term(&self) -> (Self, CancellationToken) {
+    /// The same gate with its own stop token: for tasks that run from acquiring the lease to losing it.
+    pub fn leadership_term(&self) -> (Self, CancellationToken) {
         let stop = self.stop.child_token();
-        // What was dropped when the lease was lost has had its time.
-        self.cut.store(false, Ordering::Relaxed);
-        (Self { leadership: self.leadership.clone(), stop: stop.clone(), cut: Arc::clone(&self.cut) }, stop)
+        // Calls of work dropped when the lease was lost have ended by now.
+        self.dropped_work.store(false, Ordering::Relaxed);
+        (
+            Self {
+                leadership: self.leadership.clone(),
+                stop: stop.clone(),
+                dropped_work: Arc::clone(&self.dropped_work),
+            },
+            stop,
+        )
     }
 
-    /// Whether work was dropped at the end: then somebody else should not begin at once.
-    pub fn was_cut(&self) -> bool {
-        self.cut.load(Ordering::Relaxed)
+    /// Whether running work was dropped at the stop: then the lease should not be released immediately.
+    pub fn dropped_work(&self) -> bool {
+        self.dropped_work.load(Ordering::Relaxed)
     }
 
-    /// Waits for the stop.
-    pub async fn stopped(&self) {
+    /// Waits until the role is stopped.
+    pub async fn wait_stopped(&self) {
         self.stop.cancelled().await;
     }
 }
 
-/// What came of working on a key.
+/// The result of processing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing more to do until something changes.
+pub enum WorkOutcome {
+    /// Nothing to do until something changes.
     Done,
-    /// It failed: again after the backoff.
+    /// It failed: retry after the backoff.
     Retry,
-    /// Again after this long, whatever the failures.
-    After(Duration),
+    /// Process it again after this delay, independent of failures.
+    RetryAfter(Duration),
 }
 
-/// A role from its start to the stop: `synced` is waited for, then `feeds` starts what brings work, for as long as
-/// there are workers.
-pub async fn serve<K, F>(
+/// Runs a role until it is stopped: waits for `synced`, lets `feeds` spawn the tasks that enqueue keys, and runs the
+/// workers. The feed tasks stop with the workers.
+///
+/// # Panics
+///
+/// If a feed task panics: without it the role would miss changes and nothing would show it.
+pub async fn run_role<K, F>(
     gate: &Gate,
     synced: impl Future<Output = ()>,
     feeds: impl FnOnce(&mut JoinSet<()>),
     queue: &Queue<K>,
     workers: usize,
-    one: impl Fn(K) -> F,
+    reconcile: impl Fn(K) -> F,
 ) where
     K: QueueKey,
-    F: Future<Output = Outcome> + Send + 'static,
+    F: Future<Output = WorkOutcome> + Send + 'static,
 {
     tokio::select! {
         biased;
         () = synced => {}
-        () = gate.stopped() => return,
+        () = gate.wait_stopped() => return,
     }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    feeds(&mut besides);
-    work(queue, gate, workers, one).await;
+    // Aborted when this function returns.
+    let mut feed_tasks = JoinSet::new();
+    feeds(&mut feed_tasks);
+    let feed_panicked = async {
+        while let Some(ended) = feed_tasks.join_next().await {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        () = run_workers(queue, gate, workers, reconcile) => {}
+        () = feed_panicked => {}
+    }
 }
 
-/// Works on a queue's keys, each in a task of its own, until the stop.
-pub async fn work<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, one: impl Fn(K) -> F)
+/// Processes a queue's keys, each in its own task, until the role is stopped. A key whose task panics is retried with
+/// backoff; other keys are not affected.
+pub async fn run_workers<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, reconcile: impl Fn(K) -> F)
 where
     K: QueueKey,
-    F: Future<Output = Outcome> + Send + 'static,
+    F: Future<Output = WorkOutcome> + Send + 'static,
 {
     let slots = Arc::new(Semaphore::new(workers.max(1)));
     let mut running = JoinSet::new();
     loop {
         let next = async {
-            gate.opened().await;
-            // The semaphore is never closed, so there is always a slot to come.
+            gate.wait_open().await;
+            // The semaphore is never closed, so a slot always becomes available.
             let slot = Arc::clone(&slots).acquire_owned().await.ok();
             (slot, queue.next().await)
         };
         let (slot, work) = tokio::select! {
             biased;
-            () = gate.stopped() => break,
+            () = gate.wait_stopped() => break,
             next = next => next,
-            Some(_) = running.join_next() => continue,
+            Some(ended) = running.join_next() => {
+                report_panic(ended);
+                continue;
+            }
         };
         let Some(work) = work else { break };
         if !gate.is_open() {
@@ -166,60 +195,73 @@ where
             work.retry_after(Duration::ZERO);
             continue;
         }
-        let working = one(work.key().clone());
+        let reconciling = reconcile(work.key().clone());
         running.spawn(async move {
-            let outcome = working.await;
+            let outcome = reconciling.await;
             finish(work, outcome);
             drop(slot);
         });
     }
-    let ended = timeout(GRACE, async { while running.join_next().await.is_some() {} });
+    let ended = timeout(GRACE, async {
+        while let Some(ended) = running.join_next().await {
+            report_panic(ended);
+        }
+    });
     if ended.await.is_err() {
-        gate.cut.store(true, Ordering::Relaxed);
+        gate.dropped_work.store(true, Ordering::Relaxed);
         tracing::warn!(
             running = running.len(),
-            "stopping with work under way; it is taken up again at the next start"
+            "stopped with work in progress; it will be resumed at the next start"
         );
     }
 }
 
-fn finish<K: QueueKey>(work: Work<K>, outcome: Outcome) {
-    match outcome {
-        Outcome::Done => work.done(),
-        Outcome::Retry => work.retry(),
-        Outcome::After(pause) => work.retry_after(pause),
+/// The panic hook has printed the message and its location. The dropped work item requeues the key.
+fn report_panic(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "reconcile panicked; retrying after backoff");
     }
 }
 
-/// What a change means for a queue.
+fn finish<K: QueueKey>(work: WorkItem<K>, outcome: WorkOutcome) {
+    match outcome {
+        WorkOutcome::Done => work.done(),
+        WorkOutcome::Retry => work.retry(),
+        WorkOutcome::RetryAfter(pause) => work.retry_after(pause),
+    }
+}
+
+/// A request to enqueue a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish<K> {
-    /// What to look at.
+pub struct EnqueueRequest<K> {
+    /// The key to enqueue.
     pub key: K,
-    /// How urgent it is.
+    /// Its priority.
     pub priority: Priority,
 }
 
-/// Puts into a queue what a store's changes call for, for as long as the store lives. What wakes a key also ends
-/// its backoff: `wishes` must leave out changes that are a role's own writes about its failures.
-pub async fn feed<O: Kind, K: QueueKey>(
+/// Enqueues the keys that a store's changes affect, until the store is dropped. This also resets a key's backoff:
+/// `requests` must ignore changes that the role wrote itself to report its failures.
+pub async fn enqueue_changes<O: Kind, K: QueueKey>(
     store: Store<O>,
     queue: Queue<K>,
-    wishes: impl Fn(&Change<O>) -> Vec<Wish<K>>,
+    requests: impl Fn(&Change<O>) -> Vec<EnqueueRequest<K>>,
 ) {
-    let mut changes = store.changes();
-    let wish = |change: &Change<O>| {
-        for Wish { key, priority } in wishes(change) {
-            queue.reset(&key);
+    let mut changes = store.subscribe();
+    let enqueue = |change: &Change<O>| {
+        for EnqueueRequest { key, priority } in requests(change) {
+            queue.reset_backoff(&key);
             queue.add(key, priority);
         }
     };
     while let Some(notice) = changes.next().await {
         match notice {
-            Notice::Change(change) => wish(&change),
-            Notice::Resync => {
+            StoreEvent::Change(change) => enqueue(&change),
+            StoreEvent::Resync => {
                 for object in store.all() {
-                    wish(&Change { key: object.key(), old: None, new: Some(object) });
+                    enqueue(&Change { key: object.key(), old: None, new: Some(object) });
                 }
             }
         }
@@ -230,26 +272,66 @@ pub async fn feed<O: Kind, K: QueueKey>(
 mod tests {
     use super::*;
 
-    /// sidecars.md 1.0 "Release on exit": only once nothing runs any more.
+    /// sidecars.md 1.0 "Release on exit": only when no work is running.
     #[tokio::test(start_paused = true)]
-    async fn what_is_dropped_at_the_end_is_remembered() {
-        for (takes, cut) in [(GRACE / 2, false), (GRACE * 2, true)] {
+    async fn dropped_work_is_recorded_at_stop() {
+        for (takes, dropped_work) in [(GRACE / 2, false), (GRACE * 2, true)] {
             let stop = CancellationToken::new();
             let gate = Gate::new(None, stop.clone());
-            gate.cut.store(true, Ordering::Relaxed);
+            gate.dropped_work.store(true, Ordering::Relaxed);
             let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
             queue.add(1, Priority::Normal);
-            let one = move |_| async move {
+            let reconcile = move |_| async move {
                 tokio::time::sleep(takes).await;
-                Outcome::Done
+                WorkOutcome::Done
             };
-            let (term, _) = gate.term();
+            let (term, _) = gate.leadership_term();
             let stopping = async {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 stop.cancel();
             };
-            tokio::join!(work(&queue, &term, 1, one), stopping);
-            assert_eq!(gate.was_cut(), cut, "{takes:?}");
+            tokio::join!(run_workers(&queue, &term, 1, reconcile), stopping);
+            assert_eq!(gate.dropped_work(), dropped_work, "{takes:?}");
         }
+    }
+
+    /// Without the retry, one bad object would stop itself for good; without the isolation, all others.
+    #[tokio::test(start_paused = true)]
+    async fn panic_in_reconcile_retries_the_key_and_leaves_others_alone() {
+        let stop = CancellationToken::new();
+        let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
+        queue.add(1, Priority::Normal);
+        queue.add(2, Priority::Normal);
+        let runs = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let reconcile = {
+            let (runs, stop) = (Arc::clone(&runs), stop.clone());
+            move |key| {
+                let (runs, stop) = (Arc::clone(&runs), stop.clone());
+                async move {
+                    let first = !runs.lock().unwrap().contains(&key);
+                    runs.lock().unwrap().push(key);
+                    assert!(key != 1 || !first, "a planted panic");
+                    if key == 1 {
+                        stop.cancel();
+                    }
+                    WorkOutcome::Done
+                }
+            }
+        };
+        run_workers(&queue, &Gate::new(None, stop), 1, reconcile).await;
+        assert_eq!(*runs.lock().unwrap(), [1, 2, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_in_a_feed_ends_the_role() {
+        let role = tokio::spawn(async {
+            let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
+            let feeds = |tasks: &mut JoinSet<()>| {
+                tasks.spawn(async { panic!("a planted panic") });
+            };
+            let gate = Gate::new(None, CancellationToken::new());
+            run_role(&gate, async {}, feeds, &queue, 1, |_: u8| async { WorkOutcome::Done }).await;
+        });
+        assert!(role.await.unwrap_err().is_panic());
     }
 }

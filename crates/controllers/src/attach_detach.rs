@@ -1,20 +1,20 @@
-//! Attaches volumes to the nodes whose pods want them, and detaches what nobody wants; the contract is that of
+//! Attaches volumes to the nodes of the pods that use them, and detaches unused volumes; the contract is that of
 //! kube-controller-manager's attach/detach controller.
 //!
-//! - It asks by VolumeAttachments, which drivers' attachers see to, and tells nodes what is attached. It waits by
-//!   watch: for attachers, for nodes, for pods.
-//! - A volume is worked on by one worker at a time, whatever nodes it is on. A volume for one node is never asked for
-//!   on a second while an attachment of it is left.
-//! - What a node that is well says it uses is not detached, for as long as it says so. Of a node that is not well it
-//!   is, after a time that is a setting, or as soon as an operator says that nothing runs there.
-//! - It keeps nothing to itself: what is attached and what is wanted is read from the objects, so a restart in the
-//!   midst of anything leaves nothing dangling.
-//! - Only CSI volumes, and only nodes that say that they leave attaching to a controller.
+//! - It creates and deletes VolumeAttachments, which the drivers' attachers carry out, and writes
+//!   `status.volumesAttached` of nodes. It waits for attachers, nodes and pods by watch.
+//! - One worker at a time handles a volume, on all its nodes. A single-node volume is never attached to a second node
+//!   while a VolumeAttachment of it is left.
+//! - A volume that a Ready node lists in `status.volumesInUse` is not detached. From a node that is not Ready it is
+//!   detached after a configurable time, or as soon as an operator taints the node out of service.
+//! - What is attached and what is wanted is read from the objects alone, so a restart at any point leaves no dangling
+//!   attachment.
+//! - It handles CSI volumes only, on nodes that leave attaching to the controller.
 //!
-//! Where upstream is worse, ours is the default and upstream's a setting: [`Settings::upstream`].
+//! The defaults differ from upstream where upstream is worse; [`Settings::upstream`] has upstream's behaviour.
 //!
-//! Start reading at [`view`], then [`decide`]: the rules. [`wake`] says what calls for a look. [`waits_for`] tells
-//! people what an attachment waits for.
+//! Start reading at `view`, then `decide`: the rules. `wake` maps changes to work items. `attach_status` and
+//! `detach_status` explain to users what a volume waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,85 +22,87 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::work::{Outcome, Pace, feed, serve};
+use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
+use wharf_model::{
+    CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+};
 
 use crate::Context;
-use act::Then;
+use act::StepOutcome;
 use decide::{Report, decide};
-use memory::{Memories, note, take_back};
+use state::{AttachStates, cancel_announcements, update_timers};
 use view::View;
-use wake::Subject;
+use wake::WorkItem;
 
 pub use metrics::Metrics;
-pub use view::Known;
-pub use waits::{Blocker, Leaving, Waits, leaving, waits_for};
+pub use view::VolumeObjects;
+pub use waits::{AttachStatus, BlockingNode, DetachStatus, attach_status, detach_status};
 
 mod act;
 mod decide;
-mod memory;
+mod messages;
 mod metrics;
 mod orphan;
 mod report;
 #[cfg(test)]
 mod simulate;
-mod tell;
+mod state;
 #[cfg(test)]
 mod testing;
 mod view;
 mod waits;
 mod wake;
 
-/// Who events come from.
+/// The event source component; upstream's name.
 pub const COMPONENT: &str = "attachdetach-controller";
 
-/// The index of volumes by their unique names.
+/// Index of volumes by unique volume name.
 const BY_NAME: &str = "attach_detach/name";
-/// The index of volumes, and of pods, by claim.
+/// Index of volumes, and of pods, by claim.
 const BY_CLAIM: &str = "attach_detach/claim";
-/// The index of claims, and of attachments, by volume.
+/// Index of claims, and of attachments, by volume.
 const BY_VOLUME: &str = "attach_detach/volume";
-/// The index of pods, and of attachments, by node.
+/// Index of pods, and of attachments, by node.
 const BY_NODE: &str = "attach_detach/node";
-/// The longest pause after a report that the server did not take.
-const UNWRITTEN: Duration = Duration::from_secs(30);
-/// After so many steps a volume lets others have a turn.
+/// The longest backoff after a failed update of a node's status.
+const REPORT_RETRY_MAX: Duration = Duration::from_secs(30);
+/// A work item is requeued after this many steps, so that others get their turn.
 const STEPS: usize = 64;
-/// Everything is looked at this often, whether or not anything called for it.
+/// How often everything is reconciled without a change.
 const RESYNC: Duration = Duration::from_secs(600);
 
-/// What the controller is told.
+/// Settings of the attach/detach controller.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once; how long an attacher may take before pods are told; pauses after requests that failed.
-    pub pace: Pace,
-    /// How long a node that is not well may go on using a volume that nobody wants. Upstream: 6 minutes.
+    /// Number of workers; how long an attacher may take before an event is recorded; backoff after failed requests.
+    pub pace: WorkerOptions,
+    /// How long a node that is not Ready may use a volume that no pod wants. Upstream: 6 minutes.
     pub max_wait_for_unmount: Duration,
-    /// The same for volumes of single drivers: those that fence what they detach need no wait.
+    /// `max_wait_for_unmount` for single drivers: a driver that fences detached volumes needs no wait.
     pub max_wait_by_driver: BTreeMap<String, Duration>,
-    /// Never detach by force because time has passed (`--disable-force-detach-on-timeout`).
+    /// Never force a detach after `max_wait_for_unmount` (`--disable-force-detach-on-timeout`).
     pub disable_force_detach_on_timeout: bool,
-    /// Ask the server whether a volume is in use also after the time has passed. Upstream does not, even of nodes
-    /// that are well.
+    /// Read from the API server whether a volume is in use also after `max_wait_for_unmount`. Upstream does not, even
+    /// for Ready nodes.
     pub verify_after_timeout: bool,
-    /// Believe that a node is out of service only if it does not say itself that it is well. Upstream detaches what
-    /// such a node has mounted.
+    /// Honour the out-of-service taint only if the node is not Ready. Upstream detaches what a Ready node with that
+    /// taint has mounted.
     pub out_of_service_only_if_not_ready: bool,
-    /// Let an attachment stand in the way of another node even if it failed, or its end did. Upstream attaches beside
-    /// it and leaves it to the driver to refuse.
+    /// Let an attachment block other nodes even if attaching or detaching failed. Upstream attaches to the second
+    /// node and relies on the driver to reject it.
     pub uncertain_blocks: bool,
-    /// Delete attachments that were never begun and whose volume is gone. Upstream leaves them for ever.
+    /// Delete attachments that no attacher has started and whose volume was deleted. Upstream never deletes them.
     pub forget_orphans: bool,
-    /// How long a volume that nobody uses may take to leave another node before pods are told of it. Upstream tells
-    /// them at once, at every move.
+    /// How long the detach of an unused volume from another node may take before a Multi-Attach event is recorded.
+    /// Upstream records it at once, at every move.
     pub multi_attach_grace: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        let pace = Pace {
+        let pace = WorkerOptions {
             workers: 100,
             timeout: Duration::from_secs(120),
             retry_start: Duration::from_millis(500),
@@ -121,7 +123,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// As Kubernetes 1.34 does it, in each thing that can be chosen.
+    /// The behaviour of Kubernetes 1.34 in every setting.
     pub fn upstream() -> Self {
         Self {
             verify_after_timeout: false,
@@ -138,16 +140,16 @@ impl Settings {
     }
 }
 
-/// Runs until the stop.
+/// Runs until the gate is stopped.
 pub async fn run(context: Context, settings: Settings, metrics: Metrics) {
     let controller = Arc::new(AttachDetach::new(context, settings, metrics));
     let workers = controller.settings.pace.workers;
-    let one = |subject| {
+    let one = |item| {
         let controller = Arc::clone(&controller);
-        async move { controller.see_to(&subject).await }
+        async move { controller.reconcile(&item).await }
     };
-    let feeds = |besides: &mut JoinSet<()>| controller.feeds(besides);
-    serve(&controller.context.gate, controller.synced(), feeds, &controller.queue, workers, one).await;
+    let feeds = |extra_nodes: &mut JoinSet<()>| controller.spawn_feeds(extra_nodes);
+    run_role(&controller.context.gate, controller.synced(), feeds, &controller.queue, workers, one).await;
 }
 
 struct AttachDetach {
@@ -159,8 +161,8 @@ struct AttachDetach {
     attachments: Store<VolumeAttachment>,
     nodes: Store<Node>,
     drivers: Store<CSIDriver>,
-    queue: Queue<Subject>,
-    memories: Memories,
+    queue: Queue<WorkItem>,
+    states: AttachStates,
     metrics: Metrics,
 }
 
@@ -168,28 +170,28 @@ impl AttachDetach {
     fn new(context: Context, settings: Settings, metrics: Metrics) -> Self {
         let cluster = &context.cluster;
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        pods.index(BY_CLAIM, |pod| {
+        pods.add_index(BY_CLAIM, |pod| {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
             pod.claims().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
         });
-        pods.index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
+        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.index(BY_VOLUME, |claim| vec![claim.spec.volume_name.clone()]);
+        claims.add_index(BY_VOLUME, |claim| vec![claim.spec.volume_name.clone()]);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-        volumes.index(BY_NAME, |volume| {
-            VolumeName::of(&volume.spec).map(|name| name.to_string()).into_iter().collect()
+        volumes.add_index(BY_NAME, |volume| {
+            UniqueVolumeName::from_spec(&volume.spec).map(|name| name.to_string()).into_iter().collect()
         });
-        volumes.index(BY_CLAIM, |volume| {
+        volumes.add_index(BY_CLAIM, |volume| {
             volume.spec.claim_ref.as_ref().map(|claim| claim.key().to_string()).into_iter().collect()
         });
         let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
-        attachments.index(BY_VOLUME, |attachment| {
+        attachments.add_index(BY_VOLUME, |attachment| {
             attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
         });
-        attachments.index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
-        // The queue's own pauses are for reports to nodes; volumes have theirs in memory, one for each node.
+        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        // The queue's backoff is for node status updates. Volumes have one backoff for each node, in `AttachState`.
         let backoff = settings.pace.backoff();
-        let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
+        let report_backoff = Backoff { max: backoff.max.min(REPORT_RETRY_MAX), ..backoff };
         Self {
             pods,
             claims,
@@ -197,106 +199,117 @@ impl AttachDetach {
             attachments,
             nodes: cluster.store(WatchOptions::default()),
             drivers: cluster.store(WatchOptions::default()),
-            queue: Queue::new("attach_detach", unwritten, cluster.metrics()),
-            memories: Memories::default(),
+            queue: Queue::new("attach_detach", report_backoff, cluster.metrics()),
+            states: AttachStates::default(),
             metrics,
             context,
             settings,
         }
     }
 
-    /// Of half the pods nothing follows: what they want would seem unwanted.
+    /// Waits for all stores: without the pods, volumes in use would seem unused.
     async fn synced(&self) {
-        self.pods.synced().await;
-        self.claims.synced().await;
-        self.volumes.synced().await;
-        self.attachments.synced().await;
-        self.nodes.synced().await;
-        self.drivers.synced().await;
+        self.pods.wait_synced().await;
+        self.claims.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.attachments.wait_synced().await;
+        self.nodes.wait_synced().await;
+        self.drivers.wait_synced().await;
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Starts the tasks that turn changes into work items.
+    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
-        into.spawn(feed(self.pods.clone(), self.queue.clone(), move |change| this.pod_changed(change)));
+        into.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), move |change| {
+            this.pod_changed(change)
+        }));
         let this = Arc::clone(self);
-        into.spawn(feed(self.claims.clone(), self.queue.clone(), move |change| this.claim_changed(change)));
+        into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), move |change| {
+            this.claim_changed(change)
+        }));
         let this = Arc::clone(self);
-        into.spawn(feed(self.volumes.clone(), self.queue.clone(), move |change| this.volume_changed(change)));
+        into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), move |change| {
+            this.volume_changed(change)
+        }));
         let this = Arc::clone(self);
-        let wishes = move |change: &_| this.attachment_changed(change);
-        into.spawn(feed(self.attachments.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &_| this.attachment_changed(change);
+        into.spawn(enqueue_changes(self.attachments.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        into.spawn(feed(self.nodes.clone(), self.queue.clone(), move |change| this.node_changed(change)));
+        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), move |change| {
+            this.node_changed(change)
+        }));
         let this = Arc::clone(self);
-        into.spawn(feed(self.drivers.clone(), self.queue.clone(), move |change| this.driver_changed(change)));
+        into.spawn(enqueue_changes(self.drivers.clone(), self.queue.clone(), move |change| {
+            this.driver_changed(change)
+        }));
         let this = Arc::clone(self);
         into.spawn(async move {
             loop {
                 sleep(RESYNC).await;
-                this.look_at_all();
+                this.enqueue_all();
             }
         });
         let this = Arc::clone(self);
         into.spawn(async move {
             loop {
-                this.context.gate.opened().await;
-                this.context.gate.lost().await;
-                // What somebody else did meanwhile we did not see: no wait has lasted since before.
-                this.memories.forget();
+                this.context.gate.wait_open().await;
+                this.context.gate.wait_lost().await;
+                // Another leader may have acted since: no wait can be counted from before.
+                this.states.clear();
             }
         });
     }
 
-    fn look_at_all(&self) {
+    fn enqueue_all(&self) {
         let pods = self.pods.all();
         let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
         let used = nodes.into_iter().filter(|node| !node.is_empty()).flat_map(|node| self.volumes_on(node));
         let attachments = self.attachments.all();
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
         for volume in used.chain(attached).collect::<BTreeSet<_>>() {
-            self.queue.add(Subject::Volume(volume), Priority::Low);
+            self.queue.add(WorkItem::Volume(volume), Priority::Low);
         }
         for orphan in attachments.iter().filter_map(|attachment| self.orphan(attachment)) {
             self.queue.add(orphan, Priority::Low);
         }
-        self.memories.forget_gone(|node| !self.attachments.by_index(BY_NODE, node).is_empty());
+        self.states.prune_deleted_nodes(|node| !self.attachments.by_index(BY_NODE, node).is_empty());
         for node in self.nodes.all() {
-            self.queue.add(Subject::Node(node.metadata.name.clone()), Priority::Low);
+            self.queue.add(WorkItem::Node(node.metadata.name.clone()), Priority::Low);
         }
     }
 
-    /// One volume or node, step by step, until there is nothing to do for it now.
-    async fn see_to(&self, subject: &Subject) -> Outcome {
+    /// Reconciles one work item, step by step, until there is nothing to do for it now.
+    async fn reconcile(&self, item: &WorkItem) -> WorkOutcome {
         for _ in 0..STEPS {
             if !self.context.gate.is_open() {
                 break;
             }
-            let then = match subject {
-                Subject::Volume(name) => {
-                    let mut view = self.look(name, &[]);
-                    take_back(&mut view);
-                    // Only the volume's own worker writes down since when something is so.
-                    self.memories.keep(&view);
+            let result = match item {
+                WorkItem::Volume(name) => {
+                    let mut view = self.view(name, &[]);
+                    cancel_announcements(&mut view);
+                    // Only the volume's own worker stores the start of waits.
+                    self.states.store(&view);
                     let step = decide(&view, now());
                     self.act(&view, step).await
                 }
-                Subject::Node(name) => self.report(name).await,
-                Subject::Orphan(name) => self.forget(name).await,
+                WorkItem::Node(name) => self.report_attached(name).await,
+                WorkItem::Orphan(name) => self.delete_orphan(name).await,
             };
-            if let Then::End(outcome) = then {
+            if let StepOutcome::Finish(outcome) = result {
                 return outcome;
             }
         }
-        Outcome::After(Duration::ZERO)
+        WorkOutcome::RetryAfter(Duration::ZERO)
     }
 
-    fn look(&self, name: &VolumeName, besides: &[&str]) -> View<'_> {
+    fn view(&self, name: &UniqueVolumeName, extra_nodes: &[&str]) -> View<'_> {
         let volumes = self.volumes.by_index(BY_NAME, &name.to_string());
         let mut keys = BTreeSet::new();
-        let unheard = self.memories.unheard(name);
-        let besides: Vec<&str> = besides.iter().copied().chain(unheard.iter().map(String::as_str)).collect();
-        let mut nodes: BTreeSet<String> = besides.iter().map(|&node| node.to_owned()).collect();
+        let unconfirmed = self.states.unconfirmed_nodes(name);
+        let extra_nodes: Vec<&str> =
+            extra_nodes.iter().copied().chain(unconfirmed.iter().map(String::as_str)).collect();
+        let mut nodes: BTreeSet<String> = extra_nodes.iter().map(|&node| node.to_owned()).collect();
         for volume in &volumes {
             let (spec, name) = (&volume.spec, &volume.metadata.name);
             keys.extend(spec.claim_ref.iter().map(|claim| claim.key()));
@@ -307,8 +320,8 @@ impl AttachDetach {
         let pods: Vec<Arc<Pod>> =
             keys.iter().flat_map(|claim| self.pods.by_index(BY_CLAIM, &claim.to_string())).collect();
         nodes.extend(pods.iter().map(|pod| pod.spec.node_name.clone()).filter(|node| !node.is_empty()));
-        let attachment = |node: &String| self.attachments.get(&Key::cluster(name.attachment(node)));
-        let known = Known {
+        let attachment = |node: &String| self.attachments.get(&Key::cluster(name.attachment_name(node)));
+        let objects = VolumeObjects {
             claims: keys.iter().filter_map(|key| self.claims.get(key)).collect(),
             attachments: nodes.iter().filter_map(attachment).collect(),
             nodes: nodes.iter().filter_map(|node| self.nodes.get(&Key::cluster(node.as_str()))).collect(),
@@ -316,21 +329,22 @@ impl AttachDetach {
             volumes,
             pods,
         };
-        let memory = |node: &str| self.memories.of(name, node);
-        let in_use_last = |node: &str| self.memories.in_use_last(node);
-        let mut view = View::of(&self.settings, name.clone(), &known, &besides, memory, in_use_last);
-        note(&mut view, now());
+        let state = |node: &str| self.states.get(name, node);
+        let last_in_use = |node: &str| self.states.last_in_use(node);
+        let mut view = View::of(&self.settings, name.clone(), &objects, &extra_nodes, state, last_in_use);
+        update_timers(&mut view, now());
         view
     }
 
-    /// What a node is to be told of all that it is told of now and all that is attached to it.
+    /// The reports for all volumes that a node's status lists or that are attached to it.
     fn reports(&self, node: &Node) -> (Vec<View<'_>>, BTreeMap<String, Report>) {
         let name = node.metadata.name.as_str();
         let attachments = self.attachments.by_index(BY_NODE, name);
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
-        let told = node.status.volumes_attached.iter().filter_map(|volume| VolumeName::parse(&volume.name));
-        let volumes: BTreeSet<VolumeName> = attached.chain(told).collect();
-        let views: Vec<View<'_>> = volumes.iter().map(|volume| self.look(volume, &[name])).collect();
+        let listed =
+            node.status.volumes_attached.iter().filter_map(|volume| UniqueVolumeName::parse(&volume.name));
+        let volumes: BTreeSet<UniqueVolumeName> = attached.chain(listed).collect();
+        let views: Vec<View<'_>> = volumes.iter().map(|volume| self.view(volume, &[name])).collect();
         let report = |view: &View<'_>| (view.name.to_string(), decide::report(view, name, now()));
         let reports = views.iter().map(report).collect();
         (views, reports)

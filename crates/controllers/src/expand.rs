@@ -1,14 +1,15 @@
-//! Tells of claims that wait for their driver to expand them; the contract is that of kube-controller-manager's
-//! persistentvolume-expander. The work itself is the resizer's, and the node's.
+//! Reports claims that wait for expansion; the contract is that of kube-controller-manager's
+//! persistentvolume-expander. The resizer and the node do the expansion itself.
 //!
-//! - A bound claim that asks for more than it has gets an event.
-//! - One of a volume that a driver took over from an in-tree plugin is annotated for that driver's resizer besides.
+//! - A bound claim that requests more than its capacity gets an event.
+//! - If its volume was migrated from an in-tree plugin to a CSI driver, the claim is also annotated for that driver's
+//!   resizer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Outcome, Wish, feed, serve};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::annotation::STORAGE_RESIZER;
 use wharf_model::names::reason::EXTERNAL_EXPANDING;
@@ -16,39 +17,39 @@ use wharf_model::patch::annotate;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
 
 use crate::Context;
-use decide::{Step, decide, given, grew};
+use decide::{Step, decide, needs_check, newly_bound_claim};
 
 mod decide;
 
-/// The name in events; upstream's.
+/// The event source component; upstream's name.
 pub const COMPONENT: &str = "volume_expand";
 
-/// Claims seen to at once; upstream's.
+/// Claims reconciled in parallel; upstream's number.
 const WORKERS: usize = 10;
-/// The pause after a first failure.
+/// The backoff after a first failure.
 const RETRY_START: Duration = Duration::from_millis(200);
-/// The longest pause.
+/// The longest backoff.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// Runs until the stop.
+/// Runs until the gate is stopped.
 pub async fn run(context: Context) {
-    let teller = Arc::new(Teller::new(context));
+    let controller = Arc::new(ExpandController::new(context));
     let one = |claim| {
-        let teller = Arc::clone(&teller);
-        async move { teller.see_to(&claim).await }
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&claim).await }
     };
-    let feeds = |besides: &mut JoinSet<()>| teller.feeds(besides);
-    serve(&teller.context.gate, teller.synced(), feeds, &teller.queue, WORKERS, one).await;
+    let feeds = |tasks: &mut JoinSet<()>| controller.spawn_feeds(tasks);
+    run_role(&controller.context.gate, controller.synced(), feeds, &controller.queue, WORKERS, one).await;
 }
 
-struct Teller {
+struct ExpandController {
     context: Context,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     queue: Queue<Key>,
 }
 
-impl Teller {
+impl ExpandController {
     fn new(context: Context) -> Self {
         let cluster = &context.cluster;
         let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
@@ -59,46 +60,47 @@ impl Teller {
     }
 
     async fn synced(&self) {
-        self.claims.synced().await;
-        self.volumes.synced().await;
+        self.claims.wait_synced().await;
+        self.volumes.wait_synced().await;
     }
 
-    fn feeds(&self, into: &mut JoinSet<()>) {
-        let wishes = |change: &Change<PersistentVolumeClaim>| match grew(change) {
-            true => vec![wish(change.key.clone())],
+    fn spawn_feeds(&self, into: &mut JoinSet<()>) {
+        let requests = |change: &Change<PersistentVolumeClaim>| match needs_check(change) {
+            true => vec![enqueue(change.key.clone())],
             false => Vec::new(),
         };
-        into.spawn(feed(self.claims.clone(), self.queue.clone(), wishes));
-        // A claim may be seen to be bound before its volume is.
-        let wishes =
-            |change: &Change<PersistentVolume>| given(change).map(wish).into_iter().collect::<Vec<_>>();
-        into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
+        into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));
+        // The watch may report a claim as bound before it reports its volume.
+        let requests = |change: &Change<PersistentVolume>| {
+            newly_bound_claim(change).map(enqueue).into_iter().collect::<Vec<_>>()
+        };
+        into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), requests));
     }
 
-    async fn see_to(&self, key: &Key) -> Outcome {
-        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+    async fn reconcile(&self, key: &Key) -> WorkOutcome {
+        let Some(claim) = self.claims.get(key) else { return WorkOutcome::Done };
         if !self.context.gate.is_open() {
-            return Outcome::After(Duration::ZERO);
+            return WorkOutcome::RetryAfter(Duration::ZERO);
         }
         let volume = self.volumes.get(&Key::cluster(&claim.spec.volume_name));
-        let Step { tell, resizer } = decide(&claim, volume.as_deref());
-        if let Some(note) = tell {
-            self.context.events.tell(&*claim, EventType::Normal, EXTERNAL_EXPANDING, note);
+        let Step { event, resizer } = decide(&claim, volume.as_deref());
+        if let Some(note) = event {
+            self.context.events.record_for(&*claim, EventType::Normal, EXTERNAL_EXPANDING, note);
         }
-        let Some(resizer) = resizer else { return Outcome::Done };
+        let Some(resizer) = resizer else { return WorkOutcome::Done };
         let patch = annotate(&claim.metadata, &[(STORAGE_RESIZER, Some(resizer))]);
         match self.context.cluster.patch(&PersistentVolumeClaim::API, key, None, patch).await {
-            Ok(_) | Err(ApiError::NotFound(_)) => Outcome::Done,
+            Ok(_) | Err(ApiError::NotFound(_)) => WorkOutcome::Done,
             Err(error) => {
-                tracing::warn!(claim = %key, resizer, %error, "cannot say who is to expand it");
+                tracing::warn!(pvc = %key, driver = resizer, %error, "failed to annotate claim with its resizer");
                 let note = format!("error setting resizer annotation to pvc {key}, with error {error}");
-                self.context.events.tell(&*claim, EventType::Warning, EXTERNAL_EXPANDING, note);
-                Outcome::Retry
+                self.context.events.record_for(&*claim, EventType::Warning, EXTERNAL_EXPANDING, note);
+                WorkOutcome::Retry
             }
         }
     }
 }
 
-fn wish(key: Key) -> Wish<Key> {
-    Wish { key, priority: Priority::Normal }
+fn enqueue(key: Key) -> EnqueueRequest<Key> {
+    EnqueueRequest { key, priority: Priority::Normal }
 }

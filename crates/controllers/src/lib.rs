@@ -1,9 +1,9 @@
-//! Kubernetes' own half of storage, beside the drivers and their sidecars: what binds claims to volumes, attaches
-//! volumes to nodes, places pods, and keeps what is in use.
+//! The storage controllers of kube-controller-manager and kube-scheduler: they bind claims to volumes, attach volumes
+//! to nodes, schedule pods and protect objects that are in use.
 //!
-//! Each controller has four rooms: what it sees (`view`), its rules (`decide`), its effects (`act`), and its story, the
-//! module's own file. They run on the embedded API and on a cluster's, in place of kube-controller-manager's and
-//! kube-scheduler's.
+//! Each controller has four modules: its inputs (`view`), its rules (`decide`), its effects (`act`), and the control
+//! loop in the module's own file. The controllers run against the embedded API server or a cluster's API server, in
+//! place of upstream's.
 
 pub mod attach_detach;
 pub mod binder;
@@ -13,15 +13,15 @@ pub mod protection;
 pub mod scheduler;
 
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events};
+use wharf_cluster::{Cluster, EventRecorder};
 
-/// What every controller is handed; cheap to clone.
+/// What every controller needs to run; cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The API.
+    /// The client and stores for the API server.
     pub cluster: Cluster,
-    /// Whether steps may begin.
+    /// Open while this process may start work.
     pub gate: Gate,
-    /// Where events go, under the name that upstream's controller has.
-    pub events: Events,
+    /// The event recorder, with the component name of upstream's controller.
+    pub events: EventRecorder,
 }

@@ -1,92 +1,92 @@
-//! Keeps claims, volumes and mutable classes that are in use: the finalizers of Kubernetes' three protection
+//! Protects claims, volumes and VolumeAttributesClasses that are in use: the finalizers of Kubernetes' three protection
 //! controllers.
 //!
-//! - What lacks its finalizer gets it; what is being deleted keeps it while it is in use.
-//! - A claim is in use by every pod that has a node and names it, whatever the pod's phase. Before a claim is let go the
-//!   server is asked for all pods of the namespace, once for all claims that wait there.
-//! - A volume is in use while it is bound; a mutable class while a claim or a volume names it. Upstream believes its
-//!   caches here: ours is the volume as it was seen, and for classes what the server lists.
+//! - An object without its finalizer gets it; an object that is being deleted retains it while it is in use.
+//! - Every pod that has a node and names a claim uses it, whatever the pod's phase. Before the finalizer of a claim is
+//!   removed, all pods of the namespace are listed from the API server, once for all claims that wait there.
+//! - A volume is in use while it is bound, a VolumeAttributesClass while a claim or a volume names it. Upstream trusts
+//!   its caches here. This controller removes a volume's finalizer only at the version it checked, and lists claims and
+//!   volumes from the API server before it removes the finalizer of a class.
 //!
-//! Start reading at [`decide`]: the rules.
+//! Start reading at `decide`: the rules.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Outcome, Wish, feed, serve};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
 use crate::Context;
-use crate::binder::{PODS_BY_CLAIM, index_pods};
-use act::KeepError;
-pub(crate) use decide::is_made_for;
-pub use decide::uses;
-use decide::{Need, of_claim, of_class, of_volume};
+use crate::binder::{PODS_BY_CLAIM, index_pods_by_claim};
+use act::ProtectionError;
+pub(crate) use decide::is_for_pod;
+pub use decide::pod_uses_claim;
+use decide::{FinalizerAction, claim_action, class_action, volume_action};
 
 mod act;
 mod decide;
 mod wake;
 
-/// Claims that are to go and have the finalizer, by namespace.
-const GOING: &str = "protection/going";
-/// Claims and volumes by the mutable classes that they name.
+/// Index of claims that are being deleted and have the finalizer, by namespace.
+const DELETING: &str = "protection/deleting";
+/// Index of claims and volumes by the VolumeAttributesClasses they name.
 const BY_CLASS: &str = "protection/class";
 
-/// Objects seen to at once.
+/// Work items handled in parallel.
 const WORKERS: usize = 30;
-/// The pause after a first failure.
+/// The backoff after a first failure.
 const RETRY_START: Duration = Duration::from_millis(200);
-/// The longest pause.
+/// The longest backoff.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What is worked on by one worker at a time.
+/// What one worker at a time handles.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Subject {
-    /// A claim that is not to go.
+enum WorkItem {
+    /// A claim that is not being deleted.
     Claim(Key),
-    /// All claims of a namespace that are to go: one list of pods does for all.
+    /// All claims of a namespace that are being deleted: one list of pods serves all.
     Namespace(String),
-    /// A volume.
     Volume(String),
-    /// A mutable class.
+    /// A VolumeAttributesClass.
     Class(String),
 }
 
-/// Runs until the stop.
+/// Runs until the gate is stopped.
 pub async fn run(context: Context) {
-    let keeper = Arc::new(Keeper::new(context));
-    let one = |subject| {
-        let keeper = Arc::clone(&keeper);
-        async move { keeper.see_to(&subject).await }
+    let controller = Arc::new(ProtectionController::new(context));
+    let one = |item| {
+        let controller = Arc::clone(&controller);
+        async move { controller.reconcile(&item).await }
     };
-    let feeds = |besides: &mut JoinSet<()>| keeper.feeds(besides);
-    serve(&keeper.context.gate, keeper.synced(), feeds, &keeper.queue, WORKERS, one).await;
+    let feeds = |tasks: &mut JoinSet<()>| controller.spawn_feeds(tasks);
+    run_role(&controller.context.gate, controller.synced(), feeds, &controller.queue, WORKERS, one).await;
 }
 
-struct Keeper {
+struct ProtectionController {
     context: Context,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     classes: Store<VolumeAttributesClass>,
     pods: Store<Pod>,
-    queue: Queue<Subject>,
+    queue: Queue<WorkItem>,
 }
 
-impl Keeper {
+impl ProtectionController {
     fn new(context: Context) -> Self {
         let cluster = &context.cluster;
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.index(GOING, |claim| {
-            let going = of_claim(claim) == Need::MayGo;
-            claim.metadata.namespace.clone().filter(|_| going).into_iter().collect()
+        claims.add_index(DELETING, |claim| {
+            let deleting = claim_action(claim) == FinalizerAction::RemoveIfUnused;
+            claim.metadata.namespace.clone().filter(|_| deleting).into_iter().collect()
         });
-        claims.index(BY_CLASS, |claim| decide::classes_of_claim(claim).into_iter().collect());
+        claims.add_index(BY_CLASS, |claim| decide::classes_of_claim(claim).into_iter().collect());
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-        volumes.index(BY_CLASS, |volume| decide::classes_of_volume(volume).into_iter().collect());
+        volumes.add_index(BY_CLASS, |volume| decide::classes_of_volume(volume).into_iter().collect());
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        index_pods(&pods);
+        index_pods_by_claim(&pods);
         let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         Self {
             claims,
@@ -99,97 +99,103 @@ impl Keeper {
     }
 
     async fn synced(&self) {
-        self.claims.synced().await;
-        self.volumes.synced().await;
-        self.pods.synced().await;
-        // Not every cluster serves these.
-        self.classes.settled().await;
+        self.claims.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.pods.wait_synced().await;
+        // Not every cluster serves VolumeAttributesClasses.
+        self.classes.wait_settled().await;
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Starts the tasks that turn changes into work items.
+    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.claim_changed(change);
-        into.spawn(feed(self.claims.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<_>| this.claim_changed(change);
+        into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.volume_changed(change);
-        into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
-        let wishes = |change: &Change<VolumeAttributesClass>| match &change.new {
-            Some(class) if of_class(class) != Need::Nothing => wish(Subject::Class(change.key.name.clone())),
+        let requests = move |change: &Change<_>| this.volume_changed(change);
+        into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), requests));
+        let requests = |change: &Change<VolumeAttributesClass>| match &change.new {
+            Some(class) if class_action(class) != FinalizerAction::Keep => {
+                enqueue(WorkItem::Class(change.key.name.clone()))
+            }
             _ => Vec::new(),
         };
-        into.spawn(feed(self.classes.clone(), self.queue.clone(), wishes));
+        into.spawn(enqueue_changes(self.classes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.pod_changed(change);
-        into.spawn(feed(self.pods.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<_>| this.pod_changed(change);
+        into.spawn(enqueue_changes(self.pods.clone(), self.queue.clone(), requests));
     }
 
-    fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Subject>> {
+    fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) -> Vec<EnqueueRequest<WorkItem>> {
         let namespace = || change.key.namespace.clone().unwrap_or_default();
-        let mut wishes = match change.new.as_deref().map(of_claim) {
-            Some(Need::Add) => wish(Subject::Claim(change.key.clone())),
-            Some(Need::MayGo) => wish(Subject::Namespace(namespace())),
-            Some(Need::Nothing) | None => Vec::new(),
+        let mut requests = match change.new.as_deref().map(claim_action) {
+            Some(FinalizerAction::Add) => enqueue(WorkItem::Claim(change.key.clone())),
+            Some(FinalizerAction::RemoveIfUnused) => enqueue(WorkItem::Namespace(namespace())),
+            Some(FinalizerAction::Keep) | None => Vec::new(),
         };
-        wishes.extend(self.left(wake::classes_left(change, decide::classes_of_claim)));
-        wishes
+        requests.extend(self.released_classes(wake::dropped_classes(change, decide::classes_of_claim)));
+        requests
     }
 
-    fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<Wish<Subject>> {
-        let mut wishes = match change.new.as_deref().map(of_volume) {
-            Some(Need::Add | Need::MayGo) => wish(Subject::Volume(change.key.name.clone())),
-            Some(Need::Nothing) | None => Vec::new(),
+    fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<EnqueueRequest<WorkItem>> {
+        let mut requests = match change.new.as_deref().map(volume_action) {
+            Some(FinalizerAction::Add | FinalizerAction::RemoveIfUnused) => {
+                enqueue(WorkItem::Volume(change.key.name.clone()))
+            }
+            Some(FinalizerAction::Keep) | None => Vec::new(),
         };
-        wishes.extend(self.left(wake::classes_left(change, decide::classes_of_volume)));
-        wishes
+        requests.extend(self.released_classes(wake::dropped_classes(change, decide::classes_of_volume)));
+        requests
     }
 
-    /// Classes that somebody no longer names: those that are to go may be free now.
-    fn left(&self, classes: Vec<String>) -> Vec<Wish<Subject>> {
-        let going = |name: &String| {
-            self.classes.get(&Key::cluster(name)).is_some_and(|class| of_class(&class) == Need::MayGo)
+    /// Enqueues classes that are being deleted and that an object no longer names: they may be unused now.
+    fn released_classes(&self, classes: Vec<String>) -> Vec<EnqueueRequest<WorkItem>> {
+        let deleting = |name: &String| {
+            self.classes
+                .get(&Key::cluster(name))
+                .is_some_and(|class| class_action(&class) == FinalizerAction::RemoveIfUnused)
         };
-        classes.into_iter().filter(going).flat_map(|name| wish(Subject::Class(name))).collect()
+        classes.into_iter().filter(deleting).flat_map(|name| enqueue(WorkItem::Class(name))).collect()
     }
 
-    fn pod_changed(&self, change: &Change<Pod>) -> Vec<Wish<Subject>> {
+    fn pod_changed(&self, change: &Change<Pod>) -> Vec<EnqueueRequest<WorkItem>> {
         let namespace = change.key.namespace.clone().unwrap_or_default();
-        let going = |claim: &String| {
+        let deleting = |claim: &String| {
             let key = Key::namespaced(&namespace, claim);
-            self.claims.get(&key).is_some_and(|claim| of_claim(&claim) == Need::MayGo)
+            self.claims.get(&key).is_some_and(|claim| claim_action(&claim) == FinalizerAction::RemoveIfUnused)
         };
-        match wake::claims_left(change).iter().any(going) {
-            true => wish(Subject::Namespace(namespace)),
+        match wake::dropped_claims(change).iter().any(deleting) {
+            true => enqueue(WorkItem::Namespace(namespace)),
             false => Vec::new(),
         }
     }
 
-    /// The pods that we know of and that use a claim.
-    fn users(&self, claim: &PersistentVolumeClaim) -> bool {
+    /// Whether a pod in the store uses the claim.
+    fn has_users(&self, claim: &PersistentVolumeClaim) -> bool {
         let pods = self.pods.by_index(PODS_BY_CLAIM, &claim.key().to_string());
-        pods.iter().any(|pod| decide::uses(pod, claim))
+        pods.iter().any(|pod| decide::pod_uses_claim(pod, claim))
     }
 
-    async fn see_to(&self, subject: &Subject) -> Outcome {
-        let seen = match subject {
-            Subject::Claim(key) => self.see_to_claim(key).await,
-            Subject::Namespace(name) => self.see_to_namespace(name).await,
-            Subject::Volume(name) => self.see_to_volume(name).await,
-            Subject::Class(name) => self.see_to_class(name).await,
+    async fn reconcile(&self, item: &WorkItem) -> WorkOutcome {
+        let result = match item {
+            WorkItem::Claim(key) => self.reconcile_claim(key).await,
+            WorkItem::Namespace(name) => self.reconcile_namespace(name).await,
+            WorkItem::Volume(name) => self.reconcile_volume(name).await,
+            WorkItem::Class(name) => self.reconcile_class(name).await,
         };
-        match seen {
-            Ok(()) => Outcome::Done,
-            Err(KeepError::Shut) => Outcome::After(Duration::ZERO),
+        match result {
+            Ok(()) => WorkOutcome::Done,
+            Err(ProtectionError::NotLeader) => WorkOutcome::RetryAfter(Duration::ZERO),
             Err(error) => {
-                tracing::warn!(?subject, %error, "what is to be protected, or let go, is not yet");
-                Outcome::Retry
+                tracing::warn!(?item, %error, "failed to update protection finalizer");
+                WorkOutcome::Retry
             }
         }
     }
 }
 
-fn wish(key: Subject) -> Vec<Wish<Subject>> {
-    vec![Wish { key, priority: Priority::Normal }]
+fn enqueue(key: WorkItem) -> Vec<EnqueueRequest<WorkItem>> {
+    vec![EnqueueRequest { key, priority: Priority::Normal }]
 }
 
 #[cfg(test)]
@@ -198,23 +204,28 @@ mod tests {
 
     use tokio_util::sync::CancellationToken;
     use wharf_cluster::work::Gate;
-    use wharf_cluster::{Cluster, Events};
+    use wharf_cluster::{Cluster, EventRecorder};
 
     use super::*;
 
-    /// The lease may be lost while pods are listed. Nothing changes for who gets it back, so nobody else would look again.
+    /// The lease may be lost while pods are listed. The work item is requeued: no change would enqueue it again after
+    /// the lease is reacquired.
     #[tokio::test]
-    async fn what_the_lease_forbids_is_not_done() {
-        let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| {
+    async fn closed_gate_requeues_work_item() {
+        let server = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, Infallible>>()
         });
-        let cluster = Cluster::with_client(kube::Client::new(nobody, "default"));
+        let cluster = Cluster::with_client(kube::Client::new(server, "default"));
         let stop = CancellationToken::new();
         stop.cancel();
-        let events = Events::start(&cluster, "protection", "test");
-        let keeper = Keeper::new(Context { gate: Gate::new(None, stop), events, cluster });
-        for subject in [Subject::Claim(Key::namespaced("ns", "c")), Subject::Volume("v".into())] {
-            assert_eq!(keeper.see_to(&subject).await, Outcome::After(Duration::ZERO), "{subject:?}");
+        let events = EventRecorder::start(&cluster, "protection", "test");
+        let controller = ProtectionController::new(Context { gate: Gate::new(None, stop), events, cluster });
+        for item in [WorkItem::Claim(Key::namespaced("ns", "c")), WorkItem::Volume("v".into())] {
+            assert_eq!(
+                controller.reconcile(&item).await,
+                WorkOutcome::RetryAfter(Duration::ZERO),
+                "{item:?}"
+            );
         }
     }
 }

@@ -1,16 +1,18 @@
-//! Places pods on nodes, above all by where their volumes are or can be; the contract is that of kube-scheduler's
-//! default profile, as far as volumes, resources, taints and node affinity go.
+//! Schedules pods, above all by where their volumes are or can be provisioned; the contract is that of kube-scheduler's
+//! default profile for volumes, resources, taints and node affinity.
 //!
-//! - One pod at a time is looked at, all nodes at once, and each rule that refuses a node says so in upstream's words.
-//! - What a pod is promised (a place, volumes, room for new ones) is promised to nobody else while it is being bound.
-//! - Binding runs beside the loop: volumes are given to claims, nodes written into claims, and when a watch has told that
-//!   all are bound, the pod gets its node. A pod never gets a node whose volumes it cannot have.
-//! - Who has to wait is tried again when something changes that may help, never by turns.
+//! - One pod at a time is evaluated against all nodes, and each rule that rejects a node reports upstream's reason.
+//! - What is assumed for a pod (its node, volumes, capacity for new volumes) is not available to other pods while the
+//!   pod is being bound.
+//! - Binding runs concurrently with the scheduling loop: it writes `claimRef` into volumes and `selected-node` into
+//!   claims, and once the watch reports all claims as bound, it binds the pod to its node. A pod is never bound to a
+//!   node on which it cannot have its volumes.
+//! - An unschedulable pod is retried when a change may make it schedulable, and after five minutes at the latest.
 //!
-//! There is no preemption, no affinity between pods and no spreading: pods that ask for these are placed without.
+//! There is no preemption, no inter-pod affinity and no topology spreading: such constraints of pods are ignored.
 //!
-//! Start reading at [`view`], then [`decide`]: the rules, of which [`volumes`] is the heart. [`line`](mod@line) says who
-//! is next, [`wake`] what helps whom, [`ledger`] what is promised, [`bind`] how it is kept.
+//! Start reading at `view`, then `decide`: the rules, with `volumes` at their core. `queue` orders the pods,
+//! `wake` decides which changes retry which pods, `assume` records what is assumed, `bind` carries it out.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use wharf_cluster::{Change, Notice, Store, WatchOptions};
+use wharf_cluster::{Change, Store, StoreEvent, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -27,22 +29,21 @@ use wharf_model::{
 };
 
 use crate::Context;
-use bells::{Bells, Subject};
+use assume::AssumeCache;
 use decide::{Step, decide};
-use ledger::Ledger;
-use line::Line;
-use wake::Helps;
+use queue::PodQueue;
+use wake::Unblocks;
+use wakeups::{Wakeups, WatchedObject};
 
-mod bells;
+mod assume;
 mod bind;
 mod capacity;
 mod claims;
 mod decide;
 mod fit;
-mod ledger;
+mod gather;
 mod limits;
-mod line;
-mod look;
+mod queue;
 mod report;
 mod requests;
 #[cfg(test)]
@@ -50,13 +51,14 @@ mod testing;
 mod view;
 mod volumes;
 mod wake;
+mod wakeups;
 mod zone;
 
-/// Who tells events, as upstream calls it.
+/// The event source component; upstream's name.
 pub const COMPONENT: &str = "default-scheduler";
 
-/// Indexes: pods and attachments by node, pods by claim, claims whose node was chosen by class, volumes by the claim they
-/// are reserved for and by the class they are offered in, capacities by class.
+/// Indexes: pods and attachments by node, pods by claim, claims with a selected node by class, volumes by the claim
+/// they are reserved for and by the class in which they are available, capacities by class.
 const BY_NODE: &str = "scheduler/node";
 const BY_CLAIM: &str = "scheduler/claim";
 const SELECTED: &str = "scheduler/selected";
@@ -64,20 +66,20 @@ const RESERVED: &str = "scheduler/reserved";
 const OFFERED: &str = "scheduler/offered";
 const BY_CLASS: &str = "scheduler/class";
 
-/// What the scheduler is told.
+/// Settings of the scheduler.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The `schedulerName` of the pods that are ours; those that name none are too.
+    /// The `schedulerName` of the pods to schedule; pods without one are scheduled too.
     pub name: String,
-    /// How long a pod's volumes may take until a node is chosen anew.
+    /// How long binding a pod's volumes may take before the pod is rescheduled.
     pub bind_timeout: Duration,
-    /// How room for new volumes is counted.
-    pub capacity: CapacityCheck,
-    /// What becomes of nodes that lack a pod's driver.
-    pub drivers: DriverCheck,
-    /// What becomes of pods that were put on a node by hand.
-    pub assigned: AssignedPods,
-    /// When a pod is tried again whose own claims have changed.
+    /// How CSIStorageCapacity is checked.
+    pub capacity_check: CapacityCheck,
+    /// How nodes without a driver of the pod are treated.
+    pub driver_check: DriverCheck,
+    /// How pods that were created with a `nodeName` are treated.
+    pub assigned_pods: AssignedPods,
+    /// When a pod is retried after its own claims changed.
     pub own_changes: OwnChanges,
 }
 
@@ -86,78 +88,78 @@ impl Default for Settings {
         Self {
             name: COMPONENT.to_owned(),
             bind_timeout: Duration::from_secs(600),
-            capacity: CapacityCheck::default(),
-            drivers: DriverCheck::default(),
-            assigned: AssignedPods::default(),
+            capacity_check: CapacityCheck::default(),
+            driver_check: DriverCheck::default(),
+            assigned_pods: AssignedPods::default(),
             own_changes: OwnChanges::default(),
         }
     }
 }
 
-/// How room for new volumes is counted.
+/// How CSIStorageCapacity is checked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CapacityCheck {
-    /// All claims of the pod together, after what is on its way for others.
+    /// All claims of the pod together, after subtracting volumes that are being provisioned.
     #[default]
     Summed,
-    /// Each claim for itself: upstream's way.
+    /// Each claim separately, as upstream.
     PerClaim,
 }
 
-/// What becomes of nodes whose CSINode does not name a driver that the pod needs.
+/// How nodes whose CSINode lacks a driver of the pod are treated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DriverCheck {
-    /// They are passed over until it does.
+    /// They are rejected until the driver is registered.
     #[default]
     Registered,
-    /// They take any number of its volumes: upstream's way.
+    /// They accept any number of the driver's volumes, as upstream.
     Upstream,
 }
 
-/// What becomes of pods that were put on a node by hand and whose claims wait for their first consumer.
+/// How pods are treated that were created with a `nodeName` and whose claims wait for their first consumer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum AssignedPods {
-    /// Their claims get volumes for that node.
+    /// Their claims are bound or provisioned for that node.
     #[default]
-    SeeToVolumes,
-    /// They wait for ever: upstream's way.
-    Leave,
+    BindVolumes,
+    /// They stay pending, as upstream.
+    Ignore,
 }
 
-/// When a pod is tried again whose own claims, or which itself, have changed.
+/// When a pod is retried after it or its own claims changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OwnChanges {
-    /// At once: most pods come with a claim that is bound a moment later.
+    /// At once: most pods are created with a claim that is bound a moment later.
     #[default]
-    AtOnce,
-    /// After its pause, a second at least: upstream's way.
-    AfterPause,
+    RetryImmediately,
+    /// After its backoff of at least a second, as upstream.
+    AfterBackoff,
 }
 
-/// Runs until the stop.
+/// Runs until the gate is stopped.
 pub async fn run(context: Context, settings: Settings) {
     let scheduler = Arc::new(Scheduler::new(context, settings));
     let gate = scheduler.context.gate.clone();
     tokio::select! {
         biased;
         () = scheduler.synced() => {}
-        () = gate.stopped() => return,
+        () = gate.wait_stopped() => return,
     }
-    // These end with this function; what a binding has written by then holds.
-    let (mut besides, mut bindings) = (JoinSet::new(), JoinSet::new());
-    scheduler.feeds(&mut besides);
+    // These tasks end with this function; what a binding has written by then stays.
+    let (mut tasks, mut bindings) = (JoinSet::new(), JoinSet::new());
+    scheduler.spawn_feeds(&mut tasks);
     loop {
         let next = async {
-            gate.opened().await;
+            gate.wait_open().await;
             scheduler.next().await
         };
         let key = tokio::select! {
             biased;
-            () = gate.stopped() => return,
+            () = gate.wait_stopped() => return,
             Some(_) = bindings.join_next() => continue,
             key = next => key,
         };
-        scheduler.see_to(&key, &mut bindings);
+        scheduler.reconcile(&key, &mut bindings);
     }
 }
 
@@ -173,11 +175,11 @@ struct Scheduler {
     csi_nodes: Store<CSINode>,
     capacities: Store<CSIStorageCapacity>,
     attachments: Store<VolumeAttachment>,
-    line: Mutex<Line>,
-    /// Rung when somebody may be ready.
+    queue: Mutex<PodQueue>,
+    /// Notified when a pod may be ready.
     ready: Notify,
-    ledger: Mutex<Ledger>,
-    bells: Bells,
+    assumed: Mutex<AssumeCache>,
+    wakeups: Wakeups,
 }
 
 impl Scheduler {
@@ -185,24 +187,25 @@ impl Scheduler {
         let cluster = &context.cluster;
         let all = WatchOptions::default;
         let pods: Store<Pod> = cluster.store(all());
-        pods.index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
-        pods.index(BY_CLAIM, |pod| {
+        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
+        pods.add_index(BY_CLAIM, |pod| {
             let key = |name| Key { namespace: pod.metadata.namespace.clone(), name }.to_string();
             pod.claims().map(key).collect()
         });
         let claims: Store<PersistentVolumeClaim> = cluster.store(all());
-        claims.index(SELECTED, |claim| {
-            let waits = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
-            claim.class().filter(|_| waits).map(str::to_owned).into_iter().collect()
+        claims.add_index(SELECTED, |claim| {
+            let waiting = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
+            claim.class().filter(|_| waiting).map(str::to_owned).into_iter().collect()
         });
         let volumes: Store<PersistentVolume> = cluster.store(all());
-        volumes.index(RESERVED, |volume| matching::reserved_for(volume).into_iter().collect());
-        volumes
-            .index(OFFERED, |volume| matching::offered_in(volume).map(str::to_owned).into_iter().collect());
+        volumes.add_index(RESERVED, |volume| matching::claim_index_key(volume).into_iter().collect());
+        volumes.add_index(OFFERED, |volume| {
+            matching::available_class(volume).map(str::to_owned).into_iter().collect()
+        });
         let capacities: Store<CSIStorageCapacity> = cluster.store(all());
-        capacities.index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
+        capacities.add_index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
         let attachments: Store<VolumeAttachment> = cluster.store(all());
-        attachments.index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
         Self {
             nodes: cluster.store(all()),
             classes: cluster.store(all()),
@@ -213,44 +216,44 @@ impl Scheduler {
             volumes,
             capacities,
             attachments,
-            line: Mutex::new(Line::new(settings.own_changes == OwnChanges::AtOnce)),
+            queue: Mutex::new(PodQueue::new(settings.own_changes == OwnChanges::RetryImmediately)),
             ready: Notify::new(),
-            ledger: Mutex::default(),
-            bells: Bells::default(),
+            assumed: Mutex::default(),
+            wakeups: Wakeups::default(),
             context,
             settings,
         }
     }
 
     async fn synced(&self) {
-        self.pods.synced().await;
-        self.nodes.synced().await;
-        self.claims.synced().await;
-        self.volumes.synced().await;
-        self.classes.synced().await;
-        self.drivers.synced().await;
-        self.csi_nodes.synced().await;
-        self.capacities.synced().await;
-        self.attachments.synced().await;
+        self.pods.wait_synced().await;
+        self.nodes.wait_synced().await;
+        self.claims.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.classes.wait_synced().await;
+        self.drivers.wait_synced().await;
+        self.csi_nodes.wait_synced().await;
+        self.capacities.wait_synced().await;
+        self.attachments.wait_synced().await;
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn queue(&self) -> MutexGuard<'_, PodQueue> {
+        self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn assumed(&self) -> MutexGuard<'_, AssumeCache> {
+        self.assumed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The next pod to see to. Safe to drop while it waits.
+    /// The next pod to schedule. Cancel-safe.
     async fn next(&self) -> Key {
         loop {
             let due = {
-                let mut line = self.line();
-                if let Some(key) = line.take(Instant::now()) {
+                let mut queue = self.queue();
+                if let Some(key) = queue.take(Instant::now()) {
                     return key;
                 }
-                line.next_due()
+                queue.next_due()
             };
             match due {
                 Some(due) => tokio::select! {
@@ -263,40 +266,40 @@ impl Scheduler {
         }
     }
 
-    /// One pod: looks, decides, and sets going what was decided.
-    fn see_to(self: &Arc<Self>, key: &Key, bindings: &mut JoinSet<()>) {
-        // One that was bound just now may not be seen on its node yet.
-        let waits = |pod: &Arc<Pod>| self.is_ours(pod) && !self.ledger().is_bound(pod);
-        let Some(pod) = self.pods.get(key).filter(waits) else {
-            return self.line().done(key);
+    /// Schedules one pod: decides, and starts the binding or reports why not.
+    fn reconcile(self: &Arc<Self>, key: &Key, bindings: &mut JoinSet<()>) {
+        // The store may not show yet that a pod was just bound.
+        let waiting = |pod: &Arc<Pod>| self.should_schedule(pod) && !self.assumed().is_bound(pod);
+        let Some(pod) = self.pods.get(key).filter(waiting) else {
+            return self.queue().done(key);
         };
         let now = Instant::now();
-        match decide(&self.look(&pod)) {
-            Step::Leave => self.line().done(key),
-            Step::Place { node, plan } => {
-                self.ledger().promise(&pod, &node, &plan);
+        match decide(&self.gather(&pod)) {
+            Step::Ignore => self.queue().done(key),
+            Step::Schedule { node, plan } => {
+                self.assumed().assume(&pod, &node, &plan);
                 bindings.spawn(Arc::clone(self).bind(pod, node, plan));
             }
-            Step::Refuse { message, causes } => {
-                self.line().park(key, causes, now);
-                self.tell(pod, report::UNSCHEDULABLE, message, bindings);
+            Step::Unschedulable { message, causes } => {
+                self.queue().park(key, causes, now);
+                self.spawn_report(pod, report::UNSCHEDULABLE, message, bindings);
             }
-            Step::Fail { message } => {
-                self.line().retry(key, now);
-                self.tell(pod, report::ERROR, message, bindings);
+            Step::Error { message } => {
+                self.queue().retry(key, now);
+                self.spawn_report(pod, report::ERROR, message, bindings);
             }
         }
         self.ready.notify_one();
     }
 
-    fn tell(
+    fn spawn_report(
         self: &Arc<Self>,
         pod: Arc<Pod>,
         reason: &'static str,
         message: String,
         bindings: &mut JoinSet<()>,
     ) {
-        // Of claims that others see to, those others tell.
+        // An empty message: other controllers report on these claims.
         if message.is_empty() {
             return;
         }
@@ -304,21 +307,21 @@ impl Scheduler {
         bindings.spawn(async move { this.report(&pod, reason, &message).await });
     }
 
-    /// After a binding: what becomes of the pod's place in the line, unless it is another pod's by now.
-    fn finish(&self, pod: &Pod, then: impl FnOnce(&mut Line, &Key)) {
+    /// After a binding: updates the pod's queue entry, unless another pod of that name has it by now.
+    fn finish(&self, pod: &Pod, update: impl FnOnce(&mut PodQueue, &Key)) {
         let key = pod.metadata.key();
-        // Another that comes from now on finds the line locked, and stands in it afterwards.
-        let mut line = self.line();
+        // Another pod that is created from now on has to wait for the lock, and is added afterwards.
+        let mut queue = self.queue();
         let another = self.pods.get(&key).is_some_and(|now| now.metadata.uid != pod.metadata.uid);
         if !another {
-            then(&mut line, &key);
+            update(&mut queue, &key);
         }
-        drop(line);
+        drop(queue);
         self.ready.notify_one();
     }
 
-    /// Whether there is anything to do for a pod.
-    fn is_ours(&self, pod: &Pod) -> bool {
+    /// Whether the scheduler has anything to do for a pod.
+    fn should_schedule(&self, pod: &Pod) -> bool {
         if pod.has_ended() || pod.metadata.is_deleting() {
             return false;
         }
@@ -327,11 +330,11 @@ impl Scheduler {
                 let named = &pod.spec.scheduler_name;
                 (named.is_empty() || *named == self.settings.name) && pod.spec.scheduling_gates.is_empty()
             }
-            _ => self.settings.assigned == AssignedPods::SeeToVolumes && self.waits_for_volumes(pod),
+            _ => self.settings.assigned_pods == AssignedPods::BindVolumes && self.waits_for_volumes(pod),
         }
     }
 
-    /// Whether a claim of the pod has no volume and, as far as can be seen, nobody who chooses its node.
+    /// Whether a claim of the pod has neither a volume nor a selected node.
     fn waits_for_volumes(&self, pod: &Pod) -> bool {
         pod.claims().any(|name| {
             let key = Key { namespace: pod.metadata.namespace.clone(), name };
@@ -342,8 +345,8 @@ impl Scheduler {
         })
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Starts the tasks that handle changes.
+    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = || Arc::clone(self);
         into.spawn(this().feed(self.pods.clone(), |this, change| this.pod_changed(change)));
         into.spawn(this().feed(self.claims.clone(), |this, change| this.claim_changed(change)));
@@ -352,12 +355,12 @@ impl Scheduler {
                 volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref()).map(|claim| claim.key())
             };
             for claim in [of(&change.old), of(&change.new)].into_iter().flatten() {
-                this.bells.ring(&Subject::Claim(claim));
+                this.wakeups.wake(&WatchedObject::Claim(claim));
             }
             this.wake(wake::by_volume(change));
         }));
         into.spawn(this().feed(self.nodes.clone(), |this, change| {
-            this.bells.ring(&Subject::Node(change.key.name.clone()));
+            this.wakeups.wake(&WatchedObject::Node(change.key.name.clone()));
             this.wake(wake::by_node(change));
         }));
         into.spawn(this().feed(self.classes.clone(), |this, change| this.wake(wake::by_class(change))));
@@ -369,46 +372,46 @@ impl Scheduler {
         );
     }
 
-    /// A store's changes, for as long as it lives.
+    /// Handles a store's changes until the store is closed.
     async fn feed<O: Kind>(self: Arc<Self>, store: Store<O>, take: impl Fn(&Self, &Change<O>)) {
-        let mut changes = store.changes();
+        let mut changes = store.subscribe();
         while let Some(notice) = changes.next().await {
             match notice {
-                Notice::Change(change) => take(&self, &change),
-                Notice::Resync => {
-                    self.drop_the_gone();
+                StoreEvent::Change(change) => take(&self, &change),
+                StoreEvent::Resync => {
+                    self.remove_deleted_pods();
                     for object in store.all() {
                         take(&self, &Change { key: object.key(), old: None, new: Some(object) });
                     }
-                    self.bells.ring_all();
-                    self.wake(wake::ALL);
+                    self.wakeups.wake_all();
+                    self.wake(wake::EVERYTHING);
                 }
             }
         }
     }
 
-    /// Pods of whose end nobody told.
-    fn drop_the_gone(&self) {
-        let mut line = self.line();
-        for key in line.keys().iter().filter(|key| self.pods.get(key).is_none()) {
-            line.remove(key);
+    /// Removes pods whose deletion the watch missed.
+    fn remove_deleted_pods(&self) {
+        let mut queue = self.queue();
+        for key in queue.keys().iter().filter(|key| self.pods.get(key).is_none()) {
+            queue.remove(key);
         }
     }
 
     fn pod_changed(&self, change: &Change<Pod>) {
         let Change { key, old, new } = change;
-        self.bells.ring(&Subject::Pod(key.clone()));
+        self.wakeups.wake(&WatchedObject::Pod(key.clone()));
         let replaced = matches!((old, new), (Some(old), Some(new)) if old.metadata.uid != new.metadata.uid);
         if replaced {
-            self.line().remove(key);
+            self.queue().remove(key);
         }
-        match new.as_deref().filter(|pod| self.is_ours(pod)) {
-            None => self.line().remove(key),
+        match new.as_deref().filter(|pod| self.should_schedule(pod)) {
+            None => self.queue().remove(key),
             Some(pod) => {
-                // Its status is mostly our own word.
+                // Status changes are mostly the scheduler's own.
                 let same = |old: &Pod| old.spec == pod.spec && old.metadata.labels == pod.metadata.labels;
                 if replaced || !old.as_deref().is_some_and(same) {
-                    self.line().add(key, pod.spec.priority.unwrap_or_default(), Instant::now());
+                    self.queue().add(key, pod.spec.priority.unwrap_or_default(), Instant::now());
                     self.ready.notify_one();
                 }
             }
@@ -417,14 +420,14 @@ impl Scheduler {
     }
 
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
-        self.bells.ring(&Subject::Claim(change.key.clone()));
+        self.wakeups.wake(&WatchedObject::Claim(change.key.clone()));
         let now = Instant::now();
         for pod in self.pods.by_index(BY_CLAIM, &change.key.to_string()) {
             match pod.spec.node_name.as_str() {
-                "" => self.line().nudge(&pod.metadata.key(), now),
-                // A pod that was put on a node may have waited for this claim to be made, or given back.
-                _ if self.is_ours(&pod) => {
-                    self.line().add(&pod.metadata.key(), pod.spec.priority.unwrap_or_default(), now);
+                "" => self.queue().nudge(&pod.metadata.key(), now),
+                // A pod with a nodeName may have waited for this claim to be created, or for its node to be cleared.
+                _ if self.should_schedule(&pod) => {
+                    self.queue().add(&pod.metadata.key(), pod.spec.priority.unwrap_or_default(), now);
                 }
                 _ => continue,
             }
@@ -433,9 +436,9 @@ impl Scheduler {
         self.wake(wake::by_claim(change));
     }
 
-    fn wake(&self, helps: Helps) {
-        if !helps.is_empty() {
-            self.line().wake(helps, Instant::now());
+    fn wake(&self, unblocks: Unblocks) {
+        if !unblocks.is_empty() {
+            self.queue().wake(unblocks, Instant::now());
             self.ready.notify_one();
         }
     }

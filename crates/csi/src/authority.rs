@@ -1,11 +1,11 @@
-//! Callers over a unix socket whose `:authority` is the socket's path, let in: kubelet's plugin registration
-//! and newer gRPC libraries send `%2Fvar%2Flib%2F…`, which is no host name, and the HTTP/2 library refuses the
-//! request before any of our code sees it. The path says nothing that the socket does not, so a wrapped
-//! connection reads every authority as `unix`. All other bytes pass as they are.
+//! Accepts clients on a unix socket that send the socket's path as `:authority`. Kubelet's plugin registration and newer
+//! gRPC libraries send `%2Fvar%2Flib%2F…`, which is not a host name, and the HTTP/2 library rejects the request before
+//! any of our code runs. The path carries no information, so [`AnyAuthority`] rewrites every authority to `unix`. It
+//! passes all other bytes unchanged.
 //!
-//! The value is replaced in the compressed header block, without following its dynamic table: an entry there
-//! is only ever made smaller, so the reader keeps at least the entries that the writer counts on, at the
-//! same indexes.
+//! The value is replaced in the compressed header block without tracking HPACK's dynamic table. That is safe because a
+//! replacement never makes an entry larger: the reader's table holds at least the entries that the writer expects, at
+//! the same indexes.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-/// What the authority becomes; no encoded path is shorter.
+/// The replacement; no encoded path is shorter.
 const AUTHORITY: &[u8] = b"unix";
 const PREFACE: usize = 24;
 const FRAME_HEADER: usize = 9;
@@ -24,25 +24,25 @@ const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// More than our servers accept of one request; nothing longer is kept.
-const LONGEST_BLOCK: usize = 64 << 10;
-/// What every reader of HTTP/2 accepts.
-const LONGEST_FRAME: usize = 16 << 10;
+/// More than our servers accept for one request; longer header blocks are an error.
+const MAX_HEADER_BLOCK: usize = 64 << 10;
+/// The frame size that every HTTP/2 implementation accepts.
+const MAX_FRAME: usize = 16 << 10;
 
-/// A server's connection over a unix socket that takes any authority.
+/// A server's connection over a unix socket that accepts any authority.
 #[derive(Debug)]
 pub struct AnyAuthority {
     stream: UnixStream,
     rewriter: Rewriter,
-    /// Rewritten, not yet read.
+    /// Rewritten bytes that the server has not read yet.
     ready: Vec<u8>,
-    taken: usize,
+    consumed: usize,
 }
 
 impl AnyAuthority {
     /// Wraps an accepted connection.
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, rewriter: Rewriter::default(), ready: Vec::new(), taken: 0 }
+        Self { stream, rewriter: Rewriter::default(), ready: Vec::new(), consumed: 0 }
     }
 }
 
@@ -57,9 +57,9 @@ impl Connected for AnyAuthority {
 impl AsyncRead for AnyAuthority {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        while this.taken == this.ready.len() {
+        while this.consumed == this.ready.len() {
             this.ready.clear();
-            this.taken = 0;
+            this.consumed = 0;
             let mut bytes = [0; 8 << 10];
             let mut buffer = ReadBuf::new(&mut bytes);
             ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer))?;
@@ -68,10 +68,10 @@ impl AsyncRead for AnyAuthority {
             }
             this.rewriter.feed(buffer.filled(), &mut this.ready)?;
         }
-        let rest = &this.ready[this.taken..];
+        let rest = &this.ready[this.consumed..];
         let count = rest.len().min(out.remaining());
         out.put_slice(&rest[..count]);
-        this.taken += count;
+        this.consumed += count;
         Poll::Ready(Ok(()))
     }
 }
@@ -102,18 +102,18 @@ impl AsyncWrite for AnyAuthority {
     }
 }
 
-/// What comes in, cut into frames.
+/// Splits the input into frames and rewrites those with header fields.
 #[derive(Debug)]
 struct Rewriter {
-    /// Bytes that pass as they are before the next frame begins.
+    /// Bytes to pass unchanged before the next frame begins.
     pass: usize,
-    /// The beginning of a frame that is looked at as a whole: its header, or all of it if it holds fields.
+    /// The start of a frame: its header, or the whole frame if it holds header fields.
     partial: Vec<u8>,
-    /// A header block whose end is in a later frame.
+    /// A header block that continues in a later frame.
     block: Option<Block>,
 }
 
-/// A header block, and its first frame's flags, stream and priority.
+/// A header block with the flags, stream and priority of its first frame.
 #[derive(Debug)]
 struct Block {
     flags: u8,
@@ -138,25 +138,25 @@ impl Rewriter {
                 bytes = rest;
                 continue;
             }
-            let wanted = self.wanted()?;
-            let (next, rest) = bytes.split_at((wanted - self.partial.len()).min(bytes.len()));
+            let needed = self.needed()?;
+            let (next, rest) = bytes.split_at((needed - self.partial.len()).min(bytes.len()));
             self.partial.extend_from_slice(next);
             bytes = rest;
-            // A header that has just become complete may ask for the rest of its frame.
-            if self.partial.len() == self.wanted()? {
+            // Once the frame header is complete, the rest of the frame may be needed too.
+            if self.partial.len() == self.needed()? {
                 self.frame(out)?;
             }
         }
         Ok(())
     }
 
-    /// How many bytes of the frame there must be before it is looked at.
-    fn wanted(&self) -> io::Result<usize> {
+    /// How many bytes of the frame are needed before it can be processed.
+    fn needed(&self) -> io::Result<usize> {
         match self.partial.get(..FRAME_HEADER) {
             Some(&[a, b, c, HEADERS | CONTINUATION, ..]) => {
-                let length = length_of([a, b, c]);
-                if length > LONGEST_FRAME {
-                    return Err(malformed("a frame of header fields is too long"));
+                let length = frame_length([a, b, c]);
+                if length > MAX_FRAME {
+                    return Err(malformed("frame with header fields is too long"));
                 }
                 Ok(FRAME_HEADER + length)
             }
@@ -164,30 +164,33 @@ impl Rewriter {
         }
     }
 
-    /// Deals with the frame, or the header of one, that is in `partial`.
+    /// Processes the frame, or frame header, in `partial`.
     fn frame(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let frame = std::mem::take(&mut self.partial);
         let &[a, b, c, kind, flags, s0, s1, s2, s3, ref payload @ ..] = frame.as_slice() else {
-            return Err(malformed("a frame without its header"));
+            return Err(malformed("incomplete frame header"));
         };
         match kind {
             HEADERS => {
-                let (priority, fields) = fields_of(flags, payload)?;
+                let (priority, fields) = split_headers_payload(flags, payload)?;
                 let (priority, fields) = (priority.to_vec(), fields.to_vec());
                 self.block = Some(Block { flags, stream: [s0, s1, s2, s3], priority, fields });
             }
             CONTINUATION => {
-                let block = self.block.as_mut().ok_or_else(|| malformed("nothing to continue"))?;
+                let block = self
+                    .block
+                    .as_mut()
+                    .ok_or_else(|| malformed("CONTINUATION frame without a preceding HEADERS frame"))?;
                 block.fields.extend_from_slice(payload);
             }
             _ => {
                 out.extend_from_slice(&frame);
-                self.pass = length_of([a, b, c]);
+                self.pass = frame_length([a, b, c]);
                 return Ok(());
             }
         }
-        if self.block.as_ref().is_some_and(|block| block.fields.len() > LONGEST_BLOCK) {
-            return Err(malformed("a header block is too long"));
+        if self.block.as_ref().is_some_and(|block| block.fields.len() > MAX_HEADER_BLOCK) {
+            return Err(malformed("header block is too long"));
         }
         if flags & END_HEADERS != 0
             && let Some(block) = self.block.take()
@@ -199,14 +202,14 @@ impl Rewriter {
 }
 
 impl Block {
-    /// As frames again, without padding.
+    /// Writes the block as frames, without padding.
     fn write(self, out: &mut Vec<u8>) -> io::Result<()> {
         let Self { flags, stream, mut priority, fields } = self;
-        priority.extend(with_our_authority(&fields)?);
-        let mut pieces = priority.chunks(LONGEST_FRAME).peekable();
+        priority.extend(replace_authority(&fields)?);
+        let mut pieces = priority.chunks(MAX_FRAME).peekable();
         let mut header = (HEADERS, flags & !(PADDED | END_HEADERS));
         loop {
-            // A block without any field is refused by those who read it, not by us.
+            // A block without fields is passed on: the HTTP/2 library rejects it.
             let piece = pieces.next().unwrap_or_default();
             let last = pieces.peek().is_none();
             let (kind, flags) = header;
@@ -222,7 +225,7 @@ impl Block {
     }
 }
 
-fn length_of([a, b, c]: [u8; 3]) -> usize {
+fn frame_length([a, b, c]: [u8; 3]) -> usize {
     usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)
 }
 
@@ -231,8 +234,8 @@ fn malformed(what: &'static str) -> io::Error {
 }
 
 /// The priority and the fields of a HEADERS frame.
-fn fields_of(flags: u8, payload: &[u8]) -> io::Result<(&[u8], &[u8])> {
-    let short = || malformed("a HEADERS frame is too short");
+fn split_headers_payload(flags: u8, payload: &[u8]) -> io::Result<(&[u8], &[u8])> {
+    let short = || malformed("HEADERS frame is too short");
     let mut rest = payload;
     if flags & PADDED != 0 {
         let (padding, padded) = rest.split_first().ok_or_else(short)?;
@@ -243,9 +246,9 @@ fn fields_of(flags: u8, payload: &[u8]) -> io::Result<(&[u8], &[u8])> {
     rest.split_at_checked(priority).ok_or_else(short)
 }
 
-/// A header block with another value wherever a literal field has the name `:authority`, which is the first
-/// of the static table. Values stay in their coding; a block that breaks off is malformed.
-fn with_our_authority(fields: &[u8]) -> io::Result<Vec<u8>> {
+/// Replaces the value of every literal field named `:authority`, which is entry 1 of the static table. Other values
+/// keep their encoding. A truncated block is malformed.
+fn replace_authority(fields: &[u8]) -> io::Result<Vec<u8>> {
     let mut out = Vec::with_capacity(fields.len());
     let mut rest = fields;
     while let Some(&first) = rest.first() {
@@ -256,17 +259,17 @@ fn with_our_authority(fields: &[u8]) -> io::Result<Vec<u8>> {
             0x20.. => (5, false),
             _ => (4, true),
         };
-        let index = integer(&mut rest, bits)?;
+        let index = read_integer(&mut rest, bits)?;
         if literal {
             if index == 0 {
-                string(&mut rest)?;
+                skip_string(&mut rest)?;
             }
             let before = &begin[..begin.len() - rest.len()];
-            let length = string(&mut rest)?;
-            // A shorter one is no path, and stays: entries of the reader's table must not become larger.
+            let length = skip_string(&mut rest)?;
+            // A shorter value is not a path and stays: entries of the reader's table must not become larger.
             if index == 1 && length >= AUTHORITY.len() {
                 out.extend_from_slice(before);
-                // Less than 127, and not Huffman's code: one byte.
+                // The length is below 127 and the value is not Huffman-coded, so it takes one byte.
                 out.push(AUTHORITY.len() as u8);
                 out.extend_from_slice(AUTHORITY);
                 continue;
@@ -277,9 +280,9 @@ fn with_our_authority(fields: &[u8]) -> io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Takes an integer whose first byte has this many bits for it.
-fn integer(rest: &mut &[u8], bits: u8) -> io::Result<usize> {
-    let broken = || malformed("a header block breaks off, or has too large a number");
+/// Reads an HPACK integer with a prefix of `bits` bits.
+fn read_integer(rest: &mut &[u8], bits: u8) -> io::Result<usize> {
+    let broken = || malformed("header block is truncated or has an integer that is too large");
     let mask = (1 << bits) - 1;
     let (first, mut tail) = rest.split_first().ok_or_else(broken)?;
     let mut value = usize::from(first & mask);
@@ -299,10 +302,10 @@ fn integer(rest: &mut &[u8], bits: u8) -> io::Result<usize> {
     Ok(value)
 }
 
-/// Takes a string and returns how many bytes it has in its coding.
-fn string(rest: &mut &[u8]) -> io::Result<usize> {
-    let length = integer(rest, 7)?;
-    *rest = rest.get(length..).ok_or_else(|| malformed("a header block breaks off"))?;
+/// Skips an HPACK string and returns its encoded length.
+fn skip_string(rest: &mut &[u8]) -> io::Result<usize> {
+    let length = read_integer(rest, 7)?;
+    *rest = rest.get(length..).ok_or_else(|| malformed("header block is truncated"))?;
     Ok(length)
 }
 
@@ -310,7 +313,7 @@ fn string(rest: &mut &[u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    /// A frame of this kind, with these flags, on stream 1.
+    /// A frame on stream 1.
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0, (payload.len() >> 8) as u8, payload.len() as u8, kind, flags, 0, 0, 0, 1];
         bytes.extend(payload);
@@ -328,7 +331,7 @@ mod tests {
     }
 
     const GET: u8 = 0x82;
-    /// `:authority` with a path, with and without entering the table, and as it must become.
+    /// `:authority` with a path, with and without indexing, and the expected replacement.
     const PATH: &[u8] = b"\x41\x0f%2Frun%2Fa.sock";
     const UNIX: &[u8] = b"\x41\x04unix";
     const PATH_NOT_INDEXED: &[u8] = b"\x01\x0f%2Frun%2Fa.sock";
@@ -339,7 +342,7 @@ mod tests {
     const SIZE: u8 = 0x3f;
 
     #[test]
-    fn authorities_are_replaced_and_all_else_passes() {
+    fn authorities_are_replaced_and_other_bytes_pass_unchanged() {
         let one = |flags, payload: &[u8]| vec![frame(HEADERS, flags, payload)];
         let data = frame(0, 1, b"\x41\x0f%2Frun%2Fa.sock and more");
         let big = [PATH, &[GET; 300]].concat();
@@ -347,7 +350,7 @@ mod tests {
         let rows: Vec<Row> = vec![
             ("a path", one(4, &[&[GET], PATH, OTHER].concat()), one(4, &[&[GET], UNIX, OTHER].concat())),
             ("not indexed", one(5, PATH_NOT_INDEXED), one(5, UNIX_NOT_INDEXED)),
-            ("in Huffman's code", one(4, HUFFMAN), one(4, UNIX)),
+            ("Huffman-coded", one(4, HUFFMAN), one(4, UNIX)),
             ("twice", one(4, &[PATH, PATH].concat()), one(4, &[UNIX, UNIX].concat())),
             ("too short to be a path", one(4, SHORT), one(4, SHORT)),
             ("none", one(4, &[&[GET], OTHER].concat()), one(4, &[&[GET], OTHER].concat())),
@@ -387,29 +390,29 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_ends_the_connection() {
+    fn malformed_frames_close_the_connection() {
         let rows = [
-            ("breaks off in a value", frame(HEADERS, 4, &PATH[..7])),
-            ("breaks off in a number", frame(HEADERS, 4, &[0x41, 0x7f, 0x80])),
-            ("a number without end", frame(HEADERS, 4, &[0xff; 16])),
+            ("truncated value", frame(HEADERS, 4, &PATH[..7])),
+            ("truncated integer", frame(HEADERS, 4, &[0x41, 0x7f, 0x80])),
+            ("unterminated integer", frame(HEADERS, 4, &[0xff; 16])),
             ("more padding than frame", frame(HEADERS, 4 | PADDED, &[9, GET])),
-            ("no room for the priority", frame(HEADERS, 4 | PRIORITY, &[1, 2])),
-            ("continues nothing", frame(CONTINUATION, 4, &[GET])),
+            ("too short for the priority", frame(HEADERS, 4 | PRIORITY, &[1, 2])),
+            ("continuation without headers", frame(CONTINUATION, 4, &[GET])),
             ("too long", vec![1, 0, 0, HEADERS, 4, 0, 0, 0, 1]),
         ];
         for (name, input) in rows {
             let error = rewritten(&[input], 1000).expect_err(name);
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{name}");
         }
-        let endless = vec![vec![GET; LONGEST_FRAME]; 5];
+        let endless = vec![vec![GET; MAX_FRAME]; 5];
         let mut frames: Vec<Vec<u8>> = endless.iter().map(|fields| frame(CONTINUATION, 0, fields)).collect();
         frames[0][3] = HEADERS;
-        assert!(rewritten(&frames, 1000).is_err(), "a block without end");
+        assert!(rewritten(&frames, 1000).is_err(), "unterminated header block");
     }
 
     #[test]
-    fn long_blocks_are_cut_into_frames_again() {
-        let fields = vec![GET; LONGEST_FRAME];
+    fn long_header_blocks_are_split_into_frames() {
+        let fields = vec![GET; MAX_FRAME];
         let frames = [frame(HEADERS, 0, &fields), frame(CONTINUATION, 4, &[GET, GET])];
         assert_eq!(rewritten(&frames, 1000).unwrap(), frames.concat());
     }

@@ -1,9 +1,9 @@
-//! What a failed call means for the one who made it. The tables are those of the Kubernetes sidecars, so that
-//! a driver written against them finds the same consequences here.
+//! What a failed call means for its caller. The tables are those of the Kubernetes sidecars, so a driver written
+//! against them behaves the same here. Start at [`classify`].
 
 use tonic::Code;
 
-/// What kind of operation failed; the same code means different things to different operations.
+/// The operation that failed: the same code means different things for different operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// CreateVolume.
@@ -18,28 +18,29 @@ pub enum Operation {
     Snapshot,
 }
 
-/// What a failure means.
+/// What a failure means for the state of the operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The operation may still run, or may have succeeded: the same call must be repeated until it gives a
-    /// final answer, or what it made would leak.
+    /// The operation may still be running, or may have succeeded. The caller must repeat the same call until it gets
+    /// a final result, or whatever the call created leaks.
     StillRunning,
-    /// The operation has ended and has made nothing. It may be repeated, changed or given up.
+    /// The operation has ended and created nothing. The caller may repeat it, change it or give up.
     Final,
-    /// As final, and repeating it soon is of no use: what was asked for has to change first.
+    /// Final, and a retry cannot succeed until the request changes.
     Infeasible,
 }
 
-/// The class of an error. `Ok` is no error; as an answer it is final.
+/// The class of an error. `Ok` is not an error; as a result it is final.
 ///
-/// [`crate::Client`] answers UNAVAILABLE where a call got no gRPC answer at all, so that is still running too.
+/// [`crate::Client`] returns UNAVAILABLE for a call that got no gRPC response at all, so UNAVAILABLE counts as still
+/// running.
 pub fn classify(operation: Operation, code: Code) -> ErrorClass {
     use ErrorClass::{Final, Infeasible, StillRunning};
 
     match code {
         Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => StillRunning,
         Code::ResourceExhausted => match operation {
-            // Here it means that there is no room, which is the moment to try another place.
+            // For CreateVolume it means that the storage is full, so the caller can try another topology segment.
             Operation::Create => Final,
             Operation::Attach | Operation::Expand | Operation::Modify | Operation::Snapshot => StillRunning,
         },
@@ -63,9 +64,9 @@ pub fn classify(operation: Operation, code: Code) -> ErrorClass {
     }
 }
 
-/// Whether a final answer is about what was asked, and so would be the answer to every call that asks the same. Others
-/// are about how this one call went, and say nothing of calls before it: those may have made what was asked for.
-pub fn speaks_of_the_request(code: Code) -> bool {
+/// Whether a final error is caused by the request, so that every call with the same request would fail alike. Other
+/// errors describe this one call only: an earlier call with the same request may have succeeded.
+pub fn is_request_error(code: Code) -> bool {
     match code {
         Code::InvalidArgument
         | Code::NotFound
@@ -91,7 +92,7 @@ pub fn speaks_of_the_request(code: Code) -> bool {
 mod tests {
     use super::*;
 
-    /// One row a code: still running (r), final (f) or infeasible (i) for create, attach, expand, modify,
+    /// One row per code: still running (r), final (f) or infeasible (i), for create, attach, expand, modify and
     /// snapshot.
     const TABLE: [(Code, &str); 17] = [
         (Code::Ok, "fffff"),
@@ -114,11 +115,11 @@ mod tests {
     ];
 
     #[test]
-    fn every_code_of_every_operation() {
+    fn every_code_has_a_class_for_every_operation() {
         use Operation::{Attach, Create, Expand, Modify, Snapshot};
 
         for (number, (code, row)) in TABLE.into_iter().enumerate() {
-            assert_eq!(code as usize, number, "the table names each code once");
+            assert_eq!(code as usize, number, "the table must list each code once");
             let classes =
                 [Create, Attach, Expand, Modify, Snapshot].map(|operation| match classify(operation, code) {
                     ErrorClass::StillRunning => 'r',

@@ -1,5 +1,5 @@
-//! The deadline of a call: told to the server, and kept here too, from waiting for a connection until the
-//! last byte of the answer. A driver that hangs cannot make its caller hang.
+//! The deadline of a call. It is sent to the server and also enforced here, from waiting for a connection until the
+//! last byte of the response: a driver that hangs cannot make its caller hang.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -16,74 +16,74 @@ use tonic::transport::Channel;
 use tower::{Service, ServiceExt as _};
 
 use crate::Endpoint;
-use crate::here::Here;
+use crate::in_process::InProcessService;
 
 /// How calls reach a driver.
 #[derive(Debug, Clone)]
-pub(crate) enum Way {
-    /// Over its socket.
+pub(crate) enum Transport {
+    /// Over the driver's socket.
     Socket(Channel),
-    /// It is in this process.
-    Here(Here),
+    /// The driver runs in this process.
+    InProcess(InProcessService),
 }
 
-/// The calls of a [`crate::Client`]: a channel with a deadline for each call.
+/// The channel of a [`crate::Client`], with a deadline for each call.
 #[derive(Debug, Clone)]
-pub struct Calls {
-    way: Way,
+pub struct DeadlineChannel {
+    transport: Transport,
     endpoint: Endpoint,
     deadline: Duration,
 }
 
-impl Calls {
-    pub(crate) fn new(way: Way, endpoint: Endpoint, deadline: Duration) -> Self {
-        Self { way, endpoint, deadline }
+impl DeadlineChannel {
+    pub(crate) fn new(transport: Transport, endpoint: Endpoint, deadline: Duration) -> Self {
+        Self { transport, endpoint, deadline }
     }
 }
 
-impl Service<Request<Body>> for Calls {
+impl Service<Request<Body>> for DeadlineChannel {
     type Response = Response<Body>;
     type Error = Status;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send>>;
 
-    /// Always ready: waiting for the connection is part of the call, and under its deadline.
+    /// Always ready: waiting for the connection is part of the call and counts against its deadline.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let Self { way, endpoint, deadline } = self.clone();
+        let Self { transport, endpoint, deadline } = self.clone();
         request.headers_mut().insert("grpc-timeout", grpc_timeout(deadline));
         Box::pin(async move {
-            let mut ends = Box::pin(tokio::time::sleep(deadline));
+            let mut expires = Box::pin(tokio::time::sleep(deadline));
             let unreachable = |error: tonic::transport::Error| {
                 Status::unavailable(format!(
-                    "no answer from the driver at {endpoint}: {}",
+                    "no response from the driver at {endpoint}: {}",
                     root_cause(&error)
                 ))
             };
-            let answer = async {
-                match way {
-                    Way::Socket(mut channel) => {
+            let response = async {
+                match transport {
+                    Transport::Socket(mut channel) => {
                         channel.ready().await.map_err(&unreachable)?.call(request).await.map_err(&unreachable)
                     }
-                    Way::Here(service) => service.call(request).await,
+                    Transport::InProcess(service) => service.call(request).await,
                 }
             };
             tokio::select! {
-                // Ours first: the channel keeps the same deadline, and calls it by another name.
+                // Our timer first: the channel enforces the same deadline, but returns another code.
                 biased;
-                () = &mut ends => Err(exceeded()),
-                answer = answer => Ok(answer?.map(|body| Body::new(TimedBody { body, ends }))),
+                () = &mut expires => Err(deadline_exceeded()),
+                response = response => Ok(response?.map(|body| Body::new(TimedBody { body, expires }))),
             }
         })
     }
 }
 
-/// The body of an answer that must have come whole when the deadline ends.
+/// A response body that must be complete before the deadline.
 struct TimedBody {
     body: Body,
-    ends: Pin<Box<Sleep>>,
+    expires: Pin<Box<Sleep>>,
 }
 
 impl hyper::body::Body for TimedBody {
@@ -95,9 +95,9 @@ impl hyper::body::Body for TimedBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(broken_off)));
+            return Poll::Ready(frame.map(|frame| frame.map_err(interrupted)));
         }
-        self.ends.as_mut().poll(context).map(|()| Some(Err(exceeded())))
+        self.expires.as_mut().poll(context).map(|()| Some(Err(deadline_exceeded())))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -109,17 +109,20 @@ impl hyper::body::Body for TimedBody {
     }
 }
 
-fn exceeded() -> Status {
-    Status::deadline_exceeded("the driver did not answer in time; the operation may still be running")
+fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the driver did not respond in time; the operation may still be running")
 }
 
-/// A connection that broke in the middle of an answer is no answer, whatever code that comes with: the driver's own
-/// codes come in trailers. INTERNAL, for one, would say that the operation has ended.
-fn broken_off(status: Status) -> Status {
-    Status::unavailable(format!("the driver broke off its answer: {}", status.message()))
+/// A connection that broke in the middle of a response counts as no response, whatever code the HTTP/2 library reports:
+/// the driver's own codes arrive in trailers. INTERNAL, for example, would mean that the operation has ended.
+fn interrupted(status: Status) -> Status {
+    Status::unavailable(format!(
+        "the connection to the driver broke during the response: {}",
+        status.message()
+    ))
 }
 
-/// The innermost cause is the one that says something: the outer ones only say "transport error".
+/// The innermost cause is the useful one: the outer ones only say "transport error".
 fn root_cause(error: &tonic::transport::Error) -> String {
     let mut cause = error.source();
     while let Some(inner) = cause.and_then(|cause| cause.source()) {
@@ -128,14 +131,15 @@ fn root_cause(error: &tonic::transport::Error) -> String {
     cause.map_or_else(|| error.to_string(), |cause| cause.to_string())
 }
 
-/// At most eight digits and a unit, by the gRPC protocol. Rounded up, so that it is never shorter than ours.
+/// At most eight digits and a unit, as the gRPC protocol requires. Rounded up, so the server's deadline is never
+/// shorter than ours.
 fn grpc_timeout(deadline: Duration) -> HeaderValue {
-    const MOST: u128 = 99_999_999;
+    const MAX_VALUE: u128 = 99_999_999;
     let micros = deadline.as_nanos().div_ceil(1_000);
     let (value, unit) = match (micros, micros.div_ceil(1_000), micros.div_ceil(1_000_000)) {
-        (micros, ..) if micros <= MOST => (micros, 'u'),
-        (_, millis, _) if millis <= MOST => (millis, 'm'),
-        (.., seconds) => (seconds.min(MOST), 'S'),
+        (micros, ..) if micros <= MAX_VALUE => (micros, 'u'),
+        (_, millis, _) if millis <= MAX_VALUE => (millis, 'm'),
+        (.., seconds) => (seconds.min(MAX_VALUE), 'S'),
     };
     // Digits and a letter are always a valid header value.
     HeaderValue::try_from(format!("{value}{unit}")).unwrap_or_else(|_| HeaderValue::from_static("99999999S"))
@@ -145,16 +149,16 @@ fn grpc_timeout(deadline: Duration) -> HeaderValue {
 mod tests {
     use super::*;
 
-    /// What may still be running must not be taken for what has ended.
+    /// An operation that may still be running must not count as ended.
     #[test]
-    fn half_an_answer_is_none() {
+    fn interrupted_response_is_unavailable() {
         for status in [Status::unknown("reset"), Status::internal("h2"), Status::resource_exhausted("calm")] {
-            assert_eq!(broken_off(status).code(), tonic::Code::Unavailable);
+            assert_eq!(interrupted(status).code(), tonic::Code::Unavailable);
         }
     }
 
     #[test]
-    fn timeouts_on_the_wire() {
+    fn grpc_timeout_has_at_most_eight_digits() {
         for (deadline, header) in [
             (Duration::ZERO, "0u"),
             (Duration::from_nanos(1), "1u"),

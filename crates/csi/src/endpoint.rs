@@ -4,24 +4,24 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// `sockaddr_un` has room for 108 bytes with the closing NUL.
+/// `sockaddr_un` holds 108 bytes including the terminating NUL.
 const MAX_PATH: usize = 107;
 
-/// The path of a unix socket, in one of the forms that CSI drivers and sidecars take.
+/// The path of a unix socket, parsed from any of the forms that CSI drivers and sidecars accept.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(PathBuf);
 
-/// What is wrong with an endpoint.
+/// Why a string is not a valid endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Not a unix socket, or none that can be told.
+    /// The string does not name a unix socket.
     #[error("endpoint {0:?} is not a unix socket: write unix:///absolute/path, unix:path or /absolute/path")]
-    Form(String),
-    /// Longer than the kernel allows.
+    NotUnixSocket(String),
+    /// The path is longer than the kernel allows.
     #[error(
-        "endpoint {path:?} has {length} bytes, and the path of a unix socket at most {MAX_PATH}: choose a shorter directory"
+        "endpoint {path:?} has {length} bytes, but a unix socket path can have at most {MAX_PATH}: choose a shorter directory"
     )]
-    Long {
+    TooLong {
         /// The path.
         path: String,
         /// Its length in bytes.
@@ -40,9 +40,9 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        let form = || EndpointError::Form(text.to_owned());
+        let form = || EndpointError::NotUnixSocket(text.to_owned());
         let path = match (text.strip_prefix("unix://"), text.strip_prefix("unix:")) {
-            // After two slashes an authority would come; a socket has none, so a third slash must follow.
+            // Two slashes introduce an authority. A socket has none, so a third slash must follow.
             (Some(path), _) if path.starts_with('/') => path,
             (None, Some(path)) => path,
             (None, None) if text.starts_with('/') => text,
@@ -52,7 +52,7 @@ impl FromStr for Endpoint {
             return Err(form());
         }
         if path.len() > MAX_PATH {
-            return Err(EndpointError::Long { path: path.to_owned(), length: path.len() });
+            return Err(EndpointError::TooLong { path: path.to_owned(), length: path.len() });
         }
         Ok(Self(PathBuf::from(path)))
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepted_forms() {
+    fn unix_urls_and_absolute_paths_are_accepted() {
         for (text, path, shown) in [
             ("unix:///run/csi.sock", "/run/csi.sock", "unix:///run/csi.sock"),
             ("unix:/run/csi.sock", "/run/csi.sock", "unix:///run/csi.sock"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused() {
+    fn other_forms_are_rejected() {
         for text in [
             "",
             "unix:",
@@ -100,15 +100,15 @@ mod tests {
             "unix:/run/csi\0.sock",
             "UNIX:///run/csi.sock",
         ] {
-            assert_eq!(text.parse::<Endpoint>(), Err(EndpointError::Form(text.to_owned())));
+            assert_eq!(text.parse::<Endpoint>(), Err(EndpointError::NotUnixSocket(text.to_owned())));
         }
     }
 
     #[test]
-    fn no_longer_than_the_kernel_allows() {
+    fn path_longer_than_the_kernel_limit_is_rejected() {
         let longest = format!("/{}", "x".repeat(MAX_PATH - 1));
         assert!(longest.parse::<Endpoint>().is_ok());
         let error = format!("unix://{longest}x").parse::<Endpoint>().unwrap_err();
-        assert_eq!(error, EndpointError::Long { path: format!("{longest}x"), length: 108 });
+        assert_eq!(error, EndpointError::TooLong { path: format!("{longest}x"), length: 108 });
     }
 }

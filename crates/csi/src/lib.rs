@@ -1,43 +1,44 @@
-//! CSI 1.13, kubelet's plugin registration and the snapshot metadata API on the wire: types, [`Client`], socket, error classes; and the
-//! pages that those who speak it show to probes and Prometheus.
+//! CSI 1.13, kubelet plugin registration and the snapshot metadata API on the wire: generated types, [`Client`],
+//! socket handling and error classes; and the HTTP pages that drivers and sidecars serve to probes and Prometheus.
 //!
-//! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
+//! The types are generated from the `.proto` files in this crate. Messages with secrets have a `Debug` that redacts
+//! them. Start reading at [`Client`] (the caller's side) and [`bind`] (the server's side).
 
 mod authority;
 mod class;
 mod client;
 mod deadline;
 mod endpoint;
-mod here;
+mod in_process;
 mod pages;
 mod redact;
 mod socket;
 mod watch;
 
 pub use authority::AnyAuthority;
-pub use class::{ErrorClass, Operation, classify, speaks_of_the_request};
+pub use class::{ErrorClass, Operation, classify, is_request_error};
 pub use client::Client;
-pub use deadline::Calls;
+pub use deadline::DeadlineChannel;
 pub use endpoint::{Endpoint, EndpointError};
-pub use here::Here;
-pub use pages::{Page, PageListener, serve_pages};
+pub use in_process::InProcessService;
+pub use pages::{HttpPage, PageListener, serve_pages};
 pub use socket::{BindError, SocketFile, SocketIdentity, bind};
 pub use watch::SocketWatch;
 
-/// CSI: messages, clients and servers of all five services, alpha parts included.
+/// CSI: messages, clients and servers of all five services, including alpha fields.
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
     include!(concat!(env!("OUT_DIR"), "/csi.v1.redacted.rs"));
 }
 
-/// Kubelet's plugin registration, v1.
+/// The kubelet plugin registration API, v1.
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 pub mod registration {
     include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));
 }
 
-/// What backup programs ask about snapshots' blocks, in Kubernetes' own words.
+/// The Kubernetes SnapshotMetadata API, which backup programs call to read a snapshot's allocated and changed blocks.
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 pub mod snapshotmetadata {
     include!(concat!(env!("OUT_DIR"), "/snapshotmetadata.rs"));

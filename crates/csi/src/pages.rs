@@ -1,5 +1,5 @@
-//! The few pages that a driver and a sidecar have for probes and Prometheus: GET over plain HTTP/1. A caller
-//! that connects and says nothing is hung up on, and none of them can keep the others waiting.
+//! The HTTP pages that drivers and sidecars serve to probes and Prometheus: GET over plain HTTP/1. The server
+//! disconnects clients that send no request, and serves all clients concurrently. Start at [`serve_pages`].
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,40 +15,40 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-/// A caller that connects and says nothing is not waited for longer than this.
-const SILENCE: Duration = Duration::from_secs(10);
+/// How long a client may take to send its request headers.
+const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 const PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// Without it Prometheus 3 does not read the page.
+/// Prometheus 3 rejects a metrics page without a content type that it knows.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
-/// What a caller gets to read.
+/// The response to one GET request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct HttpPage {
     status: StatusCode,
     content_type: HeaderValue,
     text: String,
 }
 
-impl Page {
-    /// Plain text.
+impl HttpPage {
+    /// A page of plain text.
     pub fn text(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, content_type: PLAIN, text: text.into() }
     }
 
-    /// Metrics, in the format of OpenMetrics.
+    /// A page of metrics in the OpenMetrics format.
     pub fn metrics(text: String) -> Self {
         Self { status: StatusCode::OK, content_type: OPEN_METRICS, text }
     }
 }
 
-/// Where callers come in.
+/// The socket on which pages are served.
 #[derive(Debug)]
 pub enum PageListener {
-    /// From the network.
+    /// A TCP socket.
     Tcp(TcpListener),
-    /// From this machine, as the socket's file lets them.
+    /// A unix socket: the permissions of its file decide which local processes can connect.
     Unix(UnixListener),
 }
 
@@ -77,30 +77,30 @@ impl PageListener {
     }
 }
 
-/// Serves the page that `page` makes of each path, until it is aborted.
+/// Serves the page that `page` returns for each path, until the future is dropped.
 pub async fn serve_pages<P, F>(listener: impl Into<PageListener>, page: P)
 where
     P: Fn(String) -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Page> + Send,
+    F: Future<Output = HttpPage> + Send,
 {
     let listener = listener.into();
     loop {
         let stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                // Out of descriptors, most likely: wait, or this would spin.
-                tracing::warn!(%error, "an HTTP connection was not accepted");
+                // Most likely the process is out of descriptors: without a pause this would spin.
+                tracing::warn!(%error, "failed to accept HTTP connection");
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 continue;
             }
         };
         let page = page.clone();
-        let answer = service_fn(move |request: Request<Incoming>| {
+        let service = service_fn(move |request: Request<Incoming>| {
             let page = page.clone();
             async move {
-                let Page { status, content_type, text } = match request.method() {
+                let HttpPage { status, content_type, text } = match request.method() {
                     &Method::GET => page(request.uri().path().to_owned()).await,
-                    _ => Page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+                    _ => HttpPage::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
                 };
                 let mut response = Response::new(Full::new(Bytes::from(text)));
                 *response.status_mut() = status;
@@ -110,9 +110,9 @@ where
         });
         tokio::spawn(async move {
             let mut connection = hyper::server::conn::http1::Builder::new();
-            connection.timer(TokioTimer::new()).header_read_timeout(SILENCE);
-            if let Err(error) = connection.serve_connection(TokioIo::new(stream), answer).await {
-                tracing::debug!(%error, "an HTTP connection broke off");
+            connection.timer(TokioTimer::new()).header_read_timeout(HEADER_READ_TIMEOUT);
+            if let Err(error) = connection.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "HTTP connection failed");
             }
         });
     }
@@ -126,13 +126,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn pages_by_path_and_only_to_get() {
+    async fn get_returns_the_page_of_the_path_and_other_methods_fail() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(serve_pages(listener, |path| async move {
             match path.as_str() {
-                "/metrics" => Page::metrics("a 1\n".into()),
-                _ => Page::text(StatusCode::NOT_FOUND, format!("no {path}")),
+                "/metrics" => HttpPage::metrics("a 1\n".into()),
+                _ => HttpPage::text(StatusCode::NOT_FOUND, format!("no {path}")),
             }
         }));
         for (request, status, content_type, text) in [
@@ -143,11 +143,11 @@ mod tests {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let request = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.unwrap();
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
-            assert!(answer.contains(content_type), "{answer}");
-            assert!(answer.ends_with(&format!("\r\n\r\n{text}")), "{answer}");
+            let mut response = String::new();
+            stream.read_to_string(&mut response).await.unwrap();
+            assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{response}");
+            assert!(response.contains(content_type), "{response}");
+            assert!(response.ends_with(&format!("\r\n\r\n{text}")), "{response}");
         }
         server.abort();
     }

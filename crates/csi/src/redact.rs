@@ -1,8 +1,8 @@
-//! What stands in the place of secrets when a message is printed.
+//! The placeholder that replaces secrets in the `Debug` output of a message.
 
 use std::fmt;
 
-/// So many secrets, none of them shown.
+/// Prints the number of secrets, and none of their values.
 pub(crate) struct Redacted(pub(crate) usize);
 
 impl fmt::Debug for Redacted {

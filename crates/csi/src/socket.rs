@@ -1,6 +1,6 @@
-//! The server's end of an [`Endpoint`]: a socket that only its owner can connect to from the first moment
-//! on, that takes the place of a dead driver's socket but never that of a living one's or of anything else,
-//! and that is gone when the driver is.
+//! The server's side of an [`Endpoint`]. From the moment it exists, only its owner can connect to the socket. [`bind`]
+//! replaces the socket of a driver that exited, but never one that is in use, nor any other file. The socket is removed
+//! when the driver stops.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -14,51 +14,51 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use crate::Endpoint;
 
-/// Callers that may wait to be accepted.
+/// Connections that can wait to be accepted.
 const BACKLOG: u32 = 128;
 
-/// Why no socket can be had at an endpoint.
+/// Why [`bind`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// A living process answers there.
-    #[error("{}: another driver serves here; stop it first, or choose another endpoint", .0.display())]
+    /// Another process listens on the socket.
+    #[error("{}: another driver listens on this socket; stop it first, or choose another endpoint", .0.display())]
     InUse(PathBuf),
-    /// Something that is not a socket is there.
-    #[error("{}: exists and is not a socket; it was left alone, choose another endpoint or remove it", .0.display())]
+    /// The path exists and is not a socket.
+    #[error("{}: exists and is not a socket; choose another endpoint or remove the file", .0.display())]
     NotASocket(PathBuf),
-    /// The system refused a step.
+    /// A system call failed.
     #[error("{}: cannot {step}: {source}", path.display())]
     Io {
         /// The socket's path.
         path: PathBuf,
-        /// What could not be done.
+        /// The step that failed.
         step: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// The socket's name in the file system. Dropping it removes the socket, if it is still the same one.
+/// The socket's file. Dropping it removes the file, unless another socket has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     identity: SocketIdentity,
 }
 
-/// Which of the files that may have had this name it is. An inode's number alone is soon given to the next
-/// one, hence the time of its birth, where the file system keeps it.
+/// Identifies a file among all those that had the same path. The kernel soon reuses inode numbers, so the identity
+/// includes the creation time where the file system records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketIdentity {
     device: u64,
     inode: u64,
-    born: Option<SystemTime>,
+    created_at: Option<SystemTime>,
 }
 
 impl SocketIdentity {
-    /// Of what is at `path` now; symlinks are not followed.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    /// The identity of the file that is at `path` now; does not follow symlinks.
+    pub fn of_path(path: &Path) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(Self { device: found.dev(), inode: found.ino(), born: found.created().ok() })
+        Ok(Self { device: found.dev(), inode: found.ino(), created_at: found.created().ok() })
     }
 }
 
@@ -67,44 +67,44 @@ pub fn bind(endpoint: &Endpoint) -> Result<(UnixListener, SocketFile), BindError
     let path = endpoint.path();
     let failed = |step| move |source| BindError::Io { path: path.to_owned(), step, source };
 
-    clear(path)?;
+    remove_stale_socket(path)?;
     let socket = UnixSocket::new_stream().map_err(failed("create a socket"))?;
-    // The kernel gives the name in the file system the mode of the socket itself. So it has that mode when
-    // it appears; a chmod afterwards would leave a moment in which anybody may connect.
+    // The kernel creates the file with the mode of the socket itself, so the mode is right from the start. A chmod
+    // afterwards would leave a moment in which any user can connect.
     let handle = socket.as_fd().try_clone_to_owned().map_err(failed("duplicate the socket"))?;
     File::from(handle)
         .set_permissions(Permissions::from_mode(0o600))
         .map_err(failed("set the mode of the socket"))?;
     socket.bind(path).map_err(failed("bind the socket (does its directory exist?)"))?;
-    let identity = SocketIdentity::of(path).map_err(failed("look at the socket"))?;
+    let identity = SocketIdentity::of_path(path).map_err(failed("stat the socket"))?;
     let file = SocketFile { path: path.to_owned(), identity };
     let listener = socket.listen(BACKLOG).map_err(failed("listen on the socket"))?;
     Ok((listener, file))
 }
 
-/// Makes room at `path`, if what is there is a socket that nobody serves any more.
-fn clear(path: &Path) -> Result<(), BindError> {
+/// Removes the socket at `path` if no process listens on it.
+fn remove_stale_socket(path: &Path) -> Result<(), BindError> {
     let failed = |step| move |source| BindError::Io { path: path.to_owned(), step, source };
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at the path")(error)),
+        Err(error) => return Err(failed("stat the path")(error)),
         Ok(found) if !found.file_type().is_socket() => return Err(BindError::NotASocket(path.to_owned())),
         Ok(_) => {}
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(BindError::InUse(path.to_owned())),
-        // Only this answer proves that nobody listens.
+        // Only this error proves that no process listens.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed("remove the socket of an earlier driver"))
         }
-        Err(error) => Err(failed("find out whether a driver still serves here")(error)),
+        Err(error) => Err(failed("find out whether a driver still listens")(error)),
     }
 }
 
 impl SocketFile {
-    /// Whether the name still stands for this socket.
+    /// Whether the path still refers to this socket.
     pub fn is_in_place(&self) -> bool {
-        SocketIdentity::of(&self.path).is_ok_and(|found| found == self.identity)
+        SocketIdentity::of_path(&self.path).is_ok_and(|found| found == self.identity)
     }
 }
 
@@ -113,7 +113,7 @@ impl Drop for SocketFile {
         if self.is_in_place()
             && let Err(error) = fs::remove_file(&self.path)
         {
-            tracing::warn!(path = %self.path.display(), %error, "the socket could not be removed");
+            tracing::warn!(socket = %self.path.display(), %error, "failed to remove socket");
         }
     }
 }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_the_owner_and_gone_afterwards() {
+    async fn socket_has_mode_0600_and_is_removed_on_drop() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint = endpoint(&dir);
         let (_listener, file) = bind(&endpoint).unwrap();
@@ -137,24 +137,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dead_drivers_socket_is_replaced_and_a_living_ones_is_not() {
+    async fn stale_socket_is_replaced_and_socket_in_use_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint = endpoint(&dir);
         let (living, file) = bind(&endpoint).unwrap();
         assert!(matches!(bind(&endpoint), Err(BindError::InUse(_))));
 
         drop(living);
-        // Times of birth are as coarse as the kernel's tick.
+        // Creation times have the resolution of the kernel's tick.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         let (_living, newer) = bind(&endpoint).unwrap();
         drop(file);
-        assert!(endpoint.path().exists(), "the older driver must not take the newer one's socket away");
+        assert!(endpoint.path().exists(), "the older driver must not remove the newer driver's socket");
         drop(newer);
         assert!(!endpoint.path().exists());
     }
 
     #[tokio::test]
-    async fn what_is_not_a_socket_is_left_alone() {
+    async fn file_that_is_not_a_socket_is_not_removed() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint = endpoint(&dir);
         fs::write(endpoint.path(), "precious").unwrap();

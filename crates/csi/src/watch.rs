@@ -1,6 +1,5 @@
-//! Sees that a socket, or any file, appears in a directory or goes from it. Where the kernel gives no such
-//! news (no inotify instance left, a directory that is not there yet), nothing is seen; who watches looks by
-//! itself from time to time.
+//! Reports that a socket, or any file, was created in a directory or removed from it. Where inotify is not available
+//! (no instance left, a directory that does not exist yet), nothing is reported, so users must also poll.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,15 +8,15 @@ use std::path::Path;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use tokio::net::unix::pipe::Receiver;
 
-/// Room for a few events; one takes 272 bytes at most.
+/// Holds several events; one takes at most 272 bytes.
 const BUFFER: usize = 4096;
-/// Before an event's name: watch, mask, cookie and the name's length, each of four bytes.
+/// Precedes an event's name: watch, mask, cookie and the name's length, four bytes each.
 const HEADER: usize = 16;
 
-/// The directories that are watched.
+/// A set of watched directories.
 #[derive(Debug)]
 pub struct SocketWatch {
-    /// Not a pipe, but read like one: what comes out of it is all that tokio has to know.
+    /// Not a pipe, but tokio can read it like one.
     inotify: Option<Receiver>,
 }
 
@@ -34,13 +33,13 @@ impl SocketWatch {
             .map_err(std::io::Error::from)
             .and_then(Receiver::from_owned_fd_unchecked);
         let inotify = inotify
-            .inspect_err(|error| tracing::warn!(%error, "no inotify; directories are looked at by a timer"))
+            .inspect_err(|error| tracing::warn!(%error, "inotify not available; polling directories"))
             .ok();
         Self { inotify }
     }
 
-    /// Watches a directory as well. To be repeated: one that was made anew is another one, and adding the
-    /// same one again changes nothing.
+    /// Adds a directory to the set. Call it repeatedly: a directory that was recreated needs a new watch, and adding
+    /// the same directory again has no effect.
     pub fn add(&self, directory: &Path) {
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -52,24 +51,24 @@ impl SocketWatch {
         if let Some(inotify) = &self.inotify
             && let Err(error) = inotify::add_watch(inotify, directory, events)
         {
-            tracing::debug!(directory = %directory.display(), %error, "not watched; looked at by a timer");
+            tracing::debug!(path = %directory.display(), %error, "failed to watch directory; polling it");
         }
     }
 
-    /// Ready when a file of a name that this is about came or went, or a directory itself. Safe to drop while it
-    /// waits.
-    pub async fn changed(&self, about: impl Fn(&OsStr) -> bool) {
+    /// Completes when a file whose name passes `filter` was created or removed, or a watched directory itself.
+    /// Cancel safe.
+    pub async fn changed(&self, filter: impl Fn(&OsStr) -> bool) {
         let Some(inotify) = &self.inotify else { return std::future::pending().await };
-        let mut told = false;
+        let mut changed = false;
         let mut buffer = [0; BUFFER];
         loop {
             match inotify.try_read(&mut buffer) {
-                Ok(length) => told |= events(&buffer[..length]).any(|event| event.is_about(&about)),
+                Ok(length) => changed |= events(&buffer[..length]).any(|event| event.matches(&filter)),
                 Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
                     return std::future::pending().await;
                 }
-                // All is read before it is told: who is told looks at everything.
-                Err(_) if told => return,
+                // Return only after all pending events are read: the caller checks everything once.
+                Err(_) if changed => return,
                 Err(_) => {
                     if inotify.readable().await.is_err() {
                         return std::future::pending().await;
@@ -80,25 +79,25 @@ impl SocketWatch {
     }
 }
 
-/// Something came or went.
+/// A file was created or removed.
 #[derive(Debug, PartialEq, Eq)]
 struct Event<'a> {
     flags: ReadFlags,
-    /// Empty if it is the directory itself, or if events were lost.
+    /// Empty for the directory itself, and when the kernel dropped events.
     name: &'a OsStr,
 }
 
 impl Event<'_> {
-    fn is_about(&self, about: impl Fn(&OsStr) -> bool) -> bool {
+    fn matches(&self, filter: impl Fn(&OsStr) -> bool) -> bool {
         match self.name.is_empty() {
-            // That a watch has ended follows what ended it.
+            // IGNORED follows the event that ended the watch, which was reported already.
             true => !self.flags.contains(ReadFlags::IGNORED),
-            false => about(self.name),
+            false => filter(self.name),
         }
     }
 }
 
-/// The events in what was read. The kernel gives whole ones only.
+/// Parses the events of one read. The kernel returns complete events only.
 fn events(mut bytes: &[u8]) -> impl Iterator<Item = Event<'_>> {
     std::iter::from_fn(move || {
         let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
@@ -118,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_read_and_half_ones_are_not() {
+    fn complete_events_are_parsed_and_truncated_ones_are_dropped() {
         let create = ReadFlags::CREATE;
         let event = |name: &[u8]| {
             let length = u32::try_from(name.len()).unwrap();
@@ -133,21 +132,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_that_come_and_go_are_seen_and_others_are_not() {
+    async fn changes_of_matching_names_are_reported_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
         let watch = SocketWatch::new();
         watch.add(&dir.path().join("missing"));
         watch.add(dir.path());
         watch.add(dir.path());
-        let about = |name: &OsStr| name == "a" || name == "b";
-        let seen =
-            || async { tokio::time::timeout(Duration::from_millis(200), watch.changed(about)).await.is_ok() };
+        let filter = |name: &OsStr| name == "a" || name == "b";
+        let seen = || async {
+            tokio::time::timeout(Duration::from_millis(200), watch.changed(filter)).await.is_ok()
+        };
 
         std::fs::write(dir.path().join("other"), "").unwrap();
         assert!(!seen().await);
         std::fs::write(dir.path().join("a"), "").unwrap();
         assert!(seen().await);
-        assert!(!seen().await, "told twice");
+        assert!(!seen().await, "reported twice");
         std::fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
         assert!(seen().await);
         std::fs::remove_file(dir.path().join("b")).unwrap();

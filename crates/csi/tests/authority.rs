@@ -1,7 +1,7 @@
-//! A caller that names the socket's path as the authority, as kubelet does when it registers a plugin: its
-//! request as bytes, since a client of our own cannot be made to send it.
+//! A client that sends the socket's path as the authority, as kubelet does when it registers a plugin. The request is
+//! written as bytes, because our own client cannot send it.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A literal field that does not enter the table; its name is in the static one.
+/// A literal field without indexing, whose name is in the static table.
 fn field(index: u8, value: &str) -> Vec<u8> {
     let mut bytes = if index < 15 { vec![index] } else { vec![15, index - 15] };
     bytes.push(u8::try_from(value.len()).unwrap());
@@ -49,7 +49,7 @@ fn field(index: u8, value: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn the_path_of_the_socket_is_accepted() {
+async fn socket_path_as_authority_is_accepted() {
     for authority in ["%2Fvar%2Flib%2Fkubelet%2Fplugins_registry%2Fa-reg.sock", "/run/a.sock", "localhost"] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.sock");
@@ -58,7 +58,7 @@ async fn the_path_of_the_socket_is_accepted() {
         let server =
             tokio::spawn(Server::builder().serve_with_incoming(RegistrationServer::new(Plugin), callers));
 
-        // POST, http; :authority, :path and content-type by their numbers.
+        // POST and http, then :authority, :path and content-type by their index in the static table.
         let mut fields = vec![0x83, 0x86];
         fields.extend(field(1, authority));
         fields.extend(field(4, "/pluginregistration.Registration/GetInfo"));
@@ -70,7 +70,7 @@ async fn the_path_of_the_socket_is_accepted() {
         request.extend(frame(0, 1, 1, &[0; 5]));
         stream.write_all(&request).await.unwrap();
 
-        let answer = async {
+        let first_frame = async {
             loop {
                 let mut header = [0; 9];
                 stream.read_exact(&mut header).await.unwrap();
@@ -82,8 +82,8 @@ async fn the_path_of_the_socket_is_accepted() {
                 }
             }
         };
-        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.unwrap();
-        assert_eq!(answer, HEADERS, "{authority}: the request is answered, not refused");
+        let first_frame = tokio::time::timeout(Duration::from_secs(10), first_frame).await.unwrap();
+        assert_eq!(first_frame, HEADERS, "{authority}: the server must respond, not reset the stream");
         server.abort();
     }
 }

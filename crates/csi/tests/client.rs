@@ -1,6 +1,6 @@
-//! The client against a server that comes, goes and hangs.
+//! The client against a server that starts, stops and hangs.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1::identity_server::{Identity, IdentityServer};
 use wharf_csi::{Client, Endpoint, v1};
 
-/// Answers GetPluginInfo at once, with a manifest as large as it is told; never answers Probe.
+/// Responds to GetPluginInfo at once, with a manifest of the given size. Never responds to Probe.
 struct Driver {
     manifest_bytes: usize,
 }
@@ -37,7 +37,7 @@ impl Identity for Driver {
         &self,
         _: Request<v1::GetPluginCapabilitiesRequest>,
     ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
-        Err(Status::failed_precondition("as the driver said it"))
+        Err(Status::failed_precondition("the driver's own message"))
     }
 
     async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
@@ -45,7 +45,7 @@ impl Identity for Driver {
     }
 }
 
-/// A server that can be killed as a process would be: at once, connections and all.
+/// A server that can be stopped like a killed process: at once, with all its connections.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -87,7 +87,7 @@ fn endpoint(dir: &tempfile::TempDir) -> Endpoint {
 }
 
 #[tokio::test]
-async fn a_restarted_driver_needs_no_new_client() {
+async fn client_reconnects_after_driver_restart() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&dir);
     let client = Client::new(&endpoint);
@@ -99,23 +99,23 @@ async fn a_restarted_driver_needs_no_new_client() {
 
     for _ in 0..3 {
         let driver = Running::start(&endpoint, 0);
-        // A call that meets the dying connection may fail, but only as UNAVAILABLE, and the next one connects.
+        // A call on the closing connection may fail, but only with UNAVAILABLE, and the next one reconnects.
         let mut tries = 0;
-        let answer = loop {
+        let response = loop {
             tries += 1;
             match info().await {
-                Ok(answer) => break answer.into_inner(),
+                Ok(response) => break response.into_inner(),
                 Err(status) => assert!(status.code() == Code::Unavailable && tries < 5, "{status}"),
             }
         };
-        assert_eq!(answer.name, "test.wharf.dev");
+        assert_eq!(response.name, "test.wharf.dev");
         drop(driver);
         assert_eq!(info().await.unwrap_err().code(), Code::Unavailable);
     }
 }
 
 #[tokio::test]
-async fn a_driver_that_dies_in_the_middle_of_a_call_is_unavailable() {
+async fn driver_crash_during_a_call_is_unavailable() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&dir);
     let driver = Running::start(&endpoint, 0);
@@ -135,8 +135,8 @@ async fn every_call_has_a_deadline() {
     let status = client.identity().probe(v1::ProbeRequest {}).await.unwrap_err();
     assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
 
-    let told = client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
-    assert_eq!(told.vendor_version, "200000u", "the driver is told of it");
+    let info = client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.vendor_version, "200000u", "the driver receives the deadline");
     client
         .with_deadline(Duration::MAX)
         .identity()
@@ -146,7 +146,7 @@ async fn every_call_has_a_deadline() {
 }
 
 #[tokio::test]
-async fn a_socket_that_nobody_accepts_on_is_a_deadline_too() {
+async fn socket_without_accept_exceeds_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&dir);
     let (_listener, _file) = wharf_csi::bind(&endpoint).unwrap();
@@ -156,14 +156,14 @@ async fn a_socket_that_nobody_accepts_on_is_a_deadline_too() {
 }
 
 #[tokio::test]
-async fn a_drivers_own_errors_and_large_answers_pass_through() {
+async fn driver_errors_and_large_responses_pass_through() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = endpoint(&dir);
     let _driver = Running::start(&endpoint, 12 << 20);
     let client = Client::new(&endpoint);
     let status =
         client.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap_err();
-    assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "as the driver said it"));
+    assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "the driver's own message"));
     let info = client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
     assert_eq!(info.manifest["filler"].len(), 12 << 20);
 }

@@ -1,7 +1,7 @@
-//! The contract on the wire where it is easy to break: secrets that must not be printed, and the numbers of
-//! the fields that older drivers still send.
+//! Parts of the wire contract that are easy to break: secrets that must not be printed, and the numbers of the fields
+//! that older drivers still send.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ macro_rules! printed_with_secret {
     ($($message:ident)*) => {
         [$((stringify!($message), {
             let secrets = BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]);
-            #[allow(clippy::needless_update)] // some have no other field
+            #[allow(clippy::needless_update)] // some messages have no other field
             let message = v1::$message { secrets, ..Default::default() };
             format!("{message:?} {message:#?}")
         })),*]
@@ -34,7 +34,11 @@ fn no_message_prints_its_secrets() {
         GetMetadataDeltaRequest
     );
     let distinct: BTreeSet<_> = printed.iter().map(|(message, _)| message).collect();
-    assert_eq!(distinct.len(), PROTO.matches("[(csi_secret) = true]").count(), "the table above is complete");
+    assert_eq!(
+        distinct.len(),
+        PROTO.matches("[(csi_secret) = true]").count(),
+        "the list above must be complete"
+    );
     for (message, printed) in &printed {
         assert!(!printed.contains("hunter2") && !printed.contains("user"), "{message}: {printed}");
         assert!(printed.contains("secrets: <1 redacted>"), "{message}: {printed}");
@@ -42,7 +46,7 @@ fn no_message_prints_its_secrets() {
 }
 
 #[test]
-fn mount_flags_may_hold_passwords() {
+fn mount_flags_are_redacted() {
     use v1::volume_capability::{AccessType, MountVolume};
 
     let mount = MountVolume { mount_flags: vec!["password=hunter2".to_owned()], ..Default::default() };
@@ -52,7 +56,7 @@ fn mount_flags_may_hold_passwords() {
 }
 
 #[test]
-fn the_context_of_a_share_may_hold_tokens() {
+fn volume_context_of_node_publish_is_redacted() {
     let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
     let volume_context = BTreeMap::from([(key, r#"{"vault":{"token":"hunter2"}}"#.to_owned())]);
     let request = v1::NodePublishVolumeRequest { volume_context, ..Default::default() };
@@ -70,7 +74,7 @@ fn second_field(inner: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn conditions_of_older_drivers_are_read() {
+fn volume_conditions_of_older_drivers_are_decoded() {
     let condition = Some(v1::VolumeCondition { abnormal: true, message: "hot".to_owned() });
 
     let stats = v1::NodeGetVolumeStatsResponse::decode(&*second_field(&CONDITION)).unwrap();
@@ -86,7 +90,7 @@ fn conditions_of_older_drivers_are_read() {
 }
 
 #[test]
-fn capabilities_of_older_drivers_are_read() {
+fn volume_condition_capabilities_keep_their_numbers() {
     assert_eq!(v1::controller_service_capability::rpc::Type::VolumeCondition as i32, 11);
     assert_eq!(v1::node_service_capability::rpc::Type::VolumeCondition as i32, 4);
 }

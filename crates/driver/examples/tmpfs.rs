@@ -1,8 +1,8 @@
-//! A whole CSI driver: volumes in memory, a tmpfs each. Run it as root:
+//! A complete CSI driver whose volumes are tmpfs mounts. Run it as root:
 //! `cargo run -p wharf-driver --example tmpfs -- --endpoint unix:///tmp/csi.sock --node-id n1`
 //!
-//! It shows what is left for the author of a backend: which volumes there are, and what to mount. Like their
-//! bytes, the volumes live as long as they are mounted; the list of them as long as the driver.
+//! It shows what a backend implements: the list of volumes, and what to mount. A volume's data exists as long as it is
+//! mounted, and the list of volumes as long as the driver runs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
@@ -13,15 +13,15 @@ use async_trait::async_trait;
 use tokio::signal::unix::{SignalKind, signal};
 use wharf_csi::Endpoint;
 use wharf_driver::backend::{
-    BackendError, Capability, CreateError, DeleteError, DeviceError, Listing, MountSource, NewVolume, Page,
-    Secrets, Shares, StageVolume, Volume, VolumeAccess, Volumes,
+    BackendError, Capability, CreateError, DeleteError, DeviceError, ListPage, Listing, MountSource,
+    NewVolume, Secrets, Shares, StageVolume, Volume, VolumeAccess, Volumes,
 };
 use wharf_driver::{Driver, NodeInfo, ServeOptions};
 use wharf_linux::Linux;
 
 const MIB: u64 = 1 << 20;
 
-/// Sizes by id. A volume's id is made of its name, so that the same name is always the same volume.
+/// Sizes by id. A volume's id is derived from its name, so that the same name is always the same volume.
 #[derive(Default)]
 struct Tmpfs(Mutex<BTreeMap<String, u64>>);
 
@@ -37,11 +37,12 @@ fn volume(id: &str, capacity: u64) -> Volume {
 
 #[async_trait]
 impl Volumes for Tmpfs {
-    async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
-        // Names may be longer than ids, and hold any character.
-        let id = format!("tmpfs-{}", wanted.name.bytes().fold(0u128, hash));
-        let too_large = || CreateError::OutOfRange("no tmpfs of such a size".into());
-        let size = wanted.size.choose(64 * MIB, MIB).filter(|size| *size <= 1 << 40).ok_or_else(too_large)?;
+    async fn create(&self, request: &NewVolume) -> Result<Volume, CreateError> {
+        // Names can be longer than ids and contain any character.
+        let id = format!("tmpfs-{}", request.name.bytes().fold(0u128, hash));
+        let too_large = || CreateError::OutOfRange("no tmpfs can have this size".into());
+        let size =
+            request.size.choose(64 * MIB, MIB).filter(|size| *size <= 1 << 40).ok_or_else(too_large)?;
         let capacity = *self.sizes().entry(id.clone()).or_insert(size);
         Ok(volume(&id, capacity))
     }
@@ -59,30 +60,30 @@ impl Volumes for Tmpfs {
         match capability.access {
             VolumeAccess::Block => Some("a tmpfs cannot be used as a block device".into()),
             VolumeAccess::Mount { .. } if !capability.mode.is_single_node() => {
-                Some("a tmpfs is on one node only".into())
+                Some("a tmpfs is available on one node only".into())
             }
             VolumeAccess::Mount { .. } => None,
         }
     }
 
     fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
-        parameters.keys().next().map(|key| format!("there is no parameter {key:?}"))
+        parameters.keys().next().map(|key| format!("unknown parameter {key:?}"))
     }
 }
 
-/// FNV-1a. Good enough for an example; a driver that keeps data would also compare the names.
+/// FNV-1a. Good enough for an example; a driver that stores data would also compare the names.
 fn hash(hash: u128, byte: u8) -> u128 {
     (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013B)
 }
 
 #[async_trait]
 impl Listing for Tmpfs {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
         let sizes = self.sizes();
         let after = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = sizes.range::<str, _>((after, Bound::Unbounded)).map(|(id, size)| volume(id, *size));
         let entries = rest.by_ref().take(max).collect();
-        Ok(Page { entries, more: rest.next().is_some() })
+        Ok(ListPage { entries, more: rest.next().is_some() })
     }
 }
 
@@ -90,7 +91,8 @@ impl Listing for Tmpfs {
 impl Shares for Tmpfs {
     async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
         let size = self.sizes().get(&volume.id).copied();
-        let size = size.ok_or_else(|| DeviceError::NotFound(format!("there is no volume {}", volume.id)))?;
+        let size =
+            size.ok_or_else(|| DeviceError::NotFound(format!("volume {} does not exist", volume.id)))?;
         Ok(MountSource {
             source: volume.id.clone(),
             fs_type: "tmpfs".into(),

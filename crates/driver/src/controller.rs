@@ -1,5 +1,5 @@
-//! The Controller service: checks each request, keeps one operation a volume at a time, and asks the
-//! backend. What the backend has no trait for is neither declared nor served.
+//! The Controller service: validates each request, runs one operation per volume at a time, and calls the backend. Methods
+//! for which the backend has no trait are neither declared nor served.
 
 mod listing;
 mod snapshots;
@@ -14,7 +14,7 @@ use wharf_csi::v1::controller_service_capability::rpc::Type;
 use crate::backend::{Capacity, Clones, Expansion, Health, Listing, Mutable, Publishing, Snapshots, Volumes};
 use crate::locks::Locks;
 
-/// What the backend can do.
+/// The traits of the backend.
 #[derive(Clone)]
 pub(crate) struct ControllerService {
     pub(crate) volumes: Arc<dyn Volumes>,
@@ -30,7 +30,7 @@ pub(crate) struct ControllerService {
 }
 
 impl ControllerService {
-    /// Derived from the traits, so that it cannot say anything else than what is served.
+    /// Derived from the traits, so that the driver declares exactly what it serves.
     fn capabilities(&self) -> Vec<Type> {
         let Self {
             volumes: _,
@@ -70,14 +70,14 @@ impl ControllerService {
     }
 }
 
-/// A trait of the backend, or UNIMPLEMENTED.
-fn given<T: Clone>(part: &Option<T>, capability: Type) -> Result<T, Status> {
+/// Returns a trait of the backend, or UNIMPLEMENTED.
+fn declared<T: Clone>(part: &Option<T>, capability: Type) -> Result<T, Status> {
     part.clone().ok_or_else(|| {
         Status::unimplemented(format!("this driver does not declare {}", capability.as_str_name()))
     })
 }
 
-/// The service's methods, each by the function of the same name that does it.
+/// Implements each method of the service with the function of the same name.
 macro_rules! controller {
     ($($method:ident($request:ident) -> $response:ident;)*) => {
         #[tonic::async_trait]

@@ -1,5 +1,5 @@
-//! Puts a driver together from what its backend can do. What it declares and what it serves both come from
-//! the traits given here, and from nothing else.
+//! Builds a driver from the traits of its backend. Both the declared capabilities and the served methods derive from these
+//! traits alone. Start at [`Driver::new`].
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::backend::{
 };
 use crate::controller::ControllerService;
 use crate::group::GroupService;
-use crate::identity::{IdentityService, Ready};
+use crate::identity::{IdentityService, ReadinessCheck};
 use crate::locks::Locks;
 use crate::node::NodeService;
 use crate::snapshot_metadata::SnapshotMetadataService;
@@ -20,24 +20,24 @@ use crate::snapshot_metadata::SnapshotMetadataService;
 /// CSI's limit for a driver's name.
 const MAX_NAME: usize = 63;
 
-/// What a node says of itself.
+/// The response to NodeGetInfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// The name by which the orchestrator's calls will know this node.
+    /// The node ID that the orchestrator passes to controller calls.
     pub node_id: String,
-    /// How many volumes can be on this node at once; 0 for no limit known.
+    /// The maximum number of volumes on this node; 0 if no limit is known.
     pub max_volumes: i64,
 }
 
-/// A driver's name that CSI does not allow.
+/// A driver name that CSI does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "driver name {0:?} is not allowed: write a domain name such as local.csi.example.com, of at most {MAX_NAME} \
      letters, digits, dots and dashes, with a letter or digit at both ends"
 )]
-pub struct NameError(String);
+pub struct DriverNameError(String);
 
-/// A driver, ready to be served; see [`Driver::serve`].
+/// A complete driver; serve it with [`Driver::serve`].
 pub struct Driver {
     pub(crate) identity: IdentityService,
     pub(crate) controller: Option<ControllerService>,
@@ -47,7 +47,7 @@ pub struct Driver {
     pub(crate) locks: Locks,
 }
 
-/// What a driver is made of. Every part is optional; each one given is a capability declared.
+/// Collects the parts of a driver. Every part is optional, and each declares a capability.
 pub struct DriverBuilder {
     name: String,
     version: String,
@@ -63,22 +63,22 @@ pub struct DriverBuilder {
     health: Option<Arc<dyn Health>>,
     mutable: Option<Arc<dyn Mutable>>,
     topology: Option<Topology>,
-    node: Option<NodeHalf>,
-    ready: Ready,
+    node: Option<NodeBackend>,
+    ready: ReadinessCheck,
 }
 
-enum NodeHalf {
+enum NodeBackend {
     Block(Arc<dyn Kernel>, Arc<dyn Devices>, NodeInfo),
     Share(Arc<dyn Kernel>, Arc<dyn Shares>, NodeInfo),
 }
 
 impl Driver {
-    /// Begins a driver: `name` as CSI demands it (a domain name of at most 63 characters), and the version
-    /// that GetPluginInfo tells.
-    #[allow(clippy::new_ret_no_self)] // reads as what it is for: a new driver, part by part
-    pub fn new(name: &str, version: &str) -> Result<DriverBuilder, NameError> {
+    /// Starts to build a driver. `name` must be a domain name of at most 63 characters, as CSI requires. GetPluginInfo
+    /// returns the name and the version.
+    #[allow(clippy::new_ret_no_self)] // `Driver::new` is the natural entry point and returns the builder
+    pub fn new(name: &str, version: &str) -> Result<DriverBuilder, DriverNameError> {
         if !is_driver_name(name) {
-            return Err(NameError(name.to_owned()));
+            return Err(DriverNameError(name.to_owned()));
         }
         Ok(DriverBuilder {
             name: name.to_owned(),
@@ -101,7 +101,7 @@ impl Driver {
     }
 }
 
-/// `csi.example.com`: letters, digits, dots and dashes, no other sign at the ends, at most 63 in all.
+/// `csi.example.com`: letters, digits, dots and dashes, with a letter or digit at both ends, at most 63 characters.
 fn is_driver_name(name: &str) -> bool {
     let end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();
@@ -111,7 +111,7 @@ fn is_driver_name(name: &str) -> bool {
         && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(byte))
 }
 
-/// Setters that take a part of the backend.
+/// Builder methods that set one trait of the backend.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident: $trait:ident;)*) => {
         $($(#[$doc])*
@@ -124,55 +124,55 @@ macro_rules! parts {
 
 impl DriverBuilder {
     parts! {
-        /// Makes and deletes volumes. Without it there is no Controller service, whatever else is given.
+        /// Creates and deletes volumes. Without it the driver has no Controller service, whatever else is set.
         volumes: Volumes;
         /// Lists volumes.
         listing: Listing;
-        /// Tells how much room there is.
+        /// Reports the available capacity.
         capacity: Capacity;
         /// Attaches volumes to nodes.
         publishing: Publishing;
         /// Grows volumes.
         expansion: Expansion;
-        /// Makes snapshots and restores them.
+        /// Takes and restores snapshots.
         snapshots: Snapshots;
-        /// Makes volumes from volumes.
+        /// Creates volumes from other volumes.
         clones: Clones;
-        /// Makes snapshots of several volumes at one moment.
+        /// Takes snapshots of several volumes at the same point in time.
         group_snapshots: GroupSnapshots;
-        /// Tells which blocks of a snapshot hold data or have changed.
+        /// Reports which blocks of a snapshot hold data or have changed.
         changed_blocks: ChangedBlocks;
-        /// Tells what is wrong with volumes and storage.
+        /// Reports issues of volumes and storage.
         health: Health;
-        /// Changes volumes that exist.
+        /// Modifies existing volumes.
         mutable: Mutable;
     }
 
-    /// Volumes can be reached from some nodes only; these are this node's segments.
+    /// Declares that volumes are accessible only from some nodes, and sets the topology segments of this node.
     pub fn topology(mut self, topology: Topology) -> Self {
         self.topology = Some(topology);
         self
     }
 
-    /// Volumes are block devices on this node: the node half of a block backend.
+    /// Sets the node part of a block backend: volumes are block devices on this node.
     pub fn block_node(mut self, kernel: Arc<dyn Kernel>, devices: Arc<dyn Devices>, info: NodeInfo) -> Self {
-        self.node = Some(NodeHalf::Block(kernel, devices, info));
+        self.node = Some(NodeBackend::Block(kernel, devices, info));
         self
     }
 
-    /// Volumes are mounted from a source: the node half of a share backend.
+    /// Sets the node part of a share backend: volumes are mounted from a source.
     pub fn share_node(mut self, kernel: Arc<dyn Kernel>, shares: Arc<dyn Shares>, info: NodeInfo) -> Self {
-        self.node = Some(NodeHalf::Share(kernel, shares, info));
+        self.node = Some(NodeBackend::Share(kernel, shares, info));
         self
     }
 
-    /// Whether the driver can do its work; asked by each Probe and `/healthz`. Always, if this is not given.
+    /// Sets the readiness check, which runs on each Probe and `/healthz`. Without it the driver is always ready.
     pub fn ready(mut self, ready: Arc<dyn Fn() -> Result<(), String> + Send + Sync>) -> Self {
         self.ready = ready;
         self
     }
 
-    /// The driver.
+    /// Builds the driver.
     pub fn build(self) -> Driver {
         let locks = Locks::default();
         let services = [
@@ -197,14 +197,14 @@ impl DriverBuilder {
             ready: self.ready,
         };
         let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone() });
-        let node = self.node.map(|half| {
+        let node = self.node.map(|backend| {
             let (health, volumes) = (self.health.clone(), self.volumes.clone());
             let topology = self.topology;
-            match half {
-                NodeHalf::Block(kernel, devices, info) => {
+            match backend {
+                NodeBackend::Block(kernel, devices, info) => {
                     NodeService::block(kernel, devices, health, volumes, info, topology, locks.clone())
                 }
-                NodeHalf::Share(kernel, shares, info) => {
+                NodeBackend::Share(kernel, shares, info) => {
                     NodeService::share(kernel, shares, health, volumes, info, topology, locks.clone())
                 }
             }
@@ -231,14 +231,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn driver_names() {
+    fn driver_names_are_validated() {
         let longest = "x".repeat(MAX_NAME);
         for name in ["local.csi.wharf.dev", "a", "A1", "x-y.z", longest.as_str()] {
             assert!(Driver::new(name, "1").is_ok(), "{name}");
         }
         let too_long = "x".repeat(MAX_NAME + 1);
         for name in ["", ".", "-a", "a-", "a.", "a_b", "a/b", "ä.dev", "a b", "a\0", too_long.as_str()] {
-            assert_eq!(Driver::new(name, "1").err(), Some(NameError(name.to_owned())), "{name}");
+            assert_eq!(Driver::new(name, "1").err(), Some(DriverNameError(name.to_owned())), "{name}");
         }
     }
 }

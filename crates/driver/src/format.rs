@@ -1,246 +1,234 @@
-//! Safe format: what is to be done with a device before it is mounted, decided from evidence alone.
+//! Safe format: decides from evidence what to do with a device before it is mounted.
 //!
-//! What this promises: a device is formatted only if it is proven that nobody's data is on it. Two proofs
-//! are known. The *zero proof* ([`zero`]): a probe ran and found nothing, and the places that were read are
-//! all zero. The *record* of a backend that keeps one: made blank, nobody has written to it. Where there is
-//! a record, both are needed. Whatever does not fit is refused, with what was found and what an operator can
-//! do, and not one byte is written.
+//! Guarantee: a device is formatted only if it is proven to hold no data. There are two proofs. The *zero proof*
+//! ([`zero`]): a probe found no signature, and all sampled ranges are zero. The *record* of a backend that has one: the
+//! volume was created blank and never written. If there is a record, both proofs are required. Every other state is
+//! refused without writing a byte; the message says what was found and what an operator can do.
 //!
-//! [`decide`] is pure; `node/prepare.rs` gathers the evidence and does what was decided.
+//! [`decide`] is the entry point. It is pure; `node/prepare.rs` gathers the evidence and carries out the decision.
 
 pub(crate) mod zero;
 
-use wharf_linux::{FsType, Probe};
+use wharf_linux::{FsType, ProbeResult};
 
-use crate::backend::Format;
+use crate::backend::FormatState;
 
-/// What the zero proof came to.
+/// The result of the zero proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ZeroProof {
-    /// It was not needed, or not done: proves nothing.
+    /// Not needed or not done: proves nothing.
     NotTaken,
-    /// Every place that was read is zero.
+    /// All sampled ranges are zero.
     AllZero,
-    /// There is data.
+    /// A sampled range holds data.
     NonZero {
-        /// The first byte of it that was met.
+        /// The first byte that is not zero.
         offset: u64,
     },
 }
 
-/// All that is known of a device that has already been shown to be the volume's own.
+/// Everything known about a device that is already verified to be the volume's.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Evidence<'a> {
-    /// The backend's record; `None` where it cannot keep one.
-    pub(crate) record: Option<&'a Format>,
-    /// What a probe found.
-    pub(crate) probe: &'a Probe,
-    /// Whether it reads as zeroes.
+    /// The backend's record; `None` if it has none.
+    pub(crate) record: Option<&'a FormatState>,
+    /// The result of the probe.
+    pub(crate) probe: &'a ProbeResult,
+    /// The result of the zero proof.
     pub(crate) zero: ZeroProof,
-    /// The file system asked for; `None` takes what is there, and ext4 where there is nothing.
+    /// The requested file system; `None` accepts an existing one, and ext4 on a blank device.
     pub(crate) wanted: Option<FsType>,
     /// Size of the device.
     pub(crate) size: u64,
-    /// The volume is to be read only: no reason to make a file system on it.
+    /// The volume is only read, so there is no reason to format it.
     pub(crate) reader_only: bool,
-    /// The device takes no writes.
+    /// The device rejects writes.
     pub(crate) device_read_only: bool,
-    /// The user has forbidden to make a file system on it.
-    pub(crate) never_formats: bool,
+    /// The user disabled formatting.
+    pub(crate) formatting_disabled: bool,
 }
 
-/// What to do. The record is always written before the step it speaks of.
+/// What to do. A record is always written before the step it describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// Nobody's data is there: choose a UUID, record `Formatting`, make the file system, record `Formatted`.
-    Format {
-        /// Which.
-        fs: FsType,
-    },
-    /// An earlier format did not end, and nobody can have mounted what it left: make it again.
-    Remake {
-        /// Which.
-        fs: FsType,
-        /// The UUID that was chosen then.
-        uuid: String,
-    },
-    /// An earlier format left what looks whole: if a check agrees record `Formatted`, else [`Self::Remake`].
-    Adopt {
-        /// Which.
-        fs: FsType,
-        /// The UUID that was chosen then.
-        uuid: String,
-    },
-    /// The volume's own file system: use it.
-    Mount {
-        /// Which.
-        fs: FsType,
-    },
-    /// A copy of another volume: give it its own UUID, then record `Formatted`. Also if it has that UUID
-    /// already, because a renewal that was cut short may show the new UUID before it is complete.
-    RenewUuid {
-        /// Which.
-        fs: FsType,
-        /// The UUID that was chosen when the copy was made.
-        uuid: String,
-    },
-    /// Touch nothing.
+    /// The device holds no data: choose a UUID, record `Formatting`, create the file system, record `Formatted`.
+    Format { fs: FsType },
+    /// An earlier format was interrupted, and its result was never mounted: format again with the recorded UUID.
+    Reformat { fs: FsType, uuid: String },
+    /// An earlier format with the recorded UUID looks complete: if a check succeeds, record `Formatted`, else
+    /// [`Self::Reformat`].
+    Adopt { fs: FsType, uuid: String },
+    /// The volume's own file system: mount it.
+    Mount { fs: FsType },
+    /// A copy of another volume: set the UUID chosen for it, then record `Formatted`. Also if it has that UUID already,
+    /// because an interrupted change can show the new UUID before it is complete.
+    RenewUuid { fs: FsType, uuid: String },
+    /// Change nothing.
     Refuse(Refusal),
 }
 
 /// Why a device is neither formatted nor mounted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Something that is not ours.
+    /// The device holds a foreign format.
     #[error(
-        "{what} was found on it, which this driver has not put there; if that is no longer needed, delete \
-         the volume and make a new one, else move the data away first"
+        "found {what}, which this driver did not create; if the data is not needed, delete the volume and create a \
+         new one, else move the data away first"
     )]
     Foreign { what: String },
-    /// A signature that does not hold together.
+    /// The device holds an inconsistent signature.
     #[error(
-        "{what} was found on it, which is damaged; repair it by hand or restore the volume from a snapshot \
-         or backup"
+        "found {what}, which is damaged; repair it manually or restore the volume from a snapshot or backup"
     )]
     Damaged { what: String },
     /// No signature, but data.
     #[error(
-        "no file system was found, but byte {offset} is not zero, so it holds data of an unknown kind; if \
-         that is not needed, delete the volume and make a new one"
+        "no file system was found, but byte {offset} is not zero, so the device holds unknown data; if it is not \
+         needed, delete the volume and create a new one"
     )]
     UnknownData { offset: u64 },
-    /// The zero proof was needed and is missing.
-    #[error("it could not be shown to be empty; this is a bug in the driver, please report it")]
+    /// The zero proof was required and is missing.
+    #[error("the device could not be proven to be empty; this is a bug in the driver, please report it")]
     Unproven,
-    /// The record says that nobody has written to it, and somebody has.
+    /// The record says blank, but the device holds a file system.
     #[error(
-        "the record says that it was never formatted, but {fs} with UUID {uuid} is on it; the image may have \
-         been swapped: put the right one back, or delete the volume and make a new one"
+        "the record says that the volume was never formatted, but the device holds {fs} with UUID {uuid}; the \
+         image may have been swapped: put the right one back, or delete the volume and create a new one"
     )]
     NotBlank { fs: FsType, uuid: String },
-    /// Our record speaks of another file system.
+    /// The device holds another file system than recorded.
     #[error(
-        "it should hold {fs} with UUID {uuid}, but holds {found_fs} with UUID {found_uuid}; the image may \
+        "the device should hold {fs} with UUID {uuid}, but holds {found_fs} with UUID {found_uuid}; the image may \
          have been swapped: put the right one back, or restore the volume from a snapshot"
     )]
     OtherFilesystem { fs: FsType, uuid: String, found_fs: FsType, found_uuid: String },
-    /// The file system that was there is gone.
+    /// The recorded file system is missing.
     #[error(
-        "it should hold {fs} with UUID {uuid}, but no file system was found; it was overwritten or the image \
-         is not the right one: put it back, or restore the volume from a snapshot"
+        "the device should hold {fs} with UUID {uuid}, but no file system was found; it was overwritten, or the \
+         image is the wrong one: put the right one back, or restore the volume from a snapshot"
     )]
     Lost { fs: FsType, uuid: String },
-    /// Another type is asked for than there is.
-    #[error("it holds {found}, and {wanted} is asked for; ask for {found}, or make a new volume")]
+    /// The device holds another type than requested.
+    #[error("the device holds {found}, but {wanted} was requested; request {found}, or create a new volume")]
     WrongType { wanted: FsType, found: FsType },
-    /// A raw volume is asked for as a file system.
+    /// A raw volume was requested as a file system.
     #[error(
-        "it was handed out as a raw device, and no file system was found on it; use it as a block volume, or \
-         make a file system on it yourself, or make a new volume"
+        "the volume was published as a raw device, and no file system was found on it; use it as a block volume, \
+         create a file system on it yourself, or create a new volume"
     )]
     Raw,
-    /// A format or another change is needed, and nothing may be written.
+    /// A change is needed, but only reading is allowed.
     #[error(
-        "it is not ready to be read ({missing}), and it is asked for read-only; stage it once for writing"
+        "the volume cannot be read yet ({missing}), and read-only access was requested; stage it once for writing"
     )]
     ReadOnly { missing: &'static str },
-    /// There is nothing to mount, and nothing may be made.
+    /// There is no file system, and the user disabled formatting.
     #[error(
-        "no file system was found on it, and the volume's context says that none is to be made; put one on it by \
-         hand, or take that key out of the PersistentVolume"
+        "no file system was found, and the volume context disables formatting; create a file system manually, or \
+         remove that key from the PersistentVolume"
     )]
-    NeverFormats,
+    FormattingDisabled,
     /// mkfs would fail.
-    #[error("{fs} needs {minimum} bytes at least, and it has {size}; expand it or choose another type")]
+    #[error(
+        "{fs} needs at least {minimum} bytes, but the device has {size}; expand the volume or choose another type"
+    )]
     TooSmall { fs: FsType, minimum: u64, size: u64 },
 }
 
-/// Whether the zero proof matters, that is whether a format is possible at all.
-pub(crate) fn needs_zero_proof(record: Option<&Format>, probe: &Probe) -> bool {
-    matches!((record, probe), (None | Some(Format::Blank), Probe::Nothing))
+/// Whether the zero proof is required, that is, whether a first format is possible.
+pub(crate) fn needs_zero_proof(record: Option<&FormatState>, probe: &ProbeResult) -> bool {
+    matches!((record, probe), (None | Some(FormatState::Blank), ProbeResult::NoSignature))
 }
 
-/// The rules. Every state of a device that is not spelled out here as safe is refused.
+/// Decides what to do with a device. Every state that is not explicitly safe is refused.
 pub(crate) fn decide(evidence: &Evidence<'_>) -> Decision {
     let decision = match evidence.record {
         None => unrecorded(evidence),
-        Some(Format::Blank) => blank(evidence),
-        Some(Format::Formatting { fs, uuid }) => formatting(evidence, *fs, uuid),
-        Some(Format::Formatted { fs, uuid }) => formatted(evidence, *fs, uuid),
-        Some(Format::Copied { fs, uuid }) => copied(evidence, *fs, uuid),
-        Some(Format::Raw) => raw(evidence),
+        Some(FormatState::Blank) => blank(evidence),
+        Some(FormatState::Formatting { fs, uuid }) => formatting(evidence, *fs, uuid),
+        Some(FormatState::Formatted { fs, uuid }) => formatted(evidence, *fs, uuid),
+        Some(FormatState::Copied { fs, uuid }) => copied(evidence, *fs, uuid),
+        Some(FormatState::Raw) => raw(evidence),
     };
-    permitted(evidence, decision)
+    check_permitted(evidence, decision)
 }
 
-/// No record: the zero proof stands alone, and a file system of the right type is taken for the volume's.
+/// No record: the zero proof alone decides, and any supported file system counts as the volume's.
 fn unrecorded(evidence: &Evidence<'_>) -> Decision {
     match evidence.probe {
-        Probe::Nothing => format_if_zero(evidence),
-        Probe::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::NoSignature => format_if_zero(evidence),
+        ProbeResult::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
 fn blank(evidence: &Evidence<'_>) -> Decision {
     match evidence.probe {
-        Probe::Nothing => format_if_zero(evidence),
-        Probe::Filesystem { fs, uuid } => Decision::Refuse(Refusal::NotBlank { fs: *fs, uuid: uuid.clone() }),
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::NoSignature => format_if_zero(evidence),
+        ProbeResult::Filesystem { fs, uuid } => {
+            Decision::Refuse(Refusal::NotBlank { fs: *fs, uuid: uuid.clone() })
+        }
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
-/// Nobody can have mounted it: what is there is either what our mkfs left, or proof that something else is
-/// going on.
+/// The file system was never mounted: the device holds either the result of our mkfs, or something unexpected.
 fn formatting(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
     match evidence.probe {
-        Probe::Nothing => Decision::Remake { fs, uuid: uuid.to_owned() },
-        Probe::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
+        ProbeResult::NoSignature => Decision::Reformat { fs, uuid: uuid.to_owned() },
+        ProbeResult::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
             Decision::Adopt { fs, uuid: uuid.to_owned() }
         }
-        Probe::Damaged { fs: Some(found), .. } if *found == fs => {
-            Decision::Remake { fs, uuid: uuid.to_owned() }
+        ProbeResult::Damaged { fs: Some(found), .. } if *found == fs => {
+            Decision::Reformat { fs, uuid: uuid.to_owned() }
         }
-        Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::Filesystem { fs: found_fs, uuid: found_uuid } => {
+            other_filesystem(fs, uuid, *found_fs, found_uuid)
+        }
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
 fn formatted(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
     match evidence.probe {
-        Probe::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
+        ProbeResult::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
             Decision::Mount { fs }
         }
-        Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
-        Probe::Nothing => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::Filesystem { fs: found_fs, uuid: found_uuid } => {
+            other_filesystem(fs, uuid, *found_fs, found_uuid)
+        }
+        ProbeResult::NoSignature => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
-/// A copy has its source's UUID, or the new one, or, half renewed, perhaps neither: the type is what counts.
+/// A copy has the UUID of its source or the new one, or perhaps neither after an interrupted change, so only the type
+/// matters.
 fn copied(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
     match evidence.probe {
-        Probe::Filesystem { fs: found, .. } if *found == fs => {
+        ProbeResult::Filesystem { fs: found, .. } if *found == fs => {
             Decision::RenewUuid { fs, uuid: uuid.to_owned() }
         }
-        Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
-        Probe::Nothing => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::Filesystem { fs: found_fs, uuid: found_uuid } => {
+            other_filesystem(fs, uuid, *found_fs, found_uuid)
+        }
+        ProbeResult::NoSignature => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
-/// A user may put a file system on a raw volume and mount it later; we never make one on it.
+/// A user can create a file system on a raw volume and mount it later; the driver never formats it.
 fn raw(evidence: &Evidence<'_>) -> Decision {
     match evidence.probe {
-        Probe::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
-        Probe::Nothing => Decision::Refuse(Refusal::Raw),
-        Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what, .. } => damaged(what),
+        ProbeResult::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
+        ProbeResult::NoSignature => Decision::Refuse(Refusal::Raw),
+        ProbeResult::Foreign { what } => foreign(what),
+        ProbeResult::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -252,7 +240,7 @@ fn format_if_zero(evidence: &Evidence<'_>) -> Decision {
     }
 }
 
-fn other(fs: FsType, uuid: &str, found_fs: FsType, found_uuid: &str) -> Decision {
+fn other_filesystem(fs: FsType, uuid: &str, found_fs: FsType, found_uuid: &str) -> Decision {
     let (uuid, found_uuid) = (uuid.to_owned(), found_uuid.to_owned());
     Decision::Refuse(Refusal::OtherFilesystem { fs, uuid, found_fs, found_uuid })
 }
@@ -265,28 +253,28 @@ fn damaged(what: &str) -> Decision {
     Decision::Refuse(Refusal::Damaged { what: what.to_owned() })
 }
 
-/// What every decision must pass: the type that is asked for, the device's size, and being allowed to write.
-fn permitted(evidence: &Evidence<'_>, decision: Decision) -> Decision {
+/// Checks that apply to every decision: the requested type, the device's size, and whether writes are allowed.
+fn check_permitted(evidence: &Evidence<'_>, decision: Decision) -> Decision {
     let (fs, missing) = match &decision {
-        Decision::Format { fs } | Decision::Remake { fs, .. } => (*fs, Some("it has no file system yet")),
+        Decision::Format { fs } | Decision::Reformat { fs, .. } => (*fs, Some("it has no file system yet")),
         Decision::Adopt { fs, .. } | Decision::Mount { fs } => (*fs, None),
-        Decision::RenewUuid { fs, .. } => (*fs, Some("a copy must get a UUID of its own first")),
+        Decision::RenewUuid { fs, .. } => (*fs, Some("a copy must get a new UUID first")),
         Decision::Refuse(_) => return decision,
     };
     if let Some(wanted) = evidence.wanted.filter(|wanted| *wanted != fs) {
         return Decision::Refuse(Refusal::WrongType { wanted, found: fs });
     }
-    let makes = matches!(decision, Decision::Format { .. } | Decision::Remake { .. });
-    if makes && evidence.never_formats {
-        return Decision::Refuse(Refusal::NeverFormats);
+    let formats = matches!(decision, Decision::Format { .. } | Decision::Reformat { .. });
+    if formats && evidence.formatting_disabled {
+        return Decision::Refuse(Refusal::FormattingDisabled);
     }
-    if makes && evidence.size < fs.minimum_size() {
+    if formats && evidence.size < fs.minimum_size() {
         let (minimum, size) = (fs.minimum_size(), evidence.size);
         return Decision::Refuse(Refusal::TooSmall { fs, minimum, size });
     }
-    // A new UUID leaves a reader's data alone, so a volume that is only read may get one.
+    // A new UUID does not change the data, so it is allowed for a volume that is only read.
     match missing {
-        Some(missing) if evidence.device_read_only || (makes && evidence.reader_only) => {
+        Some(missing) if evidence.device_read_only || (formats && evidence.reader_only) => {
             Decision::Refuse(Refusal::ReadOnly { missing })
         }
         _ => decision,

@@ -1,4 +1,4 @@
-//! The GroupController service: snapshots of several volumes at one moment.
+//! The GroupController service: snapshots of several volumes at the same point in time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::backend::{GroupSnapshot, GroupSnapshots, NewGroupSnapshot, Secrets};
 use crate::locks::{Locks, group_key, group_name_key, snapshot_key, volume_key};
 use crate::{validate, wire};
 
-/// More than any application has volumes, and few enough to be frozen together.
+/// More volumes than any application has, and few enough to be frozen together.
 const MAX_MEMBERS: usize = 256;
 
 #[derive(Clone)]
@@ -43,24 +43,24 @@ impl v1::group_controller_server::GroupController for GroupService {
         if sources.is_empty() {
             return Err(validate::missing("source_volume_ids"));
         }
-        let wanted = NewGroupSnapshot {
+        let requested = NewGroupSnapshot {
             name: request.name,
             sources: sources.into_iter().map(str::to_owned).collect(),
             parameters: request.parameters,
             secrets: Secrets(request.secrets),
         };
-        let volumes = wanted.sources.iter().map(|id| volume_key(id));
-        let keys: Vec<String> = volumes.chain([group_name_key(&wanted.name)]).collect();
+        let volumes = requested.sources.iter().map(|id| volume_key(id));
+        let keys: Vec<String> = volumes.chain([group_name_key(&requested.name)]).collect();
         let groups = self.groups.clone();
         self.locks
             .run(keys, async move {
-                let group = groups.create_group(&wanted).await?;
+                let group = groups.create_group(&requested).await?;
                 let sources: BTreeSet<&String> =
                     group.snapshots.iter().map(|snapshot| &snapshot.source).collect();
-                if !sources.into_iter().eq(&wanted.sources) {
-                    let name = &wanted.name;
+                if !sources.into_iter().eq(&requested.sources) {
+                    let name = &requested.name;
                     return Err(Status::already_exists(format!(
-                        "group snapshot {name:?} exists already, of other volumes"
+                        "group snapshot {name:?} already exists, with other source volumes"
                     )));
                 }
                 Ok(Response::new(v1::CreateVolumeGroupSnapshotResponse {
@@ -77,15 +77,15 @@ impl v1::group_controller_server::GroupController for GroupService {
         let request = request.into_inner();
         let id = request.group_snapshot_id;
         validate::id("group_snapshot_id", &id)?;
-        let claimed = members("snapshot_ids", &request.snapshot_ids)?;
-        let keys: Vec<String> = claimed.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
-        let (groups, claimed) = (self.groups.clone(), request.snapshot_ids);
+        let snapshot_ids = members("snapshot_ids", &request.snapshot_ids)?;
+        let keys: Vec<String> = snapshot_ids.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
+        let (groups, snapshot_ids) = (self.groups.clone(), request.snapshot_ids);
         self.locks
             .run(keys, async move {
                 if let Some(group) = groups.get_group(&id).await? {
-                    same_members(&group, &claimed)?;
+                    same_members(&group, &snapshot_ids)?;
                 }
-                // Also where there is no group any more: an earlier delete may have left something to finish.
+                // Also if the group no longer exists: an earlier delete may be incomplete.
                 groups.delete_group(&id).await?;
                 Ok(Response::new(v1::DeleteVolumeGroupSnapshotResponse {}))
             })
@@ -107,7 +107,7 @@ impl v1::group_controller_server::GroupController for GroupService {
     }
 }
 
-/// Ids, each checked, sorted and once.
+/// Validates the ids, and returns them sorted and without duplicates.
 fn members<'a>(field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
     if ids.len() > MAX_MEMBERS {
         return Err(validate::invalid(field, &format!("must not have more than {MAX_MEMBERS} members")));
@@ -118,11 +118,11 @@ fn members<'a>(field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Stat
     Ok(ids.iter().map(String::as_str).collect())
 }
 
-/// The members that the caller knows must be those that there are.
-fn same_members(group: &GroupSnapshot, claimed: &[String]) -> Result<(), Status> {
-    let claimed: BTreeSet<&str> = claimed.iter().map(String::as_str).collect();
+/// The caller's list of members must match the group.
+fn same_members(group: &GroupSnapshot, snapshot_ids: &[String]) -> Result<(), Status> {
+    let snapshot_ids: BTreeSet<&str> = snapshot_ids.iter().map(String::as_str).collect();
     let members: BTreeSet<&str> = group.snapshots.iter().map(|snapshot| snapshot.id.as_str()).collect();
-    if claimed != members {
+    if snapshot_ids != members {
         let members: Vec<&str> = members.into_iter().collect();
         let expected = format!("must be the members of {}: {}", group.id, members.join(", "));
         return Err(validate::invalid("snapshot_ids", &expected));

@@ -1,4 +1,4 @@
-//! The Identity service: who the driver is, what it serves, and whether it really can.
+//! The Identity service: the driver's name, its capabilities and its readiness.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,31 +7,33 @@ use tonic::{Request, Response, Status};
 use wharf_csi::v1;
 use wharf_csi::v1::plugin_capability::{Service, Type, VolumeExpansion, service, volume_expansion};
 
-/// Whether the driver can do its work; if not, why.
-pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Checks whether the driver is ready; the error is the reason why not.
+pub type ReadinessCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// How long the driver may take to find out whether it can do its work.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a readiness check may take.
+const READINESS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asks on a thread that may block, and not for ever: a disk that hangs must not hold up every other call.
-pub(crate) async fn ask(ready: &Ready) -> Result<(), String> {
+/// Runs the check on a blocking thread, with a timeout: a disk that hangs must not block other calls.
+pub(crate) async fn check_ready(ready: &ReadinessCheck) -> Result<(), String> {
     let ready = ready.clone();
-    let asked = tokio::task::spawn_blocking(move || ready());
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => Err(format!("whether the driver can do its work was not found out: {error}")),
-        Err(_) => Err(format!("the storage has not answered for {}s: look at its disk", PATIENCE.as_secs())),
+    let check = tokio::task::spawn_blocking(move || ready());
+    match tokio::time::timeout(READINESS_TIMEOUT, check).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => Err(format!("readiness check failed: {error}")),
+        Err(_) => {
+            Err(format!("the storage has not responded for {}s: check its disk", READINESS_TIMEOUT.as_secs()))
+        }
     }
 }
 
-/// Answers from what the builder was given.
+/// The Identity service, with the capabilities from the builder.
 #[derive(Clone)]
 pub(crate) struct IdentityService {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) services: Vec<service::Type>,
     pub(crate) expansion: Option<volume_expansion::Type>,
-    pub(crate) ready: Ready,
+    pub(crate) ready: ReadinessCheck,
 }
 
 #[tonic::async_trait]
@@ -62,7 +64,7 @@ impl v1::identity_server::Identity for IdentityService {
     }
 
     async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
-        match ask(&self.ready).await {
+        match check_ready(&self.ready).await {
             Ok(()) => Ok(Response::new(v1::ProbeResponse { ready: Some(true) })),
             Err(reason) => Err(Status::failed_precondition(reason)),
         }
@@ -74,17 +76,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_disk_that_hangs_is_told_and_holds_up_nobody() {
+    async fn hanging_readiness_check_times_out_and_blocks_no_other_call() {
         let (hang_up, hangs) = std::sync::mpsc::channel::<()>();
         let hangs = std::sync::Mutex::new(hangs);
-        let ready: Ready = Arc::new(move || {
+        let ready: ReadinessCheck = Arc::new(move || {
             let _ = hangs.lock().map(|hangs| hangs.recv());
             Ok(())
         });
-        let other = async { "answered" };
-        let (told, other) = tokio::join!(ask(&ready), other);
-        assert!(told.unwrap_err().contains("look at its disk"));
-        assert_eq!(other, "answered");
+        let other = async { "done" };
+        let (result, other) = tokio::join!(check_ready(&ready), other);
+        assert!(result.unwrap_err().contains("check its disk"));
+        assert_eq!(other, "done");
         drop(hang_up);
     }
 }

@@ -1,15 +1,14 @@
-//! The driver SDK: small [backend] traits in, complete CSI services out.
+//! The driver SDK: implement small [backend] traits, and get complete CSI services.
 //!
-//! # Where to begin
+//! # Getting started
 //!
-//! A driver is made of what its storage can do. Two traits are enough for one that provisions volumes and
-//! mounts them: [`Volumes`](backend::Volumes) (which volumes there are), and either
-//! [`Devices`](backend::Devices) (a volume is a block device on this node: iSCSI, a cloud disk, a loop device)
-//! or [`Shares`](backend::Shares) (a volume is something to mount: an NFS export, a directory, a tmpfs). Each
-//! further trait is one more capability: [`Snapshots`](backend::Snapshots),
-//! [`Expansion`](backend::Expansion), [`Publishing`](backend::Publishing) and so on.
+//! A driver consists of one trait for each feature of its storage. Two traits are enough to provision and mount volumes:
+//! [`Volumes`](backend::Volumes) (create, delete and get volumes), and either [`Devices`](backend::Devices) (a volume is a
+//! block device on this node: iSCSI, a cloud disk, a loop device) or [`Shares`](backend::Shares) (a volume is something to
+//! mount: an NFS export, a directory, a tmpfs). Each further trait adds one capability:
+//! [`Snapshots`](backend::Snapshots), [`Expansion`](backend::Expansion), [`Publishing`](backend::Publishing) and so on.
 //!
-//! This is a whole driver, of directories beneath `/srv`:
+//! This is a complete driver that provisions directories beneath `/srv`:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
@@ -23,7 +22,7 @@
 //!
 //! impl Directories {
 //!     fn volume(id: &str) -> Option<Volume> {
-//!         // An id is the caller's word: it must not lead out of /srv.
+//!         // The ID comes from the caller: it must not point outside /srv.
 //!         let exists = !id.contains(['/', '.']) && Path::new("/srv").join(id).is_dir();
 //!         exists.then(|| Volume { id: id.to_owned(), ..Volume::default() })
 //!     }
@@ -33,9 +32,9 @@
 //! impl Volumes for Directories {
 //!     async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
 //!         if wanted.name.contains(['/', '.']) || wanted.name.len() > 128 {
-//!             return Err(CreateError::Invalid("name must be usable as that of a directory".into()));
+//!             return Err(CreateError::Invalid("name must be a valid directory name".into()));
 //!         }
-//!         // The same name again finds the same directory: a caller that asks twice gets one volume.
+//!         // Idempotent: a second call with the same name finds the same directory.
 //!         let made = std::fs::create_dir_all(Path::new("/srv").join(&wanted.name));
 //!         made.map_err(|error| BackendError::Internal(format!("/srv/{}: {error}", wanted.name)))?;
 //!         Ok(Volume { id: wanted.name.clone(), ..Volume::default() })
@@ -53,11 +52,11 @@
 //!     }
 //!
 //!     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
-//!         matches!(capability.access, VolumeAccess::Block).then(|| "directories are no devices".into())
+//!         matches!(capability.access, VolumeAccess::Block).then(|| "block access is not supported".into())
 //!     }
 //!
 //!     fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
-//!         parameters.keys().next().map(|key| format!("there is no parameter {key:?}"))
+//!         parameters.keys().next().map(|key| format!("unknown parameter {key:?}"))
 //!     }
 //! }
 //!
@@ -85,26 +84,29 @@
 //! # }
 //! ```
 //!
-//! `examples/tmpfs.rs` is the same with sizes and a list of volumes, and passes csi-sanity.
+//! `examples/tmpfs.rs` is a similar driver with sizes and ListVolumes; it passes csi-sanity.
 //!
 //! # What the SDK does
 //!
-//! It checks every request and answers malformed ones with the code that CSI names. It runs one operation a
-//! volume at a time (a second one is ABORTED) and each to its end, whether or not the caller still waits. It
-//! pages listings, logs requests without their secrets, counts them, answers Probe with the truth, serves
-//! reflection, guards its socket, and stops gracefully. On the node it formats only what is proven to be
-//! blank, checks, mounts, binds, grows, measures and unmounts, and reads what is mounted from the kernel, so
-//! that a restart of the driver breaks no mount.
+//! The SDK validates every request and rejects malformed ones with the code that CSI requires. It runs one operation per
+//! volume at a time (a concurrent one is ABORTED), and runs each operation to its end even if the caller disconnects. It
+//! pages lists, logs requests without their secrets, exports metrics, checks readiness on every Probe, serves gRPC
+//! reflection, protects its socket and stops gracefully. On the node it formats a device only if it is proven to be
+//! blank; it also checks, mounts, binds, grows and unmounts file systems and reports usage. It reads the state of mounts
+//! from the kernel, so a restart of the driver breaks no mount.
 //!
-//! # What is left to a backend
+//! # What a backend must do
 //!
-//! Storage, and three promises: every operation can be repeated; an error says of which kind it is (see
-//! [`backend`]); and what would leak if the process died half-way is written down first.
+//! A backend manages the storage and guarantees three things: every operation is idempotent; every error has the right
+//! variant (see [`backend`]); and anything that would leak after a crash is recorded before it is created.
 
 pub mod backend;
 mod controller;
 mod driver;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod identity;
 mod locks;
@@ -118,6 +120,6 @@ mod status;
 mod validate;
 mod wire;
 
-pub use driver::{Driver, DriverBuilder, NameError, NodeInfo};
-pub use identity::Ready;
+pub use driver::{Driver, DriverBuilder, DriverNameError, NodeInfo};
+pub use identity::ReadinessCheck;
 pub use server::{ServeError, ServeOptions};

@@ -1,8 +1,8 @@
-//! One operation at a time on one volume, snapshot or name.
+//! One operation at a time per volume, snapshot or name.
 //!
-//! An operation that began runs to its end: it is a task of its own that owns its locks, and the RPC only
-//! waits for it. So a caller that hangs up neither cancels the operation half-way nor lets a second one in
-//! beside it; the second one is told ABORTED until the first has ended.
+//! An operation runs to its end: it is a separate task that owns its locks, and the RPC only waits for it. So a caller that
+//! disconnects neither cancels the operation nor lets a second one start. The second one fails with ABORTED until the first
+//! has ended. Start at [`Locks::run`].
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub(crate) fn volume_key(id: &str) -> String {
     format!("volume/{id}")
 }
 
-/// The key of a volume's name, for as long as its id is not known.
+/// The key of a volume's name, while its id is not known.
 pub(crate) fn volume_name_key(name: &str) -> String {
     format!("volume-name/{name}")
 }
@@ -42,14 +42,14 @@ pub(crate) fn group_name_key(name: &str) -> String {
     format!("group-name/{name}")
 }
 
-/// The keys that operations hold now, one table for all services of a process; and the operations.
+/// The keys held by running operations, and the operations; shared by all services of a driver.
 #[derive(Clone, Default)]
 pub(crate) struct Locks {
     held: Arc<Mutex<BTreeSet<String>>>,
     operations: TaskTracker,
 }
 
-/// Keys held; dropping it lets go of them.
+/// Holds keys; dropping it releases them.
 #[derive(Debug)]
 pub(crate) struct Guard {
     held: Arc<Mutex<BTreeSet<String>>>,
@@ -57,7 +57,7 @@ pub(crate) struct Guard {
 }
 
 impl Locks {
-    /// Takes all the keys or none of them.
+    /// Takes all the keys, or none.
     pub(crate) fn try_lock(&self, keys: impl IntoIterator<Item = String>) -> Result<Guard, Status> {
         let keys: BTreeSet<String> = keys.into_iter().collect();
         let mut held = lock(&self.held);
@@ -70,7 +70,7 @@ impl Locks {
         Ok(Guard { held: self.held.clone(), keys: keys.into_iter().collect() })
     }
 
-    /// Runs an operation to its end with the keys held, whether or not anybody waits for it that long.
+    /// Runs an operation to its end while holding the keys, even if the caller stops waiting.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = String>,
@@ -87,7 +87,7 @@ impl Locks {
         })
     }
 
-    /// Waits until all operations have ended, at most so long; answers whether they have.
+    /// Waits for all operations to end, for at most this time. Returns whether all have ended.
     pub(crate) async fn drain(&self, at_most: Duration) -> bool {
         self.operations.close();
         tokio::time::timeout(at_most, self.operations.wait()).await.is_ok()
@@ -103,7 +103,7 @@ impl Drop for Guard {
     }
 }
 
-/// The set is whole after each statement that changes it, so a panic elsewhere does not spoil it.
+/// The set is consistent after each statement that changes it, so a poisoned lock can be used.
 fn lock(held: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_keys_or_none() {
+    fn try_lock_takes_all_keys_or_none() {
         let locks = Locks::default();
         let first = locks.try_lock(["a".into(), "b".into()]).unwrap();
         assert_eq!(locks.try_lock(["b".into(), "c".into()]).unwrap_err().code(), Code::Aborted);
@@ -128,14 +128,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_hangs_up_keeps_the_lock_until_the_operation_ends() {
+    async fn lock_is_held_until_the_operation_ends_after_the_caller_disconnects() {
         let locks = Locks::default();
         let (finish, finished) = tokio::sync::oneshot::channel::<()>();
         let call = locks.run(["a".into()], async move {
-            finished.await.map_err(|_| Status::internal("nobody finished it"))?;
+            finished.await.map_err(|_| Status::internal("sender dropped"))?;
             Ok(())
         });
-        assert!(tokio::time::timeout(Duration::from_millis(10), call).await.is_err(), "the caller hangs up");
+        assert!(
+            tokio::time::timeout(Duration::from_millis(10), call).await.is_err(),
+            "the caller disconnects"
+        );
         assert_eq!(locks.try_lock(["a".into()]).unwrap_err().code(), Code::Aborted);
         assert!(!locks.drain(Duration::from_millis(1)).await, "it still runs");
 
@@ -145,10 +148,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_is_internal_and_lets_go() {
+    async fn panic_is_internal_and_releases_the_keys() {
         let locks = Locks::default();
-        let answer: Result<(), Status> = locks.run(["a".into()], async { panic!("on purpose") }).await;
-        assert_eq!(answer.unwrap_err().code(), Code::Internal);
+        let result: Result<(), Status> = locks.run(["a".into()], async { panic!("on purpose") }).await;
+        assert_eq!(result.unwrap_err().code(), Code::Internal);
         locks.try_lock(["a".into()]).unwrap();
     }
 }

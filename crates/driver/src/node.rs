@@ -1,15 +1,15 @@
-//! The Node service, whole, for both families of backends: [`block::Block`] volumes and [`share::Share`]s.
+//! The Node service for both types of backends: [`block::Block`] volumes and [`share::Share`]s.
 //!
-//! What it promises: each request is checked before anything is done; one operation runs on a volume at a
-//! time, to its end; nothing about volumes is remembered, so a restart of the driver neither breaks a mount
-//! nor forgets one. This file checks requests and gives them to the family; start reading at `block.rs`.
+//! Guarantees: each request is validated first; one operation per volume runs at a time, to its end; and the service holds
+//! no state about volumes, so a restart of the driver neither breaks nor loses a mount. This file validates requests and
+//! passes them to the backend. Start reading at `block.rs`.
 
 mod block;
+mod blocking_kernel;
 mod error;
 mod expand;
 mod fs_size;
 mod health;
-mod machine;
 mod mounts;
 mod paths;
 mod prepare;
@@ -29,10 +29,10 @@ use wharf_csi::v1::node_service_capability::rpc::Type;
 use wharf_linux::Kernel;
 
 use self::block::{Block, fs_type_of};
+use self::blocking_kernel::BlockingKernel;
 use self::error::NodeError;
-use self::machine::Machine;
-use self::mounts::Kind;
-use self::publish::Publish;
+use self::mounts::VolumeMode;
+use self::publish::PublishRequest;
 use self::share::Share;
 use crate::NodeInfo;
 use crate::backend::{
@@ -44,7 +44,7 @@ use crate::{validate, wire};
 /// The Node service of a driver.
 #[derive(Clone)]
 pub(crate) struct NodeService {
-    family: Family,
+    backend: NodeBackend,
     health: Option<Arc<dyn Health>>,
     volumes: Option<Arc<dyn Volumes>>,
     info: NodeInfo,
@@ -53,13 +53,13 @@ pub(crate) struct NodeService {
 }
 
 #[derive(Clone)]
-enum Family {
+enum NodeBackend {
     Block(Block),
     Share(Share),
 }
 
 impl NodeService {
-    /// For a block backend. `volumes` is asked, where there is one, whether a volume exists and may be used so.
+    /// For a block backend. `volumes`, if set, is queried whether a volume exists and supports a capability.
     pub(crate) fn block(
         kernel: Arc<dyn Kernel>,
         devices: Arc<dyn Devices>,
@@ -69,8 +69,8 @@ impl NodeService {
         topology: Option<Topology>,
         locks: Locks,
     ) -> Self {
-        let family = Family::Block(Block { machine: Machine::new(kernel), devices });
-        Self { family, health, volumes, info, topology, locks }
+        let backend = NodeBackend::Block(Block { kernel: BlockingKernel::new(kernel), devices });
+        Self { backend, health, volumes, info, topology, locks }
     }
 
     /// For a share backend.
@@ -83,13 +83,13 @@ impl NodeService {
         topology: Option<Topology>,
         locks: Locks,
     ) -> Self {
-        let family = Family::Share(Share { machine: Machine::new(kernel), shares });
-        Self { family, health, volumes, info, topology, locks }
+        let backend = NodeBackend::Share(Share { kernel: BlockingKernel::new(kernel), shares });
+        Self { backend, health, volumes, info, topology, locks }
     }
 
-    /// Derived from what was given, so that it cannot say anything else than what is served.
+    /// Derived from the backend, so that the driver declares exactly what it serves.
     fn capabilities(&self) -> Vec<Type> {
-        let (expands, health) = (matches!(self.family, Family::Block(_)), self.health.is_some());
+        let (expands, health) = (matches!(self.backend, NodeBackend::Block(_)), self.health.is_some());
         [
             (Type::StageUnstageVolume, true),
             (Type::GetVolumeStats, true),
@@ -103,8 +103,8 @@ impl NodeService {
         .collect()
     }
 
-    /// Runs an operation to its end, alone on its volume.
-    async fn alone<T: Send + 'static>(
+    /// Runs an operation to its end while it holds the volume's lock.
+    async fn run_exclusive<T: Send + 'static>(
         &self,
         id: String,
         operation: impl Future<Output = Result<T, NodeError>> + Send + 'static,
@@ -113,15 +113,15 @@ impl NodeService {
         self.locks.run([key], async move { operation.await.map_err(|error| error.status(&id)) }).await
     }
 
-    /// The volume exists and may be used so, as far as the backend's controller half knows.
-    async fn usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
+    /// Checks that the volume exists and supports the capability, if the driver has a controller backend.
+    async fn check_usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
         match self.refuses(id, capability).await? {
-            Some(why) => Err(NodeError::Precondition(why)),
+            Some(reason) => Err(NodeError::Precondition(reason)),
             None => Ok(()),
         }
     }
 
-    /// Why the volume, which must exist, cannot be used so.
+    /// The reason why the volume, which must exist, does not support the capability.
     async fn refuses(&self, id: &str, capability: &Capability) -> Result<Option<String>, NodeError> {
         let Some(volumes) = &self.volumes else { return Ok(None) };
         let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
@@ -141,11 +141,11 @@ impl NodeService {
         )?;
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let this = self.clone();
-        self.alone(volume.id.clone(), async move {
-            this.usable(&volume.id, &volume.capability).await?;
-            match &this.family {
-                Family::Block(block) => block.stage(volume, staging).await,
-                Family::Share(share) => share.stage(volume, staging).await,
+        self.run_exclusive(volume.id.clone(), async move {
+            this.check_usable(&volume.id, &volume.capability).await?;
+            match &this.backend {
+                NodeBackend::Block(block) => block.stage(volume, staging).await,
+                NodeBackend::Share(share) => share.stage(volume, staging).await,
             }
         })
         .await?;
@@ -159,10 +159,10 @@ impl NodeService {
         let id = volume_id(request.volume_id)?;
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let (this, volume) = (self.clone(), id.clone());
-        self.alone(id, async move {
-            match &this.family {
-                Family::Block(block) => block.unstage(&volume, staging).await,
-                Family::Share(share) => share.unstage(staging).await,
+        self.run_exclusive(id, async move {
+            match &this.backend {
+                NodeBackend::Block(block) => block.unstage(&volume, staging).await,
+                NodeBackend::Share(share) => share.unstage(staging).await,
             }
         })
         .await?;
@@ -188,12 +188,13 @@ impl NodeService {
         }
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let this = self.clone();
-        self.alone(volume.id.clone(), async move {
-            this.usable(&volume.id, &volume.capability).await?;
-            let publish = publish_of(&volume.capability, staging, target, request.readonly, &this.family)?;
-            match &this.family {
-                Family::Block(block) => block.publish(&volume, publish).await,
-                Family::Share(share) => share.publish(volume, publish).await,
+        self.run_exclusive(volume.id.clone(), async move {
+            this.check_usable(&volume.id, &volume.capability).await?;
+            let publish =
+                publish_request(&volume.capability, staging, target, request.readonly, &this.backend)?;
+            match &this.backend {
+                NodeBackend::Block(block) => block.publish(&volume, publish).await,
+                NodeBackend::Share(share) => share.publish(volume, publish).await,
             }
         })
         .await?;
@@ -207,17 +208,17 @@ impl NodeService {
         let id = volume_id(request.volume_id)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
         let (this, volume) = (self.clone(), id.clone());
-        self.alone(id, async move {
-            match &this.family {
-                Family::Block(block) => block.unpublish(&volume, target).await,
-                Family::Share(share) => share.unpublish(target).await,
+        self.run_exclusive(id, async move {
+            match &this.backend {
+                NodeBackend::Block(block) => block.unpublish(&volume, target).await,
+                NodeBackend::Share(share) => share.unpublish(target).await,
             }
         })
         .await?;
         Ok(v1::NodeUnpublishVolumeResponse {})
     }
 
-    /// Changes nothing, so it takes no turn.
+    /// Read-only, so it takes no lock.
     async fn stats(
         &self,
         request: v1::NodeGetVolumeStatsRequest,
@@ -226,10 +227,10 @@ impl NodeService {
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let usage = async {
             self.exists(&id).await?;
-            let path = path.ok_or_else(|| nowhere(&request.volume_path))?;
-            match &self.family {
-                Family::Block(block) => block.stats(&id, path).await,
-                Family::Share(share) => share.stats(path).await,
+            let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
+            match &self.backend {
+                NodeBackend::Block(block) => block.stats(&id, path).await,
+                NodeBackend::Share(share) => share.stats(path).await,
             }
         };
         let usage = usage.await.map_err(|error| error.status(&id))?;
@@ -249,25 +250,27 @@ impl NodeService {
         };
         let (this, volume) = (self.clone(), id.clone());
         let capacity = self
-            .alone(id, async move {
+            .run_exclusive(id, async move {
                 this.exists(&volume).await?;
                 if let Some(capability) = capability
-                    && let Some(why) = this.refuses(&volume, &capability).await?
+                    && let Some(reason) = this.refuses(&volume, &capability).await?
                 {
-                    // Here, unlike for a stage, CSI's code for this is INVALID_ARGUMENT.
-                    return Err(NodeError::Invalid(why));
+                    // Unlike for NodeStageVolume, CSI's code for this is INVALID_ARGUMENT.
+                    return Err(NodeError::Invalid(reason));
                 }
-                let path = path.ok_or_else(|| nowhere(&request.volume_path))?;
-                match &this.family {
-                    Family::Block(block) => block.expand(&volume, path, size).await,
-                    Family::Share(_) => Err(NodeError::Unsupported("a share is not expanded on a node")),
+                let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
+                match &this.backend {
+                    NodeBackend::Block(block) => block.expand(&volume, path, size).await,
+                    NodeBackend::Share(_) => {
+                        Err(NodeError::Unsupported("shares do not support node expansion"))
+                    }
                 }
             })
             .await?;
         Ok(v1::NodeExpandVolumeResponse { capacity_bytes: wire::bytes(capacity) })
     }
 
-    /// Changes nothing, so it takes no turn.
+    /// Read-only, so it takes no lock.
     async fn volume_health(
         &self,
         request: v1::NodeGetVolumeHealthRequest,
@@ -285,7 +288,7 @@ impl NodeService {
         }
         let issues = async {
             let mut issues = health.volume_health(&id).await?.ok_or_else(no_such_volume)?;
-            if let Family::Block(block) = &self.family {
+            if let NodeBackend::Block(block) = &self.backend {
                 issues.extend(block.mount_issues(&id, paths).await?);
             }
             Ok(issues)
@@ -333,11 +336,11 @@ impl NodeService {
 }
 
 fn no_such_volume() -> NodeError {
-    NodeError::NotFound("there is no such volume".into())
+    NodeError::NotFound("the volume does not exist".into())
 }
 
-fn nowhere(path: &str) -> NodeError {
-    NodeError::NotFound(format!("it cannot be at {path:?}, which is not the absolute path of a mount"))
+fn invalid_path(path: &str) -> NodeError {
+    NodeError::NotFound(format!("no volume can be at {path:?}: not an absolute path of a mount"))
 }
 
 fn volume_id(id: String) -> Result<String, Status> {
@@ -359,23 +362,25 @@ fn stage_volume(
     Ok(StageVolume { id, capability, publish_context, volume_context, secrets: Secrets(secrets) })
 }
 
-fn publish_of(
+fn publish_request(
     capability: &Capability,
     staging: PathBuf,
     target: PathBuf,
     read_only: bool,
-    family: &Family,
-) -> Result<Publish, NodeError> {
-    let (kind, fs) = match (&capability.access, family) {
-        (VolumeAccess::Block, _) => (Kind::Raw, None),
-        (VolumeAccess::Mount { fs_type, .. }, Family::Block(_)) => (Kind::Filesystem, fs_type_of(fs_type)?),
-        (VolumeAccess::Mount { .. }, Family::Share(_)) => (Kind::Filesystem, None),
+    backend: &NodeBackend,
+) -> Result<PublishRequest, NodeError> {
+    let (volume_mode, fs) = match (&capability.access, backend) {
+        (VolumeAccess::Block, _) => (VolumeMode::Block, None),
+        (VolumeAccess::Mount { fs_type, .. }, NodeBackend::Block(_)) => {
+            (VolumeMode::Filesystem, fs_type_of(fs_type)?)
+        }
+        (VolumeAccess::Mount { .. }, NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
     };
     let read_only = read_only || capability.mode.is_reader_only();
-    Ok(Publish { staging, target, kind, fs, mode: capability.mode, read_only })
+    Ok(PublishRequest { staging, target, volume_mode, fs, access_mode: capability.mode, read_only })
 }
 
-/// The service's methods, each by the function that does it.
+/// Implements each method of the service with the named function.
 macro_rules! node {
     ($($method:ident($request:ident) -> $response:ident = $function:ident;)*) => {
         #[tonic::async_trait]

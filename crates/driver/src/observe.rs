@@ -1,5 +1,5 @@
-//! Every call is seen: the request at debug level (messages print no secrets), its end with object, code and
-//! duration, and in the metrics. A service is wrapped as a whole, so that no method can be forgotten.
+//! Logs and counts every call: the request at debug level (messages print no secrets), and its result with object, code and
+//! duration. [`Observed`] wraps a whole service, so that no method can be left out.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,81 +10,76 @@ use wharf_csi::v1;
 
 use crate::metrics::Metrics;
 
-/// Longer ids and names are cut off in the log: they are the caller's, and may be a megabyte.
-const LONGEST_SUBJECT: usize = 256;
+/// Longer ids and names are truncated in the log: they come from the caller and can have a megabyte.
+const MAX_OBJECT_LENGTH: usize = 256;
 
-/// A service whose calls are seen.
+/// A service whose calls are logged and counted.
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     pub(crate) service: S,
     pub(crate) metrics: Metrics,
 }
 
-/// A call that runs. Dropped before its end, its caller has hung up.
+/// A running call. If it is dropped before it has finished, the caller has disconnected.
 struct Call {
     metrics: Metrics,
     method: &'static str,
-    subject: String,
-    began: Instant,
+    object: String,
+    started: Instant,
     code: Code,
 }
 
 impl Call {
-    fn begin(metrics: &Metrics, method: &'static str, subject: &str, request: &impl Debug) -> Self {
-        metrics.begun();
-        let subject = subject.chars().take(LONGEST_SUBJECT).collect();
-        tracing::debug!(method, ?request, "called");
-        Self { metrics: metrics.clone(), method, subject, began: Instant::now(), code: Code::Cancelled }
+    fn start(metrics: &Metrics, method: &'static str, object: &str, request: &impl Debug) -> Self {
+        metrics.request_started();
+        let object = object.chars().take(MAX_OBJECT_LENGTH).collect();
+        tracing::debug!(method, ?request, "CSI call started");
+        Self { metrics: metrics.clone(), method, object, started: Instant::now(), code: Code::Cancelled }
     }
 
-    fn end<T>(mut self, answer: Result<T, Status>) -> Result<T, Status> {
-        let (method, subject, seconds) = (self.method, &self.subject, self.took().as_secs_f64());
-        match &answer {
+    fn finish<T>(mut self, result: Result<T, Status>) -> Result<T, Status> {
+        let (method, object, duration) = (self.method, &self.object, self.elapsed());
+        match &result {
             Ok(_) => {
                 self.code = Code::Ok;
                 match is_read(method) {
-                    true => tracing::debug!(method, ?subject, seconds, "done"),
-                    false => tracing::info!(method, ?subject, seconds, "done"),
+                    true => tracing::debug!(method, ?object, ?duration, "CSI call succeeded"),
+                    false => tracing::info!(method, ?object, ?duration, "CSI call succeeded"),
                 }
             }
             Err(status) => {
                 self.code = status.code();
                 let (code, error) = (self.code, status.message());
-                tracing::warn!(method, ?subject, ?code, seconds, error, "failed");
+                tracing::warn!(method, ?object, ?code, ?duration, error, "CSI call failed");
             }
         }
-        answer
+        result
     }
 
-    fn took(&self) -> Duration {
-        self.began.elapsed()
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
     }
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
         if self.code == Code::Cancelled {
-            let (method, subject, seconds) = (self.method, &self.subject, self.took().as_secs_f64());
-            tracing::info!(
-                method,
-                ?subject,
-                seconds,
-                "the caller hung up; what it asked for runs to its end"
-            );
+            let (method, object, duration) = (self.method, &self.object, self.elapsed());
+            tracing::info!(method, ?object, ?duration, "caller disconnected; the operation runs to its end");
         }
-        self.metrics.ended(self.method, self.code, self.took());
+        self.metrics.request_finished(self.method, self.code, self.elapsed());
     }
 }
 
-/// Calls that orchestrators repeat all day long and that change nothing; not worth a line each.
+/// Read-only calls, which orchestrators repeat frequently. They are logged at debug level.
 fn is_read(method: &str) -> bool {
     ["Get", "List", "Validate", "Probe"].iter().any(|word| method.contains(word))
 }
 
-/// Implements a service's trait for [`Observed`]: a line for each method, the field of the request that says
-/// which object it is about in brackets.
+/// Implements a service's trait for [`Observed`]. Each line is one method, with the request field that identifies the
+/// object in brackets.
 macro_rules! observed {
-    ($trait:path { $($method:ident = $name:literal ($request:ident $([$subject:ident])?) -> $response:ident;)* }) => {
+    ($trait:path { $($method:ident = $name:literal ($request:ident $([$object:ident])?) -> $response:ident;)* }) => {
         #[tonic::async_trait]
         impl<S: $trait> $trait for Observed<S> {
             $(async fn $method(
@@ -92,9 +87,9 @@ macro_rules! observed {
                 request: Request<v1::$request>,
             ) -> Result<Response<v1::$response>, Status> {
                 let message = request.get_ref();
-                let subject = [$(message.$subject.as_str(),)? ""][0];
-                let call = Call::begin(&self.metrics, $name, subject, message);
-                call.end(self.service.$method(request).await)
+                let object = [$(message.$object.as_str(),)? ""][0];
+                let call = Call::start(&self.metrics, $name, object, message);
+                call.finish(self.service.$method(request).await)
             })*
         }
     };
@@ -163,7 +158,7 @@ observed! { v1::node_server::Node {
     node_get_info = "NodeGetInfo" (NodeGetInfoRequest) -> NodeGetInfoResponse;
 } }
 
-/// Streams end here when they begin: what follows is reading from memory.
+/// A streaming call counts as finished when its stream starts: the rest is read from memory.
 #[tonic::async_trait]
 impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_server::SnapshotMetadata
     for Observed<S>
@@ -176,8 +171,8 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
         request: Request<v1::GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         let message = request.get_ref();
-        let call = Call::begin(&self.metrics, "GetMetadataAllocated", &message.snapshot_id, message);
-        call.end(self.service.get_metadata_allocated(request).await)
+        let call = Call::start(&self.metrics, "GetMetadataAllocated", &message.snapshot_id, message);
+        call.finish(self.service.get_metadata_allocated(request).await)
     }
 
     async fn get_metadata_delta(
@@ -185,7 +180,7 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
         request: Request<v1::GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         let message = request.get_ref();
-        let call = Call::begin(&self.metrics, "GetMetadataDelta", &message.target_snapshot_id, message);
-        call.end(self.service.get_metadata_delta(request).await)
+        let call = Call::start(&self.metrics, "GetMetadataDelta", &message.target_snapshot_id, message);
+        call.finish(self.service.get_metadata_delta(request).await)
     }
 }

@@ -1,5 +1,5 @@
-//! Serves a driver: its services on a unix socket, metrics and health over HTTP where wanted. On stop it
-//! takes no more calls, lets the operations that run come to their end, and takes its socket away.
+//! Serves a driver: its gRPC services on a unix socket, and optionally metrics and health over HTTP. On shutdown it accepts
+//! no more calls, waits for running operations, and removes its socket.
 
 mod http;
 mod routes;
@@ -20,40 +20,46 @@ use crate::Driver;
 use crate::metrics::Metrics;
 use routes::Routes;
 
-/// How long operations may run on after the driver was told to stop.
-const LONGEST_STOP: Duration = Duration::from_secs(30);
+/// How long to wait for running operations after the shutdown signal.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the last answers may be on their way to their callers.
-const LAST_ANSWERS: Duration = Duration::from_millis(500);
+/// How long to wait until the last responses are sent.
+const RESPONSE_FLUSH: Duration = Duration::from_millis(500);
 
-/// How a driver is served.
+/// The services without a server.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn services(driver: Driver) -> Routes {
+    Routes::without_reflection(driver, &Metrics::new())
+}
+
+/// Options of [`Driver::serve`].
 #[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
-    /// Where `/metrics` and `/healthz` are served; nowhere by default.
+    /// The address of `/metrics` and `/healthz`; not served by default.
     pub metrics_listen: Option<SocketAddr>,
 }
 
-/// Why a driver cannot be served.
+/// Why [`Driver::serve`] failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// No socket.
+    /// The gRPC socket could not be created.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// No metrics.
-    #[error("metrics cannot be served on {address}: {source}")]
+    /// The metrics address could not be bound.
+    #[error("failed to listen for metrics on {address}: {source}")]
     Metrics {
-        /// Where they should have been.
+        /// The configured address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The gRPC server ended.
+    /// The gRPC server failed.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
 }
 
 impl Driver {
-    /// Serves until `shutdown` is ready, then stops gracefully.
+    /// Serves until `shutdown` completes, then stops gracefully.
     pub async fn serve(
         self,
         endpoint: &Endpoint,
@@ -72,42 +78,42 @@ impl Driver {
             }
             None => None,
         };
-        tracing::info!(driver = self.identity.name, version = self.identity.version, %endpoint, "serving");
+        tracing::info!(driver = self.identity.name, version = self.identity.version, socket = %endpoint, "driver started");
 
         let locks = self.locks.clone();
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let server = Server::builder().serve_with_incoming_shutdown(
             Routes::new(self, &metrics),
-            // Some libraries name the socket's path as the authority.
+            // Some gRPC libraries send the socket's path as the authority.
             UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new)),
             async {
                 shutdown.await;
-                // Nobody listens only if the server has ended by itself.
+                // Fails only if the server has ended by itself.
                 let _ = stopping.send(());
             },
         );
-        // Operations are waited for; callers who keep their connections open are not.
+        // Wait for operations, but not for callers that keep their connections open.
         let drained = async {
             if stopped.await.is_err() {
                 std::future::pending::<()>().await;
             }
-            if !locks.drain(LONGEST_STOP).await {
+            if !locks.drain(SHUTDOWN_TIMEOUT).await {
                 tracing::warn!(
-                    "stopped while operations were still running; they are finished or undone at the next start"
+                    "stopped with operations still running; they are completed or rolled back after the next start"
                 );
             }
-            tokio::time::sleep(LAST_ANSWERS).await;
+            tokio::time::sleep(RESPONSE_FLUSH).await;
         };
         tokio::select! {
             served = server => {
                 served?;
-                // What its caller has hung up on runs on without a connection.
-                locks.drain(LONGEST_STOP).await;
+                // Operations whose caller has disconnected still run.
+                locks.drain(SHUTDOWN_TIMEOUT).await;
             }
             () = drained => {}
         }
         drop(socket);
-        tracing::info!("stopped");
+        tracing::info!("driver stopped");
         Ok(())
     }
 }

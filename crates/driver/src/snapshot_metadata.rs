@@ -1,5 +1,5 @@
-//! The SnapshotMetadata service: where a snapshot's data lies, and where it differs from an older one, in
-//! messages of as many ranges as the caller likes.
+//! The SnapshotMetadata service: the allocated blocks of a snapshot, and the blocks that differ from an older snapshot, in
+//! messages with as many ranges as the caller requests.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use wharf_csi::v1;
 use crate::backend::{BlockRange, BlockRanges, ChangedBlocks};
 use crate::{validate, wire};
 
-/// Ranges in one message, for callers without a wish: some 20 KiB.
-const RANGES: usize = 1024;
-/// And at most, some 1.5 MiB.
-const MOST_RANGES: usize = 65536;
+/// Default number of ranges in one message: about 20 KiB.
+const DEFAULT_RANGES: usize = 1024;
+/// Maximum number of ranges in one message: about 1.5 MiB.
+const MAX_RANGES: usize = 65536;
 
 #[derive(Clone)]
 pub(crate) struct SnapshotMetadataService {
@@ -61,12 +61,12 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService 
     }
 }
 
-/// By CSI a negative offset is out of range, and not only invalid.
+/// CSI requires OUT_OF_RANGE for a negative offset, not INVALID_ARGUMENT.
 fn offset(starting_offset: i64) -> Result<u64, Status> {
     u64::try_from(starting_offset).map_err(|_| Status::out_of_range("starting_offset must not be negative"))
 }
 
-/// One message at least, so that the caller learns the size of a volume without data too.
+/// Returns at least one message, so that the caller also learns the size of a volume without data.
 fn messages<T>(
     found: BlockRanges,
     from: u64,
@@ -80,12 +80,12 @@ fn messages<T>(
         )));
     }
     let size = wire::bytes(found.volume_size);
-    let metadata = pages(&found.ranges, from, max.unwrap_or(RANGES).min(MOST_RANGES));
+    let metadata = pages(&found.ranges, from, max.unwrap_or(DEFAULT_RANGES).min(MAX_RANGES));
     let all: Vec<Result<T, Status>> = metadata.into_iter().map(|page| Ok(message(size, page))).collect();
     Ok(Response::new(tokio_stream::iter(all)))
 }
 
-/// What ends behind `from`, in pages.
+/// The ranges that end after `from`, in pages.
 fn pages(ranges: &[BlockRange], from: u64, max: usize) -> Vec<Vec<v1::BlockMetadata>> {
     let wanted: Vec<v1::BlockMetadata> = ranges
         .iter()
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_of_ranges() {
+    fn ranges_are_paged_from_the_offset() {
         let ranges =
             [(0, 10), (10, 0), (20, 10), (40, 10)].map(|(offset, length)| BlockRange { offset, length });
         let offsets = |from, max| -> Vec<Vec<i64>> {
@@ -115,8 +115,8 @@ mod tests {
         };
         assert_eq!(offsets(0, 2), [vec![0, 20], vec![40]]);
         assert_eq!(offsets(9, 9), [vec![0, 20, 40]]);
-        assert_eq!(offsets(10, 9), [vec![20, 40]], "what ends before the offset is left out");
-        assert_eq!(offsets(29, 1), [vec![20], vec![40]], "what begins before it and ends behind it is not");
+        assert_eq!(offsets(10, 9), [vec![20, 40]], "a range that ends before the offset is left out");
+        assert_eq!(offsets(29, 1), [vec![20], vec![40]], "a range that contains the offset is included");
         assert_eq!(offsets(50, 1), [Vec::<i64>::new()]);
     }
 }

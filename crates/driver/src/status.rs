@@ -1,5 +1,4 @@
-//! What becomes of a backend's errors on the wire: one exhaustive table for each kind, and the only place
-//! where they meet gRPC.
+//! Maps backend errors to gRPC codes: one exhaustive table for each error type.
 
 use tonic::Status;
 
@@ -37,7 +36,7 @@ impl From<DeleteError> for Status {
     fn from(error: DeleteError) -> Self {
         match error {
             DeleteError::InUse(message) => Self::failed_precondition(message),
-            DeleteError::Member(message) => Self::invalid_argument(message),
+            DeleteError::GroupMember(message) => Self::invalid_argument(message),
             DeleteError::Backend(error) => error.into(),
         }
     }
@@ -61,8 +60,8 @@ impl From<ExpandError> for Status {
     fn from(error: ExpandError) -> Self {
         match error {
             ExpandError::NotFound(message) => Self::not_found(message),
-            // The contract has no other code for it. And RESOURCE_EXHAUSTED is taken for an expansion that may still
-            // be running, from which Kubernetes lets nobody go back to a smaller size.
+            // CSI has no other code for it. Kubernetes takes RESOURCE_EXHAUSTED for an expansion that may still be
+            // running, and then does not let the user go back to a smaller size.
             ExpandError::OutOfRange(message) | ExpandError::Exhausted(message) => Self::out_of_range(message),
             ExpandError::InUse(message) => Self::failed_precondition(message),
             ExpandError::Backend(error) => error.into(),
@@ -87,7 +86,9 @@ impl From<DeviceError> for Status {
         match error {
             DeviceError::NotFound(message) => Self::not_found(message),
             DeviceError::Invalid(message) => Self::invalid_argument(message),
-            DeviceError::NotOurs(message) | DeviceError::InUse(message) => Self::failed_precondition(message),
+            DeviceError::WrongDevice(message) | DeviceError::InUse(message) => {
+                Self::failed_precondition(message)
+            }
             DeviceError::Backend(error) => error.into(),
         }
     }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_nothing_to_do_with_the_request() {
+    fn backend_errors_have_distinct_codes() {
         for (error, code) in [
             (BackendError::Unavailable as fn(String) -> BackendError, Code::Unavailable),
             (BackendError::Busy, Code::Aborted),
@@ -108,14 +109,14 @@ mod tests {
             (BackendError::Forbidden, Code::PermissionDenied),
             (BackendError::Internal, Code::Internal),
         ] {
-            assert_eq!(Status::from(error("why".into())).code(), code);
+            assert_eq!(Status::from(error("reason".into())).code(), code);
         }
     }
 
-    /// What callers classify as final, so that a user may ask for less.
+    /// Callers classify this code as final, so that a user can request a smaller size.
     #[test]
-    fn an_expansion_without_room_has_ended() {
-        let status = Status::from(ExpandError::Exhausted("no room".to_owned()));
-        assert_eq!((status.code(), status.message()), (Code::OutOfRange, "no room"));
+    fn expansion_without_capacity_is_out_of_range() {
+        let status = Status::from(ExpandError::Exhausted("pool is full".to_owned()));
+        assert_eq!((status.code(), status.message()), (Code::OutOfRange, "pool is full"));
     }
 }

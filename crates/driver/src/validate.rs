@@ -1,6 +1,6 @@
-//! What every request must satisfy before anything is done about it, and its way from wire types to the
-//! backend's. Pure: each rule takes a field's name and value and answers INVALID_ARGUMENT that names the
-//! field and says what is expected. Values are quoted only where they cannot be secrets.
+//! Validates requests and converts them from wire types to the backend's types. Pure: each rule takes the name and value of
+//! a field and returns INVALID_ARGUMENT with the field's name and the expected value. Values are quoted only where they
+//! cannot be secrets.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -8,13 +8,13 @@ use std::path::{Component, Path, PathBuf};
 use tonic::Status;
 use wharf_csi::v1;
 
-use crate::backend::{AccessMode, Capability, SizeRange, Source, Topology, VolumeAccess};
+use crate::backend::{AccessMode, Capability, SizeRange, Topology, VolumeAccess, VolumeContentSource};
 
 /// CSI's limit for a string, ids among them.
 const MAX_ID: usize = 128;
 /// CSI's limit for a node's id.
 const MAX_NODE_ID: usize = 256;
-/// Names may be longer than CSI's 128 bytes: orchestrators build them of other names.
+/// Names can be longer than CSI's 128 bytes: orchestrators build them from other names.
 const MAX_NAME: usize = 1024;
 /// CSI's limit for a map of strings, and for the mount flags of a capability.
 const MAX_MAP: usize = 4096;
@@ -31,7 +31,7 @@ pub(crate) fn node_id(field: &str, value: &str) -> Result<(), Status> {
     text(field, value, MAX_NODE_ID)
 }
 
-/// A name chosen by the orchestrator. Here CSI allows some white space that is a control character.
+/// A name chosen by the orchestrator. CSI allows tabs and line ends here, although they are control characters.
 pub(crate) fn name(field: &str, value: &str) -> Result<(), Status> {
     let plain: String =
         value.chars().map(|c| if matches!(c, '\t' | '\n' | '\r') { ' ' } else { c }).collect();
@@ -51,7 +51,7 @@ pub(crate) fn path(field: &str, value: &str) -> Result<PathBuf, Status> {
     Ok(path.to_owned())
 }
 
-/// StorageClass parameters and other maps that are the orchestrator's.
+/// StorageClass parameters and other maps of the orchestrator.
 pub(crate) fn map(field: &str, map: &BTreeMap<String, String>) -> Result<(), Status> {
     if map.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_MAP {
         return Err(invalid(field, "must not be larger than 4 KiB in all"));
@@ -62,7 +62,7 @@ pub(crate) fn map(field: &str, map: &BTreeMap<String, String>) -> Result<(), Sta
     Ok(())
 }
 
-/// The parameters that a backend judges: without those that Kubernetes adds for itself.
+/// The parameters that a backend checks: without those that Kubernetes adds for its own use.
 pub(crate) fn own_parameters(parameters: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let foreign = |key: &str| key.starts_with("csi.storage.k8s.io/");
     parameters
@@ -72,7 +72,7 @@ pub(crate) fn own_parameters(parameters: &BTreeMap<String, String>) -> BTreeMap<
         .collect()
 }
 
-/// A wish for a size. Missing is no wish.
+/// A size range; a missing range has no bounds.
 pub(crate) fn size(field: &str, range: &Option<v1::CapacityRange>) -> Result<SizeRange, Status> {
     let Some(range) = range else { return Ok(SizeRange::default()) };
     let bytes = |part: &str, value: i64| {
@@ -86,7 +86,7 @@ pub(crate) fn size(field: &str, range: &Option<v1::CapacityRange>) -> Result<Siz
     Ok(SizeRange { required, limit })
 }
 
-/// A size that must be asked for: a range with at least one of its ends.
+/// A size range that must have at least one bound.
 pub(crate) fn required_size(field: &str, range: &Option<v1::CapacityRange>) -> Result<SizeRange, Status> {
     match size(field, range)? {
         SizeRange { required: 0, limit: None } => Err(invalid(field, "is required")),
@@ -94,7 +94,7 @@ pub(crate) fn required_size(field: &str, range: &Option<v1::CapacityRange>) -> R
     }
 }
 
-/// One capability, which must be there.
+/// One required capability.
 pub(crate) fn capability(capability: &Option<v1::VolumeCapability>) -> Result<Capability, Status> {
     match capability {
         Some(capability) => one_capability("volume_capability", capability),
@@ -102,7 +102,7 @@ pub(crate) fn capability(capability: &Option<v1::VolumeCapability>) -> Result<Ca
     }
 }
 
-/// All the capabilities that a volume is to have, one at least.
+/// The capabilities of a volume; at least one.
 pub(crate) fn capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
     if capabilities.is_empty() {
         return Err(missing("volume_capabilities"));
@@ -110,7 +110,7 @@ pub(crate) fn capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<
     any_capabilities(capabilities)
 }
 
-/// As [`capabilities`], where none at all is allowed too.
+/// Like [`capabilities`], but the list may be empty.
 pub(crate) fn any_capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
     capabilities.iter().map(|capability| one_capability("volume_capabilities", capability)).collect()
 }
@@ -131,7 +131,7 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
                 let expected = "must not be larger than 4 KiB in all, nor have NUL characters";
                 return Err(invalid(&format!("{field}.mount.mount_flags"), expected));
             }
-            // Accepting it and not doing it would leave files that the pod's group cannot reach.
+            // Accepting it without applying it would leave files that the pod's group cannot access.
             if !mount.volume_mount_group.is_empty() {
                 let expected = "must be empty: this driver does not declare VOLUME_MOUNT_GROUP";
                 return Err(invalid(&format!("{field}.mount.volume_mount_group"), expected));
@@ -157,19 +157,21 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
     Ok(Capability { access, mode })
 }
 
-/// What a new volume is to be filled with.
-pub(crate) fn source(source: &Option<v1::VolumeContentSource>) -> Result<Option<Source>, Status> {
+/// The content source of a new volume.
+pub(crate) fn source(
+    source: &Option<v1::VolumeContentSource>,
+) -> Result<Option<VolumeContentSource>, Status> {
     use v1::volume_content_source::Type;
 
     let Some(source) = source else { return Ok(None) };
     match &source.r#type {
         Some(Type::Snapshot(snapshot)) => {
             id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
-            Ok(Some(Source::Snapshot(snapshot.snapshot_id.clone())))
+            Ok(Some(VolumeContentSource::Snapshot(snapshot.snapshot_id.clone())))
         }
         Some(Type::Volume(volume)) => {
             id("volume_content_source.volume.volume_id", &volume.volume_id)?;
-            Ok(Some(Source::Volume(volume.volume_id.clone())))
+            Ok(Some(VolumeContentSource::Volume(volume.volume_id.clone())))
         }
         None => Err(missing("volume_content_source.type")),
     }
@@ -192,13 +194,13 @@ pub(crate) fn topology_requirement(
     Ok((requisite, preferred))
 }
 
-/// One set of segments.
+/// One set of topology segments.
 pub(crate) fn topology(field: &str, topology: &v1::Topology) -> Result<Topology, Status> {
     map(field, &topology.segments)?;
     Ok(topology.segments.clone())
 }
 
-/// A number of entries or results; 0 is no wish.
+/// A maximum number of entries or results; 0 means no limit.
 pub(crate) fn max(field: &str, value: i32) -> Result<Option<usize>, Status> {
     match usize::try_from(value) {
         Ok(0) => Ok(None),
@@ -207,12 +209,12 @@ pub(crate) fn max(field: &str, value: i32) -> Result<Option<usize>, Status> {
     }
 }
 
-/// INVALID_ARGUMENT for a field that is not there.
+/// INVALID_ARGUMENT for a missing field.
 pub(crate) fn missing(field: &str) -> Status {
     invalid(field, "is required")
 }
 
-/// INVALID_ARGUMENT for a field that is not as it must be.
+/// INVALID_ARGUMENT for a field with an invalid value.
 pub(crate) fn invalid(field: &str, expected: &str) -> Status {
     Status::invalid_argument(format!("{field} {expected}"))
 }

@@ -1,10 +1,12 @@
-//! The way back: a backend's answers as CSI's messages.
+//! Converts a backend's results to CSI messages.
 
 use wharf_csi::v1;
 
-use crate::backend::{GroupSnapshot, HealthIssue, HealthStatus, Snapshot, Source, Topology, Volume};
+use crate::backend::{
+    GroupSnapshot, HealthIssue, HealthStatus, Snapshot, Topology, Volume, VolumeContentSource,
+};
 
-/// Bytes as CSI counts them. No volume comes near the end of the range.
+/// A size as CSI's signed integer. No volume comes near the end of its range.
 pub(crate) fn bytes(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -18,8 +20,8 @@ pub(crate) fn volume(volume: &Volume) -> v1::Volume {
 
     let content_source = volume.source.clone().map(|source| v1::VolumeContentSource {
         r#type: Some(match source {
-            Source::Snapshot(snapshot_id) => Type::Snapshot(SnapshotSource { snapshot_id }),
-            Source::Volume(volume_id) => Type::Volume(VolumeSource { volume_id }),
+            VolumeContentSource::Snapshot(snapshot_id) => Type::Snapshot(SnapshotSource { snapshot_id }),
+            VolumeContentSource::Volume(volume_id) => Type::Volume(VolumeSource { volume_id }),
         }),
     });
     v1::Volume {
@@ -37,7 +39,7 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> v1::Snapshot {
         snapshot_id: snapshot.id.clone(),
         source_volume_id: snapshot.source.clone(),
         creation_time: Some(snapshot.created.into()),
-        ready_to_use: snapshot.ready,
+        ready_to_use: snapshot.ready_to_use,
         group_snapshot_id: snapshot.group.clone().unwrap_or_default(),
         accessible_topology: topologies(&snapshot.topology),
     }
@@ -48,11 +50,11 @@ pub(crate) fn group(group: &GroupSnapshot) -> v1::VolumeGroupSnapshot {
         group_snapshot_id: group.id.clone(),
         snapshots: group.snapshots.iter().map(snapshot).collect(),
         creation_time: Some(group.created.into()),
-        ready_to_use: group.snapshots.iter().all(|snapshot| snapshot.ready),
+        ready_to_use: group.snapshots.iter().all(|snapshot| snapshot.ready_to_use),
     }
 }
 
-/// By CSI each status and reason may be there once only; the first one stays.
+/// CSI allows each pair of status and reason only once; the first one is kept.
 pub(crate) fn health(volume_id: &str, issues: &[HealthIssue]) -> v1::VolumeHealth {
     use v1::VolumeHealthErrorType as Type;
 
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_issue_is_told_once() {
+    fn duplicate_issues_are_dropped() {
         let issue = |status, reason: &str| HealthIssue { status, reason: reason.into(), message: "m".into() };
         let issues = [
             issue(HealthStatus::Degraded, "PoolFull"),

@@ -1,38 +1,42 @@
-//! A volume's way to nodes and away from them: what the attach/detach controller's own rules say that it waits for, and
-//! whose turn that makes it.
+//! The steps of a volume to nodes and away from them: what the attach/detach controller's rules wait for, and which
+//! component has to act.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use wharf_controllers::attach_detach::{self, Leaving, Settings, Waits, leaving, waits_for};
+use wharf_controllers::attach_detach::{
+    self, AttachStatus, DetachStatus, Settings, attach_status, detach_status,
+};
 use wharf_model::volume::VolumePhase;
 use wharf_model::whole::Pod;
-use wharf_model::{PersistentVolume, Time, VolumeAttachment, VolumeName};
+use wharf_model::{PersistentVolume, Time, UniqueVolumeName, VolumeAttachment};
 
-use crate::facts::{ClaimFacts, Facts, Known};
-use crate::story::{Said, Step};
+use crate::explanation::{ReportedError, Step};
+use crate::facts::{ClaimFacts, Facts, Lookup};
 
 const ATTACH_DETACH: &str = "the attach/detach controller";
 
-/// The way of a volume to the node of a pod.
+/// The steps of a volume to the node of a pod.
 pub(crate) fn to_node(facts: &ClaimFacts, node: &str, all: &Facts, now: Time) -> Vec<Step> {
-    match Way::of(facts, all) {
+    match VolumePath::of(facts, all) {
         None => Vec::new(),
         Some(Err(unknown)) => vec![*unknown],
         Some(Ok(way)) => {
             let steps = way.at(node, all, now);
             match steps.is_empty() {
-                // The pod is there, and the rules say that it is no reason to attach.
-                true => vec![Step::waits(way.title(), Waits::Unwanted.to_string(), crate::claim::BINDER)],
+                // The pod exists, but by the controller's rules it does not require the volume attached.
+                true => {
+                    vec![Step::waits(way.title(), AttachStatus::Unwanted.to_string(), crate::claim::BINDER)]
+                }
                 false => steps,
             }
         }
     }
 }
 
-/// Its way to every node that has a pod for it, and from every other.
-pub(crate) fn everywhere(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
-    let way = match Way::of(facts, all) {
+/// The steps of a volume to every node with a pod that uses it, and away from every other node.
+pub(crate) fn to_all_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
+    let way = match VolumePath::of(facts, all) {
         None => return Vec::new(),
         Some(Err(unknown)) => return vec![*unknown],
         Some(Ok(way)) => way,
@@ -40,7 +44,7 @@ pub(crate) fn everywhere(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step
     nodes(facts).into_iter().flat_map(|node| way.at(node, all, now)).collect()
 }
 
-/// Nodes that have something to do with a volume.
+/// The nodes with pods that use a volume, and those it is attached to.
 pub(crate) fn nodes(facts: &ClaimFacts) -> BTreeSet<&str> {
     let placed = facts.pods.iter().flatten().filter(|pod| !pod.has_ended());
     let pods = placed.map(|pod| pod.spec.node_name.as_str()).filter(|node| !node.is_empty());
@@ -48,51 +52,52 @@ pub(crate) fn nodes(facts: &ClaimFacts) -> BTreeSet<&str> {
     pods.chain(attachments.map(|attachment| attachment.spec.node_name.as_str())).collect()
 }
 
-/// A volume, with all that the rules ask for.
-struct Way<'a> {
+/// A volume, with the objects that the attach/detach rules read.
+struct VolumePath<'a> {
     volume: &'a PersistentVolume,
-    name: VolumeName,
-    objects: attach_detach::Known,
+    name: UniqueVolumeName,
+    objects: attach_detach::VolumeObjects,
 }
 
-impl<'a> Way<'a> {
-    /// `None`: there is no volume, or none of a driver. An error is the step that says what is not known.
+impl<'a> VolumePath<'a> {
+    /// `None` if there is no volume, or it is not a CSI volume. The error is a step that names what is unknown.
     fn of(facts: &'a ClaimFacts, all: &Facts) -> Option<Result<Self, Box<Step>>> {
         let volume = match &facts.volume {
-            Known::There(volume) => volume,
-            // That it is gone is said of its claim.
-            Known::Absent => return None,
-            Known::Unknown => {
-                let name = &facts.claim.there()?.spec.volume_name;
-                let unread =
-                    || Err(Box::new(Step::unknown(format!("volume {name}"), "it could not be read")));
+            Lookup::Found(volume) => volume,
+            // The claim's steps report it.
+            Lookup::Absent => return None,
+            Lookup::Unknown => {
+                let name = &facts.claim.found()?.spec.volume_name;
+                let unread = || Err(Box::new(Step::unknown(format!("volume {name}"), "could not be read")));
                 return (!name.is_empty()).then(unread);
             }
         };
         let title = format!("volume {}", volume.metadata.name);
-        let unknown = |says: String| Some(Err(Box::new(Step::unknown(title, says))));
-        // What is no driver's is nobody's to attach that we know of; its node says what it makes of it.
-        let name = VolumeName::of(&volume.spec)?;
+        let unknown = |message: String| Some(Err(Box::new(Step::unknown(title, message))));
+        // Only CSI volumes are attached here; for others only the state of the pod is known.
+        let name = UniqueVolumeName::from_spec(&volume.spec)?;
         let driver = match &facts.driver {
-            Known::There(driver) => Some(Arc::new(driver.clone())),
-            // Without a description Kubernetes attaches.
-            Known::Absent => None,
-            Known::Unknown => return unknown(format!("whether {} attaches is not known", name.driver)),
+            Lookup::Found(driver) => Some(Arc::new(driver.clone())),
+            // Without a CSIDriver object Kubernetes attaches.
+            Lookup::Absent => None,
+            Lookup::Unknown => {
+                return unknown(format!("whether {} requires attach is unknown", name.driver));
+            }
         };
         let (Some(attachments), Some(pods)) = (&facts.attachments, &facts.pods) else {
-            return unknown("attachments or pods could not be read".to_owned());
+            return unknown("VolumeAttachments or pods could not be read".to_owned());
         };
         let mut machines = Vec::new();
         for node in nodes(facts) {
             match all.nodes.get(node).map(|node| &node.node) {
-                Some(Known::There(machine)) => machines.push(Arc::new(machine.clone())),
-                Some(Known::Absent) => {}
-                None | Some(Known::Unknown) => return unknown(format!("node {node} could not be read")),
+                Some(Lookup::Found(machine)) => machines.push(Arc::new(machine.clone())),
+                Some(Lookup::Absent) => {}
+                None | Some(Lookup::Unknown) => return unknown(format!("node {node} could not be read")),
             }
         }
-        let objects = attach_detach::Known {
+        let objects = attach_detach::VolumeObjects {
             volumes: vec![Arc::new(volume.clone())],
-            claims: facts.claim.there().cloned().map(Arc::new).into_iter().collect(),
+            claims: facts.claim.found().cloned().map(Arc::new).into_iter().collect(),
             pods: pods.iter().cloned().map(Arc::new).collect(),
             attachments: attachments.iter().cloned().map(Arc::new).collect(),
             nodes: machines,
@@ -105,7 +110,7 @@ impl<'a> Way<'a> {
         format!("volume {}", self.volume.metadata.name)
     }
 
-    /// Its way to a node or from it; nothing, if it has none.
+    /// The steps of the volume to a node or away from it; empty if there are none.
     fn at(&self, node: &str, all: &Facts, now: Time) -> Vec<Step> {
         let settings = Settings::default();
         let attaches =
@@ -113,90 +118,97 @@ impl<'a> Way<'a> {
         let registered = || registered(&self.name.driver, node, all);
         if !attaches {
             let mut steps =
-                vec![Step::done(self.title(), format!("{} needs no attaching", self.name.driver))];
+                vec![Step::done(self.title(), format!("{} does not require attach", self.name.driver))];
             steps.extend(registered());
             return steps;
         }
-        match waits_for(&self.name, node, &self.objects, &settings, now) {
-            Waits::Nothing => {
+        match attach_status(&self.name, node, &self.objects, &settings, now) {
+            AttachStatus::Attached => {
                 let mut steps = vec![Step::done(self.title(), format!("attached to node {node}"))];
                 steps.extend(registered());
                 steps
             }
-            Waits::Unwanted => {
-                let leaving = leaving(&self.name, node, &self.objects, &settings, now);
-                self.leaves(node, &leaving, all).into_iter().collect()
+            AttachStatus::Unwanted => {
+                let leaving = detach_status(&self.name, node, &self.objects, &settings, now);
+                self.detaching(node, &leaving, all).into_iter().collect()
             }
-            waits => vec![self.comes(node, &waits, all)],
+            waits => vec![self.attaching(node, &waits, all)],
         }
     }
 
-    fn comes(&self, node: &str, waits: &Waits, all: &Facts) -> Step {
+    fn attaching(&self, node: &str, waits: &AttachStatus, all: &Facts) -> Step {
         let driver = &self.name.driver;
-        let (whose, by) = match waits {
-            Waits::Nothing | Waits::Unwanted => (String::new(), None),
-            Waits::NodeMissing => {
-                (format!("node {node}, which has to register; or you: delete the pod"), None)
-            }
-            Waits::NodeUnmanaged => (format!("node {node} (kubelet)"), None),
-            Waits::Request { .. } | Waits::Report => (ATTACH_DETACH.to_owned(), None),
-            Waits::Attacher { .. } | Waits::Failed { .. } => {
+        let (waiting_for, attachment) = match waits {
+            AttachStatus::Attached | AttachStatus::Unwanted => (String::new(), None),
+            AttachStatus::NodeMissing => (format!("node {node} to register, or you to delete the pod"), None),
+            AttachStatus::NodeUnmanaged => (format!("kubelet on node {node}"), None),
+            AttachStatus::NotRequested { .. } | AttachStatus::NodeStatus => (ATTACH_DETACH.to_owned(), None),
+            AttachStatus::Attacher { .. } | AttachStatus::Failed { .. } => {
                 (format!("the attacher of {driver}"), self.attachment(node))
             }
-            Waits::Leaving(leaving) => (self.turn(node, leaving), self.attachment(node)),
-            Waits::Others(blockers) => {
+            AttachStatus::EarlierAttachment(leaving) => {
+                (self.detach_owner(node, leaving), self.attachment(node))
+            }
+            AttachStatus::OtherNodes(blockers) => {
                 let first = blockers.first();
-                let whose = first.map(|other| self.turn(&other.node, &other.leaving)).unwrap_or_default();
-                (whose, first.and_then(|other| self.attachment(&other.node)))
+                let waiting_for =
+                    first.map(|other| self.detach_owner(&other.node, &other.leaving)).unwrap_or_default();
+                (waiting_for, first.and_then(|other| self.attachment(&other.node)))
             }
         };
-        let says = match waits {
-            Waits::Report => {
-                format!("attached to node {node}, which was not told yet (status.volumesAttached)")
+        let message = match waits {
+            AttachStatus::NodeStatus => {
+                format!("attached to node {node}, but not listed in its status.volumesAttached yet")
             }
-            waits => format!("it is to be attached to node {node}: {waits}"),
+            waits => format!("attaching to node {node}: {waits}"),
         };
-        let error = by.and_then(|attachment| said(attachment, all)).or_else(|| {
-            // What the pods were told.
-            self.users(node).find_map(|pod| all.warning(pod, &["FailedAttachVolume"]))
+        let error = attachment.and_then(|attachment| attacher_error(attachment, all)).or_else(|| {
+            // The events about the pods.
+            self.users(node).find_map(|pod| all.last_warning(pod, &["FailedAttachVolume"]))
         });
-        let placed = self.users(node).filter_map(placed).min();
-        let since = by.map(|by| by.metadata.deletion_timestamp.or(by.metadata.creation_timestamp));
-        Step::waits(self.title(), says, whose).since(since.unwrap_or(placed)).after(error)
+        let scheduled = self.users(node).filter_map(scheduled_at).min();
+        let since = attachment.map(|attachment| {
+            attachment.metadata.deletion_timestamp.or(attachment.metadata.creation_timestamp)
+        });
+        Step::waits(self.title(), message, waiting_for).since(since.unwrap_or(scheduled)).with_error(error)
     }
 
-    fn leaves(&self, node: &str, leaving: &Leaving, all: &Facts) -> Option<Step> {
+    fn detaching(&self, node: &str, leaving: &DetachStatus, all: &Facts) -> Option<Step> {
         let attachment = self.attachment(node)?;
-        // A volume that is to be deleted has to leave all the same.
+        // A volume that is to be deleted is detached even so.
         let released = self.volume.status.phase == VolumePhase::Released;
-        if matches!(leaving, Leaving::Nothing) || matches!(leaving, Leaving::Pods) && !released {
+        if matches!(leaving, DetachStatus::Detached)
+            || matches!(leaving, DetachStatus::UsedByPods) && !released
+        {
             return Some(Step::done(self.title(), format!("attached to node {node}, where pods may use it")));
         }
-        let says = format!("it is to leave node {node}: {leaving}");
-        let step = Step::waits(self.title(), says, self.turn(node, leaving));
-        let error = said(attachment, all).or_else(|| {
-            let unmounting = matches!(leaving, Leaving::InUse);
-            unmounting.then(|| all.unmounting(&self.volume.metadata.name)).flatten()
+        let message = format!("detaching from node {node}: {leaving}");
+        let step = Step::waits(self.title(), message, self.detach_owner(node, leaving));
+        let error = attacher_error(attachment, all).or_else(|| {
+            let unmounting = matches!(leaving, DetachStatus::InUse);
+            unmounting.then(|| all.unmount_error(&self.volume.metadata.name)).flatten()
         });
-        Some(step.since(attachment.metadata.deletion_timestamp).after(error))
+        Some(step.since(attachment.metadata.deletion_timestamp).with_error(error))
     }
 
-    /// Whose turn it is until the volume has left a node.
-    fn turn(&self, node: &str, leaving: &Leaving) -> String {
+    /// Who has to act until the volume is detached from a node.
+    fn detach_owner(&self, node: &str, leaving: &DetachStatus) -> String {
         match leaving {
-            Leaving::Nothing => String::new(),
-            Leaving::Pods => format!("the pods that use it on node {node}, or you: delete them"),
-            Leaving::InUse => format!("node {node} (kubelet), which has to unmount it"),
-            Leaving::Unwell { .. } => format!("node {node}, which is not well, or you"),
-            Leaving::Report | Leaving::Request { .. } => ATTACH_DETACH.to_owned(),
-            Leaving::Attacher { driver, .. } => format!("the attacher of {driver}"),
-            Leaving::Failed { .. } => format!("the attacher of {}", self.name.driver),
-            Leaving::VolumeUnknown => "you: make the PersistentVolume anew, or detach it by hand".to_owned(),
+            DetachStatus::Detached => String::new(),
+            DetachStatus::UsedByPods => format!("the pods that use it on node {node}, or you to delete them"),
+            DetachStatus::InUse => format!("kubelet on node {node} to unmount it"),
+            DetachStatus::NodeNotReady { .. } => format!("node {node}, which is not ready, or you"),
+            DetachStatus::NodeStatus | DetachStatus::NotRequested { .. } => ATTACH_DETACH.to_owned(),
+            DetachStatus::Attacher { driver, .. } => format!("the attacher of {driver}"),
+            DetachStatus::Failed { .. } => format!("the attacher of {}", self.name.driver),
+            DetachStatus::VolumeUnknown => {
+                "you to recreate the PersistentVolume, or detach it manually".to_owned()
+            }
         }
     }
 
     fn attachment(&self, node: &str) -> Option<&VolumeAttachment> {
-        let name = self.name.attachment(node);
+        let name = self.name.attachment_name(node);
         let of = |attachment: &&Arc<VolumeAttachment>| attachment.metadata.name == name;
         self.objects.attachments.iter().find(of).map(Arc::as_ref)
     }
@@ -207,41 +219,41 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What the attacher said last: in the sidecar's own words, or the object's.
-fn said(attachment: &VolumeAttachment, all: &Facts) -> Option<Said> {
-    let (error, by) = match attachment.metadata.is_deleting() {
+/// The attacher's last error: from the sidecar's attempts, or else from the VolumeAttachment.
+fn attacher_error(attachment: &VolumeAttachment, all: &Facts) -> Option<ReportedError> {
+    let (error, field) = match attachment.metadata.is_deleting() {
         true => (&attachment.status.detach_error, "detachError"),
         false => (&attachment.status.attach_error, "attachError"),
     };
     let written = || {
         let error = error.as_ref()?;
-        Some(Said { by: by.to_owned(), text: error.message.clone(), at: error.time })
+        Some(ReportedError { source: field.to_owned(), text: error.message.clone(), at: error.time })
     };
-    all.attempt("attacher", &attachment.metadata.name).or_else(written)
+    all.attempt_error("attacher", &attachment.metadata.name).or_else(written)
 }
 
-/// Since when a pod has its node.
-fn placed(pod: &Pod) -> Option<Time> {
+/// When a pod was scheduled.
+fn scheduled_at(pod: &Pod) -> Option<Time> {
     let condition = pod.status.conditions.iter().find(|condition| condition.kind == "PodScheduled");
     condition.and_then(|condition| condition.last_transition_time).or(pod.metadata.creation_timestamp)
 }
 
-/// Whether the driver of a claim's volume is there on the node; nothing, if it is, or if there is none.
-pub(crate) fn driver_on(facts: &ClaimFacts, node: &str, all: &Facts) -> Option<Step> {
-    let csi = facts.volume.there()?.spec.csi.as_ref()?;
+/// The step for a driver that is not registered on the node; `None` if it is, or if the claim has no CSI volume.
+pub(crate) fn unregistered_driver(facts: &ClaimFacts, node: &str, all: &Facts) -> Option<Step> {
+    let csi = facts.volume.found()?.spec.csi.as_ref()?;
     registered(&csi.driver, node, all)
 }
 
 fn registered(driver: &str, node: &str, all: &Facts) -> Option<Step> {
     let name = format!("driver {driver}");
     match all.nodes.get(node).map(|node| &node.csi_node) {
-        Some(Known::There(csi_node)) if csi_node.driver(driver).is_some() => None,
-        Some(Known::There(_) | Known::Absent) => {
-            let says = format!("it is not registered on node {node}");
-            Some(Step::waits(name, says, "the driver on that node, and its registrar"))
+        Some(Lookup::Found(csi_node)) if csi_node.driver(driver).is_some() => None,
+        Some(Lookup::Found(_) | Lookup::Absent) => {
+            let message = format!("not registered on node {node}");
+            Some(Step::waits(name, message, "the driver on that node and its registrar"))
         }
-        None | Some(Known::Unknown) => {
-            Some(Step::unknown(name, format!("whether it is registered on node {node} is not known")))
+        None | Some(Lookup::Unknown) => {
+            Some(Step::unknown(name, format!("whether it is registered on node {node} is unknown")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is known: objects as they were read, events about them, and what could not be read.
+//! The input of the walks: objects as read from the API server, events about them, and what could not be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,122 +10,132 @@ use wharf_model::{
 };
 
 use crate::Attempt;
-use crate::story::Said;
+use crate::explanation::ReportedError;
 
-/// An object that was asked for.
+/// The result of reading an object.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub enum Known<T> {
-    /// It is there.
-    There(T),
-    /// The server says that it is not.
+pub enum Lookup<T> {
+    /// The object exists.
+    Found(T),
+    /// The server reports that it does not exist.
     Absent,
-    /// Nobody knows: it could not be read, or there was no reason to.
+    /// It could not be read, or was not needed.
     #[default]
     Unknown,
 }
 
-impl<T> Known<T> {
-    /// The object, if it is there.
-    pub fn there(&self) -> Option<&T> {
+impl<T> Lookup<T> {
+    /// The object, if it exists.
+    pub fn found(&self) -> Option<&T> {
         match self {
-            Self::There(object) => Some(object),
+            Self::Found(object) => Some(object),
             Self::Absent | Self::Unknown => None,
         }
     }
 }
 
-/// One claim and what hangs on it.
+/// One claim and the objects related to it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ClaimFacts {
-    /// Where it is.
+    /// The claim's key.
     pub key: Option<Key>,
     /// The claim.
-    pub claim: Known<PersistentVolumeClaim>,
+    pub claim: Lookup<PersistentVolumeClaim>,
     /// Its class.
-    pub class: Known<StorageClass>,
-    /// Whether any class is the default.
+    pub class: Lookup<StorageClass>,
+    /// Whether a default class exists; `None` if unknown.
     pub default_class: Option<bool>,
     /// Its volume.
-    pub volume: Known<PersistentVolume>,
-    /// Volumes that it may be given, if it asks for none by name; `None` if nobody knows.
+    pub volume: Lookup<PersistentVolume>,
+    /// Volumes that the binder may choose from, if the claim names none; `None` if unknown.
     pub candidates: Option<Vec<PersistentVolume>>,
-    /// Where its volume is attached, or is to be; `None` if nobody knows.
+    /// VolumeAttachments of its volume; `None` if unknown.
     pub attachments: Option<Vec<VolumeAttachment>>,
-    /// Its driver, as it is described.
-    pub driver: Known<CSIDriver>,
-    /// Those of the attributes classes that it names that exist; `None` if nobody knows, or asked.
+    /// The CSIDriver object of its driver.
+    pub driver: Lookup<CSIDriver>,
+    /// The VolumeAttributesClasses that the claim names and that exist; `None` if unknown or not read.
     pub attributes_classes: Option<BTreeSet<String>>,
-    /// Pods that use it; `None` if nobody knows.
+    /// Pods that use it; `None` if unknown.
     pub pods: Option<Vec<Pod>>,
 }
 
-/// A node, as far as stories go.
+/// A node and its registered drivers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeFacts {
     /// The node.
-    pub node: Known<Node>,
-    /// Its drivers.
-    pub csi_node: Known<CSINode>,
+    pub node: Lookup<Node>,
+    /// Its CSINode, which lists the registered drivers.
+    pub csi_node: Lookup<CSINode>,
 }
 
-/// All that is known about a subject.
+/// Everything that was read about a subject.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
-    /// The pod, where one was asked about.
-    pub pod: Known<Pod>,
-    /// The nodes that have to do with any of it.
+    /// The pod, if the subject is one.
+    pub pod: Lookup<Pod>,
+    /// The nodes that the volumes are attached to or that their pods run on, by name.
     pub nodes: BTreeMap<String, NodeFacts>,
-    /// The claims: the one that was asked about, or the pod's.
+    /// The claims: the subject, the pod's, or the snapshot's source.
     pub claims: Vec<ClaimFacts>,
     /// The snapshot.
-    pub snapshot: Known<VolumeSnapshot>,
-    /// Its content: the one that it is bound to, asks for, or would be given.
-    pub content: Known<VolumeSnapshotContent>,
-    /// Whether a class for snapshots is there, the one it names or a default, if it needs any.
+    pub snapshot: Lookup<VolumeSnapshot>,
+    /// Its content: the one that it is bound to, names, or would be given by the snapshot controller.
+    pub content: Lookup<VolumeSnapshotContent>,
+    /// Whether the snapshot's class exists, the one it names or a default; `None` if unknown or not needed.
     pub snapshot_class: Option<bool>,
-    /// Names of claims that wait to be restored from the snapshot that is to go; `None` if nobody knows.
-    pub restored: Option<Vec<String>>,
-    /// The group that the snapshot is a member of, if it is to go.
-    pub group: Known<VolumeGroupSnapshot>,
+    /// Names of claims that are to be restored from a snapshot in deletion; `None` if unknown.
+    pub restoring_claims: Option<Vec<String>>,
+    /// The group snapshot that owns a snapshot in deletion.
+    pub group: Lookup<VolumeGroupSnapshot>,
     /// Events about all of these.
     pub events: Vec<Event>,
-    /// What sidecars and the node tried.
+    /// Attempts of sidecars and of the node.
     pub attempts: Vec<Attempt>,
-    /// What could not be read, and why.
+    /// What could not be read, and the error.
     pub missing: Vec<String>,
 }
 
 impl Facts {
-    /// The last warning about an object with one of these reasons; with none, with any.
-    pub fn warning<K: Kind>(&self, object: &K, reasons: &[&str]) -> Option<Said> {
+    /// The last Warning event about an object with one of these reasons; an empty list matches any reason.
+    pub fn last_warning<K: Kind>(&self, object: &K, reasons: &[&str]) -> Option<ReportedError> {
         let uid = &object.meta().uid;
-        let about = |told: &&Event| {
-            told.warning
-                && told.regarding_uid == *uid
-                && (reasons.is_empty() || reasons.contains(&told.reason.as_str()))
+        let about = |event: &&Event| {
+            event.warning
+                && event.regarding_uid == *uid
+                && (reasons.is_empty() || reasons.contains(&event.reason.as_str()))
         };
-        let last = self.events.iter().filter(about).max_by_key(|told| told.last)?;
-        Some(Said { by: format!("event {}", last.reason), text: last.message.clone(), at: Some(last.last) })
+        let last = self.events.iter().filter(about).max_by_key(|event| event.last_timestamp)?;
+        Some(ReportedError {
+            source: format!("event {}", last.reason),
+            text: last.message.clone(),
+            at: Some(last.last_timestamp),
+        })
     }
 
-    /// What a node said of a pod, by its identity, or of a volume when it failed last to unmount it. No event tells.
-    pub fn unmounting(&self, object: &str) -> Option<Said> {
-        let goes =
+    /// The node's last error when it unmounted a pod's volumes (`object` is the pod's UID) or a volume (its name).
+    /// Kubernetes records no event for it.
+    pub fn unmount_error(&self, object: &str) -> Option<ReportedError> {
+        let unmounts =
             |attempt: &Attempt| ["NodeUnpublishVolume", "NodeUnstageVolume"].contains(&attempt.step.as_str());
-        self.last("node", object, goes)
+        self.last_failure("node", object, unmounts)
     }
 
-    /// What a sidecar's role said of an object when it failed last; more exact than an event.
-    pub fn attempt(&self, role: &str, object: &str) -> Option<Said> {
-        self.last(role, object, |_| true)
+    /// The last error of a sidecar role for an object; more precise than an event.
+    pub fn attempt_error(&self, role: &str, object: &str) -> Option<ReportedError> {
+        self.last_failure(role, object, |_| true)
     }
 
-    fn last(&self, role: &str, object: &str, and: impl Fn(&Attempt) -> bool) -> Option<Said> {
-        let about = |attempt: &&Attempt| attempt.role == role && attempt.object == object && and(attempt);
+    fn last_failure(
+        &self,
+        role: &str,
+        object: &str,
+        matches: impl Fn(&Attempt) -> bool,
+    ) -> Option<ReportedError> {
+        let about = |attempt: &&Attempt| attempt.role == role && attempt.object == object && matches(attempt);
         let failed = self.attempts.iter().filter(about).filter(|attempt| attempt.error.is_some());
         let attempt = failed.max_by_key(|attempt| attempt.time)?;
         let text = attempt.error.clone()?;
-        let by = format!("{role}, {}, {} failures", attempt.step, attempt.failures);
-        Some(Said { by, text, at: attempt.time })
+        let source = format!("{role}, {}, {} failures", attempt.step, attempt.failures);
+        Some(ReportedError { source, text, at: attempt.time })
     }
 }

@@ -1,11 +1,11 @@
-//! Reads what a story needs, once, and notes what it may not or cannot read.
+//! Reads the objects related to a subject, once, and records which it could not read or is not allowed to.
 
 use std::collections::BTreeSet;
 
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_controllers::binder;
 use wharf_model::claim::{ClaimPhase, DataSource};
-use wharf_model::matching::{class, offered_in, reserved_for};
+use wharf_model::matching::{available_class, claim_index_key, class_or_empty};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -13,21 +13,21 @@ use wharf_model::{
     VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot,
 };
 
-use crate::facts::{ClaimFacts, Facts, Known, NodeFacts};
-use crate::subject::{Subject, What};
+use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
+use crate::subject::{Subject, SubjectKind};
 use crate::{attach, attempts};
 
-/// Why there is no story at all.
+/// The subject itself could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{subject}: {source}")]
 pub struct GatherError {
-    /// What was asked about.
+    /// The subject.
     pub subject: String,
-    /// What the server said.
+    /// The API server's error.
     pub source: ApiError,
 }
 
-/// Reads all that matters for the subject. `attempts` is where a sidecar tells what it tried.
+/// Reads everything related to the subject. `attempts` is the address of a sidecar's `/debug/attempts` page.
 pub async fn gather(
     cluster: &Cluster,
     subject: &Subject,
@@ -36,25 +36,25 @@ pub async fn gather(
     let mut reading = Reading { cluster, facts: Facts::default() };
     let failed = |source| GatherError { subject: subject.to_string(), source };
     let key = subject.key();
-    match subject.what {
-        What::Claim => {
+    match subject.kind {
+        SubjectKind::Claim => {
             let claim = cluster.get::<PersistentVolumeClaim>(&key).await.map_err(failed)?;
             let facts = reading.claim(key, known(claim)).await;
             reading.facts.claims.push(facts);
         }
-        What::Pod => {
+        SubjectKind::Pod => {
             let pod = cluster.get::<Pod>(&key).await.map_err(failed)?;
             if let Some(pod) = &pod {
                 reading.pod(pod).await;
             }
             reading.facts.pod = known(pod);
         }
-        What::Volume => {
+        SubjectKind::Volume => {
             let volume = cluster.get::<PersistentVolume>(&key).await.map_err(failed)?;
             let facts = reading.volume(known(volume)).await;
             reading.facts.claims.push(facts);
         }
-        What::Snapshot => {
+        SubjectKind::Snapshot => {
             let snapshot = cluster.get::<VolumeSnapshot>(&key).await.map_err(failed)?;
             if let Some(snapshot) = &snapshot {
                 reading.snapshot(snapshot, &subject.namespace).await;
@@ -66,17 +66,17 @@ pub async fn gather(
     if let Some(address) = attempts {
         match attempts::read(address).await {
             Ok(read) => reading.facts.attempts = read,
-            Err(error) => reading.facts.missing.push(format!("what the sidecar tried ({address}): {error}")),
+            Err(error) => reading.facts.missing.push(format!("sidecar attempts ({address}): {error}")),
         }
     }
     Ok(reading.facts)
 }
 
-fn known<T>(object: Option<T>) -> Known<T> {
-    object.map_or(Known::Absent, Known::There)
+fn known<T>(object: Option<T>) -> Lookup<T> {
+    object.map_or(Lookup::Absent, Lookup::Found)
 }
 
-/// The content that belongs to a snapshot, also if nobody has written that down yet.
+/// The name of a snapshot's content, even if no object names it yet.
 fn content_of(snapshot: &VolumeSnapshot) -> String {
     let named = snapshot.spec.source.volume_snapshot_content_name.as_ref();
     let bound = snapshot.status.as_ref().and_then(|it| it.bound_volume_snapshot_content_name.as_ref());
@@ -94,23 +94,23 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    async fn get<K: Kind>(&mut self, key: Key) -> Known<K> {
+    async fn get<K: Kind>(&mut self, key: Key) -> Lookup<K> {
         match self.cluster.get::<K>(&key).await {
             Ok(object) => known(object),
             Err(error) => {
                 self.facts.missing.push(format!("{} {key}: {error}", K::API.kind));
-                Known::Unknown
+                Lookup::Unknown
             }
         }
     }
 
-    /// All of a kind that there are; `None` if they cannot be told completely.
+    /// All objects of a kind; `None` if any of them could not be read.
     async fn list<K: Kind>(&mut self, namespace: Option<&str>) -> Option<Vec<K>> {
         let options = WatchOptions { namespace: namespace.map(str::to_owned), ..WatchOptions::default() };
         match self.cluster.list::<K>(&options).await {
-            Ok(listed) if listed.unreadable.is_empty() => Some(listed.items),
+            Ok(listed) if listed.undecodable.is_empty() => Some(listed.items),
             Ok(_) => {
-                self.facts.missing.push(format!("{}: some could not be read", K::API.plural));
+                self.facts.missing.push(format!("{}: some objects could not be decoded", K::API.plural));
                 None
             }
             Err(error) => {
@@ -120,9 +120,9 @@ impl Reading<'_> {
         }
     }
 
-    async fn claim(&mut self, key: Key, claim: Known<PersistentVolumeClaim>) -> ClaimFacts {
+    async fn claim(&mut self, key: Key, claim: Lookup<PersistentVolumeClaim>) -> ClaimFacts {
         let mut facts = ClaimFacts { key: Some(key.clone()), claim, ..ClaimFacts::default() };
-        let Known::There(claim) = facts.claim.clone() else { return facts };
+        let Lookup::Found(claim) = facts.claim.clone() else { return facts };
         match claim.class() {
             Some("") => {}
             Some(class) => facts.class = self.get(Key::cluster(class)).await,
@@ -135,58 +135,59 @@ impl Reading<'_> {
             "" => facts.candidates = self.candidates(&claim).await,
             volume => facts.volume = self.get(Key::cluster(volume)).await,
         }
-        let driver = match (facts.volume.there(), facts.class.there()) {
+        let driver = match (facts.volume.found(), facts.class.found()) {
             (Some(volume), _) => volume.spec.csi.as_ref().map(|csi| csi.driver.clone()),
-            (None, Some(class)) => binder::provisioner(&class.provisioner).map(str::to_owned),
+            (None, Some(class)) => binder::csi_provisioner(&class.provisioner).map(str::to_owned),
             (None, None) => None,
         };
         if let Some(driver) = driver {
             facts.driver = self.get(Key::cluster(driver)).await;
         }
         facts.attributes_classes = self.attributes_classes(&claim).await;
-        facts.attachments = self.attachments(facts.volume.there()).await;
+        facts.attachments = self.attachments(facts.volume.found()).await;
         facts.pods = self.users(&key).await;
         self.nodes(&facts).await;
         facts
     }
 
-    /// Volumes that a claim may be given: those reserved for it, and those of its class that are to be had.
+    /// Volumes that the binder may choose for a claim: those reserved for it, and the available ones of its class.
     async fn candidates(&mut self, claim: &PersistentVolumeClaim) -> Option<Vec<PersistentVolume>> {
         let volumes = self.list::<PersistentVolume>(None).await?;
         let key = claim.key().to_string();
-        let may = |volume: &PersistentVolume| {
-            reserved_for(volume).as_ref() == Some(&key) || offered_in(volume) == Some(class(claim))
+        let is_candidate = |volume: &PersistentVolume| {
+            claim_index_key(volume).as_ref() == Some(&key)
+                || available_class(volume) == Some(class_or_empty(claim))
         };
-        Some(volumes.into_iter().filter(may).collect())
+        Some(volumes.into_iter().filter(is_candidate).collect())
     }
 
-    /// Of the attributes classes that a claim is to be brought to, those that exist.
+    /// Those of the VolumeAttributesClasses that a claim requests or is changing to that exist.
     async fn attributes_classes(&mut self, claim: &PersistentVolumeClaim) -> Option<BTreeSet<String>> {
-        let asked = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+        let requested = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
         let current = claim.status.current_volume_attributes_class_name.as_deref().unwrap_or_default();
         let target = match &claim.status.modify_volume_status {
             Some(status) => status.target_volume_attributes_class_name.as_str(),
-            None if asked == current => return Some(BTreeSet::new()),
+            None if requested == current => return Some(BTreeSet::new()),
             None => "",
         };
-        let mut there = BTreeSet::new();
-        for name in BTreeSet::from([asked, target]).into_iter().filter(|name| !name.is_empty()) {
+        let mut existing = BTreeSet::new();
+        for name in BTreeSet::from([requested, target]).into_iter().filter(|name| !name.is_empty()) {
             match self.get::<VolumeAttributesClass>(Key::cluster(name)).await {
-                Known::There(_) => there.insert(name.to_owned()),
-                Known::Absent => false,
-                Known::Unknown => return None,
+                Lookup::Found(_) => existing.insert(name.to_owned()),
+                Lookup::Absent => false,
+                Lookup::Unknown => return None,
             };
         }
-        Some(there)
+        Some(existing)
     }
 
-    /// Pods that name a claim.
+    /// Pods that use a claim.
     async fn users(&mut self, claim: &Key) -> Option<Vec<Pod>> {
         let pods = self.list::<Pod>(claim.namespace.as_deref()).await?;
         Some(pods.into_iter().filter(|pod| pod.claims().any(|name| name == claim.name)).collect())
     }
 
-    /// The nodes on which the volume is, or is to be.
+    /// The nodes that the volume is attached to or whose pods use it.
     async fn nodes(&mut self, facts: &ClaimFacts) {
         for node in attach::nodes(facts) {
             self.node(node).await;
@@ -212,11 +213,11 @@ impl Reading<'_> {
         Some(all.into_iter().filter(of).collect())
     }
 
-    async fn volume(&mut self, volume: Known<PersistentVolume>) -> ClaimFacts {
+    async fn volume(&mut self, volume: Lookup<PersistentVolume>) -> ClaimFacts {
         let mut facts = ClaimFacts { volume, ..ClaimFacts::default() };
-        let Some(there) = facts.volume.there().cloned() else { return facts };
-        facts.attachments = self.attachments(Some(&there)).await;
-        match there.spec.claim_ref.as_ref().map(|claim| claim.key()) {
+        let Some(found) = facts.volume.found().cloned() else { return facts };
+        facts.attachments = self.attachments(Some(&found)).await;
+        match found.spec.claim_ref.as_ref().map(|claim| claim.key()) {
             Some(key) => {
                 facts.claim = self.get(key.clone()).await;
                 facts.pods = self.users(&key).await;
@@ -224,7 +225,7 @@ impl Reading<'_> {
             }
             None => facts.pods = Some(Vec::new()),
         }
-        if let Some(csi) = there.spec.csi {
+        if let Some(csi) = found.spec.csi {
             facts.driver = self.get(Key::cluster(csi.driver)).await;
         }
         self.nodes(&facts).await;
@@ -254,7 +255,7 @@ impl Reading<'_> {
         let content = content_of(snapshot);
         self.facts.content = self.get::<VolumeSnapshotContent>(Key::cluster(content)).await;
         if snapshot.metadata.is_deleting() {
-            self.holders(snapshot, namespace).await;
+            self.deletion_blockers(snapshot, namespace).await;
             return;
         }
         let is_bound =
@@ -264,58 +265,58 @@ impl Reading<'_> {
         }
     }
 
-    /// Whether the class is there that a snapshot needs, or that it needs none: a content that is there already has
-    /// no use for one, unless the snapshot names it.
+    /// Whether the class that a snapshot needs exists. A pre-provisioned snapshot needs none, unless it names one.
     async fn snapshot_class(&mut self, snapshot: &VolumeSnapshot) -> Option<bool> {
         if let Some(class) = &snapshot.spec.volume_snapshot_class_name {
             return match self.get::<VolumeSnapshotClass>(Key::cluster(class)).await {
-                Known::There(_) => Some(true),
-                Known::Absent => Some(false),
-                Known::Unknown => None,
+                Lookup::Found(_) => Some(true),
+                Lookup::Absent => Some(false),
+                Lookup::Unknown => None,
             };
         }
         if snapshot.spec.source.volume_snapshot_content_name.is_some() {
             return Some(true);
         }
-        let volume = self.facts.claims.first().and_then(|claim| claim.volume.there());
+        let volume = self.facts.claims.first().and_then(|claim| claim.volume.found());
         let driver = volume.and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.clone());
         let classes = self.list::<VolumeSnapshotClass>(None).await?;
         let is_default =
             |class: &&VolumeSnapshotClass| class.metadata.annotation(names::IS_DEFAULT_CLASS) == Some("true");
-        let is_its =
+        let has_driver =
             |class: &VolumeSnapshotClass| driver.as_ref().is_none_or(|driver| class.driver == *driver);
-        Some(classes.iter().filter(is_default).any(is_its))
+        Some(classes.iter().filter(is_default).any(has_driver))
     }
 
-    /// Who keeps a snapshot that is to go: claims that are to be restored from it, and its group.
-    async fn holders(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
+    /// What may delay a snapshot's deletion: claims that are to be restored from it, and its group.
+    async fn deletion_blockers(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
         let name = &snapshot.metadata.name;
         let of_snapshot = |source: &DataSource| {
-            let here = source.namespace.as_deref().is_none_or(|there| there == namespace);
-            here && source.kind == VolumeSnapshot::API.kind
+            let same_namespace = source.namespace.as_deref().is_none_or(|other| other == namespace);
+            same_namespace
+                && source.kind == VolumeSnapshot::API.kind
                 && source.api_group.as_deref() == Some(VolumeSnapshot::API.group)
                 && source.name == *name
         };
-        let waits = |claim: &PersistentVolumeClaim| {
+        let is_restoring = |claim: &PersistentVolumeClaim| {
             let sources = [&claim.spec.data_source, &claim.spec.data_source_ref];
             !matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
                 && sources.into_iter().flatten().any(|source| of_snapshot(source))
         };
         let claims = self.list::<PersistentVolumeClaim>(Some(namespace)).await;
-        self.facts.restored = claims.map(|mut claims| {
-            claims.retain(waits);
+        self.facts.restoring_claims = claims.map(|mut claims| {
+            claims.retain(is_restoring);
             claims.into_iter().map(|claim| claim.metadata.name).collect()
         });
         if let Some(owner) = snapshot.metadata.owner_references.iter().find(|owner| is_group(owner)) {
             let key = Key::namespaced(namespace, &*owner.name);
             self.facts.group = match self.get::<VolumeGroupSnapshot>(key).await {
-                Known::There(group) if group.metadata.uid != owner.uid => Known::Absent,
+                Lookup::Found(group) if group.metadata.uid != owner.uid => Lookup::Absent,
                 found => found,
             };
         }
     }
 
-    /// Events of the namespaces that have to do with it, and those of objects that have none, which are in `default`.
+    /// Events of the subject's and its claims' namespaces, and of cluster-scoped objects, which are in `default`.
     async fn events(&mut self, namespace: &str) {
         let claims = self.facts.claims.iter().filter_map(|claim| claim.key.as_ref()?.namespace.clone());
         let namespaces = claims.chain([namespace.to_owned(), "default".to_owned()]);

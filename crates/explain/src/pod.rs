@@ -1,23 +1,23 @@
-//! A pod's way to its volumes.
+//! The steps of a pod: scheduling, its claims, attaching and mounting their volumes, and its deletion.
 
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::Pod;
 
-use crate::facts::{Facts, Known};
-use crate::story::{State, Step};
+use crate::explanation::{State, Step};
+use crate::facts::{Facts, Lookup};
 use crate::{attach, changes, claim};
 
-/// The way of a pod, as far as it has come.
+/// The steps of the pod, up to the first that is not done.
 pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     let pod = match &facts.pod {
-        Known::There(pod) => pod,
-        Known::Absent => return vec![Step::waits("pod", "there is no such pod", "whoever is to make it")],
-        Known::Unknown => return vec![Step::unknown("pod", "it could not be read")],
+        Lookup::Found(pod) => pod,
+        Lookup::Absent => return vec![Step::waits("pod", "does not exist", "you to create it")],
+        Lookup::Unknown => return vec![Step::unknown("pod", "could not be read")],
     };
     let name = format!("pod {}", wharf_model::Kind::key(pod));
     if pod.has_ended() && !pod.metadata.is_deleting() {
-        return vec![Step::done(name, format!("it has ended ({})", pod.status.phase))];
+        return vec![Step::done(name, format!("finished ({})", pod.status.phase))];
     }
     let node = &pod.spec.node_name;
     if pod.metadata.is_deleting() && !node.is_empty() {
@@ -26,16 +26,17 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     let claims = facts.claims.iter().flat_map(|claim| claim::walk(claim, facts));
     let changes = facts.claims.iter().flat_map(|claim| changes::walk(claim, facts));
     if node.is_empty() {
-        let whose = claim::placer(pod);
-        // The scheduler waits for claims, except for those that wait for it. What it said last may be older than that.
-        let waits = |step: &Step| step.whose == claim::SCHEDULER || step.whose == whose;
+        let waiting_for = claim::responsible_scheduler(pod);
+        // The scheduler waits for claims, except for those that wait for it. Its last error may be older than their
+        // state.
+        let waits = |step: &Step| step.waiting_for == claim::SCHEDULER || step.waiting_for == waiting_for;
         let (delayed, mut steps): (Vec<Step>, _) = claims.partition(waits);
-        let step = Step::waits(&name, "it has no node yet", &*whose);
-        steps.push(step.since(pod.metadata.creation_timestamp).after(claim::unscheduled(pod)));
+        let step = Step::waits(&name, "not scheduled to a node yet", &*waiting_for);
+        steps.push(step.since(pod.metadata.creation_timestamp).with_error(claim::scheduling_error(pod)));
         steps.extend(delayed.into_iter().chain(changes));
         return steps;
     }
-    let mut steps = vec![Step::done(&name, format!("placed on node {node}"))];
+    let mut steps = vec![Step::done(&name, format!("scheduled to node {node}"))];
     steps.extend(claims);
     for claim in &facts.claims {
         steps.extend(attach::to_node(claim, node, facts, now));
@@ -43,26 +44,27 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     if steps.iter().all(|step| step.state == State::Done) {
         steps.extend(on_node(&name, pod, facts));
     }
-    // It does not wait for these.
+    // The pod does not wait for these.
     steps.extend(changes);
     steps
 }
 
-/// Why a pod that is to go is still there. Its claims have no part in that, but their drivers have to unmount.
+/// Why a pod in deletion still exists. Its claims do not matter, but their drivers have to unmount.
 fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
     let node = &pod.spec.node_name;
-    let mut steps = vec![Step::done(name, format!("placed on node {node}"))];
+    let mut steps = vec![Step::done(name, format!("scheduled to node {node}"))];
     let mut drivers = Vec::new();
-    for step in facts.claims.iter().filter_map(|claim| attach::driver_on(claim, node, facts)) {
+    for step in facts.claims.iter().filter_map(|claim| attach::unregistered_driver(claim, node, facts)) {
         if !drivers.contains(&step) {
             drivers.push(step);
         }
     }
-    let says = "it is being deleted: its containers end, then its volumes are unmounted";
-    let error = facts.unmounting(&pod.metadata.uid).or_else(|| facts.warning(pod, &["FailedKillPod"]));
-    let step = Step::waits(name, says, keeper(node, facts));
-    let step = step.since(pod.metadata.deletion_timestamp).after(error);
-    // Nothing is unmounted before the last container has ended.
+    let message = "being deleted: its containers are stopped, then its volumes are unmounted";
+    let error =
+        facts.unmount_error(&pod.metadata.uid).or_else(|| facts.last_warning(pod, &["FailedKillPod"]));
+    let step = Step::waits(name, message, kubelet_on(node, facts));
+    let step = step.since(pod.metadata.deletion_timestamp).with_error(error);
+    // Volumes are unmounted only after the last container has stopped.
     match pod.status.own_container_statuses().any(|status| status.state.running.is_some()) {
         true => steps.extend([step].into_iter().chain(drivers)),
         false => steps.extend(drivers.into_iter().chain([step])),
@@ -70,21 +72,21 @@ fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// Whose turn it is on a node.
-fn keeper(node: &str, facts: &Facts) -> String {
-    let machine = facts.nodes.get(node).and_then(|node| node.node.there());
+/// The kubelet of a node, as the component that has to act.
+fn kubelet_on(node: &str, facts: &Facts) -> String {
+    let machine = facts.nodes.get(node).and_then(|node| node.node.found());
     match machine.is_some_and(|machine| !machine.is_ready()) {
-        true => format!("node {node}, which is not ready"),
-        false => format!("node {node} (kubelet)"),
+        true => format!("kubelet on node {node}, which is not ready"),
+        false => format!("kubelet on node {node}"),
     }
 }
 
-/// What its node makes of it.
+/// The pod's state on its node, once its volumes are attached.
 fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
     let waiting = pod.status.own_container_statuses().find_map(|status| {
         let waiting = status.state.waiting.as_ref()?;
         Some(
-            format!("container {} waits: {} {}", status.name, waiting.reason, waiting.message)
+            format!("container {} is waiting: {} {}", status.name, waiting.reason, waiting.message)
                 .trim_end()
                 .to_owned(),
         )
@@ -92,13 +94,13 @@ fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
     let reasons =
         ["FailedMount", "FailedMapVolume", "FailedAttachVolume", "Failed", "BackOff", "VolumeResizeFailed"];
     match (pod.status.phase, waiting) {
-        (PodPhase::Running, None) => Some(Step::done(name, "it runs")),
-        (_, says) => {
-            let says =
-                says.unwrap_or_else(|| "its volumes are mounted, then its containers start".to_owned());
-            let whose = keeper(&pod.spec.node_name, facts);
-            let step = Step::waits(name, says, whose).since(pod.status.start_time);
-            Some(step.after(facts.warning(pod, &reasons)))
+        (PodPhase::Running, None) => Some(Step::done(name, "running")),
+        (_, message) => {
+            let message =
+                message.unwrap_or_else(|| "mounting its volumes, then starting its containers".to_owned());
+            let waiting_for = kubelet_on(&pod.spec.node_name, facts);
+            let step = Step::waits(name, message, waiting_for).since(pod.status.start_time);
+            Some(step.with_error(facts.last_warning(pod, &reasons)))
         }
     }
 }

@@ -1,30 +1,32 @@
-//! A snapshot's way to being ready, and to its end: whose turn it is, of the snapshot controller, the driver's
-//! snapshotter and you.
+//! The steps of a snapshot until it is ready, and until it is deleted: whether the snapshot controller, the driver's
+//! snapshotter or the user has to act.
 
 use wharf_model::Kind as _;
-use wharf_model::snapshot::{DeletionPolicy, SnapshotFault, VolumeSnapshot, VolumeSnapshotContent, names};
+use wharf_model::snapshot::{
+    DeletionPolicy, VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotError, names,
+};
 
 use crate::claim;
-use crate::facts::{Facts, Known};
-use crate::story::{Said, Step};
+use crate::explanation::{ReportedError, Step};
+use crate::facts::{Facts, Lookup};
 
 const CONTROLLER: &str = "the snapshot controller";
-/// Finalizers that the snapshot controller takes off.
-const CONTROLLERS: [&str; 3] =
+/// Finalizers that the snapshot controller removes.
+const CONTROLLER_FINALIZERS: [&str; 3] =
     [names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, names::IN_GROUP_PROTECTION];
 
-/// The way of a snapshot, as far as it has come.
+/// The steps of the snapshot, up to the first that is not done.
 pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
     let snapshot = match &facts.snapshot {
-        Known::There(snapshot) => snapshot,
-        Known::Absent => {
-            return vec![Step::waits("snapshot", "there is no such snapshot", "whoever is to make it")];
+        Lookup::Found(snapshot) => snapshot,
+        Lookup::Absent => {
+            return vec![Step::waits("snapshot", "does not exist", "you to create it")];
         }
-        Known::Unknown => return vec![Step::unknown("snapshot", "it could not be read")],
+        Lookup::Unknown => return vec![Step::unknown("snapshot", "could not be read")],
     };
     let name = format!("snapshot {}", snapshot.key());
     let status = snapshot.status.as_ref();
-    let error = said(status.and_then(|status| status.error.as_ref()), "its status");
+    let error = reported(status.and_then(|status| status.error.as_ref()), "status.error");
     let since = snapshot.metadata.creation_timestamp;
     if snapshot.metadata.is_deleting() {
         let step = deleting(&name, snapshot, error, facts);
@@ -33,43 +35,46 @@ pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
     let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
     let mut steps = Vec::new();
     let Some(bound) = bound else {
-        // It cannot be cut before its source is there.
+        // The snapshot cannot be taken before its source exists.
         steps.extend(facts.claims.iter().flat_map(|source| claim::walk(source, facts)));
         if facts.snapshot_class == Some(false) {
-            let whose = "you: name a class, or make one the default for its driver";
-            steps.push(Step::waits(&name, "there is no VolumeSnapshotClass for it", whose).since(since));
+            let waiting_for = "you to name a class, or mark one as the default for its driver";
+            steps.push(Step::waits(&name, "no VolumeSnapshotClass exists for it", waiting_for).since(since));
         }
         let step = match &snapshot.spec.source.volume_snapshot_content_name {
-            Some(asked) => asking(&name, asked, snapshot, facts),
-            None => Step::waits(name, "it has no content yet", CONTROLLER),
+            Some(requested) => requested_content(&name, requested, snapshot, facts),
+            None => Step::waits(name, "has no VolumeSnapshotContent yet", CONTROLLER),
         };
-        steps.push(step.since(since).after(error.or_else(|| facts.warning(snapshot, &[]))));
+        steps.push(step.since(since).with_error(error.or_else(|| facts.last_warning(snapshot, &[]))));
         return steps;
     };
     let ready = status.and_then(|status| status.ready_to_use).unwrap_or(false);
     let content = match &facts.content {
-        Known::Absent => {
-            let says = format!("its content {bound} is gone");
-            return vec![
-                Step::waits(name, says, "you: delete the snapshot; there is nothing behind it").after(error),
-            ];
+        Lookup::Absent => {
+            let message = format!("VolumeSnapshotContent {bound} no longer exists");
+            let waiting_for = "you to delete the snapshot, which has no data";
+            return vec![Step::waits(name, message, waiting_for).with_error(error)];
         }
-        _ if ready => return vec![Step::done(name, format!("ready, content {bound}"))],
-        Known::There(content) => content,
-        Known::Unknown => return vec![Step::unknown(name, format!("its content {bound} could not be read"))],
+        _ if ready => return vec![Step::done(name, format!("ready to use, content {bound}"))],
+        Lookup::Found(content) => content,
+        Lookup::Unknown => {
+            return vec![Step::unknown(name, format!("VolumeSnapshotContent {bound} could not be read"))];
+        }
     };
-    let of_content = content.status.as_ref();
-    let cut = of_content.is_some_and(|status| status.snapshot_handle.is_some());
+    let content_status = content.status.as_ref();
+    let taken = content_status.is_some_and(|status| status.snapshot_handle.is_some());
     let error = facts
-        .attempt("snapshotter", bound)
-        .or_else(|| said(of_content.and_then(|status| status.error.as_ref()), "its content's status"))
+        .attempt_error("snapshotter", bound)
+        .or_else(|| {
+            reported(content_status.and_then(|status| status.error.as_ref()), "content's status.error")
+        })
         .or(error);
-    let says = match cut {
-        true => "it was cut, and is not ready to be used yet",
-        false => "the driver is asked to cut it",
+    let message = match taken {
+        true => "the snapshot was taken, but is not ready to use yet",
+        false => "the driver is taking the snapshot",
     };
     steps.push(Step::done(&name, format!("bound to content {bound}")));
-    steps.push(Step::waits(name, says, snapshotter(content)).since(since).after(error));
+    steps.push(Step::waits(name, message, snapshotter(content)).since(since).with_error(error));
     steps
 }
 
@@ -77,94 +82,107 @@ fn snapshotter(content: &VolumeSnapshotContent) -> String {
     format!("the snapshotter of {}", content.spec.driver)
 }
 
-/// What a snapshot waits for that asks for a content that is there already.
-fn asking(name: &str, asked: &str, snapshot: &VolumeSnapshot, facts: &Facts) -> Step {
+/// What a pre-provisioned snapshot, which names its content, waits for.
+fn requested_content(name: &str, requested: &str, snapshot: &VolumeSnapshot, facts: &Facts) -> Step {
+    let requests = format!("requests VolumeSnapshotContent {requested}");
     let content = match &facts.content {
-        Known::There(content) => content,
-        Known::Absent => {
-            let says = format!("it asks for content {asked}, which does not exist");
-            return Step::waits(name, says, format!("you: make content {asked}"));
+        Lookup::Found(content) => content,
+        Lookup::Absent => {
+            let message = format!("{requests}, which does not exist");
+            return Step::waits(name, message, format!("you to create VolumeSnapshotContent {requested}"));
         }
-        Known::Unknown => {
-            return Step::unknown(name, format!("it asks for content {asked}, which could not be read"));
+        Lookup::Unknown => {
+            return Step::unknown(name, format!("{requests}, which could not be read"));
         }
     };
     let reference = &content.spec.volume_snapshot_ref;
-    let is_free = reference.uid.is_empty() && is_named(content, snapshot);
-    if !is_free && !points_back(content, snapshot) {
-        let says = format!(
-            "it asks for content {asked}, which is snapshot {}/{}'s, of uid {:?}",
+    let is_free = reference.uid.is_empty() && names_snapshot(content, snapshot);
+    if !is_free && !refers_to(content, snapshot) {
+        let message = format!(
+            "{requests}, which belongs to snapshot {}/{} (uid {:?})",
             reference.namespace, reference.name, reference.uid
         );
-        return Step::waits(name, says, "you: ask for a content whose volumeSnapshotRef names this snapshot");
+        return Step::waits(name, message, "you to name a content whose volumeSnapshotRef is this snapshot");
     }
     if content.spec.source.snapshot_handle.is_none() {
-        let says = format!("it asks for content {asked}, which is one that is still to be taken of a volume");
-        return Step::waits(name, says, "you: ask for a content with a source.snapshotHandle");
+        let message = format!("{requests}, which has no source.snapshotHandle");
+        return Step::waits(name, message, "you to name a content with a source.snapshotHandle");
     }
-    Step::waits(name, format!("it asks for content {asked}, and is not bound to it yet"), CONTROLLER)
+    Step::waits(name, format!("{requests}, but is not bound to it yet"), CONTROLLER)
 }
 
-/// Why a snapshot that is to go is still there, in the order in which the snapshot controller looks.
-fn deleting(name: &str, snapshot: &VolumeSnapshot, error: Option<Said>, facts: &Facts) -> Step {
-    let kept = format!("it is being deleted, and kept by {}", snapshot.metadata.finalizers.join(", "));
-    if !CONTROLLERS.iter().any(|guard| snapshot.metadata.has_finalizer(guard)) {
-        return Step::waits(name, kept, "whoever put these finalizers there");
+/// Why a snapshot in deletion still exists, in the order in which the snapshot controller checks.
+fn deleting(name: &str, snapshot: &VolumeSnapshot, error: Option<ReportedError>, facts: &Facts) -> Step {
+    let finalizers = &snapshot.metadata.finalizers;
+    let held = format!("being deleted; held by finalizers {}", finalizers.join(", "));
+    if !CONTROLLER_FINALIZERS.iter().any(|finalizer| snapshot.metadata.has_finalizer(finalizer)) {
+        return Step::waits(name, held, claim::finalizer_owners(finalizers));
     }
     let content = match &facts.content {
-        Known::There(content) => Some(content).filter(|content| points_back(content, snapshot)),
-        Known::Absent => None,
-        Known::Unknown => {
-            return Step::unknown(name, format!("{kept}; its content could not be read")).after(error);
+        Lookup::Found(content) => Some(content).filter(|content| refers_to(content, snapshot)),
+        Lookup::Absent => None,
+        Lookup::Unknown => {
+            return Step::unknown(name, format!("{held}; its content could not be read")).with_error(error);
         }
     };
-    match &facts.restored {
+    match &facts.restoring_claims {
         Some(claims) if content.is_some() && !claims.is_empty() => {
-            let says = format!("it is being deleted, and claim {} is restored from it", claims.join(", "));
-            return Step::waits(name, says, "whoever restores these claims, or you: delete them");
+            let message = format!("being deleted, but claim {} is being restored from it", claims.join(", "));
+            return Step::waits(name, message, "the provisioner of these claims, or you to delete them");
         }
         None if content.is_some() => {
-            return Step::unknown(name, format!("{kept}; whether a claim is restored from it is not known"));
+            let message = format!("{held}; whether a claim is being restored from it is unknown");
+            return Step::unknown(name, message);
         }
         _ => {}
     }
-    if let Some(group) = facts.group.there() {
-        let says = format!("it is being deleted, and goes with its group snapshot {}", group.key());
+    if let Some(group) = facts.group.found() {
+        let message = format!("being deleted, but owned by group snapshot {}", group.key());
         return match group.metadata.is_deleting() {
-            true => Step::waits(name, says, CONTROLLER),
-            false => Step::waits(name, says, "you: delete the group snapshot"),
+            true => Step::waits(name, message, CONTROLLER),
+            false => Step::waits(name, message, "you to delete the group snapshot"),
         };
     }
-    let goes = |content: &&VolumeSnapshotContent| {
+    let deletes = |content: &&VolumeSnapshotContent| {
         content.metadata.is_deleting() && content.spec.deletion_policy == DeletionPolicy::Delete
     };
-    let Some(content) = content.filter(goes) else {
-        return Step::waits(name, kept, CONTROLLER).after(error);
+    let Some(content) = content.filter(deletes) else {
+        return Step::waits(name, held, CONTROLLER).with_error(error);
     };
-    let of = &content.metadata.name;
+    let content_name = &content.metadata.name;
     if !content.metadata.has_finalizer(names::CONTENT_PROTECTION) {
-        let finalizers = content.metadata.finalizers.join(", ");
-        let says = format!("it is being deleted, and its content {of} is kept by {finalizers}");
-        return Step::waits(name, says, "whoever put these finalizers there");
+        let finalizers = &content.metadata.finalizers;
+        let message = format!(
+            "being deleted, but its content {content_name} is held by finalizers {}",
+            finalizers.join(", ")
+        );
+        return Step::waits(name, message, claim::finalizer_owners(finalizers));
     }
-    let error = facts.attempt("snapshotter", of).or_else(|| facts.warning(content, &[])).or(error);
-    let says = format!("it is being deleted: the driver is asked to delete what is behind content {of}");
-    Step::waits(name, says, snapshotter(content)).after(error)
+    let error = facts
+        .attempt_error("snapshotter", content_name)
+        .or_else(|| facts.last_warning(content, &[]))
+        .or(error);
+    let message = format!("being deleted: the driver is deleting the snapshot of content {content_name}");
+    Step::waits(name, message, snapshotter(content)).with_error(error)
 }
 
-/// Whether the content says that it is this very snapshot's.
-fn points_back(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
-    content.spec.volume_snapshot_ref.uid == snapshot.metadata.uid && is_named(content, snapshot)
+/// Whether the content's volumeSnapshotRef is this snapshot, by name and UID.
+fn refers_to(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
+    content.spec.volume_snapshot_ref.uid == snapshot.metadata.uid && names_snapshot(content, snapshot)
 }
 
-/// Whether the content names a snapshot of this name.
-fn is_named(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
+/// Whether the content's volumeSnapshotRef has this snapshot's name.
+fn names_snapshot(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
     let reference = &content.spec.volume_snapshot_ref;
     reference.name == snapshot.metadata.name
         && Some(&reference.namespace) == snapshot.metadata.namespace.as_ref()
 }
 
-fn said(fault: Option<&SnapshotFault>, by: &str) -> Option<Said> {
-    let fault = fault?;
-    Some(Said { by: by.to_owned(), text: fault.message.clone().unwrap_or_default(), at: fault.time })
+fn reported(error: Option<&VolumeSnapshotError>, field: &str) -> Option<ReportedError> {
+    let error = error?;
+    Some(ReportedError {
+        source: field.to_owned(),
+        text: error.message.clone().unwrap_or_default(),
+        at: error.time,
+    })
 }

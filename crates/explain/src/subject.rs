@@ -1,4 +1,4 @@
-//! What is asked about: `pvc/data`, `pod/db-0`, `pv/pvc-…`, `volumesnapshot/before`.
+//! The object to explain: `pvc/data`, `pod/db-0`, `pv/pvc-…`, `volumesnapshot/before`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,45 +7,47 @@ use wharf_model::Key;
 
 /// A kind that can be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum What {
-    /// A claim.
+pub enum SubjectKind {
+    /// PersistentVolumeClaim.
     Claim,
-    /// A pod.
+    /// Pod.
     Pod,
-    /// A volume.
+    /// PersistentVolume.
     Volume,
-    /// A snapshot.
+    /// VolumeSnapshot.
     Snapshot,
 }
 
-/// What is asked about.
+/// The object to explain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
-    /// Its kind.
-    pub what: What,
-    /// Its namespace; of no use for a volume.
+    /// The kind of the object.
+    pub kind: SubjectKind,
+    /// Its namespace; ignored for a volume.
     pub namespace: String,
     /// Its name.
     pub name: String,
 }
 
 impl Subject {
-    /// Where it is in the API.
+    /// The object's key in the API.
     pub fn key(&self) -> Key {
-        match self.what {
-            What::Volume => Key::cluster(&self.name),
-            What::Claim | What::Pod | What::Snapshot => Key::namespaced(&self.namespace, &self.name),
+        match self.kind {
+            SubjectKind::Volume => Key::cluster(&self.name),
+            SubjectKind::Claim | SubjectKind::Pod | SubjectKind::Snapshot => {
+                Key::namespaced(&self.namespace, &self.name)
+            }
         }
     }
 }
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.what {
-            What::Claim => "claim",
-            What::Pod => "pod",
-            What::Volume => "volume",
-            What::Snapshot => "snapshot",
+        let kind = match self.kind {
+            SubjectKind::Claim => "claim",
+            SubjectKind::Pod => "pod",
+            SubjectKind::Volume => "volume",
+            SubjectKind::Snapshot => "snapshot",
         };
         write!(f, "{kind} {}", self.key())
     }
@@ -54,21 +56,21 @@ impl fmt::Display for Subject {
 impl FromStr for Subject {
     type Err = String;
 
-    /// `kind/name`, with kubectl's names and short names of kinds; the namespace is `default` until somebody says
-    /// another.
+    /// Parses `kind/name`, with kubectl's resource names and short names. The namespace is `default` until the
+    /// caller sets another.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is not pvc/NAME, pod/NAME, pv/NAME or volumesnapshot/NAME");
-        let (kind, name) = text.split_once('/').ok_or_else(wrong)?;
+        let invalid = || format!("{text:?} is not pvc/NAME, pod/NAME, pv/NAME or volumesnapshot/NAME");
+        let (kind, name) = text.split_once('/').ok_or_else(invalid)?;
         let what = match kind.to_ascii_lowercase().as_str() {
-            "pvc" | "persistentvolumeclaim" | "persistentvolumeclaims" => What::Claim,
-            "po" | "pod" | "pods" => What::Pod,
-            "pv" | "persistentvolume" | "persistentvolumes" => What::Volume,
-            "vs" | "volumesnapshot" | "volumesnapshots" => What::Snapshot,
-            _ => return Err(wrong()),
+            "pvc" | "persistentvolumeclaim" | "persistentvolumeclaims" => SubjectKind::Claim,
+            "po" | "pod" | "pods" => SubjectKind::Pod,
+            "pv" | "persistentvolume" | "persistentvolumes" => SubjectKind::Volume,
+            "vs" | "volumesnapshot" | "volumesnapshots" => SubjectKind::Snapshot,
+            _ => return Err(invalid()),
         };
         match name.is_empty() || name.contains('/') {
-            true => Err(wrong()),
-            false => Ok(Self { what, namespace: "default".to_owned(), name: name.to_owned() }),
+            true => Err(invalid()),
+            false => Ok(Self { kind: what, namespace: "default".to_owned(), name: name.to_owned() }),
         }
     }
 }
@@ -78,18 +80,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_have_kubectls_names() {
+    fn kubectl_resource_names_are_parsed() {
         for (text, what) in [
-            ("pvc/a", What::Claim),
-            ("PersistentVolumeClaim/a", What::Claim),
-            ("pod/a", What::Pod),
-            ("pv/a", What::Volume),
-            ("vs/a", What::Snapshot),
+            ("pvc/a", SubjectKind::Claim),
+            ("PersistentVolumeClaim/a", SubjectKind::Claim),
+            ("pod/a", SubjectKind::Pod),
+            ("pv/a", SubjectKind::Volume),
+            ("vs/a", SubjectKind::Snapshot),
         ] {
-            assert_eq!(text.parse::<Subject>().map(|subject| subject.what), Ok(what), "{text}");
+            assert_eq!(text.parse::<Subject>().map(|subject| subject.kind), Ok(what), "{text}");
         }
-        for wrong in ["", "a", "pvc", "pvc/", "node/a", "pvc/a/b"] {
-            assert!(wrong.parse::<Subject>().is_err(), "{wrong}");
+        for invalid in ["", "a", "pvc", "pvc/", "node/a", "pvc/a/b"] {
+            assert!(invalid.parse::<Subject>().is_err(), "{invalid}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A volume's way from its claim's end to its own, by the rules of the binder, the protection and the provisioner.
+//! The steps of a volume from the deletion of its claim to its own, by the rules of the binder, the protection
+//! controllers and the provisioner.
 
 use wharf_controllers::binder;
 use wharf_model::names::{annotation, finalizer, reason};
@@ -6,29 +7,28 @@ use wharf_model::volume::{ReclaimPolicy, VolumePhase};
 use wharf_model::{PersistentVolume, Time};
 
 use crate::claim::{self, BINDER};
-use crate::facts::{ClaimFacts, Facts, Known};
-use crate::story::{State, Step};
+use crate::explanation::{State, Step};
+use crate::facts::{ClaimFacts, Facts, Lookup};
 
-/// Whose turn it is when a volume stays although its claim is gone.
-const TAKE_BACK: &str = "you: delete it, or clear its claimRef for another claim";
-/// The same, where nobody deletes what is behind it.
-const CLEAR_AWAY: &str =
-    "you: delete what is behind it by hand and then it, or clear its claimRef for another claim";
+/// The user's options for a volume that remains after its claim.
+const RECLAIM: &str = "you to delete it, or clear its claimRef for another claim";
+/// The same, if no component deletes the storage behind it.
+const RECLAIM_MANUALLY: &str = "you to delete the storage behind it and then the PersistentVolume, or clear its claimRef for another claim";
 
-/// The way of a volume, from its claim's end to its own.
+/// The steps of the volume, up to the first that is not done.
 pub(crate) fn walk(all: &Facts, now: Time) -> Vec<Step> {
     let Some(facts) = all.claims.first() else { return Vec::new() };
     let volume = match &facts.volume {
-        Known::There(volume) => volume,
-        Known::Absent => {
-            return vec![Step::waits("volume", "there is no such volume", "whoever is to make it")];
+        Lookup::Found(volume) => volume,
+        Lookup::Absent => {
+            return vec![Step::waits("volume", "does not exist", "you to create it")];
         }
-        Known::Unknown => return vec![Step::unknown("volume", "it could not be read")],
+        Lookup::Unknown => return vec![Step::unknown("volume", "could not be read")],
     };
     let name = format!("volume {}", volume.metadata.name);
-    let attached = crate::attach::everywhere(facts, all, now);
-    // The provisioner does nothing for a volume that is attached anywhere.
-    let before = |step: &Step| is_deleters(volume) && step.state != State::Done && is_attached(facts);
+    let attached = crate::attach::to_all_nodes(facts, all, now);
+    // The provisioner does not delete a volume that is attached to any node.
+    let before = |step: &Step| has_deleter(volume) && step.state != State::Done && is_attached(facts);
     let (mut steps, after): (Vec<Step>, _) = attached.into_iter().partition(before);
     steps.push(phase(&name, volume, facts, all));
     steps.extend(after);
@@ -38,35 +38,37 @@ pub(crate) fn walk(all: &Facts, now: Time) -> Vec<Step> {
     steps
 }
 
-/// Whether its deletion is somebody's to do.
-fn is_deleters(volume: &PersistentVolume) -> bool {
+/// Whether a released volume is deleted by a component.
+fn has_deleter(volume: &PersistentVolume) -> bool {
     volume.status.phase == VolumePhase::Released
         && volume.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete
-        && binder::no_deleter(volume).is_none()
+        && binder::missing_deleter_message(volume).is_none()
 }
 
-/// Whether it is attached anywhere, for all that is known.
+/// Whether it is, or may be, attached to a node.
 fn is_attached(facts: &ClaimFacts) -> bool {
     facts.attachments.as_ref().is_none_or(|attachments| !attachments.is_empty())
 }
 
-/// Why a volume that is to go is still there.
+/// Why a volume in deletion still exists.
 fn deleting(name: &str, volume: &PersistentVolume, facts: &ClaimFacts) -> Step {
     let bound = volume.status.phase == VolumePhase::Bound;
     let step = match &volume.spec.claim_ref {
-        // While it is bound, and nothing more is asked.
+        // The volume protection controller checks only whether the volume is bound.
         Some(claim) if bound && volume.metadata.has_finalizer(finalizer::VOLUME_PROTECTION) => {
-            match facts.claim.there().filter(|claim| claim.metadata.is_deleting()) {
-                Some(going) => return claim::deleting(&claim::name(facts), going, facts),
+            match facts.claim.found().filter(|claim| claim.metadata.is_deleting()) {
+                Some(deleted) => return claim::deleting(&claim::name(facts), deleted, facts),
                 None => {
-                    let says = format!("it is being deleted, and kept while it is claim {}'s", claim.key());
-                    Step::waits(name, says, format!("you: delete claim {}", claim.key()))
+                    let message =
+                        format!("being deleted, but held while it is bound to claim {}", claim.key());
+                    Step::waits(name, message, format!("you to delete claim {}", claim.key()))
                 }
             }
         }
         _ => {
-            let says = format!("it is being deleted, and kept by {}", volume.metadata.finalizers.join(", "));
-            Step::waits(name, says, "whoever put these finalizers there")
+            let finalizers = &volume.metadata.finalizers;
+            let message = format!("being deleted; held by finalizers {}", finalizers.join(", "));
+            Step::waits(name, message, claim::finalizer_owners(finalizers))
         }
     };
     step.since(volume.metadata.deletion_timestamp)
@@ -76,78 +78,84 @@ fn phase(name: &str, volume: &PersistentVolume, facts: &ClaimFacts, all: &Facts)
     let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.key().to_string()).unwrap_or_default();
     let driver = volume.spec.csi.as_ref().map_or("no CSI driver", |csi| csi.driver.as_str());
     match (volume.status.phase, volume.spec.persistent_volume_reclaim_policy) {
-        (VolumePhase::Bound, _) => match alone(volume, facts) {
-            None => Step::done(name, format!("claim {claim}'s, of {driver}")),
-            Some(why) => Step::waits(name, format!("it is bound to claim {claim}, which {why}"), BINDER),
+        (VolumePhase::Bound, _) => match lost_claim(volume, facts) {
+            None => Step::done(name, format!("bound to claim {claim} ({driver})")),
+            Some(reason) => Step::waits(name, format!("bound to claim {claim}, which {reason}"), BINDER),
         },
         (VolumePhase::Available, _) if volume.spec.claim_ref.is_some() => {
-            Step::done(name, format!("reserved for claim {claim}, and not bound to it"))
+            Step::done(name, format!("reserved for claim {claim}, but not bound to it"))
         }
-        (VolumePhase::Available, _) => Step::done(name, "free for a claim that it fits"),
-        (VolumePhase::Released, ReclaimPolicy::Delete) => match binder::no_deleter(volume) {
-            Some(why) => undeletable(name, &why, volume, all),
-            None => doomed(name, &claim, driver, volume, all),
+        (VolumePhase::Available, _) => Step::done(name, "available for a matching claim"),
+        (VolumePhase::Released, ReclaimPolicy::Delete) => match binder::missing_deleter_message(volume) {
+            Some(reason) => undeletable(name, &reason, volume, all),
+            None => pending_deletion(name, &claim, driver, volume, all),
         },
         (VolumePhase::Released, ReclaimPolicy::Retain) => {
-            let says = format!("claim {claim} is gone; its policy is to keep it, data and all");
-            Step::waits(name, says, TAKE_BACK)
+            let message =
+                format!("claim {claim} was deleted; reclaim policy Retain keeps the volume and its data");
+            Step::waits(name, message, RECLAIM)
         }
         (VolumePhase::Released, ReclaimPolicy::Recycle) => {
-            let says = format!("claim {claim} is gone; its policy is to empty it and offer it again");
-            Step::waits(name, says, BINDER).after(all.warning(volume, &[reason::VOLUME_FAILED_RECYCLE]))
+            let message =
+                format!("claim {claim} was deleted; reclaim policy Recycle makes the volume available again");
+            Step::waits(name, message, BINDER)
+                .with_error(all.last_warning(volume, &[reason::VOLUME_FAILED_RECYCLE]))
         }
         (VolumePhase::Released, ReclaimPolicy::Unknown) => {
-            let says = format!("claim {claim} is gone; its policy is none that is known");
-            Step::waits(name, says, BINDER)
+            let message = format!("claim {claim} was deleted; the volume's reclaim policy is not supported");
+            Step::waits(name, message, BINDER)
         }
-        // Nobody tries again, whatever it was that failed.
+        // No component retries, whatever failed.
         (VolumePhase::Failed, policy) => {
-            let why = binder::no_deleter(volume).filter(|_| policy == ReclaimPolicy::Delete);
-            if let Some(why) = why {
-                return undeletable(name, &why, volume, all);
+            let no_deleter =
+                binder::missing_deleter_message(volume).filter(|_| policy == ReclaimPolicy::Delete);
+            if let Some(reason) = no_deleter {
+                return undeletable(name, &reason, volume, all);
             }
             let reasons = [
                 reason::VOLUME_FAILED_DELETE,
                 reason::VOLUME_FAILED_RECYCLE,
                 reason::VOLUME_UNKNOWN_RECLAIM_POLICY,
             ];
-            Step::waits(name, "it could not be reclaimed", TAKE_BACK).after(all.warning(volume, &reasons))
+            Step::waits(name, "could not be reclaimed", RECLAIM)
+                .with_error(all.last_warning(volume, &reasons))
         }
-        (VolumePhase::Pending | VolumePhase::Unknown, _) => {
-            Step::waits(name, "nobody has looked at it yet", BINDER)
-        }
+        (VolumePhase::Pending | VolumePhase::Unknown, _) => Step::waits(name, "not processed yet", BINDER),
     }
 }
 
-/// What has become of the claim of a bound volume, by the binder's rules; nothing, if it has it, or was not read.
-fn alone(volume: &PersistentVolume, facts: &ClaimFacts) -> Option<String> {
+/// Why a bound volume no longer has its claim, by the binder's rules; `None` if it has, or if the claim was not read.
+fn lost_claim(volume: &PersistentVolume, facts: &ClaimFacts) -> Option<String> {
     let reference = volume.spec.claim_ref.as_ref()?;
     match &facts.claim {
-        Known::Unknown => None,
-        Known::Absent => Some("is gone".to_owned()),
-        Known::There(claim) if claim.metadata.uid != reference.uid => {
-            Some(format!("is gone: another of that name is there, of uid {:?}", claim.metadata.uid))
+        Lookup::Unknown => None,
+        Lookup::Absent => Some("no longer exists".to_owned()),
+        Lookup::Found(claim) if claim.metadata.uid != reference.uid => {
+            Some(format!("was replaced by another claim of that name (uid {:?})", claim.metadata.uid))
         }
-        Known::There(claim) => {
-            let has = &claim.spec.volume_name;
-            (!has.is_empty() && *has != volume.metadata.name).then(|| format!("has volume {has}"))
+        Lookup::Found(claim) => {
+            let other = &claim.spec.volume_name;
+            let elsewhere = !other.is_empty() && *other != volume.metadata.name;
+            elsewhere.then(|| format!("is bound to PersistentVolume {other}"))
         }
     }
 }
 
-/// It is to be deleted, and there is nobody who can.
-fn undeletable(name: &str, why: &str, volume: &PersistentVolume, all: &Facts) -> Step {
-    let says = format!("it is to be deleted, and nobody can: {why}");
-    Step::waits(name, says, CLEAR_AWAY).after(all.warning(volume, &[reason::VOLUME_FAILED_DELETE]))
+/// The reclaim policy is Delete, but no component can delete the volume.
+fn undeletable(name: &str, cause: &str, volume: &PersistentVolume, all: &Facts) -> Step {
+    let message = format!("reclaim policy Delete, but no component can delete it: {cause}");
+    Step::waits(name, message, RECLAIM_MANUALLY)
+        .with_error(all.last_warning(volume, &[reason::VOLUME_FAILED_DELETE]))
 }
 
-/// It is to be deleted by whoever made it, or by the driver that it was given to.
-fn doomed(name: &str, claim: &str, driver: &str, volume: &PersistentVolume, all: &Facts) -> Step {
-    let says = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
-    let by = says(annotation::MIGRATED_TO).or_else(|| says(annotation::PROVISIONED_BY)).unwrap_or(driver);
+/// The provisioner that created the volume deletes it, or the driver that the volume was migrated to.
+fn pending_deletion(name: &str, claim: &str, driver: &str, volume: &PersistentVolume, all: &Facts) -> Step {
+    let value = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
+    let provisioner =
+        value(annotation::MIGRATED_TO).or_else(|| value(annotation::PROVISIONED_BY)).unwrap_or(driver);
     let error = all
-        .attempt("provisioner", &volume.metadata.name)
-        .or_else(|| all.warning(volume, &[reason::VOLUME_FAILED_DELETE]));
-    let says = format!("claim {claim} is gone: it is to be deleted");
-    Step::waits(name, says, format!("the provisioner of {by}")).after(error)
+        .attempt_error("provisioner", &volume.metadata.name)
+        .or_else(|| all.last_warning(volume, &[reason::VOLUME_FAILED_DELETE]));
+    let message = format!("claim {claim} was deleted; reclaim policy Delete removes the volume");
+    Step::waits(name, message, format!("the provisioner of {provisioner}")).with_error(error)
 }

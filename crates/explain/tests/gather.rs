@@ -1,6 +1,6 @@
-//! Stories of a server: what is read of it, what may not be read, and a sidecar's page.
+//! Explains objects of a real API server, with and without permission to read them, and with a sidecar's attempts page.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers: a panic fails the test
 
 use std::convert::Infallible;
 
@@ -16,16 +16,16 @@ use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
 use wharf_cluster::{Cluster, Patch, Preconditions, now};
-use wharf_explain::{State, Story, explain};
+use wharf_explain::{Explanation, State, explain};
 use wharf_model::snapshot::names;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
-    VolumeAttributesClass, VolumeGroupSnapshot, VolumeName, VolumeSnapshot, VolumeSnapshotClass,
+    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, UniqueVolumeName,
+    VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent,
 };
 
-/// A server on which a pod's claim is bound, and its volume not attached yet.
+/// A server with a scheduled pod whose claim is bound and whose volume is not attached yet.
 struct World {
     api: Api,
     cluster: Cluster,
@@ -86,7 +86,7 @@ impl World {
         self.cluster.patch(&K::API, key, Some("status"), patch).await.unwrap();
     }
 
-    /// A way to the server by which objects of this plural cannot be read.
+    /// A client that is forbidden to read objects of this resource.
     fn without(&self, plural: &'static str) -> Cluster {
         let inner = self.api.service::<kube::client::Body>(User::admin());
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
@@ -94,10 +94,10 @@ impl World {
             async move {
                 if request.uri().path().split('/').any(|part| part == plural) {
                     let body = json!({"kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403,
-                        "message": "you may not"});
+                        "message": "forbidden"});
                     let body = Full::new(Bytes::from(body.to_string())).map_err(|never| match never {});
-                    let answer = Response::builder().status(403).body(body.boxed_unsync()).unwrap();
-                    return Ok::<_, Infallible>(answer);
+                    let response = Response::builder().status(403).body(body.boxed_unsync()).unwrap();
+                    return Ok::<_, Infallible>(response);
                 }
                 inner.call(request).await
             }
@@ -105,36 +105,34 @@ impl World {
         Cluster::with_client(kube::Client::new(service, "default"))
     }
 
-    async fn story(&self, cluster: &Cluster, subject: &str, attempts: Option<&str>) -> Story {
+    async fn story(&self, cluster: &Cluster, subject: &str, attempts: Option<&str>) -> Explanation {
         explain(cluster, &subject.parse().unwrap(), attempts, now()).await.unwrap()
     }
 }
 
-/// From each end of the way, the same step is waited for.
 #[tokio::test]
-async fn from_every_end() {
+async fn claim_pod_and_volume_wait_for_the_same_step() {
     let world = World::new().await;
     for subject in ["pvc/data", "pod/db", "pv/pv"] {
         let story = world.story(&world.cluster, subject, None).await;
-        let step = story.waits_for().unwrap();
-        assert_eq!((step.object.as_str(), step.state), ("volume pv", State::Waits), "{subject}: {story}");
-        assert_eq!(step.whose, "the attach/detach controller", "{subject}: {story}");
+        let step = story.pending_step().unwrap();
+        assert_eq!((step.object.as_str(), step.state), ("volume pv", State::Waiting), "{subject}: {story}");
+        assert_eq!(step.waiting_for, "the attach/detach controller", "{subject}: {story}");
         assert!(step.since.is_some(), "{subject}: {story}");
         assert_eq!(story.exit_status(), 3);
-        assert_eq!(story.missing, ["what the sidecars tried: nobody said where one tells"], "{subject}");
+        assert_eq!(story.missing, ["sidecar attempts unavailable; pass --attempts"], "{subject}");
     }
     let none = world.story(&world.cluster, "pvc/none", None).await;
-    assert_eq!(none.waits_for().unwrap().says, "there is no such claim");
+    assert_eq!(none.pending_step().unwrap().message, "PersistentVolumeClaim default/none does not exist");
 }
 
-/// What may not be read is told, and nothing is made up in its place.
 #[tokio::test]
-async fn what_may_not_be_read() {
+async fn forbidden_objects_are_reported_as_unknown() {
     let world = World::new().await;
     let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
         "resources": {"requests": {"storage": "1Gi"}}});
-    let by_hand = json!({"metadata": {"name": "by-hand", "namespace": "default"}, "spec": spec});
-    world.make::<PersistentVolumeClaim>(by_hand).await;
+    let unbound = json!({"metadata": {"name": "static", "namespace": "default"}, "spec": spec});
+    world.make::<PersistentVolumeClaim>(unbound).await;
     for (plural, subject, status) in [
         ("volumeattachments", "pvc/data", 5),
         ("nodes", "pvc/data", 5),
@@ -142,42 +140,45 @@ async fn what_may_not_be_read() {
         ("csidrivers", "pvc/data", 5),
         ("persistentvolumes", "pod/db", 5),
         ("persistentvolumes", "pvc/data", 5),
-        ("persistentvolumes", "pvc/by-hand", 5),
-        // The way is known without them.
+        ("persistentvolumes", "pvc/static", 5),
+        // The steps are known without them.
         ("events", "pvc/data", 3),
     ] {
         let cluster = world.without(plural);
         let story = world.story(&cluster, subject, None).await;
-        let told =
+        let reported =
             story.missing.iter().any(|missing| missing.to_lowercase().contains(&plural[..plural.len() - 1]));
-        assert!(told, "{plural}: {story}");
+        assert!(reported, "{plural}: {story}");
         assert_eq!(story.exit_status(), status, "{plural}: {story}");
     }
-    // Without the subject itself there is no story.
+    // The subject itself must be readable.
     let subject = "pvc/data".parse().unwrap();
     assert!(explain(&world.without("persistentvolumeclaims"), &subject, None, now()).await.is_err());
 }
 
-/// A claim that no class makes a volume for: of all volumes, one that fits it is found.
+/// For a claim without dynamic provisioning, a matching volume is found among all.
 #[tokio::test]
-async fn a_volume_made_by_hand() {
+async fn matching_static_volume_is_found() {
     let world = World::new().await;
     let modes = json!(["ReadWriteOnce"]);
     world
         .make::<PersistentVolumeClaim>(json!({
-            "metadata": {"name": "by-hand", "namespace": "default"},
+            "metadata": {"name": "static", "namespace": "default"},
             "spec": {"accessModes": modes, "storageClassName": "manual",
                 "resources": {"requests": {"storage": "1Gi"}}},
         }))
         .await;
-    let answer = async || {
-        let story = world.story(&world.cluster, "pvc/by-hand", None).await;
-        let step = story.waits_for().unwrap();
-        (step.whose.clone(), step.says.clone())
+    let first_pending = async || {
+        let story = world.story(&world.cluster, "pvc/static", None).await;
+        let step = story.pending_step().unwrap();
+        (step.waiting_for.clone(), step.message.clone())
     };
-    let (whose, says) = answer().await;
-    assert!(whose.starts_with("you: make the class") && says.contains("no volume"), "{whose} {says}");
-    for (name, class) in [("other", "fast"), ("fits", "manual")] {
+    let (waiting_for, message) = first_pending().await;
+    assert!(
+        waiting_for.starts_with("you to create the StorageClass") && message.contains("no existing"),
+        "{waiting_for} {message}"
+    );
+    for (name, class) in [("other", "fast"), ("matching", "manual")] {
         world
             .make::<PersistentVolume>(json!({
                 "metadata": {"name": name},
@@ -187,38 +188,40 @@ async fn a_volume_made_by_hand() {
             .await;
         world.status::<PersistentVolume>(&Key::cluster(name), json!({"phase": "Available"})).await;
     }
-    let (whose, says) = answer().await;
-    assert!(whose.contains("binder") && says.starts_with("volume fits is there for it"), "{whose} {says}");
+    let (waiting_for, message) = first_pending().await;
+    assert!(
+        waiting_for.contains("binder") && message.starts_with("PersistentVolume matching matches"),
+        "{waiting_for} {message}"
+    );
 }
 
-/// A snapshot of what is there already: its content is read, and no class is asked for. Of one that is to be taken, the
-/// default class is one of its volume's driver.
+/// A pre-provisioned snapshot needs its content and no class. A dynamic one needs a default class of its volume's driver.
 #[tokio::test]
-async fn snapshots() {
+async fn snapshot_needs_content_or_default_class() {
     let world = World::new().await;
-    let answer = async |subject: &str| {
+    let first_pending = async |subject: &str| {
         let story = world.story(&world.cluster, subject, None).await;
-        let step = story.waits_for().unwrap();
-        (step.whose.clone(), step.says.clone())
+        let step = story.pending_step().unwrap();
+        (step.waiting_for.clone(), step.message.clone())
     };
     let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
     let class = |name: &str, driver: &str| json!({"metadata": {"name": name, "annotations": default}, "driver": driver, "deletionPolicy": "Delete"});
     let snapshot = |name: &str, source: Value| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"source": source}});
-    world.make::<VolumeSnapshot>(snapshot("there", json!({"volumeSnapshotContentName": "by-hand"}))).await;
+    world.make::<VolumeSnapshot>(snapshot("existing", json!({"volumeSnapshotContentName": "static"}))).await;
     world.make::<VolumeSnapshot>(snapshot("new", json!({"persistentVolumeClaimName": "data"}))).await;
-    let (whose, says) = answer("vs/there").await;
-    assert_eq!(whose, "you: make content by-hand", "{says}");
+    let (waiting_for, message) = first_pending("vs/existing").await;
+    assert_eq!(waiting_for, "you to create VolumeSnapshotContent static", "{message}");
     world.make::<VolumeSnapshotClass>(class("theirs", "other.test")).await;
-    let (whose, says) = answer("vs/new").await;
-    assert!(whose.starts_with("you: name a class"), "{whose} {says}");
+    let (waiting_for, message) = first_pending("vs/new").await;
+    assert!(waiting_for.starts_with("you to name a class"), "{waiting_for} {message}");
     world.make::<VolumeSnapshotClass>(class("ours", "d.test")).await;
-    let (whose, says) = answer("vs/new").await;
-    assert_eq!(whose, "the snapshot controller", "{says}");
+    let (waiting_for, message) = first_pending("vs/new").await;
+    assert_eq!(waiting_for, "the snapshot controller", "{message}");
 }
 
-/// A snapshot that is to go: its group and the claims that are restored from it are looked for, by identity and name.
+/// Its group is matched by UID, the claims that are being restored from it by name.
 #[tokio::test]
-async fn a_snapshot_that_goes() {
+async fn snapshot_in_deletion_waits_for_group_and_restores() {
     let world = World::new().await;
     let source = json!({"source": {"persistentVolumeClaimName": "data"}});
     let claims = json!({"source": {"selector": {"matchLabels": {"app": "db"}}}});
@@ -227,10 +230,10 @@ async fn a_snapshot_that_goes() {
             json!({"metadata": {"name": "g", "namespace": "default"}, "spec": claims}),
         )
         .await;
-    for (name, owner, whose) in [
-        ("member", &group["metadata"]["uid"], "you: delete the group snapshot"),
+    for (name, owner, waiting_for) in [
+        ("member", &group["metadata"]["uid"], "you to delete the group snapshot"),
         ("orphan", &json!("earlier"), "the snapshot controller"),
-        ("wanted", &json!("earlier"), "whoever restores these claims, or you: delete them"),
+        ("wanted", &json!("earlier"), "the provisioner of these claims, or you to delete them"),
     ] {
         let owners = json!([{"apiVersion": VolumeGroupSnapshot::API.api_version(), "name": "g",
             "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
@@ -252,24 +255,24 @@ async fn a_snapshot_that_goes() {
             world.make::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
         }
         let story = world.story(&world.cluster, &format!("vs/{name}"), None).await;
-        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
+        assert_eq!(story.pending_step().unwrap().waiting_for, waiting_for, "{story}");
     }
     let story = world.story(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
     assert_eq!(story.exit_status(), 5, "{story}");
 }
 
-/// A claim that wants an attributes class: whether that exists is looked up.
+/// Whether the requested class exists is read.
 #[tokio::test]
-async fn an_attributes_class() {
+async fn requested_attributes_class_is_looked_up() {
     let world = World::new().await;
     let key = Key::namespaced("default", "data");
-    let wants = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "gold"}}));
-    world.cluster.patch(&PersistentVolumeClaim::API, &key, None, wants).await.unwrap();
+    let request = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+    world.cluster.patch(&PersistentVolumeClaim::API, &key, None, request).await.unwrap();
     let gold = json!({"metadata": {"name": "gold"}, "driverName": "d.test", "parameters": {"iops": "1"}});
-    for whose in ["you: make the class, or name another", "the resizer of d.test"] {
+    for waiting_for in ["you to create the class, or name another", "the resizer of d.test"] {
         let story = world.story(&world.cluster, "pvc/data", None).await;
-        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
-        if whose.starts_with("you") {
+        assert_eq!(story.pending_step().unwrap().waiting_for, waiting_for, "{story}");
+        if waiting_for.starts_with("you") {
             world.make::<VolumeAttributesClass>(gold.clone()).await;
         }
     }
@@ -277,11 +280,11 @@ async fn an_attributes_class() {
     assert_eq!(story.exit_status(), 5, "{story}");
 }
 
-/// The sidecar's own words, where it can be asked; where not, that is told.
+/// The sidecar's error is reported; if its page cannot be read, that is.
 #[tokio::test]
-async fn a_sidecars_page() {
+async fn sidecar_attempts_are_reported() {
     let world = World::new().await;
-    let name = VolumeName { driver: "d.test".into(), handle: "h".into() }.attachment("n");
+    let name = UniqueVolumeName { driver: "d.test".into(), handle: "h".into() }.attachment_name("n");
     let source = json!({"persistentVolumeName": "pv"});
     let spec = json!({"attacher": "d.test", "nodeName": "n", "source": source});
     world.make::<VolumeAttachment>(json!({"metadata": {"name": name}, "spec": spec})).await;
@@ -291,20 +294,20 @@ async fn a_sidecars_page() {
         "step": "ControllerPublishVolume", "error": "no slot is free", "failures": 3}]);
     let served = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        let mut asked = [0; 1024];
-        let length = stream.read(&mut asked).await.unwrap();
-        assert!(asked[..length].starts_with(b"GET /debug/attempts "));
-        let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{page}");
-        stream.write_all(answer.as_bytes()).await.unwrap();
+        let mut request = [0; 1024];
+        let length = stream.read(&mut request).await.unwrap();
+        assert!(request[..length].starts_with(b"GET /debug/attempts "));
+        let response = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{page}");
+        stream.write_all(response.as_bytes()).await.unwrap();
     });
     let story = world.story(&world.cluster, "pod/db", Some(&address)).await;
     served.await.unwrap();
-    let step = story.waits_for().unwrap();
-    assert_eq!((step.state, step.whose.as_str()), (State::Failed, "the attacher of d.test"), "{story}");
+    let step = story.pending_step().unwrap();
+    assert_eq!((step.state, step.waiting_for.as_str()), (State::Failed, "the attacher of d.test"), "{story}");
     assert_eq!(step.error.as_ref().unwrap().text, "no slot is free");
     assert!(story.missing.is_empty(), "{story}");
 
     let story = world.story(&world.cluster, "pod/db", Some(&address)).await;
-    assert_eq!(story.waits_for().unwrap().state, State::Waits);
-    assert!(story.missing[0].starts_with("what the sidecar tried (127.0.0.1"), "{story}");
+    assert_eq!(story.pending_step().unwrap().state, State::Waiting);
+    assert!(story.missing[0].starts_with("sidecar attempts (127.0.0.1"), "{story}");
 }

@@ -1,5 +1,5 @@
-//! Integers and UUIDs out of blocks read from a disk. All callers read fixed places of blocks whose length
-//! they have asked for, so an index out of range is a mistake in the code and not in the data.
+//! Reads integers and UUIDs from blocks of a disk. All callers use fixed offsets into blocks of a known length, so an
+//! index out of range is a bug in the code and not an error in the data.
 
 pub(crate) fn le16(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
@@ -31,7 +31,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// Sixteen bytes as a UUID is written.
+/// Formats sixteen bytes as a UUID.
 pub(crate) fn uuid(bytes: &[u8], at: usize) -> String {
     let mut text = String::with_capacity(36);
     for (i, byte) in bytes[at..at + 16].iter().enumerate() {

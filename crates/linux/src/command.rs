@@ -1,5 +1,5 @@
-//! Child processes that cannot hang, surprise or outlive us: a deadline, an environment of two variables,
-//! nothing on standard input, and the end of what they wrote in the error.
+//! Runs programs so that they cannot hang or outlive this process: with a deadline, an environment of two variables and
+//! no standard input. Errors contain the end of the program's output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -14,15 +14,15 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::{Error, Result};
 
-/// How much of a child's output is kept: its end, where programs say what went wrong.
+/// How much of a program's output is kept: the end, where programs report what went wrong.
 const TAIL: usize = 2048;
 
-/// How long a killed child may take to go before we stop waiting (it sits in the kernel, on a dead disk).
+/// How long to wait for a killed child: it may be blocked in the kernel on a failed disk.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A program that works on one object, a device or a mount point.
+/// A program that works on one device or mount point.
 pub(crate) struct Command<'a> {
     program: &'a str,
     object: &'a Path,
@@ -30,9 +30,9 @@ pub(crate) struct Command<'a> {
     arguments: Vec<String>,
 }
 
-/// How a program ended.
+/// The exit status and output of a program.
 #[derive(Debug)]
-pub(crate) struct Ended {
+pub(crate) struct ProgramOutput {
     status: ExitStatus,
     /// The end of its standard output.
     pub(crate) stdout: String,
@@ -40,14 +40,14 @@ pub(crate) struct Ended {
     pub(crate) stderr: String,
 }
 
-impl Ended {
-    /// The exit code; `None` if a signal ended it.
+impl ProgramOutput {
+    /// The exit code; `None` if a signal killed the program.
     pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// Exit code or signal, in words.
-    fn words(&self) -> String {
+    /// Describes the exit code or signal.
+    fn status_text(&self) -> String {
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit code {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -57,53 +57,53 @@ impl Ended {
 }
 
 impl<'a> Command<'a> {
-    /// `program` on `object`; the object is named in errors, and not an argument by itself.
+    /// `program` on `object`. The object is named in errors; it is not passed as an argument.
     pub(crate) fn new(program: &'a str, object: &'a Path, deadline: Duration) -> Self {
         Self { program, object, deadline, arguments: Vec::new() }
     }
 
-    /// Adds arguments.
+    /// Appends arguments.
     pub(crate) fn args<S: Into<String>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Runs it; anything but exit code 0 is an error.
-    pub(crate) fn run(self) -> Result<Ended> {
+    /// Runs the program; any exit code other than 0 is an error.
+    pub(crate) fn run(self) -> Result<ProgramOutput> {
         let (program, object) = (self.program, self.object);
-        let ended = self.finish()?;
-        if ended.code() == Some(0) {
-            return Ok(ended);
+        let output = self.run_any_exit_code()?;
+        if output.code() == Some(0) {
+            return Ok(output);
         }
-        // Some programs complain on standard output only.
-        let words = if ended.stderr.trim().is_empty() { &ended.stdout } else { &ended.stderr };
-        Err(Error::Program {
+        // Some programs report errors on standard output only.
+        let message = if output.stderr.trim().is_empty() { &output.stdout } else { &output.stderr };
+        Err(Error::ProgramFailed {
             program: program.to_owned(),
             path: object.to_owned(),
-            status: ended.words(),
-            stderr: without_usage(words).to_owned(),
+            status: output.status_text(),
+            stderr: without_usage(message).to_owned(),
         })
     }
 
-    /// Runs it and hands back whatever exit code it has; an end by signal is an error.
-    pub(crate) fn finish(self) -> Result<Ended> {
+    /// Runs the program and returns its output for any exit code; only death by a signal is an error.
+    pub(crate) fn run_any_exit_code(self) -> Result<ProgramOutput> {
         let mut child = self.spawn()?;
-        let ended = match self.watch(&mut child) {
-            Ok(ended) => ended,
+        let output = match self.wait_for(&mut child) {
+            Ok(output) => output,
             Err(error) => {
-                abandon(child);
+                kill_and_reap(child);
                 return Err(error);
             }
         };
-        if ended.status.signal().is_some() {
-            return Err(Error::Program {
+        if output.status.signal().is_some() {
+            return Err(Error::ProgramFailed {
                 program: self.program.to_owned(),
                 path: self.object.to_owned(),
-                status: ended.words(),
-                stderr: ended.stderr.trim().to_owned(),
+                status: output.status_text(),
+                stderr: output.stderr.trim().to_owned(),
             });
         }
-        Ok(ended)
+        Ok(output)
     }
 
     fn spawn(&self) -> Result<Child> {
@@ -118,15 +118,15 @@ impl<'a> Command<'a> {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A group of its own: the deadline kills what the program itself started, too.
+            // Its own process group, so that the deadline also kills the program's children.
             .process_group(0);
         // SAFETY: between fork and exec the closure makes two system calls and no allocation.
         unsafe {
             command.pre_exec(move || {
-                // The signal comes when the thread that started the child ends. That thread waits for the
-                // child, so it comes when our process dies and not before.
+                // The kernel sends the signal when the thread that started the child exits. That thread waits for the
+                // child, so the signal is sent when this process exits and not before.
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-                // The parent may have died before the request: then nobody would send the signal.
+                // If the parent exited before the prctl call, the kernel would never send the signal.
                 if rustix::process::getppid() == Some(parent) {
                     Ok(())
                 } else {
@@ -134,49 +134,49 @@ impl<'a> Command<'a> {
                 }
             });
         }
-        command.spawn().map_err(|source| Error::Start { program: self.program.to_owned(), source })
+        command.spawn().map_err(|source| Error::Spawn { program: self.program.to_owned(), source })
     }
 
-    /// Reads the child's output until it has ended or its time is up.
-    fn watch(&self, child: &mut Child) -> Result<Ended> {
+    /// Reads the child's output until it exits or its deadline passes.
+    fn wait_for(&self, child: &mut Child) -> Result<ProgramOutput> {
         let failed = |call| move |source: io::Error| Error::call(call, Path::new(self.program), source);
         let pid = Pid::from_child(child);
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())
             .map_err(|errno| failed("pidfd_open")(errno.into()))?;
-        let mut stdout = Tail::of(child.stdout.take()).map_err(failed("fcntl"))?;
-        let mut stderr = Tail::of(child.stderr.take()).map_err(failed("fcntl"))?;
+        let mut stdout = Tail::new(child.stdout.take()).map_err(failed("fcntl"))?;
+        let mut stderr = Tail::new(child.stderr.take()).map_err(failed("fcntl"))?;
         let end = Instant::now() + self.deadline;
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Error::Deadline {
+            let remaining = end.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return Err(Error::TimedOut {
                     program: self.program.to_owned(),
                     path: self.object.to_owned(),
                     deadline: self.deadline,
                 });
             }
-            let ended = wait(pidfd.as_fd(), [stdout.fd(), stderr.fd()], left).map_err(failed("poll"))?;
+            let ended = wait(pidfd.as_fd(), [stdout.fd(), stderr.fd()], remaining).map_err(failed("poll"))?;
             stdout.drain().map_err(failed("read"))?;
             stderr.drain().map_err(failed("read"))?;
             if ended {
-                // What the child started may still hold the pipes; its own words are read by now.
+                // The child's own children may still hold the pipes open, but its own output has been read.
                 let status = child.wait().map_err(failed("waitpid"))?;
-                return Ok(Ended { status, stdout: stdout.text(), stderr: stderr.text() });
+                return Ok(ProgramOutput { status, stdout: stdout.text(), stderr: stderr.text() });
             }
         }
     }
 }
 
-/// What went wrong, without the list of options that some programs put after it.
-fn without_usage(words: &str) -> &str {
-    words.split("\nUsage:").next().unwrap_or(words).trim()
+/// The error message without the usage text that some programs append to it.
+fn without_usage(message: &str) -> &str {
+    message.split("\nUsage:").next().unwrap_or(message).trim()
 }
 
-/// Waits until the process has ended (true) or there is something to read (false).
-fn wait(pidfd: BorrowedFd<'_>, pipes: [Option<BorrowedFd<'_>>; 2], left: Duration) -> io::Result<bool> {
+/// Waits until the process has exited (true) or there is output to read (false).
+fn wait(pidfd: BorrowedFd<'_>, pipes: [Option<BorrowedFd<'_>>; 2], remaining: Duration) -> io::Result<bool> {
     let mut fds = vec![PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
     fds.extend(pipes.into_iter().flatten().map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::IN)));
-    let timeout = Timespec::try_from(left).ok();
+    let timeout = Timespec::try_from(remaining).ok();
     match rustix::event::poll(&mut fds, timeout.as_ref()) {
         Ok(_) => Ok(!fds[0].revents().is_empty()),
         Err(rustix::io::Errno::INTR) => Ok(false),
@@ -184,10 +184,10 @@ fn wait(pidfd: BorrowedFd<'_>, pipes: [Option<BorrowedFd<'_>>; 2], left: Duratio
     }
 }
 
-/// Kills the child's whole group and reaps the child; if the kernel does not let go of it, a thread waits on.
-fn abandon(mut child: Child) {
+/// Kills the child's process group and reaps the child. If the child is stuck in the kernel, a thread keeps waiting.
+fn kill_and_reap(mut child: Child) {
     let pid = Pid::from_child(&child);
-    // Both may fail only because everything is gone already.
+    // Both can fail only because the processes have exited already.
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
     let _ = child.kill();
     let end = Instant::now() + KILL_GRACE;
@@ -207,7 +207,7 @@ struct Tail<R> {
 }
 
 impl<R: Read + std::os::fd::AsFd> Tail<R> {
-    fn of(pipe: Option<R>) -> io::Result<Self> {
+    fn new(pipe: Option<R>) -> io::Result<Self> {
         if let Some(pipe) = &pipe {
             let flags = rustix::fs::fcntl_getfl(pipe)?;
             rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?;
@@ -251,19 +251,19 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_closed() {
-        let ended = shell("env | sort; pwd; cat", Duration::from_secs(10)).run().unwrap();
+    fn program_gets_only_path_and_locale() {
+        let output = shell("env | sort; pwd; cat", Duration::from_secs(10)).run().unwrap();
         let names: Vec<_> =
-            ended.stdout.lines().filter_map(|line| line.split_once('=').map(|(name, _)| name)).collect();
-        assert_eq!(names, ["LC_ALL", "PATH", "PWD"], "PWD is the shell's own: {}", ended.stdout);
-        assert!(ended.stdout.ends_with("\n/\n"), "{}", ended.stdout);
+            output.stdout.lines().filter_map(|line| line.split_once('=').map(|(name, _)| name)).collect();
+        assert_eq!(names, ["LC_ALL", "PATH", "PWD"], "PWD is the shell's own: {}", output.stdout);
+        assert!(output.stdout.ends_with("\n/\n"), "{}", output.stdout);
     }
 
     #[test]
-    fn a_failure_carries_the_end_of_what_the_program_said() {
+    fn failure_contains_the_end_of_the_output() {
         let script = "for i in $(seq 2000); do echo $i >&2; done; echo the end >&2; exit 3";
         let error = shell(script, Duration::from_secs(20)).run().unwrap_err();
-        let Error::Program { status, stderr, .. } = &error else { panic!("{error}") };
+        let Error::ProgramFailed { status, stderr, .. } = &error else { panic!("{error}") };
         assert_eq!(status, "exit code 3");
         assert!(stderr.ends_with("2000\nthe end") && stderr.len() <= TAIL, "{}", stderr.len());
 
@@ -275,17 +275,17 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_a_failure_even_where_exit_codes_are_judged_by_the_caller() {
-        let error = shell("kill -TERM $$", Duration::from_secs(10)).finish().unwrap_err();
+    fn death_by_signal_is_an_error_for_any_exit_code_run() {
+        let error = shell("kill -TERM $$", Duration::from_secs(10)).run_any_exit_code().unwrap_err();
         assert!(error.to_string().contains("signal 15"), "{error}");
     }
 
     #[test]
-    fn the_deadline_kills_the_program_and_what_it_started() {
+    fn deadline_kills_the_program_and_its_children() {
         let before = Instant::now();
-        // Both sleeps have a length that nothing else on the machine uses.
+        // A sleep duration that no other process on the machine uses.
         let error = shell("sleep 86.417 & sleep 86.417", Duration::from_millis(300)).run().unwrap_err();
-        assert!(matches!(error, Error::Deadline { .. }), "{error}");
+        assert!(matches!(error, Error::TimedOut { .. }), "{error}");
         assert!(before.elapsed() < Duration::from_secs(5));
         let alive = || {
             std::fs::read_dir("/proc").unwrap().flatten().any(|entry| {
@@ -300,16 +300,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_whose_offspring_keeps_the_pipe_does_not_hold_us_up() {
+    fn child_that_keeps_the_pipe_open_does_not_delay_the_result() {
         let before = Instant::now();
-        let ended = shell("echo done; sleep 3 & exit 0", Duration::from_secs(20)).run().unwrap();
-        assert_eq!(ended.stdout, "done\n");
+        let output = shell("echo done; sleep 3 & exit 0", Duration::from_secs(20)).run().unwrap();
+        assert_eq!(output.stdout, "done\n");
         assert!(before.elapsed() < Duration::from_secs(2));
     }
 
     #[test]
-    fn a_missing_program_is_named() {
+    fn missing_program_is_named_in_the_error() {
         let error = Command::new("no-such-mkfs", Path::new("/dev/null"), Duration::from_secs(1)).run();
-        assert!(error.unwrap_err().to_string().contains("no-such-mkfs could not be started"));
+        assert!(error.unwrap_err().to_string().contains("failed to start no-such-mkfs"));
     }
 }

@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), the checksum of all three file systems' superblocks.
+//! CRC-32C (Castagnoli), the checksum of ext4, xfs and btrfs superblocks.
 
 const TABLE: [u32; 256] = table();
 
@@ -18,12 +18,12 @@ const fn table() -> [u32; 256] {
     table
 }
 
-/// Without the final inversion, as ext4 stores it.
+/// The checksum without the final inversion, as ext4 stores it.
 pub(crate) fn raw(bytes: &[u8]) -> u32 {
     bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ (crc >> 8))
 }
 
-/// As the standard has it, and xfs and btrfs.
+/// The standard checksum, as xfs and btrfs store it.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !raw(bytes)
 }
@@ -31,7 +31,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn equals_the_check_value_of_the_standard() {
+    fn crc32c_matches_the_standard_check_value() {
         assert_eq!(super::crc32c(b"123456789"), 0xE306_9283);
     }
 }

@@ -1,21 +1,21 @@
-//! The durable write: a file has its old content or its new one, whenever the power goes.
+//! The durable write: after a power loss at any time, a file has its old content or its new content.
 
 use std::path::Path;
 
-use crate::{Beneath, Error, Files, Result};
+use crate::{Error, Files, PathBeneath, Result};
 
-/// Replaces `file` by `bytes`, durably: written to `<name>.tmp` beside it, synced, renamed over it, and the
-/// directory synced. Each is a call of its own, so that whoever stands in for the kernel sees all four. After
-/// a crash the file is the old one or the new one; a `.tmp` that stayed behind is overwritten next time.
-pub fn write_durably(kernel: &(impl Files + ?Sized), file: &Beneath<'_>, bytes: &[u8]) -> Result<()> {
-    let name = file.path.file_name().ok_or_else(|| Error::State {
+/// Durably replaces the content of `file` with `bytes`: writes `<name>.tmp` in the same directory, syncs it, renames it
+/// over the file and syncs the directory. Each step is a separate call, so that a fake kernel observes all four. After a
+/// crash the file has its old or its new content; a leftover `.tmp` is overwritten by the next write.
+pub fn write_durably(kernel: &(impl Files + ?Sized), file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
+    let name = file.path.file_name().ok_or_else(|| Error::InvalidState {
         path: file.display(),
         reason: "has no file name to write to".to_owned(),
     })?;
     let mut temporary = name.to_owned();
     temporary.push(".tmp");
     let temporary = file.path.with_file_name(temporary);
-    let temporary = Beneath::new(file.root, &temporary);
+    let temporary = PathBeneath::new(file.root, &temporary);
     let parent = match file.path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
@@ -23,5 +23,5 @@ pub fn write_durably(kernel: &(impl Files + ?Sized), file: &Beneath<'_>, bytes: 
     kernel.write_file(&temporary, bytes)?;
     kernel.sync(&temporary)?;
     kernel.rename(&temporary, file)?;
-    kernel.sync(&Beneath::new(file.root, parent))
+    kernel.sync(&PathBeneath::new(file.root, parent))
 }

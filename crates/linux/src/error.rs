@@ -1,69 +1,69 @@
-//! Errors of the seam: each names the call or program, the object and what the kernel said.
+//! Errors of the kernel traits. Each names the system call or program, its object and the cause.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a kernel call or a child process answered.
+/// The result of a system call or program.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A kernel call or a child process that failed.
+/// A system call or program that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
     #[error("{call} {}: {source}", path.display())]
     Call {
-        /// The call.
+        /// Name of the system call.
         call: &'static str,
-        /// Its object.
+        /// The file, device or mount point it was made on.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error that the kernel returned.
         source: io::Error,
     },
     /// A program could not be started.
-    #[error("{program} could not be started: {source}; is it installed?")]
-    Start {
-        /// The program.
+    #[error("failed to start {program}: {source}; is it installed?")]
+    Spawn {
+        /// Name of the program.
         program: String,
-        /// Why.
+        /// The error of the start.
         source: io::Error,
     },
-    /// A program did not end in time and was killed.
-    #[error("{program} on {} did not end within {}s and was killed", path.display(), deadline.as_secs())]
-    Deadline {
-        /// The program.
+    /// A program did not exit in time and was killed.
+    #[error("{program} on {} did not exit within {}s and was killed", path.display(), deadline.as_secs())]
+    TimedOut {
+        /// Name of the program.
         program: String,
-        /// Its object.
+        /// The device or mount point it worked on.
         path: PathBuf,
-        /// How long it had.
+        /// How long the program was allowed to run.
         deadline: Duration,
     },
-    /// A program ended with a failure.
+    /// A program exited with a failure.
     #[error("{program} on {} failed ({status}): {stderr}", path.display())]
-    Program {
-        /// The program.
+    ProgramFailed {
+        /// Name of the program.
         program: String,
-        /// Its object.
+        /// The device or mount point it worked on.
         path: PathBuf,
-        /// Exit status or signal, in words.
+        /// Description of the exit code or signal.
         status: String,
-        /// The end of what it wrote to standard error.
+        /// The end of its standard error.
         stderr: String,
     },
-    /// Something was found in a state in which the call would be unsafe or meaningless.
+    /// The object is in a state in which the call would be unsafe or meaningless.
     #[error("{}: {reason}", path.display())]
-    State {
-        /// The object.
+    InvalidState {
+        /// The file, device or mount point.
         path: PathBuf,
-        /// What is the matter, and what to do.
+        /// What is wrong, and what to do.
         reason: String,
     },
-    /// Somebody uses it, so it was left as it is.
+    /// The object is in use and was not changed.
     #[error("{}: {reason}", path.display())]
     InUse {
-        /// The object.
+        /// The file, device or mount point.
         path: PathBuf,
-        /// By whom, as far as that is known, and what to do.
+        /// The user, as far as it is known, and what to do.
         reason: String,
     },
 }
@@ -83,20 +83,20 @@ impl Error {
     }
 }
 
-/// Why a file system is not fit to be mounted.
+/// Why a file system cannot be mounted safely.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The check found damage that it does not repair by itself.
+    /// The check found damage that it does not repair automatically.
     #[error("{fs} on {} is damaged and was not repaired: {details}", device.display())]
     Damaged {
         /// File system type.
         fs: crate::FsType,
-        /// Where.
+        /// The device of the file system.
         device: PathBuf,
-        /// What the check said.
+        /// The output of the check.
         details: String,
     },
-    /// The check could not be done.
+    /// The check could not be run.
     #[error(transparent)]
     Check(#[from] Error),
 }

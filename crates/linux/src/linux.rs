@@ -1,7 +1,7 @@
-//! The real machine: [`Linux`] does with the kernel what the traits promise.
+//! The real implementation: [`Linux`] implements the traits of [`crate::Kernel`] with system calls and programs.
 //!
-//! One file for each room: `mounts`, `loops` and `devices` (block devices), `filesystems` with `freeze`
-//! and `uuids`, `files` with `extents`. It keeps no state: whatever must be known is asked of the kernel each time.
+//! One file for each trait: `mounts`; `devices` with `loops`; `filesystems` with `freeze` and `uuids`; `files` with
+//! `extents`. It holds no state and queries the kernel each time.
 
 mod devices;
 mod extents;
@@ -17,7 +17,7 @@ mod uuids;
 pub struct Linux;
 
 impl Linux {
-    /// The machine we run on.
+    /// The kernel of this machine.
     pub fn new() -> Self {
         Self
     }

@@ -1,53 +1,53 @@
-//! What mkfs is told: our own options, and of the user's those that cannot reach beyond the device.
+//! Arguments for mkfs: our own options, and those options of the user that affect only the device.
 //!
-//! A list of what is allowed, not of what is forbidden: an option nobody thought of is refused.
+//! This is an allow list: unknown options are refused.
 
-use crate::{FsType, MakeFs};
+use crate::{FsType, MakeFsRequest};
 
-/// What an allowed option takes.
-enum Takes {
+/// The value that an allowed option takes.
+enum OptionValue {
     Nothing,
-    /// A value, or a list of `key=value` in which these keys are refused.
-    ListWithout(&'static [&'static str]),
+    /// A value, or a list of `key=value` pairs in which these keys are refused.
+    ListExcept(&'static [&'static str]),
 }
 
-use Takes::{ListWithout, Nothing};
+use OptionValue::{ListExcept, Nothing};
 
-const ANY: Takes = ListWithout(&[]);
+const ANY: OptionValue = ListExcept(&[]);
 
-/// The size is the volume's, the UUID is chosen by us, and no other device or file is touched.
-const EXT4: &[(&str, Takes)] = &[
+/// Excludes options that set the size or the UUID, or that access another device or file.
+const EXT4: &[(&str, OptionValue)] = &[
     ("-b", ANY),
     ("-C", ANY),
-    ("-E", ListWithout(&["offset"])),
+    ("-E", ListExcept(&["offset"])),
     ("-g", ANY),
     ("-G", ANY),
     ("-i", ANY),
     ("-I", ANY),
     ("-j", Nothing),
-    ("-J", ListWithout(&["device"])),
+    ("-J", ListExcept(&["device"])),
     ("-L", ANY),
     ("-m", ANY),
     ("-N", ANY),
-    ("-O", ListWithout(&["journal_dev"])),
+    ("-O", ListExcept(&["journal_dev"])),
     ("-T", ANY),
 ];
 
-/// Likewise; and a copy's new UUID needs checksums and a log that is not aligned to stripes, which an image
-/// does not have anyway.
-const XFS: &[(&str, Takes)] = &[
+/// As for ext4. In addition, setting a new UUID on a copy needs checksums and a log without stripe alignment; images
+/// have no stripes.
+const XFS: &[(&str, OptionValue)] = &[
     ("-b", ANY),
-    ("-d", ListWithout(&["file", "name", "size", "su", "sunit", "sw", "swidth"])),
+    ("-d", ListExcept(&["file", "name", "size", "su", "sunit", "sw", "swidth"])),
     ("-i", ANY),
     ("-K", Nothing),
-    ("-l", ListWithout(&["file", "name", "logdev", "su", "sunit"])),
+    ("-l", ListExcept(&["file", "name", "logdev", "su", "sunit"])),
     ("-L", ANY),
-    ("-m", ListWithout(&["uuid", "crc"])),
+    ("-m", ListExcept(&["uuid", "crc"])),
     ("-n", ANY),
     ("-s", ANY),
 ];
 
-const BTRFS: &[(&str, Takes)] = &[
+const BTRFS: &[(&str, OptionValue)] = &[
     ("-d", ANY),
     ("--data", ANY),
     ("-m", ANY),
@@ -70,19 +70,19 @@ const BTRFS: &[(&str, Takes)] = &[
     ("--checksum", ANY),
 ];
 
-/// An option as mkfs will understand it.
+/// A parsed option.
 #[derive(Debug, PartialEq, Eq)]
-struct Given {
+struct MkfsOption {
     name: &'static str,
     value: Option<String>,
 }
 
-/// Checks the user's options for mkfs, given as words; the error says which one is refused and why.
+/// Checks the user's mkfs arguments. The error names the refused option and the reason.
 pub fn check_mkfs_options(fs: FsType, options: &[String]) -> Result<(), String> {
     parse(fs, options).map(drop)
 }
 
-fn parse(fs: FsType, options: &[String]) -> Result<Vec<Given>, String> {
+fn parse(fs: FsType, options: &[String]) -> Result<Vec<MkfsOption>, String> {
     let allowed = match fs {
         FsType::Ext4 => EXT4,
         FsType::Xfs => XFS,
@@ -100,19 +100,19 @@ fn parse(fs: FsType, options: &[String]) -> Result<Vec<Given>, String> {
         let value = match (takes, attached) {
             (Nothing, None) => None,
             (Nothing, Some(_)) => return Err(refused("it takes no value")),
-            (ListWithout(keys), attached) => {
+            (ListExcept(keys), attached) => {
                 let value = attached.or_else(|| words.next().map(String::as_str));
                 let value = value.ok_or_else(|| refused("its value is missing"))?;
-                check_value(value, keys).map_err(|why| refused(&why))?;
+                check_value(value, keys).map_err(|reason| refused(&reason))?;
                 Some(value.to_owned())
             }
         };
-        given.push(Given { name, value });
+        given.push(MkfsOption { name, value });
     }
     Ok(given)
 }
 
-/// `-b4096` and `--csum=crc32c` carry their value with them.
+/// Splits options such as `-b4096` and `--csum=crc32c` into name and value.
 fn divide(word: &str) -> Option<(&str, Option<&str>)> {
     if word.starts_with("--") {
         return Some(match word.split_once('=') {
@@ -134,13 +134,13 @@ fn check_value(value: &str, refused: &[&str]) -> Result<(), String> {
     }
     let key = |item: &str| item.split('=').next().unwrap_or_default().to_owned();
     match value.split(',').map(key).find(|key| refused.contains(&key.as_str())) {
-        Some(key) => Err(format!("{key:?} is not the user's to choose")),
+        Some(key) => Err(format!("{key:?} cannot be set by the user")),
         None => Ok(()),
     }
 }
 
-/// All arguments but the device.
-pub(crate) fn arguments(request: &MakeFs<'_>) -> Result<Vec<String>, String> {
+/// All arguments except the device.
+pub(crate) fn arguments(request: &MakeFsRequest<'_>) -> Result<Vec<String>, String> {
     let given = parse(request.fs, request.options)?;
     let uuid = request.uuid;
     if uuid.len() != 36 || !uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
@@ -163,10 +163,10 @@ pub(crate) fn arguments(request: &MakeFs<'_>) -> Result<Vec<String>, String> {
     Ok(arguments)
 }
 
-/// mke2fs heeds only the last `-E` and the last `-O`, so ours and the user's go into one each.
-fn merge_ext4(given: Vec<Given>) -> (Vec<String>, Vec<Given>) {
-    // Without a discard, since the device reads zero already. The rest of the zeroing is left to the first
-    // mount, which does it in the background.
+/// mke2fs uses only the last `-E` and the last `-O`, so our values and the user's are merged.
+fn merge_ext4(given: Vec<MkfsOption>) -> (Vec<String>, Vec<MkfsOption>) {
+    // No discard, since the device reads as zeroes already. The kernel zeroes inode tables and journal in the background
+    // after the first mount.
     let mut extended = "nodiscard,lazy_itable_init=1,lazy_journal_init=1".to_owned();
     let mut features = Vec::new();
     let mut rest = Vec::new();
@@ -177,7 +177,7 @@ fn merge_ext4(given: Vec<Given>) -> (Vec<String>, Vec<Given>) {
             _ => rest.push(option),
         }
     }
-    // With a seed of its own for checksums, a copy's new UUID does not mean rewriting all metadata.
+    // With a separate checksum seed, a new UUID on a copy does not require rewriting all metadata.
     if !features.iter().flat_map(|list| list.split(',')).any(|feature| feature == "^metadata_csum") {
         features.insert(0, "metadata_csum_seed".to_owned());
     }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_stay_on_the_device_pass_and_others_are_refused() {
+    fn options_that_affect_only_the_device_pass_and_others_are_refused() {
         use FsType::{Btrfs, Ext4, Xfs};
         let table = [
             (Ext4, "", true),
@@ -262,18 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn what_mke2fs_takes_once_is_merged() {
+    fn ext4_extended_options_and_features_are_merged() {
         let options = words("-O quota -E stride=2 -b 4096 -O ^64bit");
         let uuid = "6f0b1c3e-2d4a-4b5c-8d6e-7f8091a2b3c4";
-        let request = MakeFs { fs: FsType::Ext4, uuid, options: &options };
+        let request = MakeFsRequest { fs: FsType::Ext4, uuid, options: &options };
         let expected = format!(
             "-q -F -U {uuid} -m 0 -E nodiscard,lazy_itable_init=1,lazy_journal_init=1,stride=2 \
              -O metadata_csum_seed,quota,^64bit -b 4096"
         );
         assert_eq!(arguments(&request), Ok(words(&expected)));
         let options = words("-O ^metadata_csum");
-        let request = MakeFs { options: &options, ..request };
+        let request = MakeFsRequest { options: &options, ..request };
         assert!(arguments(&request).is_ok_and(|words| words.ends_with(&["^metadata_csum".to_owned()])));
-        assert!(arguments(&MakeFs { uuid: "-n", ..request }).is_err());
+        assert!(arguments(&MakeFsRequest { uuid: "-n", ..request }).is_err());
     }
 }

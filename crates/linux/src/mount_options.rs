@@ -1,16 +1,16 @@
-//! `mount -o` options, divided as mount(8) divides them: flags of the call, and text for the file system.
+//! Splits `mount -o` options as mount(8) does: into flags of the system call, and data for the file system.
 
 use rustix::mount::MountFlags;
 
-/// Options after the division.
+/// Options after the split.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct MountOptions {
     pub(crate) flags: MountFlags,
-    /// What the file system itself must understand, in the order given.
+    /// Options for the file system, in the given order.
     pub(crate) data: Vec<String>,
 }
 
-/// Each name with its flag, and whether the name sets it (true) or clears it.
+/// Each name with its flag, and whether the name sets (true) or clears the flag.
 const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("ro", MountFlags::RDONLY, true),
     ("rw", MountFlags::RDONLY, false),
@@ -39,10 +39,10 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("nomand", MountFlags::PERMIT_MANDATORY_FILE_LOCKING, false),
 ];
 
-/// Options for the programs around mount, which neither the kernel nor a file system knows.
+/// Options for user-space programs, unknown to the kernel and to file systems.
 const IGNORED: &[&str] = &["defaults", "_netdev", "nofail", "auto", "noauto", "nouser"];
 
-/// Divides options; each may itself be a list with commas. Of contradicting flags the last one holds.
+/// Splits the options; each may be a comma-separated list. The last of contradicting flags wins.
 pub(crate) fn split(options: &[String]) -> MountOptions {
     let mut flags = MountFlags::empty();
     let mut data = Vec::new();
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_divided_like_mount_does() {
+    fn options_are_split_like_mount_does() {
         let ro = MountFlags::RDONLY;
         let table: &[(&[&str], MountFlags, &[&str])] = &[
             (&[], MountFlags::empty(), &[]),
@@ -73,7 +73,7 @@ mod tests {
             (&["data=ordered", "barrier=1"], MountFlags::empty(), &["data=ordered", "barrier=1"]),
             (&["", "x-systemd.automount", "nofail", "_netdev"], MountFlags::empty(), &[]),
             (&["size=1m,mode=0700"], MountFlags::empty(), &["size=1m", "mode=0700"]),
-            // Not flags of ours: the file system refuses them, and so nothing is remounted or moved.
+            // Not in our table: the file system rejects them, so nothing is remounted or bound.
             (&["remount", "bind"], MountFlags::empty(), &["remount", "bind"]),
         ];
         for (options, flags, data) in table {

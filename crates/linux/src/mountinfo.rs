@@ -1,4 +1,4 @@
-//! The mount table, as `/proc/self/mountinfo` has it: parsed whole or not at all.
+//! The mount table of `/proc/self/mountinfo`: parsed completely or not at all.
 
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
@@ -8,46 +8,47 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     /// Device number of the file system: equal for all mounts of one file system.
     pub device: (u32, u32),
-    /// Which part of the file system is mounted; `/` is all of it. For a bound file or device node, its path.
+    /// The part of the file system that is mounted; `/` for all of it. For a bind of a file or device node, its path.
     pub root: PathBuf,
-    /// Where.
+    /// The path at which it is mounted.
     pub mount_point: PathBuf,
     /// Options of this mount (`ro`, `nosuid`, …).
     pub options: Vec<String>,
     /// File system type.
     pub fs_type: String,
-    /// Device node, or whatever was given as the source.
+    /// The source given to mount: a device node or any other string.
     pub source: String,
-    /// Options of the file system, shared by all its mounts.
+    /// Options of the file system, common to all its mounts.
     pub super_options: Vec<String>,
 }
 
 impl Mount {
-    /// Whether nothing can be written through this mount.
+    /// Whether this mount or its file system is read-only.
     pub fn is_read_only(&self) -> bool {
         let ro = |options: &[String]| options.iter().any(|option| option == "ro");
         ro(&self.options) || ro(&self.super_options)
     }
 }
 
-/// A line of the mount table that is not as the kernel writes it.
+/// A malformed line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("mount table, line {line}: {problem}")]
 pub struct ParseError {
-    /// Counted from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong.
+    /// What is wrong with the line.
     pub problem: &'static str,
 }
 
-/// All mounts of this mount namespace, in the kernel's order: later ones lie over earlier ones.
+/// All mounts of this mount namespace, in the kernel's order: later mounts cover earlier ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MountTable {
     mounts: Vec<Mount>,
 }
 
 impl MountTable {
-    /// Parses what the kernel wrote. One bad line spoils it all: half a table would be a guess.
+    /// Parses the kernel's output. One malformed line makes the whole table an error: decisions must not be based on an
+    /// incomplete table.
     pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
         let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty());
         let mounts = lines
@@ -57,9 +58,8 @@ impl MountTable {
         Ok(Self { mounts })
     }
 
-    /// Gives file systems that show a number of their own (btrfs, whose subvolumes each have one) the number
-    /// of the block device they are on, as `number_of` has it for the source; so [`Self::of_device`] finds
-    /// them like all others.
+    /// Replaces the anonymous device number of btrfs mounts (each subvolume has its own) with the number of the block
+    /// device, which `number_of` returns for the source. So [`Self::of_device`] finds them like all others.
     pub(crate) fn with_device_numbers(mut self, number_of: impl Fn(&str) -> Option<(u32, u32)>) -> Self {
         for mount in self.mounts.iter_mut().filter(|mount| mount.fs_type == "btrfs") {
             mount.device = number_of(&mount.source).unwrap_or(mount.device);
@@ -67,22 +67,22 @@ impl MountTable {
         self
     }
 
-    /// All of them.
+    /// All mounts.
     pub fn mounts(&self) -> &[Mount] {
         &self.mounts
     }
 
-    /// What is mounted topmost at exactly this path.
+    /// The topmost mount at exactly this path.
     pub fn at(&self, path: &Path) -> Option<&Mount> {
         self.mounts.iter().rev().find(|mount| mount.mount_point == path)
     }
 
-    /// Where the file system on the device with this number is mounted.
+    /// All mounts of the file system on the device with this number.
     pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
         self.mounts.iter().filter(move |mount| mount.device == device)
     }
 
-    /// Where the device node of this name (`loop3`) is itself bound, as a raw volume is.
+    /// All binds of the device node of this name (`loop3`), as for raw block volumes.
     pub fn of_device_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Mount> {
         let name = node.file_name();
         self.mounts.iter().filter(move |mount| {
@@ -128,7 +128,7 @@ fn string(field: &[u8]) -> String {
     String::from_utf8_lossy(&unescape(field)).into_owned()
 }
 
-/// The kernel writes space, tab, newline, backslash and `#` as three octal digits.
+/// The kernel escapes space, tab, newline, backslash and `#` as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -159,7 +159,7 @@ mod tests {
 ";
 
     #[test]
-    fn finds_mounts_by_path_device_and_node() {
+    fn mounts_are_found_by_path_device_and_node() {
         let table = MountTable::parse(TABLE.as_bytes()).unwrap();
         let mount = table.at(Path::new("/a b")).unwrap();
         assert_eq!((mount.fs_type.as_str(), mount.source.as_str()), ("xfs", "/dev/loop3"));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn btrfs_is_found_by_the_number_of_its_device() {
+    fn btrfs_is_found_by_its_device_number() {
         let text = "50 22 0:41 / /b rw - btrfs /dev/loop5 rw,subvolid=5\n51 22 0:42 / /t rw - tmpfs t rw\n";
         let table = MountTable::parse(text.as_bytes()).unwrap();
         assert_eq!(table.of_device((7, 5)).count(), 0);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_spoils_the_table() {
+    fn malformed_line_is_an_error() {
         for bad in ["22 1 254:0 / /", "22 1 x:0 / / rw - ext4 a rw", "22 1 8:1 / / rw shared:1", "- - - -"] {
             let text = format!("{TABLE}{bad}\n");
             assert_eq!(MountTable::parse(text.as_bytes()).unwrap_err().line, 6, "{bad}");
@@ -201,21 +201,21 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever the bytes: a table or an error, never a panic.
+        /// Any bytes result in a table or an error, never in a panic.
         #[test]
-        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
             let _ = MountTable::parse(&bytes);
         }
 
-        /// Likewise for lines that are nearly right.
+        /// The same for lines that are almost correct.
         #[test]
-        fn nearly_right_lines_are_parsed_or_refused(line in "[0-9: /a-z,\\\\-]{0,120}") {
+        fn almost_correct_lines_never_panic(line in "[0-9: /a-z,\\\\-]{0,120}") {
             let _ = MountTable::parse(line.as_bytes());
         }
 
-        /// What the kernel writes about any names comes back as these names.
+        /// Escaped names are parsed back to the original names.
         #[test]
-        fn names_survive_the_way_through_the_table(
+        fn escaped_names_round_trip(
             root in "/[ -~\t\n\u{e4}]{0,20}",
             mount_point in "/[ -~\t\n\u{e4}]{0,20}",
             source in "[ -~\u{e4}]{1,20}",

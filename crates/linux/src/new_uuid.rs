@@ -1,9 +1,9 @@
-//! Superblocks with another UUID. Pure: bytes in, bytes out.
+//! Computes superblocks with a new UUID. Pure: bytes in, bytes out.
 //!
-//! By our own hand, because the programs for it cannot be interrupted: btrfstune takes two transactions, and
-//! between them the file system neither mounts nor is accepted by btrfstune again; xfs_db overwrites the whole
-//! log first, and until it is done with the superblock nothing mounts. Here it is a few single blocks, written
-//! in an order in which every prefix of them is either the old state or one that a retry knows.
+//! Wharf does this itself because the existing programs are not crash safe. btrfstune takes two transactions, and
+//! between them neither a mount nor btrfstune accepts the file system. xfs_db overwrites the whole log first, and the
+//! file system does not mount until the superblock is written. The code here changes only a few single blocks. The
+//! writes are ordered so that a crash after any of them leaves either the old state or one that a retry recognizes.
 
 mod btrfs;
 mod xfs;

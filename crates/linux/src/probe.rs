@@ -1,74 +1,74 @@
-//! What a device carries, found by its signatures. Pure: all reading goes through a closure.
+//! Identifies the content of a device by its signatures. Pure: all reads go through a closure. Start at [`identify`].
 //!
-//! Ours (ext4, xfs, btrfs) are read whole: a superblock that does not hold together is damage, not absence.
-//! All else needs only to be recognised, since the answer is to keep the hands off. Two rules make it safe:
-//! a signature *inside* the space that a sound file system of ours covers is somebody's data and means
-//! nothing; one *outside* of it means that the device is not, or not only, what it seems. And where no
-//! superblock is left, its copies still tell that there was one.
+//! Superblocks of supported file systems (ext4, xfs, btrfs) are checked completely: an inconsistent superblock is damage,
+//! not absence. All other formats only need to be recognized, since such a device is never touched. Two rules make this
+//! safe. A signature *inside* the space that a valid supported file system covers is file data and is ignored. One
+//! *outside* of it means that the device is not, or not only, that file system. Where the superblock is missing, its
+//! backup copies still reveal the file system.
 
 mod btrfs;
 mod ext;
 mod foreign;
-mod places;
+mod ranges;
 mod xfs;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub use places::signature_offsets;
+pub use ranges::signature_ranges;
 
-use crate::{FsType, Probe, Result};
+use crate::{FsType, ProbeResult, Result};
 
-/// How reads are grouped: the first and the last such piece of a device hold nearly all signatures.
-const PIECE: u64 = 1 << 20;
+/// The size of a read: the first and the last chunk of a device hold nearly all signatures.
+const CHUNK: u64 = 1 << 20;
 
-/// A device to look at.
-struct Source<'a> {
+/// A device with a cache of the chunks read so far.
+struct DeviceReader<'a> {
     size: u64,
     read: &'a mut dyn FnMut(u64, &mut [u8]) -> Result<()>,
-    pieces: BTreeMap<u64, Vec<u8>>,
+    cache: BTreeMap<u64, Vec<u8>>,
 }
 
-impl Source<'_> {
-    /// Bytes at an offset; `None` if the device ends before their end.
-    fn at(&mut self, offset: u64, length: usize) -> Result<Option<Vec<u8>>> {
+impl DeviceReader<'_> {
+    /// Reads bytes at an offset; `None` if the range exceeds the device.
+    fn read_at(&mut self, offset: u64, length: usize) -> Result<Option<Vec<u8>>> {
         let Some(end) = offset.checked_add(length as u64).filter(|end| *end <= self.size) else {
             return Ok(None);
         };
-        let cached = self.pieces.iter().find_map(|(start, piece)| {
+        let cached = self.cache.iter().find_map(|(start, chunk)| {
             let from = usize::try_from(offset.checked_sub(*start)?).ok()?;
-            piece.get(from..from.checked_add(length)?).map(<[u8]>::to_vec)
+            chunk.get(from..from.checked_add(length)?).map(<[u8]>::to_vec)
         });
         if cached.is_some() {
             return Ok(cached);
         }
-        let tail = self.size.saturating_sub(PIECE);
-        let (start, stop) = if end <= PIECE {
-            (0, PIECE.min(self.size))
+        let tail = self.size.saturating_sub(CHUNK);
+        let (start, stop) = if end <= CHUNK {
+            (0, CHUNK.min(self.size))
         } else if offset >= tail {
             (tail, self.size)
         } else {
             (offset, end)
         };
-        let mut piece = vec![0; (stop - start) as usize];
-        (self.read)(start, &mut piece)?;
+        let mut chunk = vec![0; (stop - start) as usize];
+        (self.read)(start, &mut chunk)?;
         let from = (offset - start) as usize;
-        let bytes = piece[from..from + length].to_vec();
-        self.pieces.insert(start, piece);
+        let bytes = chunk[from..from + length].to_vec();
+        self.cache.insert(start, chunk);
         Ok(Some(bytes))
     }
 }
 
-/// A signature.
+/// A signature that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
-    /// In words for the operator.
+    /// A description for the operator.
     what: String,
-    /// Where it is.
+    /// The offset of the signature on the device.
     offset: u64,
-    /// What it covers: other signatures in here are its data.
-    claim: Range<u64>,
+    /// The range that the file system covers: other signatures in this range are its data.
+    covers: Range<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,44 +80,44 @@ enum Verdict {
 
 impl Finding {
     fn foreign(what: impl Into<String>, offset: u64) -> Self {
-        Self { verdict: Verdict::Foreign, what: what.into(), offset, claim: 0..0 }
+        Self { verdict: Verdict::Foreign, what: what.into(), offset, covers: 0..0 }
     }
 
     fn damaged(fs: FsType, what: impl Into<String>, offset: u64) -> Self {
-        Self { verdict: Verdict::Damaged { fs }, what: what.into(), offset, claim: 0..0 }
+        Self { verdict: Verdict::Damaged { fs }, what: what.into(), offset, covers: 0..0 }
     }
 }
 
-/// Looks everywhere. The closure fills its buffer from an offset or fails; a failure is handed on.
-pub(crate) fn recognise(size: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>) -> Result<Probe> {
-    let mut source = Source { size, read, pieces: BTreeMap::new() };
+/// Searches all known locations. `read` fills its buffer from an offset; its error is returned.
+pub(crate) fn identify(size: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> Result<()>) -> Result<ProbeResult> {
+    let mut reader = DeviceReader { size, read, cache: BTreeMap::new() };
     let mut findings = Vec::new();
-    findings.extend(ext::find(&mut source)?);
-    findings.extend(xfs::find(&mut source)?);
-    findings.extend(btrfs::find(&mut source)?);
-    findings.extend(foreign::find(&mut source)?);
+    findings.extend(ext::find(&mut reader)?);
+    findings.extend(xfs::find(&mut reader)?);
+    findings.extend(btrfs::find(&mut reader)?);
+    findings.extend(foreign::find(&mut reader)?);
     if let Some(probe) = decide(&findings) {
         return Ok(probe);
     }
-    for (fs, copy) in [
-        (FsType::Ext4, ext::copy as fn(&mut Source<'_>) -> Result<Option<String>>),
-        (FsType::Xfs, xfs::copy),
-        (FsType::Btrfs, btrfs::copy),
+    for (fs, find_backup) in [
+        (FsType::Ext4, ext::find_backup as fn(&mut DeviceReader<'_>) -> Result<Option<String>>),
+        (FsType::Xfs, xfs::find_backup),
+        (FsType::Btrfs, btrfs::find_backup),
     ] {
-        if let Some(what) = copy(&mut source)? {
-            return Ok(Probe::Damaged { fs: Some(fs), what });
+        if let Some(what) = find_backup(&mut reader)? {
+            return Ok(ProbeResult::Damaged { fs: Some(fs), what });
         }
     }
-    Ok(Probe::Nothing)
+    Ok(ProbeResult::NoSignature)
 }
 
-/// What to say about all that was found; `None` if nothing was.
-fn decide(findings: &[Finding]) -> Option<Probe> {
+/// The result for all findings; `None` if there are none.
+fn decide(findings: &[Finding]) -> Option<ProbeResult> {
     for (i, finding) in findings.iter().enumerate() {
         let Verdict::Ours { fs, uuid } = &finding.verdict else { continue };
         let mut others = findings.iter().enumerate().filter(|(j, _)| *j != i);
-        if others.all(|(_, other)| finding.claim.contains(&other.offset)) {
-            return Some(Probe::Filesystem { fs: *fs, uuid: uuid.clone() });
+        if others.all(|(_, other)| finding.covers.contains(&other.offset)) {
+            return Some(ProbeResult::Filesystem { fs: *fs, uuid: uuid.clone() });
         }
     }
     let damaged: Vec<FsType> = findings
@@ -131,11 +131,11 @@ fn decide(findings: &[Finding]) -> Option<Probe> {
     if findings.is_empty() {
         None
     } else if let Some(fs) = damaged.first() {
-        // Damage of one kind and nothing else is what an interrupted mkfs leaves.
+        // An interrupted mkfs leaves damage of one type and nothing else.
         let alone = damaged.len() == findings.len() && damaged.iter().all(|other| other == fs);
-        Some(Probe::Damaged { fs: alone.then_some(*fs), what })
+        Some(ProbeResult::Damaged { fs: alone.then_some(*fs), what })
     } else {
-        Some(Probe::Foreign { what })
+        Some(ProbeResult::Foreign { what })
     }
 }
 

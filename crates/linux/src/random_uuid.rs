@@ -1,4 +1,4 @@
-//! UUIDs that nobody has yet: the kernel makes them.
+//! Random UUIDs from the kernel.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_of_version_4_and_differ() {
+    fn uuids_have_version_4_and_differ() {
         let (one, two) = (random_uuid().unwrap(), random_uuid().unwrap());
         assert_ne!(one, two);
         assert_eq!(one.split('-').map(str::len).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);

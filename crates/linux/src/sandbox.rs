@@ -1,21 +1,22 @@
-//! What a container is made of, in the kernel's terms: mounts that are not attached yet ([`Tree`]), paths that cannot
-//! leave a root ([`inside`]), namespaces, an identity, a terminal, and processes that are surely who we think.
+//! The kernel features that containers are built from: detached mounts (`DetachedMount`), paths that cannot leave a root
+//! (`scoped_path`), namespaces, credentials, terminals, and process handles that survive reuse of process IDs.
 //!
-//! Nothing here decides anything. Most of it changes the calling process for good, so it is for small helpers with one
-//! thread, never for a server.
+//! Nothing here makes decisions. Most functions change the calling process irreversibly, so they are for small
+//! single-threaded helper processes, never for a server.
 
 mod identity;
-pub mod inside;
 mod namespaces;
 mod process;
+pub mod scoped_path;
 mod terminal;
 mod tree;
 
-pub use identity::Identity;
-pub use namespaces::{Namespaces, change_root, join, set_host_name, unshare};
+pub use identity::Credentials;
+pub use namespaces::{Namespaces, join, pivot_to_root, set_host_name, unshare};
 pub use process::{
-    Process, after_fork, boot_id, default_signals, die_with_parent, forget_inherited,
-    go_first_without_memory, hide_from_debuggers, ignore_requests_to_end, inherited, new_session, to_inherit,
+    ProcessHandle, boot_id, close_inherited_on_exec, die_with_parent, ignore_termination_signals,
+    make_inheritable, new_session, raise_oom_score, reset_signal_dispositions, run_after_fork,
+    set_not_dumpable, take_inherited,
 };
-pub use terminal::{Terminal, make_controlling};
-pub use tree::{MountFlags, Tree};
+pub use terminal::{Terminal, set_controlling_terminal};
+pub use tree::{DetachedMount, MountFlags};

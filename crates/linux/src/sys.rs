@@ -1,8 +1,7 @@
-//! The system calls that neither the standard library nor rustix wraps, each as one safe function.
+//! System calls that neither the standard library nor rustix wraps, each as one safe function.
 //!
-//! Nothing here decides anything: a function makes one call and hands back what the kernel said. Numbers and
-//! layouts are those of the kernel's user-space headers for the architectures with generic ioctl numbers
-//! (x86-64, arm64, riscv64).
+//! Nothing here makes decisions: a function makes one call and returns the kernel's result. Numbers and layouts are those
+//! of the kernel's user-space headers for the architectures with generic ioctl numbers (x86-64, arm64, riscv64).
 
 use std::ffi::CStr;
 use std::io;
@@ -21,9 +20,9 @@ const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 
 /// No writes through the loop device.
 pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
-/// The loop device goes away by itself when it is closed for the last time.
+/// The kernel detaches the loop device when it is closed for the last time.
 pub(crate) const LO_FLAGS_AUTOCLEAR: u32 = 4;
-/// The loop device goes past the page cache of its file.
+/// The loop device bypasses the page cache of its file.
 pub(crate) const LO_FLAGS_DIRECT_IO: u32 = 16;
 
 /// `struct loop_info64`.
@@ -84,10 +83,10 @@ pub(crate) struct FiemapExtent {
     pub(crate) reserved: [u32; 3],
 }
 
-/// How many extents one FIEMAP call asks for.
+/// How many extents one FIEMAP call requests.
 pub(crate) const FIEMAP_PAGE: usize = 512;
 
-/// `struct fiemap` with room for [`FIEMAP_PAGE`] extents.
+/// `struct fiemap` with space for [`FIEMAP_PAGE`] extents.
 #[repr(C)]
 struct Fiemap {
     start: u64,
@@ -134,7 +133,7 @@ pub(crate) fn loop_free_number(control: impl AsFd) -> io::Result<u32> {
     ioctl_value(control, LOOP_CTL_GET_FREE, 0).map(|number| number.unsigned_abs())
 }
 
-/// Attaches `file` to the loop device, whole configuration at once.
+/// Attaches `file` to the loop device and sets its whole configuration in one call.
 pub(crate) fn loop_configure(
     device: impl AsFd,
     file: impl AsFd,
@@ -148,7 +147,7 @@ pub(crate) fn loop_configure(
     unsafe { ioctl_struct(device, LOOP_CONFIGURE, &mut config) }.map(drop)
 }
 
-/// What the loop device is configured as; ENXIO if it is not.
+/// The configuration of the loop device; ENXIO if it is not configured.
 pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopInfo> {
     let mut info = LoopInfo::ZERO;
     // SAFETY: `LoopInfo` has the layout of `struct loop_info64`, all plain integers.
@@ -156,18 +155,18 @@ pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopInfo> {
     Ok(info)
 }
 
-/// Changes what can be changed of a configured loop device, such as [`LO_FLAGS_AUTOCLEAR`].
+/// Changes the settings of a configured loop device, such as [`LO_FLAGS_AUTOCLEAR`].
 pub(crate) fn loop_set_status(device: impl AsFd, mut info: LoopInfo) -> io::Result<()> {
     // SAFETY: `LoopInfo` has the layout of `struct loop_info64`, all plain integers.
     unsafe { ioctl_struct(device, LOOP_SET_STATUS64, &mut info) }.map(drop)
 }
 
-/// Makes the loop device take over its file's size.
+/// Updates the loop device to the size of its file.
 pub(crate) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
     ioctl_value(device, LOOP_SET_CAPACITY, 0).map(drop)
 }
 
-/// Lets go of the loop device's file: at once if nobody else has the device open, else at the last close.
+/// Releases the loop device's file: at once if no other process has the device open, else at the last close.
 pub(crate) fn loop_clear(device: impl AsFd) -> io::Result<()> {
     ioctl_value(device, LOOP_CLR_FD, 0).map(drop)
 }
@@ -180,13 +179,13 @@ pub(crate) fn block_size64(device: impl AsFd) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// FIFREEZE by number. Async-signal-safe, so that a forked child may call it: answers an errno, 0 is success.
+/// FIFREEZE on a raw descriptor. Async-signal-safe, so a forked child can call it. Returns an errno; 0 is success.
 pub(crate) fn freeze_raw(fd: RawFd) -> i32 {
     // SAFETY: takes its argument by value; a bad descriptor is an error, not undefined behaviour.
     if unsafe { libc::ioctl(fd, FIFREEZE, 0) } < 0 { errno() } else { 0 }
 }
 
-/// FITHAW by number, like [`freeze_raw`].
+/// FITHAW on a raw descriptor, like [`freeze_raw`].
 pub(crate) fn thaw_raw(fd: RawFd) -> i32 {
     // SAFETY: as in `freeze_raw`.
     if unsafe { libc::ioctl(fd, FITHAW, 0) } < 0 { errno() } else { 0 }
@@ -215,13 +214,14 @@ pub(crate) fn fiemap(file: impl AsFd, start: u64, length: u64) -> io::Result<Vec
     Ok(map.extents[..FIEMAP_PAGE.min(map.mapped_extents as usize)].to_vec())
 }
 
-/// Makes a mount that is not attached anywhere yet (`open_tree` with a clone) read-only.
+/// Makes a detached mount (`open_tree` with a clone) read-only.
 pub(crate) fn mount_set_read_only(mount: impl AsFd) -> io::Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
     mount_set_attributes(mount, MOUNT_ATTR_RDONLY, false)
 }
 
-/// Sets attributes of one mount; `private` also takes it out of the group that mounts and unmounts are passed on in.
+/// Sets attributes of one mount; `private` also removes it from its peer group, so that mounts and unmounts no longer
+/// propagate.
 pub(crate) fn mount_set_attributes(mount: impl AsFd, set: u64, private: bool) -> io::Result<()> {
     const EMPTY: &CStr = c"";
     let propagation = if private { libc::MS_PRIVATE } else { 0 };
@@ -241,9 +241,9 @@ pub(crate) fn mount_set_attributes(mount: impl AsFd, set: u64, private: bool) ->
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Every descriptor from `first` on is closed when a program is executed.
+/// Sets close-on-exec on every descriptor from `first` on.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: takes its arguments by value and closes nothing now: no descriptor that somebody owns goes away.
+    // SAFETY: takes its arguments by value and closes nothing now, so all owned descriptors stay valid.
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_have_the_sizes_of_the_kernel_headers() {
+    fn layouts_match_the_kernel_headers() {
         assert_eq!(size_of::<LoopInfo>(), 232);
         assert_eq!(size_of::<LoopConfig>(), 304);
         assert_eq!(size_of::<FiemapExtent>(), 56);

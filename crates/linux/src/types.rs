@@ -1,4 +1,4 @@
-//! The plain data of the seam: what is asked of the kernel, and what it answers.
+//! The plain data types of the kernel traits: requests and results.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A file system that Wharf makes and mounts.
+/// A file system type that Wharf creates and mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FsType {
-    /// The default.
+    /// The default type.
     Ext4,
-    /// Wants 300 MiB at least.
+    /// Needs at least 300 MiB.
     Xfs,
-    /// Wants about 110 MiB at least.
+    /// Needs about 110 MiB.
     Btrfs,
 }
 
@@ -71,28 +71,28 @@ impl FromStr for FsType {
     }
 }
 
-/// A path beneath a root directory that it cannot leave: opened with `openat2` (RESOLVE_BENEATH, no symlinks).
+/// A path that cannot leave its root directory: it is opened with `openat2` (RESOLVE_BENEATH, no symlinks).
 #[derive(Debug, Clone, Copy)]
-pub struct Beneath<'a> {
-    /// The directory that is trusted.
+pub struct PathBeneath<'a> {
+    /// The trusted root directory.
     pub root: &'a Path,
     /// The relative path within it; "." is the root itself.
     pub path: &'a Path,
 }
 
-impl<'a> Beneath<'a> {
+impl<'a> PathBeneath<'a> {
     /// `path` beneath `root`.
     pub fn new(root: &'a Path, path: &'a Path) -> Self {
         Self { root, path }
     }
 
-    /// The full path, for messages only.
+    /// The full path. For messages only: it is not resolved beneath the root.
     pub fn display(&self) -> PathBuf {
         self.root.join(self.path)
     }
 }
 
-/// What a path names.
+/// The type of file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// A directory.
@@ -114,9 +114,9 @@ pub struct MountRequest<'a> {
     pub source: &'a str,
     /// An existing directory.
     pub target: &'a Path,
-    /// File system type as the kernel names it.
+    /// The kernel's name of the file system type.
     pub fs_type: &'a str,
-    /// `mount -o` options: those that are flags become flags, the rest goes to the file system.
+    /// `mount -o` options: known flags become mount flags, the rest is passed to the file system.
     pub options: &'a [String],
     /// Mount read-only.
     pub read_only: bool,
@@ -127,7 +127,7 @@ pub struct MountRequest<'a> {
 pub struct LoopOptions {
     /// No writes through this device.
     pub read_only: bool,
-    /// At most 63 bytes that the kernel keeps with the device (`lo_file_name`): the volume's id.
+    /// At most 63 bytes that the kernel stores with the device (`lo_file_name`): the volume's id.
     pub label: String,
 }
 
@@ -136,17 +136,17 @@ pub struct LoopOptions {
 pub struct LoopDevice {
     /// `/dev/loopN`.
     pub path: PathBuf,
-    /// Identity of the backing file: what the kernel has open, whatever its path is called by now.
+    /// Identity of the backing file that the kernel has open, even if it was renamed since.
     pub backing: FileId,
-    /// See [`LoopOptions::label`].
+    /// The label from [`LoopOptions::label`].
     pub label: String,
     /// Attached read-only.
     pub read_only: bool,
-    /// Past the page cache of the pool's file system.
+    /// Direct I/O: bypasses the page cache of the pool's file system.
     pub direct_io: bool,
-    /// It goes away by itself when it is closed for the last time, and its number is then another image's: not
-    /// to be handed out.
-    pub going: bool,
+    /// The kernel detaches the device when it is closed for the last time, and its number can then belong to another
+    /// image. Do not hand out such a device.
+    pub autoclear: bool,
 }
 
 /// Device and inode number: the identity of a file.
@@ -158,16 +158,16 @@ pub struct FileId {
     pub inode: u64,
 }
 
-/// What `stat` says of a file.
+/// The result of `stat` on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileStat {
     /// Identity.
     pub id: FileId,
     /// Length in bytes.
     pub size: u64,
-    /// Bytes really occupied.
+    /// Bytes allocated on disk.
     pub allocated: u64,
-    /// A directory.
+    /// Whether it is a directory.
     pub is_dir: bool,
 }
 
@@ -178,25 +178,25 @@ pub struct Extent {
     pub offset: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Where it lies on the pool's device; two files with the same bytes here share them. `None` where the
-    /// file system does not tell or one place cannot be compared with another (inline, encoded).
+    /// Offset on the pool's device: two files with the same physical offset share these blocks. `None` where the file
+    /// system does not report it or offsets cannot be compared (inline, encoded).
     pub physical: Option<u64>,
 }
 
 /// Bytes and inodes of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Usage {
-    /// Bytes in all.
+pub struct FsUsage {
+    /// Total bytes.
     pub total_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Bytes an ordinary user may still take.
+    /// Bytes available to unprivileged users.
     pub available_bytes: u64,
-    /// Inodes in all; 0 where the file system has no such number (btrfs).
+    /// Total inodes; 0 for file systems without a fixed number (btrfs).
     pub total_inodes: u64,
     /// Inodes in use.
     pub used_inodes: u64,
-    /// Inodes free.
+    /// Free inodes.
     pub available_inodes: u64,
     /// Mounted read-only.
     pub read_only: bool,
@@ -204,37 +204,37 @@ pub struct Usage {
 
 /// What a probe found on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Probe {
-    /// Read everywhere it looked, and no known signature.
-    Nothing,
-    /// A file system that we mount.
+pub enum ProbeResult {
+    /// All probed locations were readable and none has a known signature.
+    NoSignature,
+    /// A file system that Wharf can mount.
     Filesystem {
-        /// Which.
+        /// The type of the file system.
         fs: FsType,
         /// Its UUID, lower case with dashes.
         uuid: String,
     },
     /// Something else: another file system, a partition table, LUKS, LVM, RAID, swap.
     Foreign {
-        /// What, in words for the operator.
+        /// A description for the operator.
         what: String,
     },
-    /// A signature that does not hold together: a torn superblock.
+    /// A signature with an inconsistent superblock, for example after a torn write.
     Damaged {
-        /// The file system of ours that these are remains of; `None` if anything else is there too.
+        /// The supported file system whose remains were found; `None` if anything else was found too.
         fs: Option<FsType>,
-        /// What, in words for the operator.
+        /// A description for the operator.
         what: String,
     },
 }
 
-/// How to make a file system.
+/// A request to create a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MakeFs<'a> {
-    /// Which.
+pub struct MakeFsRequest<'a> {
+    /// The type of the file system.
     pub fs: FsType,
-    /// Its UUID, chosen and recorded by the caller first.
+    /// The new UUID. The caller chooses and records it before the call.
     pub uuid: &'a str,
-    /// Further options for mkfs, as words.
+    /// Further arguments for mkfs.
     pub options: &'a [String],
 }

@@ -1,8 +1,8 @@
-//! From Kubernetes' access modes to CSI's.
+//! Converts Kubernetes access modes to CSI access modes.
 
 use crate::AccessMode;
 
-/// CSI's access modes, with the numbers they have on the wire.
+/// CSI access modes, with their protobuf numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum CsiAccessMode {
@@ -19,31 +19,34 @@ pub enum CsiAccessMode {
 }
 
 impl CsiAccessMode {
-    /// The number on the wire.
+    /// The protobuf number.
     pub const fn number(self) -> i32 {
         self as i32
     }
 }
 
-/// Modes that CSI has no word for.
+/// Access modes that have no CSI equivalent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// ReadWriteOncePod beside another mode.
-    #[error("ReadWriteOncePod cannot be combined with other access modes: ask for it alone")]
+    /// ReadWriteOncePod together with another mode.
+    #[error("ReadWriteOncePod cannot be combined with other access modes: request it alone")]
     OncePodNotAlone,
-    /// ReadOnlyMany beside ReadWriteOnce.
-    #[error("CSI knows no volume that is ReadOnlyMany and ReadWriteOnce at once: ask for one of them")]
+    /// ReadOnlyMany together with ReadWriteOnce.
+    #[error("CSI has no access mode for ReadOnlyMany together with ReadWriteOnce: request one of them")]
     ReadOnlyManyAndReadWriteOnce,
-    /// No mode, or only ones we do not know.
+    /// No mode, or only unknown ones.
     #[error(
-        "unsupported access modes {0:?}: ask for ReadWriteOnce, ReadOnlyMany, ReadWriteMany or ReadWriteOncePod"
+        "unsupported access modes {0:?}: request ReadWriteOnce, ReadOnlyMany, ReadWriteMany or ReadWriteOncePod"
     )]
     Unsupported(Vec<AccessMode>),
 }
 
-/// The one mode that all of these together mean, as for attaching and expanding. With
-/// `single_node_multi_writer` the driver told the two kinds of single-node writer apart.
-pub fn combined(modes: &[AccessMode], single_node_multi_writer: bool) -> Result<CsiAccessMode, AccessError> {
+/// The single CSI mode for all of these modes together, for attach and expand. With `single_node_multi_writer` the
+/// driver distinguishes SINGLE_NODE_SINGLE_WRITER and SINGLE_NODE_MULTI_WRITER.
+pub fn combined_mode(
+    modes: &[AccessMode],
+    single_node_multi_writer: bool,
+) -> Result<CsiAccessMode, AccessError> {
     use AccessMode::{ReadOnlyMany, ReadWriteMany, ReadWriteOnce, ReadWriteOncePod};
 
     let has = |mode| modes.contains(&mode);
@@ -64,9 +67,12 @@ pub fn combined(modes: &[AccessMode], single_node_multi_writer: bool) -> Result<
     }
 }
 
-/// One CSI mode for each of these, as for creating: a new volume has to be capable of every one of them.
-pub fn each(modes: &[AccessMode], single_node_multi_writer: bool) -> Result<Vec<CsiAccessMode>, AccessError> {
-    modes.iter().map(|&mode| combined(&[mode], single_node_multi_writer)).collect()
+/// One CSI mode for each of these modes, for CreateVolume: a new volume must support every one of them.
+pub fn individual_modes(
+    modes: &[AccessMode],
+    single_node_multi_writer: bool,
+) -> Result<Vec<CsiAccessMode>, AccessError> {
+    modes.iter().map(|&mode| combined_mode(&[mode], single_node_multi_writer)).collect()
 }
 
 #[cfg(test)]
@@ -82,8 +88,8 @@ mod tests {
 
     /// sidecars.md 1.0 "Access modes".
     #[test]
-    fn combinations() {
-        let both = |modes: &[AccessMode]| (combined(modes, false), combined(modes, true));
+    fn modes_are_combined() {
+        let both = |modes: &[AccessMode]| (combined_mode(modes, false), combined_mode(modes, true));
         for (modes, plain, capable) in [
             (&[Rwo][..], SingleNodeWriter, SingleNodeMultiWriter),
             (&[Rwo, Rwo], SingleNodeWriter, SingleNodeMultiWriter),
@@ -110,16 +116,19 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.0 "Access modes": creating asks mode by mode, so what cannot be combined may still be asked for.
+    /// sidecars.md 1.0 "Access modes": CreateVolume lists mode by mode, so modes that cannot be combined are accepted.
     #[test]
-    fn one_by_one() {
-        assert_eq!(each(&[Rox, Rwo], false), Ok(vec![MultiNodeReaderOnly, SingleNodeWriter]));
-        assert_eq!(each(&[Rwo, Rwx], true), Ok(vec![SingleNodeMultiWriter, MultiNodeMultiWriter]));
-        assert_eq!(each(&[Rwo, Unknown], true), Err(AccessError::Unsupported(vec![Unknown])));
+    fn modes_are_converted_individually() {
+        assert_eq!(individual_modes(&[Rox, Rwo], false), Ok(vec![MultiNodeReaderOnly, SingleNodeWriter]));
+        assert_eq!(
+            individual_modes(&[Rwo, Rwx], true),
+            Ok(vec![SingleNodeMultiWriter, MultiNodeMultiWriter])
+        );
+        assert_eq!(individual_modes(&[Rwo, Unknown], true), Err(AccessError::Unsupported(vec![Unknown])));
     }
 
     #[test]
-    fn numbers_are_those_of_the_wire() {
+    fn numbers_match_protobuf() {
         let modes = [
             SingleNodeWriter,
             MultiNodeReaderOnly,

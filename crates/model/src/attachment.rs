@@ -1,27 +1,27 @@
-//! VolumeAttachment, slim.
+//! VolumeAttachment.
 
 use serde::Deserialize;
 
-use crate::kind::{Api, Kind, Scope};
-use crate::volume::VolumeSpec;
-use crate::words::nullable;
-use crate::{Map, Meta, Time};
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
+use crate::volume::PersistentVolumeSpec;
+use crate::{Meta, StringMap, Time};
 
-/// The wish that a volume be attached to a node.
+/// A VolumeAttachment: a request to attach a volume to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeAttachment {
     /// Metadata.
     #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
-    /// The wish.
+    /// The request.
     pub spec: AttachmentSpec,
-    /// What came of it.
+    /// Its status.
     pub status: AttachmentStatus,
 }
 
 impl Kind for VolumeAttachment {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "VolumeAttachment",
@@ -34,11 +34,11 @@ impl Kind for VolumeAttachment {
     }
 }
 
-/// The wish.
+/// The spec of a VolumeAttachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSpec {
-    /// The driver that has to see to it.
+    /// The driver that attaches the volume.
     pub attacher: String,
     /// The node.
     pub node_name: String,
@@ -46,40 +46,40 @@ pub struct AttachmentSpec {
     pub source: AttachmentSource,
 }
 
-/// The volume: one or the other.
+/// The volume to attach: one of the two fields is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSource {
     /// A PersistentVolume.
     pub persistent_volume_name: Option<String>,
-    /// A volume that a pod spelled out itself. Boxed, since hardly any attachment has one.
-    pub inline_volume_spec: Option<Box<VolumeSpec>>,
+    /// An inline volume of a pod (CSI migration). Boxed, since hardly any attachment has one.
+    pub inline_volume_spec: Option<Box<PersistentVolumeSpec>>,
 }
 
-/// What came of it.
+/// The status of a VolumeAttachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentStatus {
-    /// Whether it is attached, as far as the attacher knows.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether the volume is attached, as reported by the attacher.
+    #[serde(deserialize_with = "null_as_default")]
     pub attached: bool,
     /// The driver's publish context.
-    #[serde(deserialize_with = "nullable")]
-    pub attachment_metadata: Map,
-    /// Why the last attach failed.
+    #[serde(deserialize_with = "null_as_default")]
+    pub attachment_metadata: StringMap,
+    /// The error of the last attach.
     pub attach_error: Option<VolumeError>,
-    /// Why the last detach failed.
+    /// The error of the last detach.
     pub detach_error: Option<VolumeError>,
 }
 
-/// A failure.
+/// An error of an attach or detach.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeError {
-    /// When.
+    /// When it occurred.
     pub time: Option<Time>,
-    /// A sentence for people.
-    #[serde(deserialize_with = "nullable")]
+    /// The error message.
+    #[serde(deserialize_with = "null_as_default")]
     pub message: String,
     /// The gRPC code.
     pub error_code: Option<i32>,

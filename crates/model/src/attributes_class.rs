@@ -1,14 +1,14 @@
-//! VolumeAttributesClass, slim.
+//! VolumeAttributesClass.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 
-/// Properties of a volume that can be changed while it lives.
+/// A VolumeAttributesClass: properties of a volume that can be changed after it was created.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeAttributesClass {
@@ -16,13 +16,13 @@ pub struct VolumeAttributesClass {
     pub metadata: Meta,
     /// The driver.
     pub driver_name: String,
-    /// Words for the driver.
-    #[serde(deserialize_with = "nullable")]
+    /// Parameters for the driver.
+    #[serde(deserialize_with = "null_as_default")]
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Kind for VolumeAttributesClass {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "VolumeAttributesClass",

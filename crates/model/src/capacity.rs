@@ -1,29 +1,29 @@
-//! CSIStorageCapacity, slim.
+//! CSIStorageCapacity.
 
 use serde::Deserialize;
 
-use crate::kind::{Api, Kind, Scope};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::selector::LabelSelector;
 use crate::{Meta, Quantity};
 
-/// How much room there is for volumes of one class in one place.
+/// The available capacity for volumes of one class in one topology.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CSIStorageCapacity {
     /// Metadata.
     pub metadata: Meta,
-    /// The place; `None` is nowhere.
+    /// Selects the nodes of the topology; `None` selects none.
     pub node_topology: Option<LabelSelector>,
     /// The class.
     pub storage_class_name: String,
-    /// Room in all.
+    /// The total available capacity.
     pub capacity: Option<Quantity>,
-    /// Room for one volume.
+    /// The maximum size of one volume.
     pub maximum_volume_size: Option<Quantity>,
 }
 
 impl Kind for CSIStorageCapacity {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "CSIStorageCapacity",

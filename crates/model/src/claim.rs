@@ -1,28 +1,28 @@
-//! PersistentVolumeClaim, slim.
+//! PersistentVolumeClaim.
 
 use serde::Deserialize;
 
-use crate::kind::{Api, Kind, Scope};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::names::annotation;
 use crate::selector::LabelSelector;
-use crate::words::{nullable, words};
 use crate::{Meta, Quantity, Time};
 
-/// What a user asks for.
+/// A PersistentVolumeClaim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
-    /// Metadata. Its owner is what tells the claim of an ephemeral volume from another of that name.
+    /// Metadata. The owner reference identifies the claim of a pod's ephemeral volume.
     #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
-    /// What is asked for.
+    /// The requested storage.
     pub spec: ClaimSpec,
-    /// What there is.
+    /// The present state.
     pub status: ClaimStatus,
 }
 
 impl Kind for PersistentVolumeClaim {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "",
         version: "v1",
         kind: "PersistentVolumeClaim",
@@ -36,20 +36,20 @@ impl Kind for PersistentVolumeClaim {
 }
 
 impl PersistentVolumeClaim {
-    /// The class asked for. The annotation that came before the field wins, as everywhere in Kubernetes; an
-    /// empty name is a class too (the one nobody provisions for), and `None` is "not yet said".
+    /// The requested class. The beta annotation takes precedence over the field, as everywhere in Kubernetes. An empty
+    /// name disables dynamic provisioning; `None` means that no class is set yet.
     pub fn class(&self) -> Option<&str> {
         let annotation = self.metadata.annotation(annotation::BETA_STORAGE_CLASS);
         annotation.or(self.spec.storage_class_name.as_deref())
     }
 
-    /// The driver that is to provision it.
+    /// The driver that provisions it.
     pub fn provisioner(&self) -> Option<&str> {
         let newer = self.metadata.annotation(annotation::STORAGE_PROVISIONER);
         newer.or_else(|| self.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER))
     }
 
-    /// The node that the scheduler chose.
+    /// The node that the scheduler selected.
     pub fn selected_node(&self) -> Option<&str> {
         let newer = self.metadata.annotation(annotation::SELECTED_NODE);
         newer
@@ -57,76 +57,75 @@ impl PersistentVolumeClaim {
             .filter(|node| !node.is_empty())
     }
 
-    /// The size asked for.
-    pub fn requested(&self) -> Option<Quantity> {
+    /// The requested size.
+    pub fn requested_storage(&self) -> Option<Quantity> {
         self.spec.resources.requests.storage
     }
 
-    /// Block or, unless said otherwise, Filesystem.
+    /// The volume mode; default Filesystem.
     pub fn volume_mode(&self) -> VolumeMode {
         self.spec.volume_mode.unwrap_or(VolumeMode::Filesystem)
     }
 
-    /// Where the content comes from: the older field, else the newer one, as the provisioner has it.
-    pub fn source(&self) -> Option<&DataSource> {
+    /// The data source: `dataSource`, or else `dataSourceRef`, as the provisioner does.
+    pub fn data_source(&self) -> Option<&DataSource> {
         self.spec.data_source.as_deref().or(self.spec.data_source_ref.as_deref())
     }
 }
 
-/// What is asked for.
+/// The spec of a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimSpec {
-    /// How it is to be used.
-    #[serde(deserialize_with = "nullable")]
+    /// The requested access modes.
+    #[serde(deserialize_with = "null_as_default")]
     pub access_modes: Vec<AccessMode>,
-    /// Sizes.
+    /// The requested size.
     pub resources: Resources,
     /// The class; see [`PersistentVolumeClaim::class`].
     pub storage_class_name: Option<String>,
-    /// The volume it is bound to; empty while there is none.
-    #[serde(deserialize_with = "nullable")]
+    /// The volume it is bound to or requests; empty if there is none.
+    #[serde(deserialize_with = "null_as_default")]
     pub volume_name: String,
     /// Block or Filesystem.
     pub volume_mode: Option<VolumeMode>,
-    /// Present when only volumes with certain labels will do: none can be provisioned then. Boxed, since few claims
-    /// have one.
+    /// Selects volumes by labels; disables dynamic provisioning. Boxed, since few claims have one.
     pub selector: Option<Box<LabelSelector>>,
-    /// Source of the content, of this namespace. Boxed, as the other one, since few claims have any.
+    /// A data source in the same namespace. Boxed, like the other one, since few claims have any.
     pub data_source: Option<Box<DataSource>>,
-    /// Source of the content, also of other namespaces and of kinds others know.
+    /// A data source, possibly in another namespace or of a custom kind.
     pub data_source_ref: Option<Box<DataSource>>,
-    /// The mutable class wanted.
+    /// The requested VolumeAttributesClass.
     pub volume_attributes_class_name: Option<String>,
 }
 
-/// Sizes of a claim.
+/// The resources of a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Resources {
-    /// What is asked for.
-    pub requests: Storage,
+    /// The requested size.
+    pub requests: ResourceList,
 }
 
-/// A resource list, of which we only read `storage`.
+/// A resource list; only `storage` is decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Storage {
+pub struct ResourceList {
     /// The size.
     pub storage: Option<Quantity>,
 }
 
-/// Stands for an object of which only its being there matters.
+/// An object of which only its presence matters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub struct Present {}
+pub struct Presence {}
 
-/// Where content comes from.
+/// The data source of a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataSource {
     /// Empty or absent for the core group.
     pub api_group: Option<String>,
-    /// `PersistentVolumeClaim`, `VolumeSnapshot`, or a kind that a populator knows.
+    /// `PersistentVolumeClaim`, `VolumeSnapshot`, or the kind of a volume populator.
     pub kind: String,
     /// Its name.
     pub name: String,
@@ -134,27 +133,27 @@ pub struct DataSource {
     pub namespace: Option<String>,
 }
 
-/// What there is.
+/// The status of a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimStatus {
-    /// How far it has come.
+    /// Its phase.
     pub phase: ClaimPhase,
-    /// How its volume may be used.
-    #[serde(deserialize_with = "nullable")]
+    /// The access modes of its volume.
+    #[serde(deserialize_with = "null_as_default")]
     pub access_modes: Vec<AccessMode>,
-    /// The size that a pod will see.
-    pub capacity: Storage,
-    /// Conditions of all who write some.
-    #[serde(deserialize_with = "nullable")]
+    /// The usable size.
+    pub capacity: ResourceList,
+    /// Conditions, of all components.
+    #[serde(deserialize_with = "null_as_default")]
     pub conditions: Vec<Condition>,
-    /// The size that an expansion under way asks for.
-    pub allocated_resources: Storage,
-    /// How far that expansion has come.
+    /// The target size of an expansion in progress.
+    pub allocated_resources: ResourceList,
+    /// The state of that expansion.
     pub allocated_resource_statuses: StorageResizeStatus,
-    /// The mutable class that is in force.
+    /// The VolumeAttributesClass in force.
     pub current_volume_attributes_class_name: Option<String>,
-    /// The change of mutable class under way.
+    /// The change of VolumeAttributesClass in progress.
     pub modify_volume_status: Option<ModifyVolumeStatus>,
 }
 
@@ -165,70 +164,70 @@ impl ClaimStatus {
     }
 }
 
-/// `allocatedResourceStatuses`, of which we only read `storage`.
+/// `allocatedResourceStatuses`; only `storage` is decoded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StorageResizeStatus {
-    /// How far the expansion has come; `None` when none is under way.
+    /// The state of the expansion; `None` if none is in progress.
     pub storage: Option<ResizeStatus>,
 }
 
-/// One condition of a claim.
+/// A condition.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// Which condition: see the constants in [`crate::names`].
+    /// Its type; see the constants in [`crate::names`].
     #[serde(rename = "type")]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A word for machines.
-    #[serde(deserialize_with = "nullable")]
+    /// A CamelCase word for machines.
+    #[serde(deserialize_with = "null_as_default")]
     pub reason: String,
-    /// A sentence for people.
-    #[serde(deserialize_with = "nullable")]
+    /// A human-readable message.
+    #[serde(deserialize_with = "null_as_default")]
     pub message: String,
-    /// Since when.
+    /// When the status last changed.
     pub last_transition_time: Option<Time>,
 }
 
-/// A change of mutable class under way.
+/// A change of VolumeAttributesClass in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ModifyVolumeStatus {
-    /// The class on the way.
-    #[serde(deserialize_with = "nullable")]
+    /// The class to apply.
+    #[serde(deserialize_with = "null_as_default")]
     pub target_volume_attributes_class_name: String,
-    /// How far it has come.
+    /// The state of the change.
     pub status: ModifyStatus,
 }
 
-words! {
-    /// How a volume may be used.
+open_enum! {
+    /// An access mode.
     AccessMode {
-        /// By one node.
+        /// Read-write by one node.
         ReadWriteOnce = "ReadWriteOnce",
-        /// By many nodes, for reading.
+        /// Read-only by many nodes.
         ReadOnlyMany = "ReadOnlyMany",
-        /// By many nodes.
+        /// Read-write by many nodes.
         ReadWriteMany = "ReadWriteMany",
-        /// By one pod.
+        /// Read-write by one pod.
         ReadWriteOncePod = "ReadWriteOncePod",
     }
 }
 
-words! {
-    /// What a pod sees of the volume.
+open_enum! {
+    /// A volume mode.
     VolumeMode {
-        /// A mounted file system.
+        /// Mounted as a file system.
         Filesystem = "Filesystem",
-        /// The device itself.
+        /// Used as a raw block device.
         Block = "Block",
     }
 }
 
-words! {
-    /// How far a claim has come.
+open_enum! {
+    /// The phase of a claim.
     ClaimPhase {
         /// Not bound yet.
         Pending = "Pending",
@@ -239,30 +238,30 @@ words! {
     }
 }
 
-words! {
-    /// How far an expansion has come.
+open_enum! {
+    /// The state of an expansion.
     ResizeStatus {
-        /// The controller expands the volume.
+        /// The controller is expanding the volume.
         ControllerResizeInProgress = "ControllerResizeInProgress",
-        /// The driver said that it never will.
+        /// The driver cannot expand the volume to this size.
         ControllerResizeInfeasible = "ControllerResizeInfeasible",
-        /// The node has to do its part.
+        /// The node has to expand the file system.
         NodeResizePending = "NodeResizePending",
-        /// The node does its part.
+        /// The node is expanding the file system.
         NodeResizeInProgress = "NodeResizeInProgress",
-        /// The driver said on the node that it never will.
+        /// The driver cannot expand the volume to this size on the node.
         NodeResizeInfeasible = "NodeResizeInfeasible",
     }
 }
 
-words! {
-    /// How far a change of mutable class has come.
+open_enum! {
+    /// The state of a change of VolumeAttributesClass.
     ModifyStatus {
         /// The class does not exist (yet).
         Pending = "Pending",
-        /// The driver was asked.
+        /// ControllerModifyVolume is in progress.
         InProgress = "InProgress",
-        /// The driver said that it never will.
+        /// The driver cannot apply the class.
         Infeasible = "Infeasible",
     }
 }

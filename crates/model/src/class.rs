@@ -1,16 +1,16 @@
-//! StorageClass, slim.
+//! StorageClass.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::names::annotation;
 use crate::volume::ReclaimPolicy;
-use crate::words::{nullable, words};
 
-/// How volumes of a class are made.
+/// A StorageClass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageClass {
@@ -18,25 +18,25 @@ pub struct StorageClass {
     pub metadata: Meta,
     /// The driver.
     pub provisioner: String,
-    /// Words for the driver and, with a prefix, for us: see [`crate::parameters`].
-    #[serde(deserialize_with = "nullable")]
+    /// Parameters for the driver and, with a prefix, for the sidecars; see [`crate::parameters`].
+    #[serde(deserialize_with = "null_as_default")]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of a volume when its claim goes; `None` is Delete.
+    /// The reclaim policy of its volumes; default Delete.
     pub reclaim_policy: Option<ReclaimPolicy>,
-    /// Whether claims of it may grow; `None` is no.
+    /// Whether its claims can be expanded; default false.
     pub allow_volume_expansion: Option<bool>,
-    /// Options for mounting.
-    #[serde(deserialize_with = "nullable")]
+    /// Mount options.
+    #[serde(deserialize_with = "null_as_default")]
     pub mount_options: Vec<String>,
-    /// When a volume is made.
+    /// When volumes are provisioned and bound.
     pub volume_binding_mode: Option<VolumeBindingMode>,
-    /// Where volumes may be; empty is everywhere.
-    #[serde(deserialize_with = "nullable")]
+    /// The topologies that volumes may be created in; empty allows all.
+    #[serde(deserialize_with = "null_as_default")]
     pub allowed_topologies: Vec<TopologySelectorTerm>,
 }
 
 impl Kind for StorageClass {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "StorageClass",
@@ -50,49 +50,49 @@ impl Kind for StorageClass {
 }
 
 impl StorageClass {
-    /// What becomes of a volume when its claim goes.
+    /// The reclaim policy of its volumes.
     pub fn reclaim_policy(&self) -> ReclaimPolicy {
         self.reclaim_policy.unwrap_or(ReclaimPolicy::Delete)
     }
 
-    /// Whether it is the class of claims that name none; there may be several, and the newest counts.
+    /// Whether it is a default class. There may be several; the newest is used.
     pub fn is_default(&self) -> bool {
         let marked = |annotation| self.metadata.annotation(annotation) == Some("true");
         marked(annotation::IS_DEFAULT_CLASS) || marked(annotation::BETA_IS_DEFAULT_CLASS)
     }
 
-    /// Whether a volume is made only once a pod that needs it has a node.
+    /// Whether its binding mode is WaitForFirstConsumer.
     pub fn waits_for_first_consumer(&self) -> bool {
         self.volume_binding_mode == Some(VolumeBindingMode::WaitForFirstConsumer)
     }
 }
 
-/// A place: all of its expressions hold.
+/// A term of `allowedTopologies`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TopologySelectorTerm {
-    /// All of them hold.
-    #[serde(deserialize_with = "nullable")]
+    /// Expressions that must all match.
+    #[serde(deserialize_with = "null_as_default")]
     pub match_label_expressions: Vec<TopologySelectorExpression>,
 }
 
-/// The label has one of the values.
+/// Matches if the label has one of the values.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct TopologySelectorExpression {
     /// The label.
     pub key: String,
     /// Its values.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub values: Vec<String>,
 }
 
-words! {
-    /// When a volume is made.
+open_enum! {
+    /// When volumes are provisioned and bound.
     VolumeBindingMode {
-        /// At once.
+        /// When the claim is created.
         Immediate = "Immediate",
-        /// Once a pod that needs it has a node.
+        /// When a pod that uses the claim is scheduled.
         WaitForFirstConsumer = "WaitForFirstConsumer",
     }
 }

@@ -1,31 +1,36 @@
-//! ConfigMap, slim: its values.
+//! ConfigMap: its values.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::secret::SecretData;
-use crate::words::nullable;
 
 /// A config map.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigMap {
-    /// Metadata: names, identity and version.
-    #[serde(deserialize_with = "Meta::bare")]
+    /// Metadata: only the name, UID, resource version and deletion timestamp.
+    #[serde(deserialize_with = "Meta::identity_only")]
     pub metadata: Meta,
-    /// Values that are text.
-    #[serde(deserialize_with = "nullable")]
+    /// Text values.
+    #[serde(deserialize_with = "null_as_default")]
     pub data: BTreeMap<String, String>,
-    /// Values that are not.
+    /// Binary values.
     pub binary_data: SecretData,
 }
 
 impl Kind for ConfigMap {
-    const API: Api =
-        Api { group: "", version: "v1", kind: "ConfigMap", plural: "configmaps", scope: Scope::Namespaced };
+    const API: ApiResource = ApiResource {
+        group: "",
+        version: "v1",
+        kind: "ConfigMap",
+        plural: "configmaps",
+        scope: Scope::Namespaced,
+    };
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -33,7 +38,7 @@ impl Kind for ConfigMap {
 }
 
 impl ConfigMap {
-    /// All values, ordered by key in each of the two kinds.
+    /// All values: text, then binary, each ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let text = self.data.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
         text.chain(self.binary_data.iter())
@@ -52,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_both_kinds() {
+    fn text_and_binary_values_are_decoded() {
         let map: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": "m"}, "data": {"a": "x"}, "binaryData": {"b": "/w=="},
         }))

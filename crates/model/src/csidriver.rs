@@ -1,23 +1,23 @@
-//! CSIDriver, slim: what Kubernetes was told about a driver.
+//! CSIDriver: how Kubernetes uses a driver.
 
 use serde::Deserialize;
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::{nullable, words};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 
-/// A driver, as its deployer described it.
+/// A CSIDriver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CSIDriver {
     /// Metadata.
     pub metadata: Meta,
-    /// The description.
+    /// The driver's properties.
     pub spec: CSIDriverSpec,
 }
 
 impl Kind for CSIDriver {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "CSIDriver",
@@ -30,47 +30,47 @@ impl Kind for CSIDriver {
     }
 }
 
-/// The description of a driver.
+/// The properties of a driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CSIDriverSpec {
-    /// Whether volumes are attached before they are mounted; `None` is yes.
+    /// Whether volumes must be attached before they are mounted; default true.
     pub attach_required: Option<bool>,
-    /// Whether the scheduler reads CSIStorageCapacity objects; `None` is no.
+    /// Whether the scheduler considers CSIStorageCapacity objects; default false.
     pub storage_capacity: Option<bool>,
-    /// Whether the driver is told of the pod when it publishes; `None` is no.
+    /// Whether pod metadata is passed to NodePublishVolume; default false.
     pub pod_info_on_mount: Option<bool>,
-    /// Whether files get the pod's group.
+    /// When kubelet applies the pod's fsGroup to volumes.
     pub fs_group_policy: Option<FsGroupPolicy>,
-    /// Of which kinds volumes may be; empty is only persistent ones.
-    #[serde(deserialize_with = "nullable")]
-    pub volume_lifecycle_modes: Vec<LifecycleMode>,
-    /// Tokens of the pod's service account that the driver is given.
-    #[serde(deserialize_with = "nullable")]
+    /// The supported volume lifecycle modes; empty is only Persistent.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volume_lifecycle_modes: Vec<VolumeLifecycleMode>,
+    /// Service account tokens of the pod that are passed to the driver.
+    #[serde(deserialize_with = "null_as_default")]
     pub token_requests: Vec<TokenRequest>,
-    /// Whether volumes are published again and again; `None` is no.
+    /// Whether NodePublishVolume is called periodically; default false.
     pub requires_republish: Option<bool>,
-    /// Whether volumes can be mounted with an SELinux label; `None` is no.
+    /// Whether volumes can be mounted with an SELinux label; default false.
     #[serde(rename = "seLinuxMount")]
     pub se_linux_mount: Option<bool>,
-    /// How often the node's limit is asked for again; `None` is never.
+    /// How often the node's allocatable count is updated; `None` is never.
     pub node_allocatable_update_period_seconds: Option<i64>,
 }
 
-/// A token that a driver wants.
+/// A service account token for a driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TokenRequest {
-    /// For whom it is; empty is the API server.
+    /// The audience; empty is the API server.
     pub audience: String,
-    /// How long it holds.
+    /// The token's validity.
     pub expiration_seconds: Option<i64>,
 }
 
-words! {
-    /// Whether files of a volume get the pod's group.
+open_enum! {
+    /// When kubelet applies the pod's fsGroup to volumes.
     FsGroupPolicy {
-        /// Where the volume has a file system of its own and one node: the default.
+        /// Only to ReadWriteOnce volumes with an fsType; the default.
         ReadWriteOnceWithFSType = "ReadWriteOnceWithFSType",
         /// Always.
         File = "File",
@@ -79,12 +79,12 @@ words! {
     }
 }
 
-words! {
-    /// How long a volume lives.
-    LifecycleMode {
-        /// As its claim.
+open_enum! {
+    /// The lifecycle mode of a volume.
+    VolumeLifecycleMode {
+        /// A PersistentVolume, independent of pods.
         Persistent = "Persistent",
-        /// As its pod.
+        /// An inline volume with the lifecycle of its pod.
         Ephemeral = "Ephemeral",
     }
 }

@@ -1,12 +1,12 @@
-//! CSINode, slim: which drivers a node has, under which identity, and by which labels they tell places apart.
+//! CSINode: the drivers registered on a node, with their node IDs and topology keys.
 
 use serde::Deserialize;
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 
-/// A node, as CSI drivers see it. It has the name of its Node.
+/// The CSI drivers of a node. It has the name of its Node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CSINode {
@@ -17,7 +17,7 @@ pub struct CSINode {
 }
 
 impl Kind for CSINode {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "storage.k8s.io",
         version: "v1",
         kind: "CSINode",
@@ -31,7 +31,7 @@ impl Kind for CSINode {
 }
 
 impl CSINode {
-    /// This driver on the node; `None` while it is not registered there.
+    /// A driver on the node; `None` if it is not registered.
     pub fn driver(&self, name: &str) -> Option<&CSINodeDriver> {
         self.spec.drivers.iter().find(|driver| driver.name == name)
     }
@@ -42,7 +42,7 @@ impl CSINode {
 #[serde(default)]
 pub struct CSINodeSpec {
     /// The drivers.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub drivers: Vec<CSINodeDriver>,
 }
 
@@ -52,20 +52,20 @@ pub struct CSINodeSpec {
 pub struct CSINodeDriver {
     /// Its name.
     pub name: String,
-    /// What the driver calls the node. Spelled as Kubernetes does, `nodeID`.
+    /// The driver's ID of the node; `nodeID` in JSON.
     #[serde(rename = "nodeID")]
     pub node_id: String,
-    /// Labels of the Node that say where it is.
-    #[serde(deserialize_with = "nullable")]
+    /// The labels of the Node that form its topology.
+    #[serde(deserialize_with = "null_as_default")]
     pub topology_keys: Vec<String>,
-    /// What fits on the node.
+    /// The driver's limits on the node.
     pub allocatable: Option<Allocatable>,
 }
 
-/// What fits on a node.
+/// A driver's limits on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Allocatable {
-    /// How many volumes of the driver; `None` is no limit.
+    /// The maximum number of the driver's volumes; `None` is no limit.
     pub count: Option<i32>,
 }

@@ -1,31 +1,32 @@
-//! Event, slim: what was told of an object, and when last. For those who ask what they said before they started.
+//! Event: what was recorded about an object, and when last. For components that look up what they recorded before they
+//! were restarted.
 
 use serde::{Deserialize, Deserializer};
 
-use crate::kind::{Api, Kind, Scope};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::{Meta, Time};
 
-/// What was told.
+/// An event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Metadata: only names, identity, version and the deletion mark.
+    /// Metadata: only the name, UID, resource version and deletion timestamp.
     pub metadata: Meta,
-    /// The identity of the object it is about.
+    /// The UID of the object it is about.
     pub regarding_uid: String,
-    /// Whether it is a warning.
+    /// Whether its type is Warning.
     pub warning: bool,
-    /// One word for machines.
+    /// A CamelCase word for machines.
     pub reason: String,
-    /// A sentence for people.
+    /// A human-readable message.
     pub message: String,
-    /// When it was told last.
-    pub last: Time,
+    /// When it last occurred.
+    pub last_timestamp: Time,
 }
 
 impl Kind for Event {
-    const API: Api =
-        Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
+    const API: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -36,7 +37,7 @@ impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut wire = Wire::deserialize(deserializer)?;
         let created = wire.metadata.creation_timestamp;
-        // Reporters of the newer API leave the older fields empty.
+        // Reporters that use the events.k8s.io API leave the older fields empty.
         let last = wire.last_timestamp.or(wire.event_time).or(created).unwrap_or_default();
         let Meta { name, namespace, uid, resource_version, deletion_timestamp, .. } =
             std::mem::take(&mut wire.metadata);
@@ -46,7 +47,7 @@ impl<'de> Deserialize<'de> for Event {
             warning: wire.kind == "Warning",
             reason: wire.reason,
             message: wire.message,
-            last,
+            last_timestamp: last,
         })
     }
 }
@@ -56,11 +57,11 @@ impl<'de> Deserialize<'de> for Event {
 struct Wire {
     metadata: Meta,
     involved_object: WireObject,
-    #[serde(rename = "type", deserialize_with = "nullable")]
+    #[serde(rename = "type", deserialize_with = "null_as_default")]
     kind: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     reason: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     message: String,
     last_timestamp: Option<Time>,
     event_time: Option<Time>,
@@ -69,7 +70,7 @@ struct Wire {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WireObject {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     uid: String,
 }
 
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_time_is_found_in_either_api() {
+    fn last_time_is_decoded_from_either_api() {
         let (first, last) = ("2026-11-15T10:00:00Z", "2026-11-15T11:00:00Z");
         for times in [
             json!({"firstTimestamp": first, "lastTimestamp": last, "eventTime": null}),
@@ -90,13 +91,13 @@ mod tests {
             let mut event = json!({"reason": "R", "message": "m", "involvedObject": {"uid": "u"}});
             event.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
             let event: Event = serde_json::from_value(event).unwrap();
-            assert_eq!(event.last.to_string(), last, "{times}");
+            assert_eq!(event.last_timestamp.to_string(), last, "{times}");
             assert_eq!((event.regarding_uid.as_str(), event.reason.as_str()), ("u", "R"));
         }
     }
 
     #[test]
-    fn warnings_are_told_apart() {
+    fn warnings_are_recognized() {
         for (kind, warning) in [(json!("Warning"), true), (json!("Normal"), false), (json!(null), false)] {
             let event: Event = serde_json::from_value(json!({"type": kind})).unwrap();
             assert_eq!(event.warning, warning, "{kind}");

@@ -1,31 +1,31 @@
-//! VolumeGroupSnapshot, VolumeGroupSnapshotContent and VolumeGroupSnapshotClass, slim.
+//! VolumeGroupSnapshot, VolumeGroupSnapshotContent and VolumeGroupSnapshotClass.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::kind::{Api, Kind, Scope};
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::selector::LabelSelector;
-use crate::snapshot::{DeletionPolicy, SnapshotFault, SnapshotRef};
-use crate::words::nullable;
+use crate::snapshot::{DeletionPolicy, SnapshotRef, VolumeSnapshotError};
 use crate::{Meta, Time};
 
 const GROUP: &str = "groupsnapshot.storage.k8s.io";
 
-/// Snapshots of several claims at one moment, as their user asked for them.
+/// A VolumeGroupSnapshot: snapshots of several claims at the same time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeGroupSnapshot {
     /// Metadata.
     pub metadata: Meta,
-    /// What is asked for.
+    /// The spec.
     pub spec: GroupSpec,
-    /// What there is; `None` until the controller has seen it.
+    /// The status; `None` until the snapshot controller has processed it.
     pub status: Option<GroupStatus>,
 }
 
 impl Kind for VolumeGroupSnapshot {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: GROUP,
         version: "v1",
         kind: "VolumeGroupSnapshot",
@@ -38,54 +38,54 @@ impl Kind for VolumeGroupSnapshot {
     }
 }
 
-/// What is asked for.
+/// The spec of a VolumeGroupSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupSpec {
-    /// Of what.
+    /// The source.
     pub source: GroupSource,
     /// The class.
     pub volume_group_snapshot_class_name: Option<String>,
 }
 
-/// Of what: one or the other.
+/// The source of a group snapshot: one of the two fields is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupSource {
-    /// Of the claims with these labels, to be taken.
+    /// Selects the claims to take snapshots of.
     pub selector: Option<LabelSelector>,
-    /// The content is there already.
+    /// An existing content (pre-provisioned group snapshot).
     pub volume_group_snapshot_content_name: Option<String>,
 }
 
-/// What there is of a group snapshot.
+/// The status of a VolumeGroupSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupStatus {
     /// The content it is bound to.
     pub bound_volume_group_snapshot_content_name: Option<String>,
-    /// When it was cut.
+    /// When it was taken.
     pub creation_time: Option<Time>,
-    /// Whether one can restore from its members.
+    /// Whether volumes can be restored from its members.
     pub ready_to_use: Option<bool>,
-    /// What went wrong last.
-    pub error: Option<SnapshotFault>,
+    /// The last error.
+    pub error: Option<VolumeSnapshotError>,
 }
 
-/// A group snapshot, as the driver has it.
+/// A VolumeGroupSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeGroupSnapshotContent {
     /// Metadata.
     pub metadata: Meta,
-    /// What it is.
+    /// The spec.
     pub spec: GroupContentSpec,
-    /// How far it has come; `None` until the sidecar has seen it.
+    /// The status; `None` until the snapshotter has processed it.
     pub status: Option<GroupContentStatus>,
 }
 
 impl Kind for VolumeGroupSnapshotContent {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: GROUP,
         version: "v1",
         kind: "VolumeGroupSnapshotContent",
@@ -98,76 +98,76 @@ impl Kind for VolumeGroupSnapshotContent {
     }
 }
 
-/// What a content is.
+/// The spec of a VolumeGroupSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupContentSpec {
     /// The driver.
     pub driver: String,
-    /// What becomes of it when its group snapshot goes.
+    /// What happens to the driver's group snapshot when the VolumeGroupSnapshot is deleted.
     pub deletion_policy: DeletionPolicy,
-    /// The group snapshot it is for.
+    /// The VolumeGroupSnapshot that it belongs to.
     pub volume_group_snapshot_ref: SnapshotRef,
     /// The class.
     pub volume_group_snapshot_class_name: Option<String>,
-    /// Of what.
+    /// The source.
     pub source: GroupContentSource,
 }
 
-/// Of what: one or the other.
+/// The source of a group content: one of the two fields is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupContentSource {
-    /// Of these volumes, to be taken.
+    /// The volumes to take snapshots of.
     pub volume_handles: Option<Vec<String>>,
-    /// The driver has it already.
+    /// An existing group snapshot of the driver.
     pub group_snapshot_handles: Option<GroupHandles>,
 }
 
-/// The driver's names for a group snapshot and its members.
+/// The driver's handles of a group snapshot and its members.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupHandles {
-    /// The group.
+    /// The handle of the group snapshot.
     pub volume_group_snapshot_handle: String,
-    /// Its members.
-    #[serde(deserialize_with = "nullable")]
+    /// The handles of its members.
+    #[serde(deserialize_with = "null_as_default")]
     pub volume_snapshot_handles: Vec<String>,
 }
 
-/// How far a content has come.
+/// The status of a VolumeGroupSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GroupContentStatus {
-    /// The driver's name for the group snapshot.
+    /// The driver's handle of the group snapshot.
     pub volume_group_snapshot_handle: Option<String>,
-    /// When it was cut.
+    /// When it was taken.
     pub creation_time: Option<Time>,
-    /// Whether one can restore from its members.
+    /// Whether volumes can be restored from its members.
     pub ready_to_use: Option<bool>,
-    /// What went wrong last.
-    pub error: Option<SnapshotFault>,
+    /// The last error.
+    pub error: Option<VolumeSnapshotError>,
     /// Its members.
-    pub volume_snapshot_info_list: Option<Vec<MemberInfo>>,
+    pub volume_snapshot_info_list: Option<Vec<VolumeSnapshotInfo>>,
 }
 
-/// A member of a group snapshot, as the driver has it.
+/// A member of a driver's group snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct MemberInfo {
-    /// The volume it is of.
+pub struct VolumeSnapshotInfo {
+    /// The handle of the source volume.
     pub volume_handle: String,
-    /// The driver's name for the snapshot.
+    /// The handle of the snapshot.
     pub snapshot_handle: String,
-    /// When it was cut, in nanoseconds since 1970.
+    /// When it was taken, in nanoseconds since 1970.
     pub creation_time: Option<i64>,
-    /// Whether one can restore from it.
+    /// Whether a volume can be restored from it.
     pub ready_to_use: Option<bool>,
-    /// How big a volume restored from it has to be, in bytes.
+    /// The minimum size of a volume restored from it, in bytes.
     pub restore_size: Option<i64>,
 }
 
-/// How group snapshots of a class are taken.
+/// A VolumeGroupSnapshotClass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeGroupSnapshotClass {
@@ -175,15 +175,15 @@ pub struct VolumeGroupSnapshotClass {
     pub metadata: Meta,
     /// The driver.
     pub driver: String,
-    /// What becomes of a content when its group snapshot goes.
+    /// The deletion policy of its contents.
     pub deletion_policy: DeletionPolicy,
-    /// Words for the driver and, with a prefix, for us.
-    #[serde(deserialize_with = "nullable")]
+    /// Parameters for the driver and, with a prefix, for the sidecars.
+    #[serde(deserialize_with = "null_as_default")]
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Kind for VolumeGroupSnapshotClass {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: GROUP,
         version: "v1",
         kind: "VolumeGroupSnapshotClass",

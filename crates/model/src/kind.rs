@@ -1,34 +1,34 @@
-//! What makes a slim view a kind of the Kubernetes API.
+//! The trait that connects a slim view to its resource in the Kubernetes API.
 
 use serde::de::DeserializeOwned;
 
 use crate::{Key, Meta};
 
-/// Whether objects live in namespaces.
+/// The scope of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// One for the whole cluster.
+    /// Cluster-scoped.
     Cluster,
-    /// One for each namespace.
+    /// Namespaced.
     Namespaced,
 }
 
-/// Where a kind is served.
+/// The API resource of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Api {
+pub struct ApiResource {
     /// API group; empty for the core group.
     pub group: &'static str,
     /// Version within the group.
     pub version: &'static str,
     /// The kind, as in `kind: PersistentVolume`.
     pub kind: &'static str,
-    /// Its name in paths.
+    /// The plural resource name, as used in paths.
     pub plural: &'static str,
-    /// Whether objects live in namespaces.
+    /// Whether objects are namespaced.
     pub scope: Scope,
 }
 
-impl Api {
+impl ApiResource {
     /// `v1` or `storage.k8s.io/v1`.
     pub fn api_version(&self) -> String {
         match self.group {
@@ -37,8 +37,8 @@ impl Api {
         }
     }
 
-    /// The path of the collection: of one namespace, or of all.
-    pub fn path(&self, namespace: Option<&str>) -> String {
+    /// The path of the collection in one namespace, or in all.
+    pub fn collection_path(&self, namespace: Option<&str>) -> String {
         let root = match self.group {
             "" => format!("/api/{}", self.version),
             group => format!("/apis/{group}/{}", self.version),
@@ -51,21 +51,21 @@ impl Api {
 
     /// The path of one object.
     pub fn object_path(&self, key: &Key) -> String {
-        format!("{}/{}", self.path(key.namespace.as_deref()), key.name)
+        format!("{}/{}", self.collection_path(key.namespace.as_deref()), key.name)
     }
 }
 
-/// A slim view: only the fields we use are decoded, so a view is never written back. Writes are patches, or
+/// A slim view of an object: it decodes only the fields we use, so it is never written back. Writes are patches, or
 /// edits of the raw object.
 pub trait Kind: DeserializeOwned + Send + Sync + 'static {
-    /// Where it is served.
-    const API: Api;
+    /// The kind's API resource.
+    const API: ApiResource;
 
     /// The object's metadata.
     fn meta(&self) -> &Meta;
 
-    /// Whether it is worth keeping: a store forgets others of its kind as soon as it has read them.
-    fn is_kept(&self) -> bool {
+    /// Whether stores cache the object. They drop others of its kind right after decoding.
+    fn is_cached(&self) -> bool {
         true
     }
 

@@ -1,22 +1,22 @@
-//! Lease, slim.
+//! Lease.
 
 use serde::Deserialize;
 
-use crate::kind::{Api, Kind, Scope};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::{Meta, Time};
 
-/// Who may act.
+/// A lease for leader election.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Lease {
     /// Metadata.
     pub metadata: Meta,
-    /// Who, since when and for how long.
+    /// The holder and its timing.
     pub spec: LeaseSpec,
 }
 
 impl Kind for Lease {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "coordination.k8s.io",
         version: "v1",
         kind: "Lease",
@@ -29,18 +29,18 @@ impl Kind for Lease {
     }
 }
 
-/// Who may act, since when and for how long.
+/// The spec of a lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {
-    /// Who; `None` or empty is nobody.
+    /// The holder; `None` or empty if the lease is released.
     pub holder_identity: Option<String>,
-    /// For how long after the last renewal.
+    /// How long others wait after the last renewal.
     pub lease_duration_seconds: Option<i32>,
-    /// Since when.
+    /// When the holder acquired it.
     pub acquire_time: Option<Time>,
     /// The last renewal.
     pub renew_time: Option<Time>,
-    /// How often it has changed hands.
+    /// The number of changes of the holder.
     pub lease_transitions: Option<i32>,
 }

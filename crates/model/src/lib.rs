@@ -1,19 +1,20 @@
-//! The vocabulary and rules of Kubernetes storage: slim views of the objects we watch, and pure functions over
-//! them. No I/O, no runtime, no clock but the one handed in. The one there is to hand in is in [`chance`].
+//! Types and rules of Kubernetes storage: slim views of the objects we watch, and pure functions over them. No I/O and
+//! no runtime; rules get the time as an argument. The clock and the randomness of the system are in `random`, where a
+//! simulation can replace them.
 //!
-//! Views: one module a kind, from [`claim`] to [`lease`]; only the fields that a rule reads are decoded.
-//! Rules: one module a subject. Words that upstream put into objects are in [`names`].
+//! Views: one module per kind, from [`claim`] to [`lease`]. They decode only the fields that a rule reads.
+//! Rules: one module per topic. Names that upstream defines (annotations, finalizers, reasons) are in [`names`].
 
 pub mod access;
 pub mod attachment;
 pub mod attributes_class;
 pub mod capacity;
-pub mod chance;
 pub mod claim;
 pub mod class;
 pub mod config_map;
 pub mod csidriver;
 pub mod csinode;
+mod decode;
 pub mod event;
 pub mod group_snapshot;
 mod kind;
@@ -28,6 +29,7 @@ pub mod parameters;
 pub mod patch;
 pub mod pod;
 mod quantity;
+pub mod random;
 pub mod resize;
 pub mod secret;
 pub mod secrets;
@@ -38,7 +40,6 @@ pub mod topology;
 pub mod volume;
 mod volume_name;
 pub mod whole;
-mod words;
 
 pub use attachment::VolumeAttachment;
 pub use attributes_class::VolumeAttributesClass;
@@ -50,15 +51,15 @@ pub use csidriver::CSIDriver;
 pub use csinode::CSINode;
 pub use event::Event;
 pub use group_snapshot::{VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent};
-pub use kind::{Api, Kind, Scope};
+pub use kind::{ApiResource, Kind, Scope};
 pub use lease::Lease;
-pub use map::Map;
+pub use map::StringMap;
 pub use meta::{Key, Meta, OwnerRef};
 pub use node::Node;
 pub use pod::Pod;
-pub use quantity::{NotAQuantity, Quantity};
+pub use quantity::{ParseQuantityError, Quantity};
 pub use secret::Secret;
 pub use snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 pub use time::Time;
 pub use volume::{PersistentVolume, SecretRef};
-pub use volume_name::VolumeName;
+pub use volume_name::UniqueVolumeName;

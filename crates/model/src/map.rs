@@ -1,8 +1,8 @@
-//! A map of words to words, as small as it can be: annotations, labels and contexts of many thousand objects.
+//! A compact map of strings: annotations, labels and contexts of many thousand objects.
 //!
-//! Promise: it answers as a `BTreeMap<String, String>` would, and takes two allocations however many entries it has,
-//! none when it is empty. (A BTreeMap takes half a kilobyte for its first entry.) The price: a key is searched for
-//! entry by entry, and a change writes all of it anew. Views have few entries, and are read.
+//! Guarantees: it behaves like a `BTreeMap<String, String>` and uses two allocations however many entries it has, none
+//! if it is empty. (A BTreeMap allocates half a kilobyte for its first entry.) In return, lookups are linear and every
+//! change copies the map. Views have few entries, and are rarely changed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,30 +11,30 @@ use serde::{Deserialize, Deserializer};
 
 /// Keys and their values, ordered by key.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Map {
+pub struct StringMap {
     /// Key, value, key, value, with nothing between them.
     text: Box<str>,
-    /// Where each key ends, and its value.
+    /// The end offsets of each key and its value.
     ends: Box<[(usize, usize)]>,
 }
 
-impl Map {
+impl StringMap {
     /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.iter().find(|&(present, _)| present == key).map(|(_, value)| value)
     }
 
-    /// Whether the key is there.
+    /// Whether the map has this key.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the map has no entries.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -49,7 +49,7 @@ impl Map {
         })
     }
 
-    /// The keys, in their order.
+    /// The keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.iter().map(|(key, _)| key)
     }
@@ -76,26 +76,26 @@ impl Map {
     }
 }
 
-/// Of several values for a key the last one stays.
-impl<K: AsRef<str> + Ord, V: AsRef<str>> FromIterator<(K, V)> for Map {
+/// The last of several values for a key is used.
+impl<K: AsRef<str> + Ord, V: AsRef<str>> FromIterator<(K, V)> for StringMap {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
         Self::of(&entries.into_iter().collect())
     }
 }
 
-impl From<&Map> for BTreeMap<String, String> {
-    fn from(map: &Map) -> Self {
+impl From<&StringMap> for BTreeMap<String, String> {
+    fn from(map: &StringMap) -> Self {
         map.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 }
 
-impl fmt::Debug for Map {
+impl fmt::Debug for StringMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
 }
 
-impl<'de> Deserialize<'de> for Map {
+impl<'de> Deserialize<'de> for StringMap {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         BTreeMap::<String, String>::deserialize(deserializer).map(|sorted| Self::of(&sorted))
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_json_has() {
+    fn json_objects_are_decoded() {
         for (json, entries) in [
             ("{}", &[][..]),
             (r#"{"a": ""}"#, &[("a", "")]),
@@ -116,32 +116,32 @@ mod tests {
             (r#"{"a": "1", "b": "2", "a": "3"}"#, &[("a", "3"), ("b", "2")]),
             (r#"{"": "empty", "ä\n": "\u0000ß"}"#, &[("", "empty"), ("ä\n", "\0ß")]),
         ] {
-            let map: Map = serde_json::from_str(json).unwrap();
+            let map: StringMap = serde_json::from_str(json).unwrap();
             assert_eq!(map.iter().collect::<Vec<_>>(), entries, "{json}");
             assert_eq!(map, entries.iter().copied().collect(), "{json}");
         }
         for json in ["[]", "null", r#"{"a": 1}"#, r#"{"a": null}"#] {
-            assert!(serde_json::from_str::<Map>(json).is_err(), "{json}");
+            assert!(serde_json::from_str::<StringMap>(json).is_err(), "{json}");
         }
     }
 
-    /// Entries whose texts run together alike are not alike.
+    /// Maps with the same concatenated text but other entries differ.
     #[test]
-    fn knows_where_words_end() {
-        let map = |entries: &[(&str, &str)]| entries.iter().copied().collect::<Map>();
+    fn entry_boundaries_matter_for_equality() {
+        let map = |entries: &[(&str, &str)]| entries.iter().copied().collect::<StringMap>();
         assert_ne!(map(&[("ab", "c")]), map(&[("a", "bc")]));
         assert_ne!(map(&[("a", "b"), ("c", "d")]), map(&[("a", "bcd")]));
     }
 
-    fn words() -> impl Strategy<Value = Vec<(String, String)>> {
+    fn entries() -> impl Strategy<Value = Vec<(String, String)>> {
         prop::collection::vec(("[abä]{0,2}", "[xß\0]{0,3}"), 0..6)
     }
 
     proptest! {
         #[test]
-        fn answers_as_a_btreemap_does(entries in words(), more in words(), gone in "[abä]{0,2}") {
+        fn behaves_like_a_btreemap(entries in entries(), more in entries(), removed in "[abä]{0,2}") {
             let mut expected: BTreeMap<String, String> = entries.iter().cloned().collect();
-            let mut map: Map = entries.into_iter().collect();
+            let mut map: StringMap = entries.into_iter().collect();
             for (key, value) in more {
                 map.insert(&key, &value);
                 expected.insert(key, value);
@@ -149,10 +149,10 @@ mod tests {
             prop_assert_eq!(&BTreeMap::from(&map), &expected);
             prop_assert_eq!(format!("{map:?}"), format!("{expected:?}"));
 
-            map.remove(&gone);
-            expected.remove(&gone);
-            prop_assert_eq!(map.get(&gone), None);
-            prop_assert!(!map.contains_key(&gone));
+            map.remove(&removed);
+            expected.remove(&removed);
+            prop_assert_eq!(map.get(&removed), None);
+            prop_assert!(!map.contains_key(&removed));
             prop_assert_eq!(map.len(), expected.len());
             prop_assert_eq!(map.is_empty(), expected.is_empty());
             prop_assert!(map.keys().eq(expected.keys()));
@@ -160,7 +160,7 @@ mod tests {
                 prop_assert!(map.contains_key(key));
                 prop_assert_eq!(map.get(key), Some(value.as_str()));
             }
-            prop_assert_eq!(map, expected.iter().collect::<Map>());
+            prop_assert_eq!(map, expected.iter().collect::<StringMap>());
         }
     }
 }

@@ -1,52 +1,51 @@
-//! Which volume a claim gets. Binder and scheduler ask alike, so that they never choose by different rules.
+//! Which volume a claim is bound to. Binder and scheduler both use this module, so that they apply the same rules.
 //!
-//! Promise: what does not fit is never chosen, and words that we do not know fit nothing. The same claim and volumes
-//! give the same answer, whatever the order in which volumes are told: the fewest access modes that will do (binder),
-//! then the smallest, then by name.
+//! Guarantees: a volume that does not match is never chosen, and unknown values match nothing. The result does not
+//! depend on the order of the volumes: the one with the fewest access modes (binder), then the smallest, then by name.
 //!
-//! A cluster may have thousands of volumes that are nobody's choice. [`reserved_for`] and [`offered_in`] are the two
-//! values to index volumes by: the candidates for a claim are those found under its key and those under its class.
+//! A cluster may have thousands of volumes. `claim_index_key` and `available_class` are the values to index them by:
+//! the candidates for a claim are those found under its key and those under its class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::topology::reaches;
+use crate::topology::is_accessible_from;
 use crate::volume::VolumePhase;
 use crate::{AccessMode, Key, PersistentVolume, PersistentVolumeClaim, Quantity, VolumeMode};
 
-/// Who asks.
+/// The component that looks for a volume.
 #[derive(Debug, Clone, Copy)]
-pub enum Seeker<'a> {
+pub enum MatchFor<'a> {
     /// The binder.
     Binder {
-        /// The claim waits for its first consumer: only what is reserved for it will do.
+        /// The claim waits for its first consumer: only a volume that is reserved for it matches.
         delayed: bool,
     },
-    /// The scheduler, for a pod that may be placed on a node.
+    /// The scheduler, for a pod that is considered for a node.
     Scheduler {
         /// The node.
         node: &'a str,
         /// The node's labels.
         labels: &'a BTreeMap<String, String>,
-        /// Volumes that were chosen for others of the pod's claims.
+        /// Volumes that were chosen for other claims of the pod.
         taken: &'a BTreeSet<String>,
     },
 }
 
-/// Under what a volume is found by the claim it is reserved for or bound to: the claim's key.
-pub fn reserved_for(volume: &PersistentVolume) -> Option<String> {
+/// The index value for volumes that are reserved for or bound to a claim: the claim's key.
+pub fn claim_index_key(volume: &PersistentVolume) -> Option<String> {
     volume.spec.claim_ref.as_ref().map(|reference| reference.key().to_string())
 }
 
-/// Under what a volume is found by any claim that looks for one: its class. `None` if it is not to be had.
-pub fn offered_in(volume: &PersistentVolume) -> Option<&str> {
-    let to_be_had = volume.spec.claim_ref.is_none()
+/// The index value for available volumes: their class. `None` if the volume is not available.
+pub fn available_class(volume: &PersistentVolume) -> Option<&str> {
+    let available = volume.spec.claim_ref.is_none()
         && volume.status.phase == VolumePhase::Available
         && !volume.metadata.is_deleting();
-    to_be_had.then(|| volume.class())
+    available.then(|| volume.class())
 }
 
-/// Whether a volume is reserved for this claim or bound to it: of its name and, where one is said, of its identity.
-pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+/// Whether a volume is reserved for this claim or bound to it: by name and, if the claimRef has one, by UID.
+pub fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.name == claim.metadata.name
             && Some(&reference.namespace) == claim.metadata.namespace.as_ref()
@@ -55,24 +54,24 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool 
 }
 
 /// The best of these volumes for a claim (upstream's FindMatchingVolume).
-pub fn best<'a>(
+pub fn find_matching_volume<'a>(
     claim: &PersistentVolumeClaim,
     volumes: impl IntoIterator<Item = &'a PersistentVolume>,
-    seeker: Seeker<'_>,
+    seeker: MatchFor<'_>,
 ) -> Option<&'a PersistentVolume> {
     let mut candidates: Vec<&PersistentVolume> =
         volumes.into_iter().filter(|volume| could_be(volume, claim, seeker)).collect();
     candidates.sort_by_cached_key(|volume| rank(volume, claim, seeker));
     for volume in candidates {
         let reached = match seeker {
-            Seeker::Binder { .. } => true,
-            Seeker::Scheduler { node, labels, .. } => {
-                reaches(volume.spec.node_affinity.as_ref(), node, labels)
+            MatchFor::Binder { .. } => true,
+            MatchFor::Scheduler { node, labels, .. } => {
+                is_accessible_from(volume.spec.node_affinity.as_ref(), node, labels)
             }
         };
-        match (is_for(volume, claim), reached) {
+        match (is_reserved_for(volume, claim), reached) {
             (_, true) => return Some(volume),
-            // It is this claim's, and the node does not reach it: no other will do.
+            // It is reserved for this claim but not accessible from the node: no other volume matches.
             (true, false) => return None,
             (false, false) => {}
         }
@@ -80,10 +79,10 @@ pub fn best<'a>(
     None
 }
 
-/// All that needs no look at the node.
-fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: Seeker<'_>) -> bool {
-    let reserved = is_for(volume, claim);
-    let offered = || offered_in(volume) == Some(class(claim));
+/// All requirements that do not depend on the node.
+fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: MatchFor<'_>) -> bool {
+    let reserved = is_reserved_for(volume, claim);
+    let offered = || available_class(volume) == Some(class_or_empty(claim));
     let selected = || {
         claim
             .spec
@@ -92,69 +91,75 @@ fn could_be(volume: &PersistentVolume, claim: &PersistentVolumeClaim, seeker: Se
             .is_none_or(|selector| selector.matches(|key| volume.metadata.labels.get(key)))
     };
     let (delayed, considered) = match seeker {
-        // Upstream's binder looks at nothing that lacks a mode, whatever its class; its scheduler at nothing of another
-        // class, whatever the modes of what is reserved.
-        Seeker::Binder { delayed } => (delayed, has_modes(volume, claim)),
-        Seeker::Scheduler { taken, .. } => {
+        // Upstream's binder ignores volumes that lack an access mode, whatever their class. Its scheduler ignores
+        // volumes of another class, but not the access modes of reserved ones.
+        MatchFor::Binder { delayed } => (delayed, has_modes(volume, claim)),
+        MatchFor::Scheduler { taken, .. } => {
             let modes = reserved || has_modes(volume, claim);
-            (false, modes && volume.class() == class(claim) && !taken.contains(&volume.metadata.name))
+            (
+                false,
+                modes && volume.class() == class_or_empty(claim) && !taken.contains(&volume.metadata.name),
+            )
         }
     };
     considered
-        && size(volume) >= claim.requested().unwrap_or(Quantity::ZERO)
-        && same_mode(volume, claim)
+        && size(volume) >= claim.requested_storage().unwrap_or(Quantity::ZERO)
+        && volume_modes_match(volume, claim)
         && same_attributes(volume, claim)
         && !volume.metadata.is_deleting()
         && (reserved || (!delayed && offered() && selected()))
 }
 
-/// What comes first is chosen.
+/// The sort key; the first volume is chosen.
 fn rank<'a>(
     volume: &'a PersistentVolume,
     claim: &PersistentVolumeClaim,
-    seeker: Seeker<'_>,
+    seeker: MatchFor<'_>,
 ) -> (usize, bool, Quantity, &'a str) {
     let modes = match seeker {
-        Seeker::Binder { .. } => volume.spec.access_modes.iter().collect::<BTreeSet<_>>().len(),
-        Seeker::Scheduler { .. } => 0,
+        MatchFor::Binder { .. } => volume.spec.access_modes.iter().collect::<BTreeSet<_>>().len(),
+        MatchFor::Scheduler { .. } => 0,
     };
-    (modes, !is_for(volume, claim), size(volume), &volume.metadata.name)
+    (modes, !is_reserved_for(volume, claim), size(volume), &volume.metadata.name)
 }
 
-/// Why a volume that a claim asks for by name is not for it, in upstream's words.
+/// Why a volume that a claim requests by name does not match, in upstream's wording.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// It is going.
+    /// It is being deleted.
     #[error("the volume is marked for deletion {0:?}")]
     Deleting(String),
     /// It is too small.
     #[error("requested PV is too small")]
     TooSmall,
-    /// It is of another class.
+    /// It has another StorageClass.
     #[error("storageClassName does not match")]
     Class,
-    /// It has another mutable class.
+    /// It has another VolumeAttributesClass.
     #[error("volumeAttributesClassName does not match")]
     AttributesClass,
-    /// One is a device, the other a file system.
+    /// It has another volume mode.
     #[error("incompatible volumeMode")]
     VolumeMode,
-    /// It may not be used so.
+    /// It lacks an access mode.
     #[error("incompatible accessMode")]
     AccessMode,
 }
 
-/// Whether a volume that a claim asks for by name will do. The claim's selector is not asked, as upstream does not.
-pub fn check(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), Mismatch> {
+/// Whether a volume that a claim requests by name matches. The claim's selector is ignored, as upstream does.
+pub fn check_requested_volume(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), Mismatch> {
     if volume.metadata.is_deleting() {
         Err(Mismatch::Deleting(volume.metadata.name.clone()))
-    } else if size(volume).bytes() < claim.requested().unwrap_or(Quantity::ZERO).bytes() {
+    } else if size(volume).bytes() < claim.requested_storage().unwrap_or(Quantity::ZERO).bytes() {
         Err(Mismatch::TooSmall)
-    } else if volume.class() != class(claim) {
+    } else if volume.class() != class_or_empty(claim) {
         Err(Mismatch::Class)
     } else if !same_attributes(volume, claim) {
         Err(Mismatch::AttributesClass)
-    } else if !same_mode(volume, claim) {
+    } else if !volume_modes_match(volume, claim) {
         Err(Mismatch::VolumeMode)
     } else if !has_modes(volume, claim) {
         Err(Mismatch::AccessMode)
@@ -163,13 +168,13 @@ pub fn check(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result
     }
 }
 
-/// The class of volumes that a claim looks among: to name none is to ask for those without.
-pub fn class(claim: &PersistentVolumeClaim) -> &str {
+/// The class of the volumes that match a claim: a claim without a class matches volumes without one.
+pub fn class_or_empty(claim: &PersistentVolumeClaim) -> &str {
     claim.class().unwrap_or("")
 }
 
-/// Whether both are devices, or both file systems.
-pub fn same_mode(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+/// Whether volume and claim have the same volume mode.
+pub fn volume_modes_match(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let mode = claim.volume_mode();
     mode != VolumeMode::Unknown && mode == volume.spec.volume_mode()
 }
@@ -188,11 +193,10 @@ fn has_modes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim.spec.access_modes.iter().all(has)
 }
 
-/// The order in which claims of a pod are given volumes: the smallest first, so that a large volume is left for who
-/// needs it.
-pub fn by_size(a: &PersistentVolumeClaim, b: &PersistentVolumeClaim) -> std::cmp::Ordering {
+/// The order in which a pod's claims are matched: the smallest first, so that large volumes are left for large claims.
+pub fn compare_by_size(a: &PersistentVolumeClaim, b: &PersistentVolumeClaim) -> std::cmp::Ordering {
     let key = |claim: &PersistentVolumeClaim| -> (Quantity, Key) {
-        (claim.requested().unwrap_or(Quantity::ZERO), claim.metadata.key())
+        (claim.requested_storage().unwrap_or(Quantity::ZERO), claim.metadata.key())
     };
     key(a).cmp(&key(b))
 }

@@ -1,27 +1,27 @@
-//! Object metadata, slim: what controllers ask of any object.
+//! Object metadata: the fields that controllers use of any object.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::{Map, Time};
+use crate::{StringMap, Time};
 
 /// Name and, for namespaced kinds, namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// `None` for kinds of the whole cluster.
+    /// `None` for cluster-scoped kinds.
     pub namespace: Option<String>,
     /// The name.
     pub name: String,
 }
 
 impl Key {
-    /// An object of the whole cluster.
+    /// The key of a cluster-scoped object.
     pub fn cluster(name: impl Into<String>) -> Self {
         Self { namespace: None, name: name.into() }
     }
 
-    /// An object in a namespace.
+    /// The key of a namespaced object.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: Some(namespace.into()), name: name.into() }
     }
@@ -36,7 +36,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Metadata. `managedFields` and what else we do not use is not even decoded.
+/// Object metadata. Fields that we do not use, such as `managedFields`, are not decoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Meta {
@@ -44,36 +44,36 @@ pub struct Meta {
     pub name: String,
     /// The namespace, for namespaced kinds.
     pub namespace: Option<String>,
-    /// Identity: another object of the same name has another one.
+    /// The UID: a recreated object of the same name has another one.
     pub uid: String,
-    /// Opaque by contract, a number in practice; see `newer_than` in the cluster crate.
+    /// Opaque by contract, a number in practice; see `is_newer_version` in the cluster crate.
     pub resource_version: String,
-    /// When it was made.
+    /// When it was created.
     pub creation_timestamp: Option<Time>,
-    /// When its deletion was asked for.
+    /// When its deletion was requested.
     pub deletion_timestamp: Option<Time>,
-    /// How long its end may take; for pods that are being deleted, 0 says that they have ended.
+    /// The grace period of the deletion; for a pod in deletion, 0 means that it has terminated.
     pub deletion_grace_period_seconds: Option<i64>,
-    /// Who must let go before it is gone.
-    #[serde(deserialize_with = "tight")]
+    /// Finalizers that must be removed before the object is deleted.
+    #[serde(deserialize_with = "shrunk")]
     pub finalizers: Vec<String>,
     /// Labels.
-    pub labels: Map,
+    pub labels: StringMap,
     /// Annotations.
-    pub annotations: Map,
-    /// Owners.
-    #[serde(deserialize_with = "tight")]
+    pub annotations: StringMap,
+    /// Owner references.
+    #[serde(deserialize_with = "shrunk")]
     pub owner_references: Vec<OwnerRef>,
 }
 
-/// No room is kept for more: there are many thousands of these lists.
-fn tight<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+/// Drops unused capacity: there are many thousands of these lists.
+fn shrunk<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     let mut list = Vec::deserialize(deserializer)?;
     list.shrink_to_fit();
     Ok(list)
 }
 
-/// An owner.
+/// An owner reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerRef {
@@ -83,9 +83,9 @@ pub struct OwnerRef {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// Its identity.
+    /// Its UID.
     pub uid: String,
-    /// Whether it is the one that manages the object.
+    /// Whether it is the managing controller.
     pub controller: Option<bool>,
 }
 
@@ -95,12 +95,12 @@ impl Meta {
         Key { namespace: self.namespace.clone(), name: self.name.clone() }
     }
 
-    /// Whether its deletion was asked for.
+    /// Whether the object is being deleted.
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
 
-    /// Whether this finalizer is on it.
+    /// Whether the object has this finalizer.
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.finalizers.iter().any(|present| present == finalizer)
     }
@@ -115,17 +115,17 @@ impl Meta {
     /// For views that use labels and no annotations.
     pub(crate) fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let meta = Self::deserialize(deserializer)?;
-        Ok(Self { annotations: Map::default(), ..meta })
+        Ok(Self { annotations: StringMap::default(), ..meta })
     }
 
     /// For views that use annotations and no labels.
     pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let meta = Self::deserialize(deserializer)?;
-        Ok(Self { labels: Map::default(), ..meta })
+        Ok(Self { labels: StringMap::default(), ..meta })
     }
 
-    /// For views of which only names, identity, version and the deletion mark are used.
-    pub(crate) fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+    /// For views that use only the name, UID, resource version and deletion timestamp.
+    pub(crate) fn identity_only<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Self { name, namespace, uid, resource_version, deletion_timestamp, .. } =
             Self::deserialize(deserializer)?;
         Ok(Self { name, namespace, uid, resource_version, deletion_timestamp, ..Self::default() })

@@ -1,5 +1,5 @@
-//! Changing a volume's VolumeAttributesClass: which class it is to be brought to now, and what is written about it.
-//! The state is in the claim's status; only whether the last call may still be running has to be known besides.
+//! Changing a volume's VolumeAttributesClass: the class to apply now, and the patches that record the progress. The
+//! state is in the claim's status; the only other input is whether the last call may still be running.
 //!
 //! Start reading at [`plan`].
 
@@ -7,61 +7,61 @@ use serde_json::json;
 
 use crate::claim::{ClaimPhase, ModifyStatus};
 use crate::names::{annotation, condition};
-use crate::patch::{self, Guard, Patch, holds};
+use crate::patch::{self, Guard, Patch, condition_true};
 use crate::{PersistentVolume, PersistentVolumeClaim, SecretRef, Time};
 
-/// Conditions that are a modification's; all others are somebody else's and left alone.
+/// The conditions of a modification; all others are left unchanged.
 pub const CONDITIONS: [&str; 2] = [condition::MODIFYING_VOLUME, condition::MODIFY_VOLUME_ERROR];
 
-/// What is to be done.
+/// What the resizer has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Plan {
     /// Nothing.
-    Nothing(Idle),
-    /// The user gave it up, and nothing is under way: say so, once.
+    Idle(IdleReason),
+    /// The user cancelled the change, and no call is running: record that once.
     Cancel,
-    /// Write that it is in progress, then call the driver with this class.
+    /// Record that the change is in progress, then call the driver with this class.
     Begin {
         /// The class.
         target: String,
     },
-    /// Repeat the call with this class: the last one may still be running, and nothing else may be asked before it
-    /// has ended.
+    /// Repeat the call with this class: the last one may still be running, and must end before another class is
+    /// applied.
     Continue {
         /// The class.
         target: String,
     },
-    /// The class does not exist: write that, unless it is written, and wait for it.
+    /// The class does not exist: record that, if necessary, and wait for it.
     Pending {
         /// The class.
         target: String,
-        /// Whether it is still to be written.
+        /// Whether it is not recorded yet.
         unwritten: bool,
     },
-    /// The class that may still be on its way no longer exists, so the call cannot be repeated: wait for it.
+    /// The class of a call that may be running no longer exists, so the call cannot be repeated: wait for the class.
     Stuck {
         /// The class.
         target: String,
     },
 }
 
-/// Why there is nothing to do.
+/// Why the resizer has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleReason {
     /// The claim is not bound.
     NotBound,
-    /// The volume is another driver's.
-    NotOurs,
-    /// The volume is another claim's.
-    NotItsVolume,
-    /// The class asked for is in force.
-    InForce,
-    /// No class is asked for, and nothing is under way.
-    GivenUp,
+    /// The volume belongs to another driver.
+    OtherDriver,
+    /// The volume is not bound to this claim.
+    BoundToOtherClaim,
+    /// The requested class is in force.
+    UpToDate,
+    /// No class is requested, and no change is in progress.
+    NotRequested,
 }
 
-/// Decides. `uncertain`: the last call gave no final answer, or this process has made none since it started.
-/// `exists` tells whether there is a class of this name.
+/// Decides the next step. `uncertain`: the last call had no final result, or this process has not made a call since it
+/// started. `exists` returns whether a class exists.
 pub fn plan(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -70,46 +70,46 @@ pub fn plan(
     exists: impl Fn(&str) -> bool,
 ) -> Plan {
     if claim.status.phase != ClaimPhase::Bound || claim.spec.volume_name.is_empty() {
-        return Plan::Nothing(Idle::NotBound);
+        return Plan::Idle(IdleReason::NotBound);
     }
-    if !volume.is_of(driver) {
-        return Plan::Nothing(Idle::NotOurs);
+    if !volume.is_for_driver(driver) {
+        return Plan::Idle(IdleReason::OtherDriver);
     }
     if !volume.is_bound_to(&claim.metadata) {
-        return Plan::Nothing(Idle::NotItsVolume);
+        return Plan::Idle(IdleReason::BoundToOtherClaim);
     }
-    let asked = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+    let requested = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
     let current = claim.status.current_volume_attributes_class_name.as_deref().unwrap_or_default();
     let status = claim.status.modify_volume_status.as_ref();
-    if status.is_none() && asked == current {
-        return Plan::Nothing(Idle::InForce);
+    if status.is_none() && requested == current {
+        return Plan::Idle(IdleReason::UpToDate);
     }
-    let under_way = status.filter(|status| status.status == ModifyStatus::InProgress);
-    match under_way {
-        None if asked.is_empty() => match claim.status.condition(condition::MODIFYING_VOLUME) {
+    let in_progress = status.filter(|status| status.status == ModifyStatus::InProgress);
+    match in_progress {
+        None if requested.is_empty() => match claim.status.condition(condition::MODIFYING_VOLUME) {
             Some(_) => Plan::Cancel,
-            None => Plan::Nothing(Idle::GivenUp),
+            None => Plan::Idle(IdleReason::NotRequested),
         },
-        Some(status) if uncertain || asked.is_empty() => {
+        Some(status) if uncertain || requested.is_empty() => {
             let target = status.target_volume_attributes_class_name.clone();
             if exists(&target) { Plan::Continue { target } } else { Plan::Stuck { target } }
         }
-        _ if exists(asked) => Plan::Begin { target: asked.to_owned() },
+        _ if exists(requested) => Plan::Begin { target: requested.to_owned() },
         _ => {
             let written = status.is_some_and(|status| status.status == ModifyStatus::Pending);
-            Plan::Pending { target: asked.to_owned(), unwritten: !written }
+            Plan::Pending { target: requested.to_owned(), unwritten: !written }
         }
     }
 }
 
-/// Says that the class does not exist. Conditions stay as they are.
-pub fn pending(claim: &PersistentVolumeClaim) -> Patch {
+/// Records that the class does not exist. Conditions are unchanged.
+pub fn mark_pending(claim: &PersistentVolumeClaim) -> Patch {
     let status = json!({"modifyVolumeStatus": {"status": ModifyStatus::Pending.as_str()}});
     patch::status(&claim.metadata, Guard::Version, &[], status)
 }
 
-/// Says that the driver is being asked. Before the call.
-pub fn begin(claim: &PersistentVolumeClaim, target: &str, now: Time) -> Patch {
+/// Records, before the call, that the change is in progress.
+pub fn mark_in_progress(claim: &PersistentVolumeClaim, target: &str, now: Time) -> Patch {
     let message = format!("Modifying volume to {target:?} is in progress.");
     let status = json!({
         "modifyVolumeStatus": {
@@ -126,28 +126,28 @@ pub fn begin(claim: &PersistentVolumeClaim, target: &str, now: Time) -> Patch {
 pub enum Failure {
     /// It may still be running.
     StillRunning,
-    /// It has ended and will be tried again.
+    /// It has ended and will be retried.
     Final,
     /// It has ended, and the same request will fail again.
     Infeasible,
 }
 
-/// Whether the claim says already what [`failed`] would make it say.
-pub fn says(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str) -> bool {
-    let (status, message) = told(claim, failure);
-    let said = |kind: &str, reason: &str, message: &str| {
+/// Whether the claim already has the status that `mark_failed` would write.
+pub fn already_reports(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str) -> bool {
+    let (status, message) = failure_report(claim, failure);
+    let reported = |kind: &str, reason: &str, message: &str| {
         claim
             .status
             .condition(kind)
-            .is_some_and(|said| said.status == "True" && said.reason == reason && said.message == message)
+            .is_some_and(|found| found.status == "True" && found.reason == reason && found.message == message)
     };
     claim.status.modify_volume_status.as_ref().is_some_and(|written| written.status == status)
-        && said(condition::MODIFYING_VOLUME, "", &message)
-        && said(condition::MODIFY_VOLUME_ERROR, code, error)
+        && reported(condition::MODIFYING_VOLUME, "", &message)
+        && reported(condition::MODIFY_VOLUME_ERROR, code, error)
 }
 
-/// The state after a failure, and the sentence about it.
-fn told(claim: &PersistentVolumeClaim, failure: Failure) -> (ModifyStatus, String) {
+/// The status and message after a failure.
+fn failure_report(claim: &PersistentVolumeClaim, failure: Failure) -> (ModifyStatus, String) {
     let target =
         claim.status.modify_volume_status.as_ref().map(|status| &status.target_volume_attributes_class_name);
     let target = target.map_or("", String::as_str);
@@ -164,9 +164,15 @@ fn told(claim: &PersistentVolumeClaim, failure: Failure) -> (ModifyStatus, Strin
     }
 }
 
-/// Says how the call failed: the gRPC code by name as reason, its message as it came.
-pub fn failed(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str, now: Time) -> Patch {
-    let (status, message) = told(claim, failure);
+/// Records a failed call: the name of the gRPC code as reason, and its message unchanged.
+pub fn mark_failed(
+    claim: &PersistentVolumeClaim,
+    failure: Failure,
+    code: &str,
+    error: &str,
+    now: Time,
+) -> Patch {
+    let (status, message) = failure_report(claim, failure);
     let set =
         [(condition::MODIFYING_VOLUME, "", message.as_str()), (condition::MODIFY_VOLUME_ERROR, code, error)];
     let status = json!({
@@ -176,31 +182,31 @@ pub fn failed(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error
     patch::status(&claim.metadata, Guard::Version, &[], status)
 }
 
-/// Says in the volume that the class is in force. Before [`completed`], so that the claim never says more.
-pub fn in_force(volume: &PersistentVolume, target: &str) -> Patch {
+/// Sets the class of the volume. Written before `mark_completed`, so that the claim is never ahead of the volume.
+pub fn set_volume_class(volume: &PersistentVolume, target: &str) -> Patch {
     Patch::Merge(
         json!({"metadata": {"uid": volume.metadata.uid}, "spec": {"volumeAttributesClassName": target}}),
     )
 }
 
-/// Says in the claim that the class is in force.
-pub fn completed(claim: &PersistentVolumeClaim, target: &str) -> Patch {
+/// Records in the claim that the class is in force.
+pub fn mark_completed(claim: &PersistentVolumeClaim, target: &str) -> Patch {
     let status = json!({
         "modifyVolumeStatus": null,
         "currentVolumeAttributesClassName": target,
-        "conditions": patch::conditions(&[], &patch::present(claim, &CONDITIONS)),
+        "conditions": patch::conditions(&[], &patch::present_conditions(claim, &CONDITIONS)),
     });
     patch::status(&claim.metadata, Guard::Identity, &[], status)
 }
 
-/// Says that nothing is under way any more. The result of the last attempt stays to be seen.
-pub fn cancelled(claim: &PersistentVolumeClaim) -> Patch {
+/// Records that no change is in progress. The result of the last attempt is kept.
+pub fn mark_cancelled(claim: &PersistentVolumeClaim) -> Patch {
     let status = json!({"conditions": patch::conditions(&[], &[condition::MODIFYING_VOLUME])});
     patch::status(&claim.metadata, Guard::Identity, &[], status)
 }
 
-/// The secret for modifying a volume: its own, else the one for expanding.
-pub fn secret(volume: &PersistentVolume) -> Option<SecretRef> {
+/// The secret for ControllerModifyVolume: from the volume's annotations, or else the one for expansion.
+pub fn modify_secret(volume: &PersistentVolume) -> Option<SecretRef> {
     let noted = |key| volume.metadata.annotation(key).filter(|value| !value.is_empty());
     match (noted(annotation::MODIFY_SECRET_NAME), noted(annotation::MODIFY_SECRET_NAMESPACE)) {
         (Some(name), Some(namespace)) => {
@@ -210,7 +216,7 @@ pub fn secret(volume: &PersistentVolume) -> Option<SecretRef> {
     }
 }
 
-/// Conditions that hold; they hold since when they have held for the same reason.
+/// Conditions with status True. The transition time is kept if status and reason are unchanged.
 fn conditions(claim: &PersistentVolumeClaim, set: &[(&str, &str, &str)], now: Time) -> serde_json::Value {
     let since = |kind: &str, reason: &str| {
         let old = claim.status.condition(kind).filter(|old| old.status == "True" && old.reason == reason);
@@ -218,7 +224,7 @@ fn conditions(claim: &PersistentVolumeClaim, set: &[(&str, &str, &str)], now: Ti
     };
     let set: Vec<_> = set
         .iter()
-        .map(|&(kind, reason, message)| holds(kind, reason, message, since(kind, reason)))
+        .map(|&(kind, reason, message)| condition_true(kind, reason, message, since(kind, reason)))
         .collect();
     patch::conditions(&set, &[])
 }

@@ -1,52 +1,51 @@
-//! The words that Kubernetes and upstream's sidecars put into objects, letter by letter: whoever finds them there
-//! (upstream after a swap, the scheduler, kubelet) must recognise them. And the rules by which names are made.
+//! Names that Kubernetes and upstream's sidecars use in objects, and the rules by which they build names. They must be
+//! exact: other components (upstream's sidecars after a switch, the scheduler, kubelet) rely on them.
 
 /// Annotations.
 pub mod annotation {
-    /// On a claim: the driver that is to provision it.
+    /// On a claim: the driver that provisions it.
     pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-    /// On a claim: the same, as older clusters write it.
+    /// On a claim: the name of the same annotation in older clusters.
     pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-    /// On a claim: its class, before there was a field.
+    /// On a claim or volume: its class, from before the field existed.
     pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-    /// On a claim: the node that the scheduler chose.
+    /// On a claim: the node that the scheduler selected.
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-    /// On a claim: the same, as older clusters write it.
+    /// On a claim: the name of the same annotation in older clusters.
     pub const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
-    /// On a claim: `yes` once its binding was complete; from then on a missing volume is a lost one.
+    /// On a claim: `yes` once its binding was complete. From then on a missing volume makes the claim Lost.
     pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-    /// On claims and volumes: `yes` where a controller, not a person, chose the other half.
+    /// On claims and volumes: `yes` if a controller, not a user, chose the other object.
     pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-    /// On a class: `true` makes it the one of claims that name none.
+    /// On a class: `true` makes it the default for claims that name none.
     pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
-    /// On a class: the same, as older clusters write it.
+    /// On a class: the name of the same annotation in older clusters.
     pub const BETA_IS_DEFAULT_CLASS: &str = "storageclass.beta.kubernetes.io/is-default-class";
-    /// On claims and volumes: the driver that took over from an in-tree plugin.
+    /// On claims and volumes: the CSI driver that replaces an in-tree plugin.
     pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-    /// On a volume: who made it.
+    /// On a volume: the provisioner that created it.
     pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-    /// On a volume: the name of the secret for deleting it; empty where there is none.
+    /// On a volume: the name of the secret for DeleteVolume; empty if there is none.
     pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
-    /// On a volume: that secret's namespace.
+    /// On a volume: the namespace of that secret.
     pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-    /// On a volume: the name of the secret for modifying it.
+    /// On a volume: the name of the secret for ControllerModifyVolume.
     pub const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-    /// On a volume: that secret's namespace.
+    /// On a volume: the namespace of that secret.
     pub const MODIFY_SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
     /// On a snapshot content: `true` allows restoring a file system as a block volume, or the reverse.
     pub const ALLOW_VOLUME_MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
-    /// On an attachment: what the driver calls the node, for when the CSINode is gone at detach.
+    /// On a VolumeAttachment: the driver's node ID, in case the CSINode no longer exists at detach.
     pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
     /// On a claim: the resizer, for migrated volumes.
     pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
-    /// On a volume: the claim's capacity before an expansion that the node has yet to finish.
+    /// On a volume: the claim's capacity before an expansion that the node has not finished.
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// On a claim: `true` tells kubelet that an expansion needs nothing on the node.
     pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
-    /// On a Node: what drivers call it, by driver, in JSON. The node's plugin manager writes it, and the legacy
-    /// registrar.
+    /// On a Node: its node ID for each driver, as JSON. Written by kubelet's plugin manager and the legacy registrar.
     pub const LEGACY_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
-    /// On a Node, whatever its value: the attach/detach controller sees to its volumes.
+    /// On a Node, with any value: the attach/detach controller attaches its volumes.
     pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 }
 
@@ -54,9 +53,9 @@ pub mod annotation {
 pub mod finalizer {
     /// On a volume, until the driver has deleted it.
     pub const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-    /// On a claim that is being cloned.
+    /// On a claim while it is being cloned.
     pub const CLONING_PROTECTION: &str = "provisioner.storage.kubernetes.io/cloning-protection";
-    /// On a snapshot that is being restored from.
+    /// On a snapshot while a volume is being restored from it.
     pub const SNAPSHOT_SOURCE_PROTECTION: &str =
         "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
 
@@ -64,26 +63,26 @@ pub mod finalizer {
     pub const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
     /// On a volume that a claim may be bound to.
     pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
-    /// On a mutable class that claims or volumes may name.
+    /// On a VolumeAttributesClass that claims or volumes may name.
     pub const ATTRIBUTES_CLASS_PROTECTION: &str = "kubernetes.io/vac-protection";
     /// On a volume of an in-tree plugin, until that plugin has deleted it.
     pub const IN_TREE_DELETION: &str = "kubernetes.io/pv-controller";
 
-    /// The attacher's, on volumes and attachments.
+    /// The attacher's finalizer, on volumes and VolumeAttachments.
     pub fn attacher(driver: &str) -> String {
-        format!("external-attacher/{}", super::sanitised(driver))
+        format!("external-attacher/{}", super::sanitize_driver_name(driver))
     }
 }
 
 /// Labels.
 pub mod label {
-    /// On a capacity: the driver.
+    /// On a CSIStorageCapacity: the driver.
     pub const DRIVER_NAME: &str = "csi.storage.k8s.io/drivername";
-    /// On a capacity: who keeps it.
+    /// On a CSIStorageCapacity: the provisioner that manages it.
     pub const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 
-    /// The value of [`MANAGED_BY`]: of the one provisioner, or of a node's own. Where a node's name is too long for
-    /// the value of a label, it is shortened as upstream does.
+    /// The value of [`MANAGED_BY`] for the central provisioner, or for that of a node. If a node's name is too long for
+    /// a label value, it is shortened as upstream does.
     pub fn managed_by(node: Option<&str>) -> String {
         const BASE: &str = "external-provisioner";
         const LONGEST: usize = 63;
@@ -98,13 +97,13 @@ pub mod label {
         }
     }
 
-    /// FNV-1a of 32 bits.
+    /// 32-bit FNV-1a.
     fn fnv1a(text: &str) -> u32 {
         text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
     }
 }
 
-/// Keys in the parameters and contexts that drivers get.
+/// Keys in the parameters and contexts that are passed to drivers.
 pub mod key {
     /// Extra metadata: the claim's name.
     pub const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
@@ -112,25 +111,25 @@ pub mod key {
     pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
     /// Extra metadata: the volume's name.
     pub const VOLUME_NAME: &str = "csi.storage.k8s.io/pv/name";
-    /// In a volume's attributes: which provisioner made it.
+    /// In a volume's attributes: the provisioner that created it.
     pub const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 }
 
 /// Reasons of events.
 pub mod reason {
-    /// Claim, Normal: work begins, or is left to somebody else.
+    /// Claim, Normal: provisioning starts, or is left to another component.
     pub const PROVISIONING: &str = "Provisioning";
     /// Claim, Normal.
     pub const PROVISIONING_SUCCEEDED: &str = "ProvisioningSucceeded";
     /// Claim, Warning.
     pub const PROVISIONING_FAILED: &str = "ProvisioningFailed";
-    /// Claim, Warning: what was made could not be unmade.
+    /// Claim, Warning: a created volume could not be deleted again.
     pub const PROVISIONING_CLEANUP_FAILED: &str = "ProvisioningCleanupFailed";
     /// Volume, Warning.
     pub const VOLUME_FAILED_DELETE: &str = "VolumeFailedDelete";
     /// Claim, Normal.
     pub const RESIZING: &str = "Resizing";
-    /// Claim, Normal: the node has to do its part.
+    /// Claim, Normal: the node has to expand the file system.
     pub const FILE_SYSTEM_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
     /// Claim, Normal.
     pub const VOLUME_RESIZE_SUCCESSFUL: &str = "VolumeResizeSuccessful";
@@ -144,57 +143,58 @@ pub mod reason {
     pub const VOLUME_MODIFY_CANCELED: &str = "VolumeModifyCanceled";
     /// Claim, Warning.
     pub const VOLUME_MODIFY_FAILED: &str = "VolumeModifyFailed";
-    /// Claim, Warning: the driver says that something is wrong with the volume.
+    /// Claim, Warning: the driver reports an abnormal volume condition.
     pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
-    /// Claim, Normal: nothing is wrong any more.
+    /// Claim, Normal: the volume condition is normal again.
     pub const VOLUME_CONDITION_NORMAL: &str = "VolumeConditionNormal";
-    /// Claim, Normal: nothing to bind to; Warning: its volume is another's. Pod, Warning: a claim is not its own.
+    /// Claim, Normal: no volume to bind; Warning: its volume is bound to another claim. Pod, Warning: the claim of an
+    /// ephemeral volume belongs to another pod.
     pub const FAILED_BINDING: &str = "FailedBinding";
-    /// Claim and volume, Warning: one asks for the other, and they do not fit.
+    /// Claim and volume, Warning: one requests the other, and they do not match.
     pub const VOLUME_MISMATCH: &str = "VolumeMismatch";
     /// Claim, Normal: no pod uses it yet.
     pub const WAIT_FOR_FIRST_CONSUMER: &str = "WaitForFirstConsumer";
-    /// Claim, Normal: pods that use it have no node yet.
+    /// Claim, Normal: pods that use it are not scheduled yet.
     pub const WAIT_FOR_POD_SCHEDULED: &str = "WaitForPodScheduled";
-    /// Claim, Normal: a driver's provisioner has to make its volume.
+    /// Claim, Normal: waiting for a driver's provisioner to create its volume.
     pub const EXTERNAL_PROVISIONING: &str = "ExternalProvisioning";
     /// Claim, Warning: its volume is gone.
     pub const CLAIM_LOST: &str = "ClaimLost";
-    /// Claim, Warning: its volume is another claim's.
+    /// Claim, Warning: its volume is bound to another claim.
     pub const CLAIM_MISBOUND: &str = "ClaimMisbound";
-    /// Volume, Normal: in use; Warning: nobody can empty it.
+    /// Volume, Normal: in use; Warning: no plugin can recycle it.
     pub const VOLUME_FAILED_RECYCLE: &str = "VolumeFailedRecycle";
     /// Volume, Warning.
     pub const VOLUME_UNKNOWN_RECLAIM_POLICY: &str = "VolumeUnknownReclaimPolicy";
-    /// Claim, Normal: a driver's resizer has to expand it.
+    /// Claim, Normal: waiting for a driver's resizer to expand it.
     pub const EXTERNAL_EXPANDING: &str = "ExternalExpanding";
     /// Claim, Warning: pods that use it are on a node that has failed.
     pub const NODE_FAILED: &str = "NodeFailed";
-    /// Claim, Warning as upstream has it: that node is back.
+    /// Claim, Warning (as upstream does): that node has recovered.
     pub const NODE_RECOVERED: &str = "NodeRecovered";
     /// Pod, Normal: a volume is attached to its node.
     pub const SUCCESSFUL_ATTACH_VOLUME: &str = "SuccessfulAttachVolume";
-    /// Pod, Warning: it is not, or may not be.
+    /// Pod, Warning: a volume could not be attached, or must not be.
     pub const FAILED_ATTACH_VOLUME: &str = "FailedAttachVolume";
 }
 
 /// Conditions of a claim.
 pub mod condition {
-    /// The controller expands the volume.
+    /// The controller is expanding the volume.
     pub const RESIZING: &str = "Resizing";
-    /// The node has to do its part of an expansion.
+    /// The node has to expand the file system.
     pub const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
-    /// The controller's part failed.
+    /// The expansion in the controller failed.
     pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
-    /// The node's part failed.
+    /// The expansion on the node failed.
     pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
-    /// The driver was asked to change the volume.
+    /// ControllerModifyVolume is in progress.
     pub const MODIFYING_VOLUME: &str = "ModifyingVolume";
-    /// The change failed.
+    /// ControllerModifyVolume failed.
     pub const MODIFY_VOLUME_ERROR: &str = "ModifyVolumeError";
 }
 
-/// What a sidecar does for a driver, one lease each.
+/// The roles of sidecars, with one lease each per driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseRole {
     /// external-provisioner.
@@ -210,24 +210,24 @@ pub enum LeaseRole {
 }
 
 impl LeaseRole {
-    /// The lease that upstream's sidecar of this role would hold, so that the two never act side by side.
+    /// The lease that upstream's sidecar of this role uses, so that the two are never active together.
     pub fn lease_name(self, driver: &str) -> String {
         match self {
-            Self::Provisioner => sanitised(driver),
-            Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
-            Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
-            Self::Snapshotter => sanitised(&format!("external-snapshotter-leader-{driver}")),
-            Self::HealthMonitor => sanitised(&format!("external-health-monitor-leader-{driver}")),
+            Self::Provisioner => sanitize_driver_name(driver),
+            Self::Attacher => sanitize_driver_name(&format!("external-attacher-leader-{driver}")),
+            Self::Resizer => sanitize_driver_name(&format!("external-resizer-{driver}")),
+            Self::Snapshotter => sanitize_driver_name(&format!("external-snapshotter-leader-{driver}")),
+            Self::HealthMonitor => sanitize_driver_name(&format!("external-health-monitor-leader-{driver}")),
         }
     }
 }
 
-/// The lease of upstream's snapshot controller, of which there is one for all drivers.
+/// The lease of upstream's snapshot controller, which serves all drivers.
 pub const SNAPSHOT_CONTROLLER_LEASE: &str = "snapshot-controller-leader";
 
-/// A driver's name as part of another name: all but letters, digits and dashes become dashes, and a dash at the
-/// end gets an `X`.
-pub fn sanitised(name: &str) -> String {
+/// A driver's name as part of another name: all characters except letters, digits and dashes become dashes, and an `X`
+/// is appended to a trailing dash.
+pub fn sanitize_driver_name(name: &str) -> String {
     let mut name: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
     if name.ends_with('-') {
@@ -236,12 +236,12 @@ pub fn sanitised(name: &str) -> String {
     name
 }
 
-/// How volumes are named.
+/// The naming scheme of volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeNaming {
-    /// What stands before the identity; not empty.
+    /// The prefix before the claim's UID; not empty.
     pub prefix: String,
-    /// How many digits of the identity, without its dashes; `None` leaves it as it is.
+    /// The number of characters of the UID, without its dashes; `None` uses the UID unchanged.
     pub uuid_length: Option<usize>,
 }
 
@@ -251,19 +251,19 @@ impl Default for VolumeNaming {
     }
 }
 
-/// Why there is no name for a volume.
+/// Why a volume cannot be named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeNameError {
     /// `--volume-name-prefix` is empty.
-    #[error("the prefix of volume names is empty: set --volume-name-prefix")]
+    #[error("the volume name prefix is empty: set --volume-name-prefix")]
     NoPrefix,
-    /// The claim has no identity.
-    #[error("the claim has no UID, so no name can be made for its volume")]
+    /// The claim has no UID.
+    #[error("the claim has no UID, so its volume cannot be named")]
     NoUid,
 }
 
 impl VolumeNaming {
-    /// The name of a claim's volume, for Kubernetes and for the driver. The same claim always gets the same.
+    /// The name of a claim's volume, for Kubernetes and for the driver. It is always the same for a claim.
     pub fn name(&self, claim_uid: &str) -> Result<String, VolumeNameError> {
         if self.prefix.is_empty() {
             return Err(VolumeNameError::NoPrefix);
@@ -281,7 +281,7 @@ impl VolumeNaming {
     }
 }
 
-/// Whether it is a DNS-1123 label: a namespace's name has to be one.
+/// Whether the text is a DNS-1123 label, as the names of namespaces are.
 pub fn is_dns_label(name: &str) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = name.as_bytes();
@@ -291,7 +291,7 @@ pub fn is_dns_label(name: &str) -> bool {
         && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
 }
 
-/// Whether it is a DNS-1123 subdomain: most objects' names have to be one. Its parts have no limit of their own.
+/// Whether the text is a DNS-1123 subdomain, as the names of most objects are. Its labels have no length limit.
 pub fn is_dns_subdomain(name: &str) -> bool {
     let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let part = |part: &str| {
@@ -308,7 +308,7 @@ mod tests {
 
     /// sidecars.md 1.0 "Leader election".
     #[test]
-    fn leases_are_upstreams() {
+    fn lease_names_match_upstream() {
         for (driver, provisioner, attacher, resizer) in [
             (
                 "hostpath.csi.k8s.io",
@@ -331,14 +331,14 @@ mod tests {
 
     /// sidecars.md 1.2 "Attach order".
     #[test]
-    fn the_attachers_finalizer() {
+    fn attacher_finalizer_matches_upstream() {
         assert_eq!(finalizer::attacher("local.csi.wharf.dev"), "external-attacher/local-csi-wharf-dev");
         assert_eq!(finalizer::attacher("a."), "external-attacher/a-X");
     }
 
     /// sidecars.md 1.1 "Capacity".
     #[test]
-    fn who_keeps_a_capacity() {
+    fn managed_by_is_shortened_as_upstream_does() {
         assert_eq!(label::managed_by(None), "external-provisioner");
         assert_eq!(label::managed_by(Some("node-a")), "external-provisioner-node-a");
         for (length, prefix) in [
@@ -355,7 +355,7 @@ mod tests {
 
     /// sidecars.md 1.1 "PV / volume name". kubernetes.md 1.1 "Volume name".
     #[test]
-    fn volume_names() {
+    fn volume_names_follow_the_scheme() {
         let uid = "0d2b7c51-7a5c-4f2b-9f2e-3a1d5c6b7e80";
         let naming = |prefix: &str, uuid_length| VolumeNaming { prefix: prefix.into(), uuid_length };
         for (naming, uid, expected) in [
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_names() {
+    fn dns_names_are_validated() {
         for (name, label, subdomain) in [
             ("a", true, true),
             ("a-1", true, true),

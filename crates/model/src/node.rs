@@ -1,34 +1,35 @@
-//! Node, slim: name, labels and whether it is ready.
+//! Node: its name, labels and readiness.
 
 use serde::{Deserialize, Deserializer};
 
-use crate::kind::{Api, Kind, Scope};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::{Meta, Time};
 
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Metadata without annotations, of which nodes have many and we use none.
+    /// Metadata without annotations: nodes have many, and we use none.
     #[serde(deserialize_with = "Meta::without_annotations")]
     pub metadata: Meta,
-    /// Whether it is ready; `None` while nobody has said.
+    /// Its Ready condition; `None` if it has none yet.
     #[serde(rename = "status", deserialize_with = "ready")]
-    pub ready: Option<Ready>,
+    pub ready: Option<ReadyCondition>,
 }
 
 /// The condition `Ready` of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ready {
-    /// Its status is `True`; `False` and `Unknown` are not.
-    pub is: bool,
-    /// Since when.
+pub struct ReadyCondition {
+    /// Whether its status is `True`, not `False` or `Unknown`.
+    pub is_ready: bool,
+    /// Its last transition.
     pub since: Option<Time>,
 }
 
 impl Kind for Node {
-    const API: Api = Api { group: "", version: "v1", kind: "Node", plural: "nodes", scope: Scope::Cluster };
+    const API: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Node", plural: "nodes", scope: Scope::Cluster };
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -38,7 +39,7 @@ impl Kind for Node {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct WireStatus {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     conditions: Vec<WireCondition>,
 }
 
@@ -50,10 +51,11 @@ struct WireCondition {
     last_transition_time: Option<Time>,
 }
 
-fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ready>, D::Error> {
-    let WireStatus { conditions } = nullable(deserializer)?;
+fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ReadyCondition>, D::Error> {
+    let WireStatus { conditions } = null_as_default(deserializer)?;
     let ready = conditions.into_iter().find(|condition| condition.r#type == "Ready");
-    Ok(ready.map(|ready| Ready { is: ready.status == "True", since: ready.last_transition_time }))
+    Ok(ready
+        .map(|ready| ReadyCondition { is_ready: ready.status == "True", since: ready.last_transition_time }))
 }
 
 #[cfg(test)]
@@ -63,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_is_said_by_one_condition() {
+    fn only_the_ready_condition_counts() {
         let since = "2026-11-15T10:00:00Z";
         let of = |status: &str| json!({"type": "Ready", "status": status, "lastTransitionTime": since});
         let pressure = json!({"type": "DiskPressure", "status": "True"});
@@ -78,9 +80,9 @@ mod tests {
             let row = status.to_string();
             let node: Node =
                 serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
-            assert_eq!(node.ready.map(|ready| ready.is), expected, "{row}");
-            let told = node.ready.and_then(|ready| ready.since).map(|time| time.to_string());
-            assert_eq!(told.as_deref(), expected.map(|_| since), "{row}");
+            assert_eq!(node.ready.map(|ready| ready.is_ready), expected, "{row}");
+            let transition = node.ready.and_then(|ready| ready.since).map(|time| time.to_string());
+            assert_eq!(transition.as_deref(), expected.map(|_| since), "{row}");
         }
     }
 }

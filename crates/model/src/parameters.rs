@@ -1,19 +1,19 @@
-//! What a StorageClass's parameters say to us, and what is left of them for the driver.
+//! Parses a StorageClass's parameters: those for the sidecars, and those that are passed to the driver.
 
 use std::collections::BTreeMap;
 
-use crate::secrets::{SecretTemplate, Secrets};
+use crate::secrets::{SecretTemplate, SecretTemplates};
 
-/// Keys that begin so are for us; the driver does not see them.
+/// The prefix of keys for the sidecars, which are not passed to the driver.
 pub const PREFIX: &str = "csi.storage.k8s.io/";
 
 const FSTYPE: &str = "csi.storage.k8s.io/fstype";
-/// As classes spelled it before there was the prefix, in any case.
+/// The deprecated key without a prefix, in any upper or lower case.
 const DEPRECATED_FSTYPE: &str = "fstype";
 
-/// What a secret is for.
+/// The purpose of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Purpose {
+pub enum SecretPurpose {
     /// CreateVolume and DeleteVolume.
     Provisioner,
     /// ControllerPublishVolume and ControllerUnpublishVolume.
@@ -30,7 +30,7 @@ pub enum Purpose {
     ControllerModify,
 }
 
-impl Purpose {
+impl SecretPurpose {
     /// All of them.
     pub const ALL: [Self; 7] = [
         Self::Provisioner,
@@ -42,8 +42,8 @@ impl Purpose {
         Self::ControllerModify,
     ];
 
-    /// The words of its keys: with the prefix, and before there was the prefix.
-    const fn words(self) -> (&'static str, Option<&'static str>) {
+    /// The stems of its keys: with the prefix, and the deprecated ones without.
+    const fn key_stems(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::Provisioner => ("provisioner-", Some("csiProvisioner")),
             Self::ControllerPublish => ("controller-publish-", Some("csiControllerPublish")),
@@ -56,45 +56,45 @@ impl Purpose {
     }
 }
 
-/// What a class's parameters mean.
+/// The parsed parameters of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// What the driver gets: everything without the prefix. The old spellings of secrets are left in, as they
-    /// always were.
+    /// The parameters for the driver: all without the prefix, including the deprecated keys of secrets, as upstream
+    /// does.
     pub driver: BTreeMap<String, String>,
-    /// The file system asked for.
+    /// The requested file system.
     pub fs_type: Option<String>,
-    /// Where secrets are.
-    pub secrets: Secrets,
+    /// The secret templates.
+    pub secrets: SecretTemplates,
 }
 
-/// Parameters that mean nothing.
+/// Why parameters are invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
-    /// A key of ours that we do not know.
+    /// An unknown key with the reserved prefix.
     #[error(
-        "unknown parameter {key:?}: keys that begin with {PREFIX} are reserved; correct it in the StorageClass"
+        "unknown parameter {key:?}: keys with prefix {PREFIX} are reserved; correct it in the StorageClass"
     )]
     UnknownKey {
         /// The key.
         key: String,
     },
-    /// The file system twice.
+    /// The file system is set more than once.
     #[error(
-        "the file system is named by more than one of the parameters {FSTYPE} and {DEPRECATED_FSTYPE}: keep one"
+        "the file system is set by more than one of the parameters {FSTYPE} and {DEPRECATED_FSTYPE}: keep one"
     )]
-    FsTypeTwice,
-    /// A secret by its old and its new key.
-    #[error("a secret is named by both {old} and {new}: keep {new}")]
-    SecretTwice {
-        /// The old key.
+    DuplicateFsType,
+    /// A secret is set by its deprecated and by its current key.
+    #[error("a secret is set by both {old} and {new}: keep {new}")]
+    DuplicateSecret {
+        /// The deprecated key.
         old: String,
-        /// The new key.
+        /// The current key.
         new: String,
     },
-    /// Only half of a secret's name, or an empty one.
-    #[error("{name} and {namespace} belong together: set both, neither empty, or none")]
-    HalfASecret {
+    /// Only one of a secret's name and namespace is set, or one of them is empty.
+    #[error("{name} and {namespace} must be set together and not be empty: set both or neither")]
+    IncompleteSecret {
         /// The key of the name.
         name: String,
         /// The key of the namespace.
@@ -103,8 +103,8 @@ pub enum ParameterError {
 }
 
 impl Parameters {
-    /// Reads a class's parameters.
-    pub fn read(parameters: &BTreeMap<String, String>) -> Result<Self, ParameterError> {
+    /// Parses a class's parameters.
+    pub fn parse(parameters: &BTreeMap<String, String>) -> Result<Self, ParameterError> {
         let mut driver = BTreeMap::new();
         let mut fs_types = Vec::new();
         for (key, value) in parameters {
@@ -113,14 +113,14 @@ impl Parameters {
             }
             match key.strip_prefix(PREFIX) {
                 None => drop(driver.insert(key.clone(), value.clone())),
-                Some(word) if is_known(word) => {}
+                Some(key) if is_known(key) => {}
                 Some(_) => return Err(ParameterError::UnknownKey { key: key.clone() }),
             }
         }
         let fs_type = match fs_types[..] {
             [] => None,
             [one] => Some(one.clone()),
-            _ => return Err(ParameterError::FsTypeTwice),
+            _ => return Err(ParameterError::DuplicateFsType),
         };
         Ok(Self {
             driver,
@@ -130,30 +130,33 @@ impl Parameters {
     }
 }
 
-/// The secret for making and deleting volumes, whatever else the parameters say: a class that has been spoiled
-/// since must not keep its volumes from being deleted.
+/// The secret for CreateVolume and DeleteVolume, ignoring other parameters: a class that has become invalid must not
+/// prevent the deletion of its volumes.
 pub fn provisioner_secret(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Option<SecretTemplate>, ParameterError> {
-    let (new, old) = Purpose::Provisioner.words();
+    let (new, old) = SecretPurpose::Provisioner.key_stems();
     match secret(parameters, new, old)? {
         Some(template) => Ok(Some(template)),
         None => secret(parameters, "", None),
     }
 }
 
-/// Whether a key, without the prefix, is one of ours.
-fn is_known(word: &str) -> bool {
+/// Whether a key, without the prefix, is known.
+fn is_known(key: &str) -> bool {
     let secret = |rest: &str| matches!(rest, "secret-name" | "secret-namespace");
-    word == "fstype"
-        || secret(word)
-        || Purpose::ALL.iter().any(|purpose| word.strip_prefix(purpose.words().0).is_some_and(secret))
+    key == "fstype"
+        || secret(key)
+        || SecretPurpose::ALL
+            .iter()
+            .any(|purpose| key.strip_prefix(purpose.key_stems().0).is_some_and(secret))
 }
 
-fn secrets(parameters: &BTreeMap<String, String>) -> Result<Secrets, ParameterError> {
-    let mut secrets = Secrets { default: secret(parameters, "", None)?, ..Secrets::default() };
-    for purpose in Purpose::ALL {
-        let (new, old) = purpose.words();
+fn secrets(parameters: &BTreeMap<String, String>) -> Result<SecretTemplates, ParameterError> {
+    let mut secrets =
+        SecretTemplates { default: secret(parameters, "", None)?, ..SecretTemplates::default() };
+    for purpose in SecretPurpose::ALL {
+        let (new, old) = purpose.key_stems();
         if let Some(template) = secret(parameters, new, old)? {
             secrets.by_purpose.insert(purpose, template);
         }
@@ -172,7 +175,7 @@ fn secret(
     let either = |new: &str, old: Option<String>| {
         let old = old.and_then(|old| parameters.get(&old).map(|value| (old, value)));
         match (parameters.get(new), old) {
-            (Some(_), Some((old, _))) => Err(ParameterError::SecretTwice { old, new: new.to_owned() }),
+            (Some(_), Some((old, _))) => Err(ParameterError::DuplicateSecret { old, new: new.to_owned() }),
             (Some(value), None) | (None, Some((_, value))) => Ok(Some(value)),
             (None, None) => Ok(None),
         }
@@ -184,7 +187,7 @@ fn secret(
         (Some(name), Some(namespace)) if !name.is_empty() && !namespace.is_empty() => {
             Ok(Some(SecretTemplate { name: name.clone(), namespace: namespace.clone() }))
         }
-        _ => Err(ParameterError::HalfASecret { name: name_key, namespace: namespace_key }),
+        _ => Err(ParameterError::IncompleteSecret { name: name_key, namespace: namespace_key }),
     }
 }
 
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
 
     fn read(parameters: &[(&str, &str)]) -> Result<Parameters, ParameterError> {
-        Parameters::read(&map(parameters))
+        Parameters::parse(&map(parameters))
     }
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -206,7 +209,7 @@ mod tests {
 
     /// sidecars.md 1.1 "Delete": secret from SC params.
     #[test]
-    fn the_secret_for_deleting() {
+    fn provisioner_secret_ignores_other_parameters() {
         let [name, namespace] =
             ["csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"];
         let default = [("csi.storage.k8s.io/secret-name", "d"), ("csi.storage.k8s.io/secret-namespace", "n")];
@@ -218,13 +221,13 @@ mod tests {
             Ok(Some(template("s", "x")))
         );
         assert_eq!(of(&[("csi.storage.k8s.io/nonsense", "1")]), Ok(None));
-        assert!(matches!(of(&[(name, "s")]), Err(ParameterError::HalfASecret { .. })));
-        assert!(matches!(of(&[default[0]]), Err(ParameterError::HalfASecret { .. })));
+        assert!(matches!(of(&[(name, "s")]), Err(ParameterError::IncompleteSecret { .. })));
+        assert!(matches!(of(&[default[0]]), Err(ParameterError::IncompleteSecret { .. })));
     }
 
-    /// sidecars.md 1.1 "fsType". A new key in another case than its own is in the reserved namespace, and unknown.
+    /// sidecars.md 1.1 "fsType". The prefixed key in another case is reserved and unknown.
     #[test]
-    fn file_system() {
+    fn file_system_is_parsed() {
         for (parameters, expected) in [
             (&[][..], Ok(None)),
             (&[("csi.storage.k8s.io/fstype", "xfs")], Ok(Some("xfs"))),
@@ -232,8 +235,11 @@ mod tests {
             (&[("fsType", "xfs")], Ok(Some("xfs"))),
             (&[("FSTYPE", "xfs")], Ok(Some("xfs"))),
             (&[("fstype", "")], Ok(None)),
-            (&[("fstype", "xfs"), ("csi.storage.k8s.io/fstype", "xfs")], Err(ParameterError::FsTypeTwice)),
-            (&[("fstype", "xfs"), ("fsType", "ext4")], Err(ParameterError::FsTypeTwice)),
+            (
+                &[("fstype", "xfs"), ("csi.storage.k8s.io/fstype", "xfs")],
+                Err(ParameterError::DuplicateFsType),
+            ),
+            (&[("fstype", "xfs"), ("fsType", "ext4")], Err(ParameterError::DuplicateFsType)),
             (
                 &[("csi.storage.k8s.io/fsType", "xfs")],
                 Err(ParameterError::UnknownKey { key: "csi.storage.k8s.io/fsType".into() }),
@@ -244,9 +250,9 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.1 "SC params": what the driver gets.
+    /// sidecars.md 1.1 "SC params": the driver's parameters.
     #[test]
-    fn prefixed_keys_are_stripped_and_old_ones_are_not() {
+    fn prefixed_keys_are_stripped_and_deprecated_ones_are_not() {
         let read = read(&[
             ("pool", "a"),
             ("fsType", "xfs"),
@@ -268,21 +274,22 @@ mod tests {
     /// sidecars.md 1.1 "SC params": every key of every purpose.
     #[test]
     fn every_purpose_has_its_keys() {
-        for (purpose, word) in [
-            (Purpose::Provisioner, "provisioner"),
-            (Purpose::ControllerPublish, "controller-publish"),
-            (Purpose::NodeStage, "node-stage"),
-            (Purpose::NodePublish, "node-publish"),
-            (Purpose::ControllerExpand, "controller-expand"),
-            (Purpose::NodeExpand, "node-expand"),
-            (Purpose::ControllerModify, "controller-modify"),
+        for (purpose, stem) in [
+            (SecretPurpose::Provisioner, "provisioner"),
+            (SecretPurpose::ControllerPublish, "controller-publish"),
+            (SecretPurpose::NodeStage, "node-stage"),
+            (SecretPurpose::NodePublish, "node-publish"),
+            (SecretPurpose::ControllerExpand, "controller-expand"),
+            (SecretPurpose::NodeExpand, "node-expand"),
+            (SecretPurpose::ControllerModify, "controller-modify"),
         ] {
-            let name = format!("csi.storage.k8s.io/{word}-secret-name");
-            let namespace = format!("csi.storage.k8s.io/{word}-secret-namespace");
+            let name = format!("csi.storage.k8s.io/{stem}-secret-name");
+            let namespace = format!("csi.storage.k8s.io/{stem}-secret-namespace");
             let only = read(&[(&name, "s"), (&namespace, "n")]).unwrap();
             assert_eq!(only.secrets.by_purpose, BTreeMap::from([(purpose, template("s", "n"))]));
             assert!(only.driver.is_empty());
-            let half = Err(ParameterError::HalfASecret { name: name.clone(), namespace: namespace.clone() });
+            let half =
+                Err(ParameterError::IncompleteSecret { name: name.clone(), namespace: namespace.clone() });
             assert_eq!(read(&[(&name, "s")]), half);
             assert_eq!(read(&[(&namespace, "n")]), half);
             assert_eq!(read(&[(&name, "s"), (&namespace, "")]), half);
@@ -292,7 +299,7 @@ mod tests {
 
     /// sidecars.md 1.1 "SC params": the default for all.
     #[test]
-    fn a_default_is_there_for_all_without_their_own() {
+    fn default_secret_applies_to_purposes_without_their_own() {
         let read = read(&[
             ("csi.storage.k8s.io/secret-name", "all"),
             ("csi.storage.k8s.io/secret-namespace", "n"),
@@ -300,27 +307,27 @@ mod tests {
             ("csi.storage.k8s.io/node-stage-secret-namespace", "n"),
         ])
         .unwrap();
-        for purpose in Purpose::ALL {
-            let name = if purpose == Purpose::NodeStage { "own" } else { "all" };
+        for purpose in SecretPurpose::ALL {
+            let name = if purpose == SecretPurpose::NodeStage { "own" } else { "all" };
             assert_eq!(read.secrets.template(purpose), Some(&template(name, "n")));
         }
     }
 
     /// sidecars.md 1.1 "SC params": deprecated keys, both spellings, unknown keys.
     #[test]
-    fn old_spellings() {
+    fn deprecated_keys_are_accepted() {
         for (purpose, old) in [
-            (Purpose::Provisioner, "csiProvisioner"),
-            (Purpose::ControllerPublish, "csiControllerPublish"),
-            (Purpose::NodeStage, "csiNodeStage"),
-            (Purpose::NodePublish, "csiNodePublish"),
+            (SecretPurpose::Provisioner, "csiProvisioner"),
+            (SecretPurpose::ControllerPublish, "csiControllerPublish"),
+            (SecretPurpose::NodeStage, "csiNodeStage"),
+            (SecretPurpose::NodePublish, "csiNodePublish"),
         ] {
             let (name, namespace) = (format!("{old}SecretName"), format!("{old}SecretNamespace"));
             let only = read(&[(&name, "s"), (&namespace, "n")]).unwrap();
             assert_eq!(only.secrets.template(purpose), Some(&template("s", "n")));
-            let new = format!("{PREFIX}{}secret-name", purpose.words().0);
+            let new = format!("{PREFIX}{}secret-name", purpose.key_stems().0);
             let twice = read(&[(&name, "s"), (&namespace, "n"), (&new, "s")]);
-            assert_eq!(twice, Err(ParameterError::SecretTwice { old: name, new }));
+            assert_eq!(twice, Err(ParameterError::DuplicateSecret { old: name, new }));
         }
         for key in
             ["csi.storage.k8s.io/oops", "csi.storage.k8s.io/", "csi.storage.k8s.io/node-expand-secret-key"]

@@ -1,27 +1,27 @@
-//! Patches: how objects are changed without ever being written back. Each names the object's identity, so that
-//! another one of the same name is never changed in its stead.
+//! Patches change single fields, so that objects are never written back as a whole. Each patch includes the object's
+//! UID, so that it cannot change a recreated object with the same name.
 //!
-//! What the server answers when the object is not as it was seen: 409 to another version, 422 to another identity
-//! and to a list of finalizers that has changed. Either way nothing was written: look again and decide anew.
+//! If the object has changed, the server responds with 409 (another resource version) or 422 (another UID, or changed
+//! finalizers). In both cases nothing was written: read the object and decide again.
 
 use serde_json::{Map, Value, json};
 
 use crate::claim::Condition;
 use crate::{Meta, PersistentVolumeClaim, Time};
 
-/// A change of an object.
+/// A patch of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Patch {
-    /// Operations, all or none (RFC 6902).
+    /// JSON patch: operations that are applied all or none (RFC 6902).
     Json(Value),
-    /// The fields to change; lists are replaced (RFC 7386).
+    /// JSON merge patch: the fields to change; lists are replaced (RFC 7386).
     Merge(Value),
-    /// The same, but lists of named things are merged; only for Kubernetes' own kinds.
+    /// Strategic merge patch: like a merge patch, but lists are merged by key; only for built-in kinds.
     Strategic(Value),
 }
 
 impl Patch {
-    /// The content type to send it with.
+    /// The content type of the request.
     pub const fn content_type(&self) -> &'static str {
         match self {
             Self::Json(_) => "application/json-patch+json",
@@ -30,7 +30,7 @@ impl Patch {
         }
     }
 
-    /// What to send.
+    /// The body of the request.
     pub const fn body(&self) -> &Value {
         match self {
             Self::Json(body) | Self::Merge(body) | Self::Strategic(body) => body,
@@ -38,22 +38,22 @@ impl Patch {
     }
 }
 
-/// Adds a finalizer; `None` if it is there. Others' finalizers are not mentioned: a list from a stale view would
-/// bring back what they have removed, and an object that is being deleted takes no new ones.
+/// Adds a finalizer; `None` if the object has it. The patch does not contain other finalizers: a list from a stale view
+/// would restore removed ones, and the server rejects new finalizers on an object in deletion.
 pub fn add_finalizer(meta: &Meta, finalizer: &str) -> Option<Patch> {
     add_finalizers(meta, &[finalizer])
 }
 
-/// Adds those of the finalizers that are not there; `None` if all are.
+/// Adds the finalizers that the object lacks; `None` if it has all of them.
 pub fn add_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
     let missing: Vec<&str> =
         finalizers.iter().copied().filter(|finalizer| !meta.has_finalizer(finalizer)).collect();
     if missing.is_empty() {
         return None;
     }
-    let mut operations = vec![same_object(meta)];
+    let mut operations = vec![test_uid(meta)];
     if meta.finalizers.is_empty() {
-        // There is no list to append to. Somebody may have begun one since: then this fails and is tried again.
+        // There is no list to append to. If another client has created one since, the patch fails and is retried.
         operations.push(json!({"op": "test", "path": "/metadata/finalizers", "value": null}));
         operations.push(json!({"op": "add", "path": "/metadata/finalizers", "value": missing}));
     } else {
@@ -63,16 +63,16 @@ pub fn add_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
     Some(Patch::Json(Value::Array(operations)))
 }
 
-/// Removes a finalizer; `None` if it is not there. If the list has changed since, this fails and is tried again.
+/// Removes a finalizer; `None` if the object lacks it. If the list has changed since, the patch fails and is retried.
 pub fn remove_finalizer(meta: &Meta, finalizer: &str) -> Option<Patch> {
     remove_finalizers(meta, &[finalizer])
 }
 
-/// Removes those of the finalizers that are there; `None` if none is.
+/// Removes those of the given finalizers that the object has; `None` if it has none of them.
 pub fn remove_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
-    let mut operations = vec![same_object(meta)];
+    let mut operations = vec![test_uid(meta)];
     let present = meta.finalizers.iter().enumerate();
-    // From the back, so that the places of the others hold: two writers may have added it twice.
+    // From the end, so that the other indexes stay valid: two writers may have added a finalizer twice.
     for (index, finalizer) in present.rev().filter(|(_, present)| finalizers.contains(&present.as_str())) {
         let path = format!("/metadata/finalizers/{index}");
         operations.push(json!({"op": "test", "path": path, "value": finalizer}));
@@ -81,32 +81,32 @@ pub fn remove_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
     (operations.len() > 1).then_some(Patch::Json(Value::Array(operations)))
 }
 
-fn same_object(meta: &Meta) -> Value {
+fn test_uid(meta: &Meta) -> Value {
     json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})
 }
 
-/// Sets annotations, or with `None` removes them.
+/// Sets annotations; `None` removes one.
 pub fn annotate(meta: &Meta, annotations: &[(&str, Option<&str>)]) -> Patch {
     let mut body = json!({"metadata": {"uid": meta.uid}});
     body["metadata"]["annotations"] = annotation_map(annotations);
     Patch::Merge(body)
 }
 
-/// A map of annotations; `null` removes.
+/// A map of annotations for a patch; `null` removes one.
 pub(crate) fn annotation_map(annotations: &[(&str, Option<&str>)]) -> Value {
     annotations.iter().map(|&(key, value)| (key.to_owned(), json!(value))).collect::<Map<_, _>>().into()
 }
 
-/// Whether a change holds only for the version that was seen.
+/// The precondition of a patch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guard {
-    /// Only for that version: a decision was taken on what it says.
+    /// The resource version is unchanged: the patch depends on what was read.
     Version,
-    /// For any version: what is written is true in any case.
+    /// Only the UID is unchanged: the patch is correct for any version.
     Identity,
 }
 
-/// A change of status, and of metadata with it.
+/// A patch of the status and, if given, of annotations.
 pub(crate) fn status(
     meta: &Meta,
     guard: Guard,
@@ -123,9 +123,9 @@ pub(crate) fn status(
     Patch::Strategic(json!({"metadata": metadata, "status": status}))
 }
 
-/// Conditions in a strategic patch: some are set, some removed, those not named are left alone.
+/// Conditions in a strategic merge patch: some are set, some removed, others are unchanged.
 pub(crate) fn conditions(set: &[Condition], remove: &[&str]) -> Value {
-    // Merging keeps fields that are not mentioned: an old reason or message has to be removed by name.
+    // A merge keeps fields that are not mentioned: an old reason or message must be removed explicitly.
     let text = |text: &str| if text.is_empty() { Value::Null } else { json!(text) };
     let mut list: Vec<Value> = set
         .iter()
@@ -143,13 +143,13 @@ pub(crate) fn conditions(set: &[Condition], remove: &[&str]) -> Value {
     Value::Array(list)
 }
 
-/// Those of the conditions that the claim has: a patch that removes absent ones would be noise.
-pub(crate) fn present(claim: &PersistentVolumeClaim, kinds: &[&'static str]) -> Vec<&'static str> {
+/// The given conditions that the claim has. A patch does not have to remove absent ones.
+pub(crate) fn present_conditions(claim: &PersistentVolumeClaim, kinds: &[&'static str]) -> Vec<&'static str> {
     kinds.iter().copied().filter(|kind| claim.status.condition(kind).is_some()).collect()
 }
 
-/// A condition that holds from then on.
-pub(crate) fn holds(kind: &str, reason: &str, message: &str, since: Time) -> Condition {
+/// A condition with status True.
+pub(crate) fn condition_true(kind: &str, reason: &str, message: &str, since: Time) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: "True".to_owned(),
@@ -174,7 +174,7 @@ mod tests {
 
     /// sidecars.md 1.2 "Attach order": a finalizer is appended by JSON patch.
     #[test]
-    fn a_finalizer_is_added_without_naming_others() {
+    fn adding_a_finalizer_does_not_touch_others() {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});
         assert_eq!(add_finalizer(&meta(&["a", "f"]), "f"), None);
         assert_eq!(
@@ -193,7 +193,7 @@ mod tests {
 
     /// sidecars.md 1.2 "PV finalizer removal".
     #[test]
-    fn a_finalizer_is_removed_from_where_it_was_seen() {
+    fn finalizer_is_removed_at_its_known_index() {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});
         assert_eq!(remove_finalizer(&meta(&["a"]), "f"), None);
         assert_eq!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_set_and_removed() {
+    fn annotations_are_set_or_removed() {
         assert_eq!(
             annotate(&meta(&[]), &[("a", Some("1")), ("b", None)]),
             Patch::Merge(json!({"metadata": {"uid": "u", "annotations": {"a": "1", "b": null}}}))
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_holds_for_its_version_or_for_any() {
+    fn status_patch_has_its_precondition() {
         let of = |guard| status(&meta(&[]), guard, &[], json!({"x": 1}));
         let expected = json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {"x": 1}});
         assert_eq!(of(Guard::Version), Patch::Strategic(expected));
@@ -226,9 +226,9 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_merged_by_name() {
+    fn conditions_are_merged_by_type() {
         assert_eq!(
-            conditions(&[holds("A", "", "m", Time(1000))], &["B"]),
+            conditions(&[condition_true("A", "", "m", Time(1000))], &["B"]),
             json!([
                 {
                     "type": "A", "status": "True", "reason": null, "message": "m",

@@ -1,39 +1,40 @@
-//! Pod, slim: who uses which claim, and whether still. A cluster has many pods, so hardly anything is kept.
+//! Pod: which claims it uses, and whether it still does. A cluster has many pods, so only a few fields are cached.
 
 use serde::{Deserialize, Deserializer};
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::{nullable, words};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 
-/// A user of claims.
+/// A pod that uses claims.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Metadata: only names, identity, version and the deletion mark.
+    /// Metadata: only the name, UID, resource version and deletion timestamp.
     pub metadata: Meta,
-    /// The node it is on; empty while it has none.
+    /// Its node; empty if it is not scheduled.
     pub node_name: String,
-    /// Names of the claims it uses, also those made for its ephemeral volumes.
+    /// Names of the claims it uses, including those of its ephemeral volumes.
     pub claims: Vec<String>,
-    /// How far it has come.
+    /// Its phase.
     pub phase: PodPhase,
 }
 
 impl Kind for Pod {
-    const API: Api = Api { group: "", version: "v1", kind: "Pod", plural: "pods", scope: Scope::Namespaced };
+    const API: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Pod", plural: "pods", scope: Scope::Namespaced };
 
     fn meta(&self) -> &Meta {
         &self.metadata
     }
 
     /// Most pods of a cluster use no claim.
-    fn is_kept(&self) -> bool {
+    fn is_cached(&self) -> bool {
         !self.claims.is_empty()
     }
 }
 
 impl Pod {
-    /// Whether it has ended for good: it uses its claims no longer.
+    /// Whether it has finished and no longer uses its claims.
     pub fn is_terminated(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
@@ -49,7 +50,7 @@ impl<'de> Deserialize<'de> for Pod {
             .into_iter()
             .filter_map(|volume| match (volume.persistent_volume_claim, volume.ephemeral) {
                 (Some(claim), _) => Some(claim.claim_name),
-                // Kubernetes names the claim of an ephemeral volume so.
+                // The name that Kubernetes gives to the claim of an ephemeral volume.
                 (None, Some(_)) => Some(format!("{pod}-{}", volume.name)),
                 (None, None) => None,
             })
@@ -61,7 +62,7 @@ impl<'de> Deserialize<'de> for Pod {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Wire {
-    #[serde(deserialize_with = "Meta::bare")]
+    #[serde(deserialize_with = "Meta::identity_only")]
     metadata: Meta,
     spec: WireSpec,
     status: WireStatus,
@@ -70,9 +71,9 @@ struct Wire {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct WireSpec {
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     node_name: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     volumes: Vec<WireVolume>,
 }
 
@@ -81,7 +82,7 @@ struct WireSpec {
 struct WireVolume {
     name: String,
     persistent_volume_claim: Option<WireClaim>,
-    ephemeral: Option<crate::claim::Present>,
+    ephemeral: Option<crate::claim::Presence>,
 }
 
 #[derive(Default, Deserialize)]
@@ -96,16 +97,16 @@ struct WireStatus {
     phase: PodPhase,
 }
 
-words! {
-    /// How far a pod has come.
+open_enum! {
+    /// The phase of a pod.
     PodPhase {
-        /// Not all of it runs yet.
+        /// Not all containers have started.
         Pending = "Pending",
-        /// It runs.
+        /// At least one container is running, starting or restarting.
         Running = "Running",
-        /// All of it ended well.
+        /// All containers have succeeded.
         Succeeded = "Succeeded",
-        /// All of it ended, some not well.
+        /// All containers have terminated, at least one with a failure.
         Failed = "Failed",
     }
 }
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_names_only() {
+    fn only_names_are_decoded() {
         let pod: Pod = serde_json::from_value(serde_json::json!({
             "metadata": {
                 "name": "db-0", "namespace": "shop", "uid": "u", "labels": {"a": "b"}, "annotations": {"c": "d"},
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_end_ends_the_use() {
+    fn only_finished_phases_are_terminated() {
         for (phase, terminated) in
             [("Pending", false), ("Running", false), ("Succeeded", true), ("Failed", true), ("Odd", false)]
         {

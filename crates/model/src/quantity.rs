@@ -1,6 +1,5 @@
-//! Quantities: sizes as Kubernetes writes them (`10Gi`, `1.5G`, `1e3`), compared by value and printed in
-//! Kubernetes' canonical form. The finest step is a billionth, and what is finer is rounded up, away from zero;
-//! nothing overflows: what is too large is the largest there is.
+//! Quantities as Kubernetes writes them (`10Gi`, `1.5G`, `1e3`), compared by value and printed in canonical form. The
+//! resolution is a billionth; smaller fractions are rounded away from zero. Nothing overflows: larger values saturate.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 const NANO: i128 = 1_000_000_000;
 
-/// A size.
+/// A resource quantity, such as a size.
 #[derive(Clone, Copy)]
 pub struct Quantity {
     /// Billionths.
@@ -18,7 +17,7 @@ pub struct Quantity {
     format: Format,
 }
 
-/// How a quantity was written, and so how it is printed. Two quantities of the same value are equal all the same.
+/// The format in which a quantity was written, which is also used to print it. It does not affect equality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Format {
     /// Powers of 1024: `Ki`.
@@ -29,46 +28,46 @@ enum Format {
     Exponent,
 }
 
-/// Text that is no quantity.
+/// A text that is not a quantity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a quantity: write a number and a unit, such as 10Gi, 500M or 1.5Ti")]
-pub struct NotAQuantity {
+pub struct ParseQuantityError {
     /// The text.
     pub text: String,
 }
 
 impl Quantity {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self { nano: 0, format: Format::Binary };
 
-    /// So many bytes, printed in powers of 1024 where that is exact.
+    /// A number of bytes, printed in powers of 1024 where that is exact.
     pub const fn from_bytes(bytes: i64) -> Self {
         // Cannot overflow: 2^63 billionths are less than 2^94.
         Self { nano: bytes as i128 * NANO, format: Format::Binary }
     }
 
-    /// Whole thousandths, as of a CPU; a part of one counts as one.
+    /// The value in thousandths, as used for CPUs, rounded up.
     pub fn milli(self) -> i64 {
         let whole = away_from_zero(self.nano, NANO / 1000);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// Whole bytes: a part of a byte counts as one, so that a volume of this size is never too small. What is
-    /// too large for CSI's 64 bits is the largest they hold.
+    /// The value in bytes, rounded up, so that a volume of this size is never too small. Saturates at the 64 bits that
+    /// CSI uses.
     pub fn bytes(self) -> i64 {
         let whole = away_from_zero(self.nano, NANO);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
 
-    /// How often `unit` goes into it; a part counts as once more. With nothing for a unit, whole ones are counted.
-    pub fn count(self, unit: Self) -> i64 {
+    /// The value divided by `unit`, rounded up. A zero unit counts as one.
+    pub fn divided_by(self, unit: Self) -> i64 {
         let unit = if unit.nano == 0 { NANO } else { unit.nano };
         let count = away_from_zero(self.nano, unit);
         i64::try_from(count).unwrap_or(if count < 0 { i64::MIN } else { i64::MAX })
     }
 }
 
-/// Division that leaves no part behind.
+/// Division rounded away from zero.
 fn away_from_zero(value: i128, by: i128) -> i128 {
     value / by + (value % by).signum()
 }
@@ -99,7 +98,7 @@ impl Ord for Quantity {
     }
 }
 
-/// A unit: what one of it is worth, as a power.
+/// The factor of a suffix.
 #[derive(Clone, Copy)]
 enum Unit {
     /// 2 to the power of ten times this.
@@ -134,7 +133,7 @@ fn unit(suffix: &str) -> Option<(Unit, Format)> {
             if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
                 return None;
             }
-            // Beyond a few hundred every exponent means the same: too large, or the finest step.
+            // Beyond a few hundred every exponent saturates or rounds to the smallest step.
             let power = exponent.parse::<i32>().unwrap_or(if exponent.starts_with('-') { -999 } else { 999 });
             Some((Unit::Ten(power.clamp(-999, 999)), Format::Exponent))
         }
@@ -142,10 +141,10 @@ fn unit(suffix: &str) -> Option<(Unit, Format)> {
 }
 
 impl FromStr for Quantity {
-    type Err = NotAQuantity;
+    type Err = ParseQuantityError;
 
-    fn from_str(text: &str) -> Result<Self, NotAQuantity> {
-        let no = || NotAQuantity { text: text.to_owned() };
+    fn from_str(text: &str) -> Result<Self, ParseQuantityError> {
+        let no = || ParseQuantityError { text: text.to_owned() };
         let (negative, unsigned) = match text.as_bytes().first() {
             Some(b'-') => (true, &text[1..]),
             Some(b'+') => (false, &text[1..]),
@@ -162,12 +161,12 @@ impl FromStr for Quantity {
             Unit::Ten(power) => scaled(whole, fraction, power + 9, 1),
             Unit::Binary(power) => scaled(whole, fraction, 9, 1i128 << (10 * power)),
         };
-        // Kubernetes caps what is written in powers of 1024, and only that, at the largest 64-bit number.
+        // Kubernetes caps values in powers of 1024, and only those, at the largest 64-bit number.
         let nano = match format {
             Format::Binary => nano.min(i128::from(i64::MAX) * NANO),
             Format::Decimal | Format::Exponent => nano,
         };
-        // Less than one has no form in powers of 1024.
+        // Values below one have no form in powers of 1024.
         if format == Format::Binary && nano > 0 && nano < NANO {
             format = Format::Decimal;
         }
@@ -175,11 +174,11 @@ impl FromStr for Quantity {
     }
 }
 
-/// `whole.fraction` × 10^`power` × `factor`, rounded up to a whole number, at most the largest there is.
+/// `whole.fraction` × 10^`power` × `factor`, rounded up to a whole number, saturating.
 fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
     let digits = || whole.bytes().chain(fraction.bytes()).map(|byte| i128::from(byte - b'0'));
     let point = i64::from(power) - fraction.len() as i64;
-    // Digits that end up behind the point are a fraction of the factor: keep them apart.
+    // Digits behind the decimal point are a fraction of the factor and handled separately.
     let count = (whole.len() + fraction.len()) as i64;
     let ahead = (count + point.min(0)).clamp(0, count) as usize;
     let mut value = 0i128;
@@ -192,8 +191,8 @@ fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
             break;
         }
     }
-    // The rest is rounded up, so of what is very fine it only matters whether it is there: eighteen digits are
-    // kept, which is what fits beside the largest factor, and anything behind them counts as one more.
+    // The rest is rounded up, so for very small digits only their presence matters: eighteen digits are used, which
+    // is what fits with the largest factor, and any non-zero digit behind them adds one.
     let leading_zeros = (-(count + point)).clamp(0, 40) as usize;
     let behind: Vec<i128> = std::iter::repeat_n(0, leading_zeros).chain(digits().skip(ahead)).collect();
     let kept = behind.len().min(18);
@@ -206,14 +205,14 @@ fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
 }
 
 impl fmt::Debug for Quantity {
-    /// As people write it.
+    /// The canonical form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 impl fmt::Display for Quantity {
-    /// The canonical form: the largest unit with which the number is whole.
+    /// The canonical form: the largest unit for which the number is an integer.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.nano == 0 {
             return f.write_str("0");
@@ -244,7 +243,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// The number without its trailing thousands, and the power of 1000 it is worth; at most `limit`.
+/// The number divided by the largest possible power of 1000, and that power; at most `limit`.
 fn thousands(nano: i128, limit: i32) -> (i128, i32) {
     let (mut value, mut power) = (nano, -3);
     while power < limit && value % 1000 == 0 {
@@ -255,7 +254,7 @@ fn thousands(nano: i128, limit: i32) -> (i128, i32) {
 }
 
 impl<'de> Deserialize<'de> for Quantity {
-    /// Text; and bare numbers, as some write them in objects of their own kinds.
+    /// Decodes text, and also plain numbers, which occur in custom resources.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Visitor;
 

@@ -1,19 +1,19 @@
-//! Expansion: to which size a volume is to be expanded now, and what is written about it. The state is in the
-//! claim's status, so that a crash, a swap for upstream's resizer, or a user who asks for less after a failure finds
-//! the expansion where it stands.
+//! Expansion: the size to expand a volume to, and the patches that record the progress. The state is in the claim's
+//! status, so that the expansion continues after a crash, after a switch to upstream's resizer, or after the user
+//! requests a smaller size following a failure.
 //!
-//! Start reading at [`plan`]. What the node writes is in [`node`].
+//! Start reading at [`plan`]. The node's patches are in [`node`].
 
 use serde_json::json;
 
 use crate::claim::{ClaimPhase, ResizeStatus};
 use crate::names::{annotation, condition};
-use crate::patch::{self, Guard, Patch, annotation_map, holds};
+use crate::patch::{self, Guard, Patch, annotation_map, condition_true};
 use crate::{PersistentVolume, PersistentVolumeClaim, Quantity, Time};
 
 pub mod node;
 
-/// Conditions that are an expansion's; all others are somebody else's and left alone.
+/// The conditions of an expansion; all others are left unchanged.
 pub const CONDITIONS: [&str; 4] = [
     condition::RESIZING,
     condition::FILE_SYSTEM_RESIZE_PENDING,
@@ -21,129 +21,141 @@ pub const CONDITIONS: [&str; 4] = [
     condition::NODE_RESIZE_ERROR,
 ];
 
-/// What upstream tells the user while the node has its part to do.
+/// Upstream's message while the expansion on the node is pending.
 const NODE_PENDING: &str =
     "Waiting for user to (re-)start a pod to finish file system resize of volume on node.";
 
-/// What has to be known besides the objects.
+/// Inputs of [`plan`] that are not in the objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Known {
-    /// Whether the driver expands in the controller; else only on the node (the trivial resizer).
-    pub in_controller: bool,
-    /// Whether the last attempt of this process ended with a final error: then nothing is under way.
-    pub ended: bool,
+pub struct ResizeInputs {
+    /// Whether the driver supports ControllerExpandVolume; otherwise it expands on the node only (trivial resizer).
+    pub controller_expands: bool,
+    /// Whether the last attempt of this process ended with a final error, so that no expansion is in progress.
+    pub failed_finally: bool,
 }
 
-/// What is to be done.
+/// What the resizer has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing.
-    Nothing(Idle),
+    /// Nothing to do.
+    Idle(IdleReason),
     /// Expand to this size.
     Expand {
-        /// The size.
+        /// The target size.
         size: Quantity,
-        /// Whether it is another size than the one in the claim's status: then what was known of earlier failures
-        /// no longer holds, and is cleared.
+        /// Whether the size differs from the one in the claim's status: then the conditions of earlier failures no
+        /// longer apply and are removed.
         fresh: bool,
     },
 }
 
-/// Why there is nothing to do.
+/// Why the resizer has nothing to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleReason {
     /// The claim is not bound.
     NotBound,
-    /// The claim asks for no more than it has.
+    /// The claim's capacity is at least the requested size.
     LargeEnough,
-    /// The volume is another driver's.
-    NotOurs,
-    /// The volume is another claim's.
-    NotItsVolume,
-    /// The node has its part to do.
-    NodesTurn,
+    /// The volume belongs to another driver.
+    OtherDriver,
+    /// The volume is not bound to this claim.
+    BoundToOtherClaim,
+    /// The node has to expand the file system.
+    WaitingForNode,
 }
 
-/// Decides. The size asked for is not always the size to expand to: what is under way, or may be, is finished
-/// first, with the size it was begun with.
-pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, driver: &str, known: Known) -> Plan {
+/// Decides the next step. The requested size is not always the target: an expansion that is or may be in progress is
+/// completed first, with its own size.
+pub fn plan(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    driver: &str,
+    known: ResizeInputs,
+) -> Plan {
     let status = &claim.status;
     if status.phase != ClaimPhase::Bound || claim.spec.volume_name.is_empty() {
-        return Plan::Nothing(Idle::NotBound);
+        return Plan::Idle(IdleReason::NotBound);
     }
-    let asked = claim.requested().unwrap_or(Quantity::ZERO);
-    if asked <= status.capacity.storage.unwrap_or(Quantity::ZERO) {
-        return Plan::Nothing(Idle::LargeEnough);
+    let requested = claim.requested_storage().unwrap_or(Quantity::ZERO);
+    if requested <= status.capacity.storage.unwrap_or(Quantity::ZERO) {
+        return Plan::Idle(IdleReason::LargeEnough);
     }
-    if !volume.is_of(driver) {
-        return Plan::Nothing(Idle::NotOurs);
+    if !volume.is_for_driver(driver) {
+        return Plan::Idle(IdleReason::OtherDriver);
     }
     if !volume.is_bound_to(&claim.metadata) {
-        return Plan::Nothing(Idle::NotItsVolume);
+        return Plan::Idle(IdleReason::BoundToOtherClaim);
     }
-    let has = volume.spec.capacity.storage.unwrap_or(Quantity::ZERO);
+    let capacity = volume.spec.capacity.storage.unwrap_or(Quantity::ZERO);
     let allocated = status.allocated_resources.storage;
-    let size = match has < asked {
-        true => of_smaller(asked, has, allocated, status.allocated_resource_statuses.storage, known),
-        false => of_large_enough(asked, allocated, claim, known),
+    let size = match capacity < requested {
+        true => target_for_smaller_volume(
+            requested,
+            capacity,
+            allocated,
+            status.allocated_resource_statuses.storage,
+            known,
+        ),
+        false => target_for_large_volume(requested, allocated, claim, known),
     };
     match size {
         Some(size) => Plan::Expand { size, fresh: allocated != Some(size) },
-        None => Plan::Nothing(Idle::NodesTurn),
+        None => Plan::Idle(IdleReason::WaitingForNode),
     }
 }
 
-/// The size, while the volume is smaller than asked for; `None`: it is the node's turn.
-fn of_smaller(
-    asked: Quantity,
-    has: Quantity,
+/// The target while the volume is smaller than requested; `None` if the node has to act.
+fn target_for_smaller_volume(
+    requested: Quantity,
+    capacity: Quantity,
     allocated: Option<Quantity>,
     status: Option<ResizeStatus>,
-    known: Known,
+    known: ResizeInputs,
 ) -> Option<Quantity> {
     use ResizeStatus::{
         ControllerResizeInProgress, ControllerResizeInfeasible, NodeResizeInProgress, NodeResizeInfeasible,
         NodeResizePending, Unknown,
     };
-    let begun = allocated.unwrap_or(asked);
+    let started_size = allocated.unwrap_or(requested);
     match status {
-        Some(NodeResizeInfeasible) => Some(begun),
-        // The node has not finished what was begun. Only if the volume itself fell short of it, go on here.
-        Some(NodeResizePending | NodeResizeInProgress) => (has < begun).then_some(begun),
-        // Only a final error proves that nothing is under way: after it, the user's new wish counts.
-        Some(ControllerResizeInProgress) if !known.ended => Some(begun),
-        Some(ControllerResizeInProgress | ControllerResizeInfeasible | Unknown) | None => Some(asked),
+        Some(NodeResizeInfeasible) => Some(started_size),
+        // The node has not finished the expansion. The controller continues only if the volume is still smaller.
+        Some(NodeResizePending | NodeResizeInProgress) => (capacity < started_size).then_some(started_size),
+        // Only a final error proves that no expansion is in progress: after it, the user's new size is the target.
+        Some(ControllerResizeInProgress) if !known.failed_finally => Some(started_size),
+        Some(ControllerResizeInProgress | ControllerResizeInfeasible | Unknown) | None => Some(requested),
     }
 }
 
-/// The size, while the volume has what is asked for and the claim does not know it; `None`: it is the node's turn.
-fn of_large_enough(
-    asked: Quantity,
+/// The target while the volume is large enough but the claim's capacity does not reflect it; `None` if the node has to
+/// act.
+fn target_for_large_volume(
+    requested: Quantity,
     allocated: Option<Quantity>,
     claim: &PersistentVolumeClaim,
-    known: Known,
+    known: ResizeInputs,
 ) -> Option<Quantity> {
     use ResizeStatus::{
         ControllerResizeInProgress, ControllerResizeInfeasible, NodeResizeInProgress, NodeResizeInfeasible,
         NodeResizePending, Unknown,
     };
-    let begun = allocated.unwrap_or(asked);
+    let started_size = allocated.unwrap_or(requested);
     match claim.status.allocated_resource_statuses.storage {
         Some(NodeResizePending | NodeResizeInProgress) => None,
-        // The node failed for good: the driver has to agree again before kubelet may try.
-        Some(NodeResizeInfeasible) if known.in_controller => Some(begun),
-        Some(NodeResizeInfeasible) => Some(asked),
-        // It was done and could not be written down; or the user asks for less than was begun.
-        Some(ControllerResizeInProgress | ControllerResizeInfeasible) => Some(begun),
+        // The expansion is infeasible on the node: ControllerExpandVolume has to succeed again before kubelet retries.
+        Some(NodeResizeInfeasible) if known.controller_expands => Some(started_size),
+        Some(NodeResizeInfeasible) => Some(requested),
+        // The expansion succeeded but was not recorded, or the user has reduced the requested size.
+        Some(ControllerResizeInProgress | ControllerResizeInfeasible) => Some(started_size),
         None if allocated.is_some() => allocated,
         Some(Unknown) | None => match is_file_system_pending(claim) {
             true => None,
-            false => Some(asked),
+            false => Some(requested),
         },
     }
 }
 
-fn is_nodes(status: Option<ResizeStatus>) -> bool {
+fn is_node_status(status: Option<ResizeStatus>) -> bool {
     use ResizeStatus::{NodeResizeInProgress, NodeResizeInfeasible, NodeResizePending};
     matches!(status, Some(NodeResizePending | NodeResizeInProgress | NodeResizeInfeasible))
 }
@@ -153,26 +165,26 @@ fn is_file_system_pending(claim: &PersistentVolumeClaim) -> bool {
     pending.is_some_and(|pending| pending.status == "True")
 }
 
-/// Says in the claim's status that the controller expands it, and to which size. Before the call. A size that was
-/// infeasible is in progress again: who finds it after a crash must not take the earlier answer for this call's.
-pub fn begin(claim: &PersistentVolumeClaim, size: Quantity, fresh: bool, now: Time) -> Patch {
-    let resizing = holds(condition::RESIZING, "", "", now);
-    let removed = if fresh { patch::present(claim, &CONDITIONS[1..]) } else { Vec::new() };
+/// Records, before the driver is called, that the controller is expanding and the target size. This replaces an
+/// Infeasible status, so that after a crash the earlier result is not taken for the result of this call.
+pub fn mark_in_progress(claim: &PersistentVolumeClaim, size: Quantity, fresh: bool, now: Time) -> Patch {
+    let resizing = condition_true(condition::RESIZING, "", "", now);
+    let removed = if fresh { patch::present_conditions(claim, &CONDITIONS[1..]) } else { Vec::new() };
     let mut status = json!({
         "conditions": patch::conditions(&[resizing], &removed),
         "allocatedResources": {"storage": size.to_string()},
     });
-    // What the node says of its part stays, until the controller's part is done again.
-    if fresh || !is_nodes(claim.status.allocated_resource_statuses.storage) {
+    // A `NodeResize*` status stays until the controller has expanded the volume again.
+    if fresh || !is_node_status(claim.status.allocated_resource_statuses.storage) {
         status["allocatedResourceStatuses"] =
             json!({"storage": ResizeStatus::ControllerResizeInProgress.as_str()});
     }
-    patch::status(&claim.metadata, Guard::Version, &needed_again(claim), status)
+    patch::status(&claim.metadata, Guard::Version, &node_expansion_required(claim), status)
 }
 
-/// Writes the volume's new size. While the node has its part to do, the claim's size from before is kept beside it,
-/// unless one is kept already.
-pub fn grown(
+/// Sets the volume's new capacity. If the node has to expand as well, the claim's previous capacity is recorded in an
+/// annotation, unless the annotation exists.
+pub fn record_volume_size(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     size: Quantity,
@@ -186,43 +198,45 @@ pub fn grown(
     Patch::Merge(json!({"metadata": metadata, "spec": {"capacity": {"storage": size.to_string()}}}))
 }
 
-/// Hands over to the node.
-pub fn pending_on_node(claim: &PersistentVolumeClaim, now: Time) -> Patch {
-    let pending = holds(condition::FILE_SYSTEM_RESIZE_PENDING, "", NODE_PENDING, now);
+/// Records that the node has to expand the file system.
+pub fn mark_node_pending(claim: &PersistentVolumeClaim, now: Time) -> Patch {
+    let pending = condition_true(condition::FILE_SYSTEM_RESIZE_PENDING, "", NODE_PENDING, now);
     let status = json!({
         "conditions": patch::conditions(&[pending], &[]),
         "allocatedResourceStatuses": {"storage": ResizeStatus::NodeResizePending.as_str()},
     });
-    patch::status(&claim.metadata, Guard::Version, &needed_again(claim), status)
+    patch::status(&claim.metadata, Guard::Version, &node_expansion_required(claim), status)
 }
 
-/// Nothing is left for the node: the claim has its size.
-pub fn finished(claim: &PersistentVolumeClaim, size: Quantity) -> Patch {
+/// Records that the expansion is finished and the node has nothing to do.
+pub fn mark_finished(claim: &PersistentVolumeClaim, size: Quantity) -> Patch {
     let status = json!({
         "capacity": {"storage": size.to_string()},
-        "conditions": patch::conditions(&[], &patch::present(claim, &CONDITIONS)),
+        "conditions": patch::conditions(&[], &patch::present_conditions(claim, &CONDITIONS)),
         "allocatedResourceStatuses": {"storage": null},
     });
     let done = [(annotation::NODE_EXPANSION_NOT_REQUIRED, Some("true"))];
     patch::status(&claim.metadata, Guard::Version, &done, status)
 }
 
-/// Whether the claim says already what [`failed`] would make it say.
-pub fn says(claim: &PersistentVolumeClaim, error: &str, infeasible: bool) -> bool {
+/// Whether the claim already has the status that `mark_failed` would write.
+pub fn already_reports(claim: &PersistentVolumeClaim, error: &str, infeasible: bool) -> bool {
     let marked =
         claim.status.allocated_resource_statuses.storage == Some(ResizeStatus::ControllerResizeInfeasible);
-    let said = claim.status.condition(condition::CONTROLLER_RESIZE_ERROR);
+    let reported = claim.status.condition(condition::CONTROLLER_RESIZE_ERROR);
     (marked || !infeasible)
-        && said.is_some_and(|said| said.status == "True" && said.message == refusal(error))
+        && reported
+            .is_some_and(|reported| reported.status == "True" && reported.message == error_message(error))
 }
 
-fn refusal(error: &str) -> String {
+fn error_message(error: &str) -> String {
     format!("failed to expand pvc with {error}")
 }
 
-/// The driver refused, finally. That is true of any version of the claim, so it is written over any.
-pub fn failed(claim: &PersistentVolumeClaim, error: &str, infeasible: bool, now: Time) -> Patch {
-    let failed = holds(condition::CONTROLLER_RESIZE_ERROR, "", &refusal(error), now);
+/// Records a final error of the driver. It applies to any version of the claim, so the patch requires no
+/// resourceVersion.
+pub fn mark_failed(claim: &PersistentVolumeClaim, error: &str, infeasible: bool, now: Time) -> Patch {
+    let failed = condition_true(condition::CONTROLLER_RESIZE_ERROR, "", &error_message(error), now);
     let mut status = json!({"conditions": patch::conditions(&[failed], &[])});
     if infeasible {
         status["allocatedResourceStatuses"] =
@@ -231,8 +245,9 @@ pub fn failed(claim: &PersistentVolumeClaim, error: &str, infeasible: bool, now:
     patch::status(&claim.metadata, Guard::Identity, &[], status)
 }
 
-/// Removes the size from before once the claim has caught up with its volume; `None` if there is none to remove.
-pub fn caught_up(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Patch> {
+/// Removes the pre-resize capacity once the claim's capacity has reached the volume's; `None` if there is nothing to
+/// remove.
+pub fn clear_pre_resize_capacity(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<Patch> {
     let caught_up = claim.status.capacity.storage.unwrap_or(Quantity::ZERO)
         >= volume.spec.capacity.storage.unwrap_or(Quantity::ZERO);
     let noted = volume.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_some();
@@ -240,8 +255,8 @@ pub fn caught_up(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Op
         .then(|| patch::annotate(&volume.metadata, &[(annotation::PRE_RESIZE_CAPACITY, None)]))
 }
 
-/// An earlier expansion may have told kubelet that the node has nothing to do.
-fn needed_again(claim: &PersistentVolumeClaim) -> Vec<(&'static str, Option<&'static str>)> {
+/// The change that removes the annotation with which an earlier expansion made kubelet skip the expansion on the node.
+fn node_expansion_required(claim: &PersistentVolumeClaim) -> Vec<(&'static str, Option<&'static str>)> {
     match claim.metadata.annotation(annotation::NODE_EXPANSION_NOT_REQUIRED) {
         Some(_) => vec![(annotation::NODE_EXPANSION_NOT_REQUIRED, None)],
         None => Vec::new(),

@@ -1,4 +1,4 @@
-//! Secret, slim. Its values appear in no debug output and in no error.
+//! Secret. Its values never appear in debug output or errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use serde::{Deserialize, Deserializer};
 
 use crate::Meta;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind, Scope};
 
-/// Values that only the driver may see.
+/// A Secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Secret {
-    /// Metadata without annotations: `kubectl apply` repeats the values there.
+    /// Metadata without annotations: `kubectl apply` copies the values there.
     #[serde(deserialize_with = "Meta::without_annotations")]
     pub metadata: Meta,
     /// The values.
@@ -21,22 +21,24 @@ pub struct Secret {
 }
 
 impl Kind for Secret {
-    const API: Api =
-        Api { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
+    const API: ApiResource =
+        ApiResource { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
 
     fn meta(&self) -> &Meta {
         &self.metadata
     }
 }
 
-/// The values of a secret, decoded. Its debug output names the keys only.
+/// The decoded values of a secret. The debug output contains only the keys.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct SecretData(BTreeMap<String, Vec<u8>>);
 
-/// A value that cannot travel: CSI carries text.
+/// A value that is not UTF-8, as CSI requires.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the value of key {key:?} is not UTF-8, and CSI secrets are text: store it in an encoded form")]
-pub struct NotText {
+#[error(
+    "the value of key {key:?} is not UTF-8, which CSI requires: store it in an encoded form, such as base64"
+)]
+pub struct NotUtf8 {
     /// The key.
     pub key: String,
 }
@@ -52,16 +54,25 @@ impl SecretData {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_slice()))
     }
 
-    /// The values as CSI carries them.
-    pub fn into_text(self) -> Result<BTreeMap<String, String>, NotText> {
+    /// The values as strings, as CSI requires.
+    pub fn into_text(self) -> Result<BTreeMap<String, String>, NotUtf8> {
         self.0
             .into_iter()
             .map(|(key, value)| match String::from_utf8(value) {
                 Ok(value) => Ok((key, value)),
-                Err(_) => Err(NotText { key }),
+                Err(_) => Err(NotUtf8 { key }),
             })
             .collect()
     }
+}
+
+/// Replaces the values of secrets in a message, such as a driver's error. The longest value is replaced first: one value may
+/// be part of another. Values of up to three bytes stay: they occur in ordinary text and protect nothing.
+pub fn redact<'a>(message: &str, values: impl IntoIterator<Item = &'a String>) -> String {
+    let mut values: Vec<&str> =
+        values.into_iter().map(String::as_str).filter(|value| value.len() > 3).collect();
+    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+    values.into_iter().fold(message.to_owned(), |message, value| message.replace(value, "***"))
 }
 
 impl fmt::Debug for SecretData {
@@ -72,7 +83,7 @@ impl fmt::Debug for SecretData {
 
 impl<'de> Deserialize<'de> for SecretData {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let encoded: BTreeMap<String, String> = nullable(deserializer)?;
+        let encoded: BTreeMap<String, String> = null_as_default(deserializer)?;
         let mut data = BTreeMap::new();
         for (key, text) in encoded {
             let value = decode_base64(text.as_bytes()).ok_or_else(|| {
@@ -84,7 +95,7 @@ impl<'de> Deserialize<'de> for SecretData {
     }
 }
 
-/// Standard base64 with padding, as the API writes bytes.
+/// Decodes standard base64 with padding, as the API encodes bytes.
 fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(4) {
         return None;
@@ -97,8 +108,8 @@ fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
         for &digit in group {
             bits = bits << 6 | u32::from(base64_digit(digit)?);
         }
-        // A last group of two or three digits carries one or two bytes; the bits behind them must be zero, or
-        // two texts would stand for the same bytes.
+        // A last group of two or three digits encodes one or two bytes. The remaining bits must be zero, so that the
+        // encoding is unique.
         let spare = match group.len() {
             4 => 0,
             3 => 2,
@@ -132,7 +143,21 @@ mod tests {
 
     use super::*;
 
-    /// The rest of the pair, for the property only.
+    #[test]
+    fn redact_replaces_values_that_contain_each_other_and_keeps_short_ones() {
+        let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<Vec<_>>();
+        for (message, secrets, expected) in [
+            ("login with hunter2 failed", values(&["hunter2"]), "login with *** failed"),
+            ("login with hunter2 failed", values(&["hunter", "hunter2"]), "login with *** failed"),
+            ("hunter or hunter2", values(&["hunter", "hunter2"]), "*** or ***"),
+            ("abc abcd", values(&["abc"]), "abc abcd"),
+            ("nothing secret", values(&[]), "nothing secret"),
+        ] {
+            assert_eq!(redact(message, &secrets), expected, "{secrets:?}");
+        }
+    }
+
+    /// The inverse of `decode_base64`, for the property test.
     fn encode_base64(bytes: &[u8]) -> String {
         const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         let mut text = String::new();
@@ -153,25 +178,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn base64_gives_the_bytes_back(bytes: Vec<u8>) {
+        fn base64_round_trips(bytes: Vec<u8>) {
             prop_assert_eq!(decode_base64(encode_base64(&bytes).as_bytes()), Some(bytes));
         }
 
         #[test]
-        fn base64_of_anything_is_no_panic(bytes: Vec<u8>) {
+        fn base64_never_panics(bytes: Vec<u8>) {
             let _ = decode_base64(&bytes);
         }
     }
 
     #[test]
-    fn base64_refuses_what_is_none() {
+    fn invalid_base64_is_rejected() {
         for text in ["a", "ab", "abc", "a===", "====", "ab=c", "ab c", "YQ=a", "YR==", "-_=="] {
             assert_eq!(decode_base64(text.as_bytes()), None, "{text:?}");
         }
     }
 
     #[test]
-    fn values_are_read_and_never_shown() {
+    fn values_are_decoded_and_redacted_in_debug_output() {
         let secret: Secret = serde_json::from_value(json!({
             "metadata": {
                 "name": "s", "namespace": "n",
@@ -190,11 +215,11 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_key_and_not_the_value() {
+    fn errors_contain_the_key_but_not_the_value() {
         let error = serde_json::from_value::<Secret>(json!({"data": {"key": "sw0rdfish"}})).unwrap_err();
         assert!(error.to_string().contains("key") && !error.to_string().contains("sw0rdfish"), "{error}");
         let binary: Secret = serde_json::from_value(json!({"data": {"key": "/w=="}})).unwrap();
-        assert_eq!(binary.data.into_text(), Err(NotText { key: "key".into() }));
+        assert_eq!(binary.data.into_text(), Err(NotUtf8 { key: "key".into() }));
         assert_eq!(serde_json::from_value::<Secret>(json!({"data": null})).unwrap(), Secret::default());
     }
 }

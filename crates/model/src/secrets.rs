@@ -1,19 +1,19 @@
-//! Which secret a call gets: templates of a StorageClass, filled in from the claim and its volume. Nothing is
-//! looked up here; the secret may or may not exist.
+//! Resolves the secrets of CSI calls: templates of a StorageClass, filled in from the claim and its volume. The secrets
+//! are not read here and may not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names::{annotation, is_dns_label, is_dns_subdomain};
-use crate::parameters::Purpose;
+use crate::parameters::SecretPurpose;
 use crate::{Meta, PersistentVolume, SecretRef};
 
-/// Where secrets are, as a class says.
+/// The secret templates of a class.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Secrets {
-    /// For every purpose without its own.
+pub struct SecretTemplates {
+    /// For every purpose without its own template.
     pub default: Option<SecretTemplate>,
-    /// For one purpose.
-    pub by_purpose: BTreeMap<Purpose, SecretTemplate>,
+    /// For single purposes.
+    pub by_purpose: BTreeMap<SecretPurpose, SecretTemplate>,
 }
 
 /// Name and namespace of a secret, with tokens.
@@ -21,50 +21,50 @@ pub struct Secrets {
 pub struct SecretTemplate {
     /// May use `${pv.name}`, `${pvc.namespace}`, `${pvc.name}` and `${pvc.annotations['key']}`.
     pub name: String,
-    /// May use `${pv.name}` and `${pvc.namespace}`: what a claim's owner cannot choose.
+    /// May use `${pv.name}` and `${pvc.namespace}`, which the claim's owner cannot choose.
     pub namespace: String,
 }
 
-/// A template that gives no secret.
+/// Why a template cannot be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// Tokens without a value.
-    #[error("{template:?} has tokens that cannot be resolved: {tokens:?}")]
+    /// The template has tokens without a value.
+    #[error("secret template {template:?} has tokens that cannot be resolved: {tokens:?}")]
     UnknownTokens {
         /// The template.
         template: String,
         /// The tokens.
         tokens: BTreeSet<String>,
     },
-    /// Not a namespace.
-    #[error("{template:?} gives {value:?}, which is not a valid namespace name")]
+    /// The result is not a valid namespace name.
+    #[error("secret template {template:?} resolves to {value:?}, which is not a valid namespace name")]
     Namespace {
         /// The template.
         template: String,
-        /// What came of it.
+        /// The result.
         value: String,
     },
-    /// Not a secret's name.
-    #[error("{template:?} gives {value:?}, which is not a valid secret name")]
+    /// The result is not a valid secret name.
+    #[error("secret template {template:?} resolves to {value:?}, which is not a valid secret name")]
     Name {
         /// The template.
         template: String,
-        /// What came of it.
+        /// The result.
         value: String,
     },
 }
 
-impl Secrets {
-    /// The template for this purpose.
-    pub fn template(&self, purpose: Purpose) -> Option<&SecretTemplate> {
+impl SecretTemplates {
+    /// The template for a purpose.
+    pub fn template(&self, purpose: SecretPurpose) -> Option<&SecretTemplate> {
         self.by_purpose.get(&purpose).or(self.default.as_ref())
     }
 
-    /// The secret for this purpose. When a volume is deleted its claim is gone: then only its name and namespace,
-    /// as the volume remembers them, or nothing of it, can be filled in.
-    pub fn reference(
+    /// The secret for a purpose. When a volume is deleted, its claim is gone: then only the claim's name and namespace
+    /// from the volume's claimRef, or nothing of it, can be filled in.
+    pub fn resolve(
         &self,
-        purpose: Purpose,
+        purpose: SecretPurpose,
         volume: &str,
         claim: Option<&Meta>,
     ) -> Result<Option<SecretRef>, TemplateError> {
@@ -75,19 +75,19 @@ impl Secrets {
 /// The secret for deleting a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeletionSecret {
-    /// This one.
+    /// The secret named by the volume's annotations.
     Named(SecretRef),
-    /// None is needed.
+    /// No secret is needed.
     None,
-    /// The volume does not say: its class has to be asked, with [`Purpose::Provisioner`].
-    AskClass,
+    /// The volume has no annotations: use its class, with the purpose `Provisioner`.
+    FromStorageClass,
 }
 
-/// The secret for deleting a volume, as its provisioner noted it there.
-pub fn for_deletion(volume: &PersistentVolume) -> DeletionSecret {
+/// The secret for DeleteVolume, from the annotations that the provisioner set on the volume.
+pub fn deletion_secret(volume: &PersistentVolume) -> DeletionSecret {
     let noted = |key| volume.metadata.annotation(key);
     match (noted(annotation::DELETION_SECRET_NAME), noted(annotation::DELETION_SECRET_NAMESPACE)) {
-        (None, _) | (_, None) => DeletionSecret::AskClass,
+        (None, _) | (_, None) => DeletionSecret::FromStorageClass,
         (Some(name), Some(namespace)) if !name.is_empty() && !namespace.is_empty() => {
             DeletionSecret::Named(SecretRef { name: name.to_owned(), namespace: namespace.to_owned() })
         }
@@ -96,7 +96,7 @@ pub fn for_deletion(volume: &PersistentVolume) -> DeletionSecret {
 }
 
 impl SecretTemplate {
-    /// Fills in the tokens and checks what comes of it.
+    /// Fills in the tokens and validates the result.
     pub fn resolve(&self, volume: &str, claim: Option<&Meta>) -> Result<SecretRef, TemplateError> {
         let for_namespace = |token: &str| match (token, claim) {
             ("pv.name", _) => Some(volume),
@@ -124,7 +124,7 @@ impl SecretTemplate {
     }
 }
 
-/// A template with its tokens filled in, as Go's `os.Expand` does it.
+/// Fills in the tokens of a template like Go's `os.Expand`.
 pub(crate) fn resolved<'a>(
     template: &str,
     value: impl Fn(&str) -> Option<&'a str>,
@@ -143,8 +143,8 @@ pub(crate) fn resolved<'a>(
     }
 }
 
-/// Shell variables as Go's `os.Expand` reads them: `${token}`, `$word`, and one character for the shell's special
-/// ones. A `$` before anything else stays; `${}` and a `${` that nothing closes are eaten, the latter alone.
+/// Expands shell variables like Go's `os.Expand`: `${token}`, `$word`, and one character for the shell's special
+/// variables. A `$` before anything else is kept. `${}` is removed, and of an unclosed `${` only these two characters.
 fn expand(template: &str, mut value: impl FnMut(&str) -> String) -> String {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
@@ -163,7 +163,7 @@ fn expand(template: &str, mut value: impl FnMut(&str) -> String) -> String {
     text
 }
 
-/// The token at the start, and how many bytes it takes with its braces. No token and no bytes: no variable here.
+/// The token at the start, and its length in bytes with braces. An empty token of length 0 is not a variable.
 fn token(text: &str) -> (&str, usize) {
     let special = |c: char| matches!(c, '*' | '#' | '$' | '@' | '!' | '?' | '-' | '0'..='9');
     let Some(first) = text.chars().next() else { return ("", 0) };
@@ -193,13 +193,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Map;
+    use crate::StringMap;
 
     fn claim() -> Meta {
         Meta {
             name: "data".into(),
             namespace: Some("shop".into()),
-            annotations: Map::from_iter([("example.com/secret", "mine")]),
+            annotations: StringMap::from_iter([("example.com/secret", "mine")]),
             ..Meta::default()
         }
     }
@@ -211,7 +211,7 @@ mod tests {
 
     /// sidecars.md 1.1 "Secret templates": names.
     #[test]
-    fn names() {
+    fn name_templates_are_resolved() {
         for (template, expected) in [
             ("static", Ok("static")),
             ("${pv.name}", Ok("pv1")),
@@ -240,9 +240,9 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.1 "Secret templates": namespaces take nothing that a claim's owner chooses.
+    /// sidecars.md 1.1 "Secret templates": namespaces do not use anything that a claim's owner chooses.
     #[test]
-    fn namespaces() {
+    fn namespace_templates_are_resolved() {
         for (template, expected) in [
             ("static", Ok("static")),
             ("${pvc.namespace}", Ok("shop")),
@@ -263,31 +263,31 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.1 "Delete": the claim is gone, so only what the volume tells can be filled in.
+    /// sidecars.md 1.1 "Delete": the claim is gone, so only the volume's data can be filled in.
     #[test]
-    fn without_a_claim() {
-        let secrets = Secrets {
+    fn templates_without_a_claim() {
+        let secrets = SecretTemplates {
             default: Some(SecretTemplate { name: "${pv.name}".into(), namespace: "n".into() }),
             by_purpose: BTreeMap::from([(
-                Purpose::NodeStage,
+                SecretPurpose::NodeStage,
                 SecretTemplate { name: "s".into(), namespace: "${pvc.namespace}".into() },
             )]),
         };
         let reference = SecretRef { name: "pv1".into(), namespace: "n".into() };
-        assert_eq!(secrets.reference(Purpose::Provisioner, "pv1", None), Ok(Some(reference)));
+        assert_eq!(secrets.resolve(SecretPurpose::Provisioner, "pv1", None), Ok(Some(reference)));
         let error = unknown("${pvc.namespace}", &["pvc.namespace"]);
-        assert_eq!(secrets.reference(Purpose::NodeStage, "pv1", None), Err(error));
-        assert_eq!(Secrets::default().reference(Purpose::Provisioner, "pv1", None), Ok(None));
+        assert_eq!(secrets.resolve(SecretPurpose::NodeStage, "pv1", None), Err(error));
+        assert_eq!(SecretTemplates::default().resolve(SecretPurpose::Provisioner, "pv1", None), Ok(None));
     }
 
     /// sidecars.md 1.1 "Delete": the secret from the volume's annotations, else from the class.
     #[test]
-    fn the_secret_for_deleting() {
+    fn deletion_secret_is_read_from_annotations() {
         let named = DeletionSecret::Named(SecretRef { name: "s".into(), namespace: "n".into() });
         for (name, namespace, expected) in [
-            (None, None, DeletionSecret::AskClass),
-            (Some("s"), None, DeletionSecret::AskClass),
-            (None, Some("n"), DeletionSecret::AskClass),
+            (None, None, DeletionSecret::FromStorageClass),
+            (Some("s"), None, DeletionSecret::FromStorageClass),
+            (None, Some("n"), DeletionSecret::FromStorageClass),
             (Some("s"), Some("n"), named),
             (Some(""), Some(""), DeletionSecret::None),
             (Some("s"), Some(""), DeletionSecret::None),
@@ -300,12 +300,12 @@ mod tests {
                     volume.metadata.annotations.insert(key, value);
                 }
             }
-            assert_eq!(for_deletion(&volume), expected, "{name:?} {namespace:?}");
+            assert_eq!(deletion_secret(&volume), expected, "{name:?} {namespace:?}");
         }
     }
 
     #[test]
-    fn expands_as_go_does() {
+    fn expansion_matches_go() {
         for (template, expected) in [
             ("", ""),
             ("plain", "plain"),
@@ -330,12 +330,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_template_is_expanded(template in "[${}a-zä.'*]{0,20}") {
+        fn any_template_expands_without_panic(template in "[${}a-zä.'*]{0,20}") {
             let _ = expand(&template, |_| String::new());
         }
 
         #[test]
-        fn without_a_dollar_nothing_changes(template in "[^$]{0,20}") {
+        fn text_without_dollar_is_unchanged(template in "[^$]{0,20}") {
             prop_assert_eq!(expand(&template, |_| "x".into()), template);
         }
     }

@@ -1,61 +1,60 @@
-//! Node selectors and label selectors, as volumes and capacities carry them. The rules over them are in
-//! [`crate::topology`].
+//! Node selectors and label selectors. The rules of node selectors are in [`crate::topology`].
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::words::{nullable, words};
+use crate::decode::{null_as_default, open_enum};
 
-/// Nodes: those that match any of the terms.
+/// Selects the nodes that match any of the terms.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelector {
-    /// Any one of them is enough.
-    #[serde(deserialize_with = "nullable")]
+    /// The terms, one of which must match.
+    #[serde(deserialize_with = "null_as_default")]
     pub node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
-/// Nodes that match all of the requirements.
+/// Selects the nodes that match all requirements.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelectorTerm {
-    /// About labels.
-    #[serde(deserialize_with = "nullable")]
+    /// Requirements on labels.
+    #[serde(deserialize_with = "null_as_default")]
     pub match_expressions: Vec<Requirement>,
-    /// About fields; Kubernetes allows only `metadata.name`.
-    #[serde(deserialize_with = "nullable")]
+    /// Requirements on fields; Kubernetes allows only `metadata.name`.
+    #[serde(deserialize_with = "null_as_default")]
     pub match_fields: Vec<Requirement>,
 }
 
-/// One requirement.
+/// A requirement on a label or field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Requirement {
     /// The label or field.
     pub key: String,
-    /// The relation.
+    /// The operator.
     pub operator: Operator,
-    /// What it is compared with.
-    #[serde(deserialize_with = "nullable")]
+    /// The values to compare with.
+    #[serde(deserialize_with = "null_as_default")]
     pub values: Vec<String>,
 }
 
-/// Objects with certain labels.
+/// Selects objects by labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
-    /// Labels and their values.
-    #[serde(deserialize_with = "nullable")]
+    /// Labels with exact values.
+    #[serde(deserialize_with = "null_as_default")]
     pub match_labels: BTreeMap<String, String>,
     /// Requirements.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub match_expressions: Vec<Requirement>,
 }
 
 impl LabelSelector {
-    /// Whether an object whose labels these are is selected. One without requirements selects everything; what
-    /// cannot be understood selects nothing.
+    /// Whether an object with these labels is selected. A selector without requirements selects everything; one with an
+    /// unknown operator selects nothing.
     pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         let holds = |requirement: &Requirement| {
             let (label, values) = (label(&requirement.key), &requirement.values);
@@ -73,14 +72,14 @@ impl LabelSelector {
     }
 }
 
-words! {
-    /// A relation between a label and values. Node selectors have all of them, label selectors the first four.
+open_enum! {
+    /// The operator of a requirement. Node selectors support all of them, label selectors the first four.
     Operator {
         /// The label has one of the values.
         In = "In",
         /// The label is absent or has another value.
         NotIn = "NotIn",
-        /// The label is there.
+        /// The label is present.
         Exists = "Exists",
         /// The label is absent.
         DoesNotExist = "DoesNotExist",
@@ -99,7 +98,7 @@ mod tests {
 
     /// kubernetes.md 1.1 "Best match": labels, as Kubernetes reads selectors.
     #[test]
-    fn labels() {
+    fn label_selectors_match_like_kubernetes() {
         let expression = |operator: &str, key: &str, values: &[&str]| json!({"matchExpressions": [{"operator": operator, "key": key, "values": values}]});
         for (selector, expected) in [
             (json!({}), true),

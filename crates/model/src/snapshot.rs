@@ -1,4 +1,4 @@
-//! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass, slim.
+//! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass.
 
 pub mod names;
 pub mod secrets;
@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::claim::VolumeMode;
-use crate::kind::{Api, Kind, Scope};
-use crate::words::{nullable, words};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::{Meta, Quantity, Time};
 
-/// A snapshot, as its user asked for it.
+/// A VolumeSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeSnapshot {
     /// Metadata.
     #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
-    /// What is asked for.
+    /// The spec.
     pub spec: SnapshotSpec,
-    /// What there is; `None` until the controller has seen it.
+    /// The status; `None` until the snapshot controller has processed it.
     pub status: Option<SnapshotStatus>,
 }
 
 impl Kind for VolumeSnapshot {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "snapshot.storage.k8s.io",
         version: "v1",
         kind: "VolumeSnapshot",
@@ -39,68 +39,68 @@ impl Kind for VolumeSnapshot {
     }
 }
 
-/// What is asked for.
+/// The spec of a VolumeSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SnapshotSpec {
-    /// Of what.
+    /// The source.
     pub source: SnapshotSource,
     /// The class.
     pub volume_snapshot_class_name: Option<String>,
 }
 
-/// Of what: one or the other.
+/// The source of a snapshot: one of the two fields is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SnapshotSource {
-    /// Of this claim, to be taken.
+    /// The claim to take a snapshot of.
     pub persistent_volume_claim_name: Option<String>,
-    /// The content is there already.
+    /// An existing content (pre-provisioned snapshot).
     pub volume_snapshot_content_name: Option<String>,
 }
 
-/// What there is of a snapshot.
+/// The status of a VolumeSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SnapshotStatus {
     /// The content it is bound to.
     pub bound_volume_snapshot_content_name: Option<String>,
-    /// Whether one can restore from it.
+    /// Whether a volume can be restored from it.
     pub ready_to_use: Option<bool>,
-    /// How big a volume restored from it has to be.
+    /// The minimum size of a volume restored from it.
     pub restore_size: Option<Quantity>,
-    /// When it was cut.
+    /// When it was taken.
     pub creation_time: Option<Time>,
-    /// What went wrong last.
-    pub error: Option<SnapshotFault>,
+    /// The last error.
+    pub error: Option<VolumeSnapshotError>,
     /// The group it belongs to.
     pub volume_group_snapshot_name: Option<String>,
 }
 
-/// What went wrong last with a snapshot or its content.
+/// The last error of a snapshot or its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct SnapshotFault {
-    /// When.
+pub struct VolumeSnapshotError {
+    /// When it occurred.
     pub time: Option<Time>,
-    /// For people.
+    /// The error message.
     pub message: Option<String>,
 }
 
-/// A snapshot, as the driver has it.
+/// A VolumeSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeSnapshotContent {
     /// Metadata.
     pub metadata: Meta,
-    /// What it is.
+    /// The spec.
     pub spec: ContentSpec,
-    /// How far it has come; `None` until the sidecar has seen it.
+    /// The status; `None` until the snapshotter has processed it.
     pub status: Option<ContentStatus>,
 }
 
 impl Kind for VolumeSnapshotContent {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "snapshot.storage.k8s.io",
         version: "v1",
         kind: "VolumeSnapshotContent",
@@ -113,35 +113,35 @@ impl Kind for VolumeSnapshotContent {
     }
 }
 
-/// What a content is.
+/// The spec of a VolumeSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContentSpec {
     /// The driver.
     pub driver: String,
-    /// What becomes of it when its snapshot goes.
+    /// What happens to the driver's snapshot when the VolumeSnapshot is deleted.
     pub deletion_policy: DeletionPolicy,
-    /// The snapshot it is for.
+    /// The VolumeSnapshot that it belongs to.
     pub volume_snapshot_ref: SnapshotRef,
-    /// Of what.
+    /// The source.
     pub source: ContentSource,
     /// The class.
     pub volume_snapshot_class_name: Option<String>,
-    /// The mode of the volume that it was taken of.
+    /// The volume mode of the source volume.
     pub source_volume_mode: Option<VolumeMode>,
 }
 
-/// Of what: one or the other.
+/// The source of a content: one of the two fields is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContentSource {
-    /// Of this volume, to be taken.
+    /// The volume to take a snapshot of.
     pub volume_handle: Option<String>,
-    /// The driver has it already, under this name.
+    /// An existing snapshot of the driver.
     pub snapshot_handle: Option<String>,
 }
 
-/// A snapshot, or a group of them, by name and identity.
+/// A reference to a VolumeSnapshot or VolumeGroupSnapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SnapshotRef {
@@ -149,30 +149,30 @@ pub struct SnapshotRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its identity.
-    #[serde(deserialize_with = "nullable")]
+    /// Its UID.
+    #[serde(deserialize_with = "null_as_default")]
     pub uid: String,
 }
 
-/// How far a content has come.
+/// The status of a VolumeSnapshotContent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContentStatus {
-    /// The driver's name for the snapshot.
+    /// The driver's handle of the snapshot.
     pub snapshot_handle: Option<String>,
-    /// Whether one can restore from it.
+    /// Whether a volume can be restored from it.
     pub ready_to_use: Option<bool>,
-    /// How big a volume restored from it has to be, in bytes.
+    /// The minimum size of a volume restored from it, in bytes.
     pub restore_size: Option<i64>,
-    /// When it was cut, in nanoseconds since 1970.
+    /// When it was taken, in nanoseconds since 1970.
     pub creation_time: Option<i64>,
-    /// What went wrong last.
-    pub error: Option<SnapshotFault>,
-    /// The driver's name for the group it belongs to.
+    /// The last error.
+    pub error: Option<VolumeSnapshotError>,
+    /// The driver's handle of the group snapshot it belongs to.
     pub volume_group_snapshot_handle: Option<String>,
 }
 
-/// How snapshots of a class are taken.
+/// A VolumeSnapshotClass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeSnapshotClass {
@@ -180,15 +180,15 @@ pub struct VolumeSnapshotClass {
     pub metadata: Meta,
     /// The driver.
     pub driver: String,
-    /// What becomes of a content when its snapshot goes.
+    /// The deletion policy of its contents.
     pub deletion_policy: DeletionPolicy,
-    /// Words for the driver and, with a prefix, for us.
-    #[serde(deserialize_with = "nullable")]
+    /// Parameters for the driver and, with a prefix, for the sidecars.
+    #[serde(deserialize_with = "null_as_default")]
     pub parameters: BTreeMap<String, String>,
 }
 
 impl Kind for VolumeSnapshotClass {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "snapshot.storage.k8s.io",
         version: "v1",
         kind: "VolumeSnapshotClass",
@@ -201,12 +201,12 @@ impl Kind for VolumeSnapshotClass {
     }
 }
 
-words! {
-    /// What becomes of a content when its snapshot goes.
+open_enum! {
+    /// What happens to a content when its snapshot is deleted.
     DeletionPolicy {
-        /// It goes too.
+        /// The content and the driver's snapshot are deleted, too.
         Delete = "Delete",
-        /// It stays.
+        /// Both are kept.
         Retain = "Retain",
     }
 }

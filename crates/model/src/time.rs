@@ -1,4 +1,4 @@
-//! Moments, as rules see them: milliseconds of wall time, so that a table can write them down.
+//! Points in time as milliseconds of wall-clock time, so that tests can write them in tables.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 pub struct Time(pub i64);
 
 impl Time {
-    /// This much later.
+    /// The time after a duration.
     pub fn plus(self, duration: std::time::Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
     }
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes_as_kubernetes_does() {
+    fn kubernetes_timestamps_round_trip() {
         for text in ["2026-11-15T10:20:30Z", "1970-01-01T00:00:00Z"] {
             let time: Time = serde_json::from_str(&format!("{text:?}")).unwrap();
             assert_eq!(time.to_string(), text);

@@ -1,172 +1,175 @@
-//! Where a volume is to be: what CreateVolume is told about places, and what a volume tells about them later.
+//! Topology: the `accessibility_requirements` of CreateVolume, and the node affinity of the resulting volume.
 //!
-//! A place is a set of segments, label and value. A requirement names the places that will do (requisite) and
-//! their order (preferred); both are sorted before they are turned, so that the same claim asks the same each time.
+//! A topology is a set of segments, label key and value. A requirement lists the allowed topologies (requisite) and
+//! their order (preferred). Both are sorted before they are rotated, so that the same claim always sends the same
+//! request.
 
 mod affinity;
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-pub use affinity::{allows, node_affinity, reaches, selects};
+pub use affinity::{is_accessible_from, node_affinity, selector_matches_node, topologies_allow};
 
 use crate::class::TopologySelectorTerm;
-use crate::{CSINode, Map, Node};
+use crate::{CSINode, Node, StringMap};
 
-/// A place: labels and their values.
+/// The segments of a topology: label keys and their values.
 pub type Segments = BTreeMap<String, String>;
 
-/// What CreateVolume is told.
+/// CSI's TopologyRequirement for CreateVolume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopologyRequirement {
-    /// Places that will do.
+    /// Topologies that the volume may be created in.
     pub requisite: Vec<Segments>,
-    /// The same places, the best first.
+    /// The same topologies, in order of preference.
     pub preferred: Vec<Segments>,
 }
 
-/// What is known of a claim's wish.
+/// The inputs of a claim's topology requirement.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask<'a> {
+pub struct RequirementInputs<'a> {
     /// The claim's name, by which volumes of a StatefulSet are spread.
     pub claim: &'a str,
     /// The class's `allowedTopologies`.
     pub allowed: &'a [TopologySelectorTerm],
-    /// The node that the scheduler chose, and its place.
-    pub selected: Option<Selected<'a>>,
-    /// `--strict-topology`: the chosen node's place and no other.
+    /// The node that the scheduler selected, and its topology.
+    pub selected: Option<SelectedNode<'a>>,
+    /// `--strict-topology`: only the selected node's topology.
     pub strict: bool,
-    /// `--immediate-topology`: tell the driver about places even if nobody asks for one.
+    /// `--immediate-topology`: pass all topologies to the driver for Immediate binding, too.
     pub immediate: bool,
 }
 
-/// The node that the scheduler chose.
+/// The node that the scheduler selected.
 #[derive(Debug, Clone, Copy)]
-pub struct Selected<'a> {
+pub struct SelectedNode<'a> {
     /// Its name.
     pub node: &'a str,
-    /// Its place; see [`place_of`].
-    pub place: &'a Segments,
+    /// Its topology; see `node_segments`.
+    pub segments: &'a Segments,
 }
 
-/// Why there is no requirement.
+/// Why a topology requirement cannot be computed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    /// The chosen node is gone: the scheduler has to choose again.
+    /// The selected node has no CSINode: the scheduler has to select another.
     #[error(
-        "there is no CSINode for the selected node {node}: it is gone, or no CSI driver ever registered there"
+        "CSINode {node} does not exist: the selected node is gone, or no CSI driver has registered on it"
     )]
     NoCSINode {
         /// The node.
         node: String,
     },
-    /// The driver is not on the chosen node, or tells no place there.
-    #[error("the driver has registered no topology keys on node {node}: is it running there?")]
-    NoKeys {
+    /// The driver is not registered on the selected node, or without topology keys.
+    #[error("the driver has not registered topology keys on node {node}: is it running there?")]
+    NoTopologyKeysOnNode {
         /// The node.
         node: String,
     },
-    /// The chosen node lacks labels that its CSINode names.
-    #[error("node {node} lacks a label of the driver's topology keys {keys:?}")]
-    NoLabels {
+    /// The selected node lacks a label that its CSINode lists as topology key.
+    #[error("node {node} does not have labels for all of the driver's topology keys {keys:?}")]
+    MissingLabels {
         /// The node.
         node: String,
         /// The keys.
         keys: Vec<String>,
     },
-    /// Strict: the chosen node is not where the class allows.
-    #[error("the selected node {node} is at {place:?}, which the class's allowedTopologies do not allow")]
+    /// Strict topology: the class does not allow the selected node's topology.
+    #[error(
+        "selected node {node} has topology {segments:?}, which allowedTopologies of the class do not allow"
+    )]
     NotAllowed {
         /// The node.
         node: String,
-        /// Its place.
-        place: Segments,
+        /// Its topology segments.
+        segments: Segments,
     },
-    /// The driver tells its place on no node.
-    #[error("no available topology: the driver has registered topology keys on no node yet")]
-    NoPlaces,
-    /// No node has the labels of these keys.
+    /// The driver has not registered topology keys on any node.
+    #[error("no available topology: the driver has not registered topology keys on any node yet")]
+    NoTopologyKeys,
+    /// No node has labels for these keys.
     #[error("no node has labels for the driver's topology keys {keys:?}")]
     KeysOnNoNode {
         /// The keys.
         keys: Vec<String>,
     },
-    /// The chosen node is in none of the places.
+    /// The selected node's topology is not one of the requisite topologies.
     #[error(
-        "the selected node {node} is at {place:?}, which is none of the places that will do: {requisite:?}"
+        "selected node {node} has topology {segments:?}, which is not one of the requisite {requisite:?}"
     )]
     NotInRequisite {
         /// The node.
         node: String,
-        /// Its place.
-        place: Segments,
-        /// The places.
+        /// Its topology segments.
+        segments: Segments,
+        /// The requisite topologies.
         requisite: Vec<Segments>,
     },
 }
 
 impl TopologyError {
-    /// Whether the scheduler has to choose another node.
-    pub fn reschedules(&self) -> bool {
+    /// Whether the scheduler has to select another node.
+    pub fn needs_rescheduling(&self) -> bool {
         matches!(self, Self::NoCSINode { .. })
     }
 }
 
 /// The topology keys of a driver on a node; empty while it is not registered there.
-pub fn keys<'a>(csi_node: &'a CSINode, driver: &str) -> &'a [String] {
+pub fn topology_keys<'a>(csi_node: &'a CSINode, driver: &str) -> &'a [String] {
     csi_node.driver(driver).map_or(&[], |driver| &driver.topology_keys)
 }
 
-/// The place of a node by these keys; `None` if it lacks one of the labels.
-pub fn segments(labels: &Map, keys: &[String]) -> Option<Segments> {
+/// The topology of a node with these labels, by these keys; `None` if it lacks one of the labels.
+pub fn segments_from_labels(labels: &StringMap, keys: &[String]) -> Option<Segments> {
     keys.iter().map(|key| labels.get(key).map(|value| (key.clone(), value.to_owned()))).collect()
 }
 
-/// The place of the node that the scheduler chose.
-pub fn place_of(
+/// The topology of the node that the scheduler selected.
+pub fn node_segments(
     node: &str,
     driver: &str,
     csi_node: Option<&CSINode>,
-    labels: Option<&Map>,
+    labels: Option<&StringMap>,
 ) -> Result<Segments, TopologyError> {
     let csi_node = csi_node.ok_or_else(|| TopologyError::NoCSINode { node: node.to_owned() })?;
-    let keys = keys(csi_node, driver);
+    let keys = topology_keys(csi_node, driver);
     if keys.is_empty() {
-        return Err(TopologyError::NoKeys { node: node.to_owned() });
+        return Err(TopologyError::NoTopologyKeysOnNode { node: node.to_owned() });
     }
     labels
-        .and_then(|labels| segments(labels, keys))
-        .ok_or_else(|| TopologyError::NoLabels { node: node.to_owned(), keys: keys.to_vec() })
+        .and_then(|labels| segments_from_labels(labels, keys))
+        .ok_or_else(|| TopologyError::MissingLabels { node: node.to_owned(), keys: keys.to_vec() })
 }
 
-/// All places of the cluster by these keys.
-pub fn places<'a>(
+/// All topologies of the cluster by these keys.
+pub fn cluster_segments<'a>(
     keys: &[String],
     nodes: impl IntoIterator<Item = &'a Node>,
 ) -> Result<Vec<Segments>, TopologyError> {
     if keys.is_empty() {
-        return Err(TopologyError::NoPlaces);
+        return Err(TopologyError::NoTopologyKeys);
     }
-    let mut places: Vec<_> =
-        nodes.into_iter().filter_map(|node| segments(&node.metadata.labels, keys)).collect();
-    sort(&mut places);
-    match places.is_empty() {
+    let mut topologies: Vec<_> =
+        nodes.into_iter().filter_map(|node| segments_from_labels(&node.metadata.labels, keys)).collect();
+    sort(&mut topologies);
+    match topologies.is_empty() {
         true => Err(TopologyError::KeysOnNoNode { keys: keys.to_vec() }),
-        false => Ok(places),
+        false => Ok(topologies),
     }
 }
 
-/// The requirement for a claim; `None` if the driver is to be told nothing. All places of the cluster are only
-/// asked for when they are needed.
+/// The requirement for a claim; `None` if the request has none. `all` computes all topologies of the cluster and is
+/// only called if they are needed.
 pub fn requirement(
-    ask: &Ask<'_>,
+    ask: &RequirementInputs<'_>,
     all: impl FnOnce() -> Result<Vec<Segments>, TopologyError>,
 ) -> Result<Option<TopologyRequirement>, TopologyError> {
-    let allowed = flatten(ask.allowed);
+    let allowed = expand_allowed_topologies(ask.allowed);
     let mut requisite = match ask.selected {
-        Some(Selected { node, place }) if ask.strict => {
+        Some(SelectedNode { node, segments: place }) if ask.strict => {
             if !ask.allowed.is_empty() && !allowed.iter().any(|term| is_within(term, place)) {
-                return Err(TopologyError::NotAllowed { node: node.to_owned(), place: place.clone() });
+                return Err(TopologyError::NotAllowed { node: node.to_owned(), segments: place.clone() });
             }
             vec![place.clone()]
         }
@@ -174,7 +177,7 @@ pub fn requirement(
         None if !ask.immediate => return Ok(None),
         _ => all()?,
     };
-    // Allowed topologies that say nothing: as if the driver knew no places.
+    // allowedTopologies without any segments: no requirement.
     if requisite.is_empty() {
         return Ok(None);
     }
@@ -186,11 +189,11 @@ pub fn requirement(
             let (hash, ordinal) = spread(ask.claim);
             preferred.rotate_left(hash.wrapping_add(ordinal) as usize % requisite.len());
         }
-        Some(Selected { node, place }) => {
+        Some(SelectedNode { node, segments: place }) => {
             let Some(best) = requisite.iter().position(|term| is_within(term, place)) else {
                 return Err(TopologyError::NotInRequisite {
                     node: node.to_owned(),
-                    place: place.clone(),
+                    segments: place.clone(),
                     requisite,
                 });
             };
@@ -200,8 +203,8 @@ pub fn requirement(
     Ok(Some(TopologyRequirement { requisite, preferred }))
 }
 
-/// `allowedTopologies` as places: each combination of one value a label.
-pub fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segments> {
+/// Expands `allowedTopologies` to topologies: each combination of one value per label.
+pub fn expand_allowed_topologies(allowed: &[TopologySelectorTerm]) -> Vec<Segments> {
     let of_term = |term: &TopologySelectorTerm| {
         let places = term.match_label_expressions.iter().fold(vec![Segments::new()], |places, expression| {
             let with = |place: &Segments, value: &String| {
@@ -215,28 +218,28 @@ pub fn flatten(allowed: &[TopologySelectorTerm]) -> Vec<Segments> {
                 .flat_map(|value| places.iter().map(move |place| with(place, value)))
                 .collect()
         });
-        // A term without expressions names no place.
+        // A term without expressions is no topology.
         places.into_iter().filter(|place| !place.is_empty()).collect::<Vec<_>>()
     };
     allowed.iter().flat_map(of_term).collect()
 }
 
-/// Whether all that the term says is true of the place.
-fn is_within(term: &Segments, place: &Segments) -> bool {
-    term.iter().all(|(key, value)| place.get(key) == Some(value))
+/// Whether a topology has all segments of a term.
+fn is_within(term: &Segments, topology: &Segments) -> bool {
+    term.iter().all(|(key, value)| topology.get(key) == Some(value))
 }
 
-/// Upstream's order, which the rotation depends on: those with fewer labels first. Each place once.
-fn sort(places: &mut Vec<Segments>) {
+/// Sorts in upstream's order, which the rotation depends on: fewer labels first. Removes duplicates.
+fn sort(topologies: &mut Vec<Segments>) {
     let order = |a: &Segments, b: &Segments| -> Ordering { a.len().cmp(&b.len()).then_with(|| a.cmp(b)) };
-    places.sort_by(order);
-    places.dedup();
+    topologies.sort_by(order);
+    topologies.dedup();
 }
 
-/// By how much a claim's volume is turned: a hash, and the ordinal of its StatefulSet's pod.
+/// The rotation for a claim's volume: a hash, and the ordinal of its StatefulSet's pod.
 ///
-/// Claims of a StatefulSet are called `claim-set-ordinal`. Only the set's name is hashed, so that all the claims of
-/// one pod go to the same place, and the next pod's to the next. Names that only look so are treated so too.
+/// Claims of a StatefulSet are named `claim-set-ordinal`. Only the set's name is hashed, so that all claims of one pod
+/// get the same topology and those of the next pod the next one. Other names of this form are treated the same way.
 fn spread(claim: &str) -> (u32, u32) {
     let ordinal = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => text.parse::<u32>().ok(),
@@ -248,7 +251,7 @@ fn spread(claim: &str) -> (u32, u32) {
     }
 }
 
-/// FNV-1 (not 1a) of 32 bits, as upstream has it.
+/// 32-bit FNV-1 (not FNV-1a), as upstream uses it.
 fn fnv1(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5, |hash: u32, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte))
 }

@@ -1,28 +1,28 @@
-//! PersistentVolume, slim. Only CSI volumes have a source here; of others we see that they are not ours.
+//! PersistentVolume. Only CSI sources are decoded; volumes with other sources have none.
 
 use serde::Deserialize;
 
-use crate::claim::{AccessMode, Storage, VolumeMode};
-use crate::kind::{Api, Kind, Scope};
+use crate::claim::{AccessMode, ResourceList, VolumeMode};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind, Scope};
 use crate::names::annotation;
 use crate::selector::NodeSelector;
-use crate::words::{nullable, words};
-use crate::{Key, Map, Meta};
+use crate::{Key, Meta, StringMap};
 
-/// A volume.
+/// A PersistentVolume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
-    /// Metadata. Labels are what claims select by, and tell zones; volumes that were made for a claim have none.
+    /// Metadata. Claims select by labels, and some labels name zones; dynamically provisioned volumes have none.
     pub metadata: Meta,
-    /// What it is.
-    pub spec: VolumeSpec,
-    /// How far it has come.
+    /// The spec.
+    pub spec: PersistentVolumeSpec,
+    /// The status.
     pub status: VolumeStatus,
 }
 
 impl Kind for PersistentVolume {
-    const API: Api = Api {
+    const API: ApiResource = ApiResource {
         group: "",
         version: "v1",
         kind: "PersistentVolume",
@@ -36,17 +36,17 @@ impl Kind for PersistentVolume {
 }
 
 impl PersistentVolume {
-    /// Whether it is a volume of this driver.
-    pub fn is_of(&self, driver: &str) -> bool {
+    /// Whether it is a CSI volume of this driver.
+    pub fn is_for_driver(&self, driver: &str) -> bool {
         self.spec.csi.as_ref().is_some_and(|csi| csi.driver == driver)
     }
 
-    /// Its class; empty is the class nobody provisions for. The annotation that came before the field wins.
+    /// Its class; empty if it has none. The beta annotation takes precedence over the field.
     pub fn class(&self) -> &str {
         self.metadata.annotation(annotation::BETA_STORAGE_CLASS).unwrap_or(&self.spec.storage_class_name)
     }
 
-    /// Whether it is this claim's, of this name and identity.
+    /// Whether its claimRef is this claim, by name and UID.
     pub fn is_bound_to(&self, claim: &Meta) -> bool {
         self.spec.claim_ref.as_ref().is_some_and(|reference| {
             reference.uid == claim.uid
@@ -56,72 +56,72 @@ impl PersistentVolume {
     }
 }
 
-/// What a volume is. An inline volume of an attachment has the same shape.
+/// The spec of a PersistentVolume; also used for the inline volume of a VolumeAttachment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct VolumeSpec {
+pub struct PersistentVolumeSpec {
     /// Its size.
-    pub capacity: Storage,
-    /// How it may be used.
-    #[serde(deserialize_with = "nullable")]
+    pub capacity: ResourceList,
+    /// Its access modes.
+    #[serde(deserialize_with = "null_as_default")]
     pub access_modes: Vec<AccessMode>,
-    /// The CSI volume, if it is one.
-    pub csi: Option<CsiSource>,
-    /// The claim it is for.
+    /// The CSI source, if it is a CSI volume.
+    pub csi: Option<CsiVolumeSource>,
+    /// The claim it is bound to or reserved for.
     pub claim_ref: Option<ClaimRef>,
-    /// What becomes of it when its claim goes.
+    /// Its reclaim policy.
     pub persistent_volume_reclaim_policy: ReclaimPolicy,
     /// Its class.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub storage_class_name: String,
-    /// Options for mounting.
-    #[serde(deserialize_with = "nullable")]
+    /// Mount options.
+    #[serde(deserialize_with = "null_as_default")]
     pub mount_options: Vec<String>,
     /// Block or Filesystem.
     pub volume_mode: Option<VolumeMode>,
-    /// From which nodes it can be reached.
+    /// The nodes from which it is accessible.
     pub node_affinity: Option<NodeAffinity>,
-    /// The mutable class in force.
+    /// The VolumeAttributesClass in force.
     pub volume_attributes_class_name: Option<String>,
 }
 
-impl VolumeSpec {
-    /// Block or, unless said otherwise, Filesystem.
+impl PersistentVolumeSpec {
+    /// The volume mode; default Filesystem.
     pub fn volume_mode(&self) -> VolumeMode {
         self.volume_mode.unwrap_or(VolumeMode::Filesystem)
     }
 }
 
-/// The CSI part of a volume.
+/// The CSI source of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct CsiSource {
+pub struct CsiVolumeSource {
     /// The driver.
     pub driver: String,
-    /// The driver's name for the volume.
+    /// The driver's handle of the volume.
     pub volume_handle: String,
-    /// Whether it is to be attached for reading only.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it is attached read-only.
+    #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
-    /// The file system.
-    #[serde(deserialize_with = "nullable")]
+    /// The file system type.
+    #[serde(deserialize_with = "null_as_default")]
     pub fs_type: String,
     /// The driver's volume context.
-    #[serde(deserialize_with = "nullable")]
-    pub volume_attributes: Map,
-    /// Secret for attaching and detaching.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volume_attributes: StringMap,
+    /// Secret for ControllerPublishVolume and ControllerUnpublishVolume.
     pub controller_publish_secret_ref: Option<SecretRef>,
-    /// Secret for expanding, and for modifying where no other is named.
+    /// Secret for ControllerExpandVolume, and for ControllerModifyVolume if it has no other.
     pub controller_expand_secret_ref: Option<SecretRef>,
-    /// Secret for staging. Boxed, as the other two of the node, since few volumes have any.
+    /// Secret for NodeStageVolume. Boxed, like the other two for the node, since few volumes have any.
     pub node_stage_secret_ref: Option<Box<SecretRef>>,
-    /// Secret for publishing.
+    /// Secret for NodePublishVolume.
     pub node_publish_secret_ref: Option<Box<SecretRef>>,
-    /// Secret for expanding on the node.
+    /// Secret for NodeExpandVolume.
     pub node_expand_secret_ref: Option<Box<SecretRef>>,
 }
 
-/// A claim, by name and identity.
+/// A reference to a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ClaimRef {
@@ -129,8 +129,8 @@ pub struct ClaimRef {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Its identity; empty while a person reserved the volume for a claim to come.
-    #[serde(deserialize_with = "nullable")]
+    /// Its UID; empty if a user reserved the volume for a claim.
+    #[serde(deserialize_with = "null_as_default")]
     pub uid: String,
 }
 
@@ -141,15 +141,15 @@ impl ClaimRef {
     }
 }
 
-/// A secret, by name.
+/// A reference to a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(default)]
 pub struct SecretRef {
     /// Its name.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub name: String,
     /// Its namespace.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub namespace: String,
 }
 
@@ -160,44 +160,44 @@ impl SecretRef {
     }
 }
 
-/// From which nodes a volume can be reached.
+/// The nodes from which a volume is accessible.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAffinity {
-    /// `None`: from everywhere.
+    /// `None` is all nodes.
     pub required: Option<NodeSelector>,
 }
 
-/// How far a volume has come.
+/// The status of a PersistentVolume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeStatus {
-    /// How far.
+    /// Its phase.
     pub phase: VolumePhase,
 }
 
-words! {
-    /// What becomes of a volume when its claim goes.
+open_enum! {
+    /// What happens to a volume after its claim is deleted.
     ReclaimPolicy {
-        /// It stays.
+        /// The volume is kept.
         Retain = "Retain",
-        /// It goes.
+        /// The volume is deleted.
         Delete = "Delete",
-        /// It is emptied and offered again; CSI has no such thing.
+        /// The volume is scrubbed and made available again; not supported by CSI.
         Recycle = "Recycle",
     }
 }
 
-words! {
-    /// How far a volume has come.
+open_enum! {
+    /// The phase of a volume.
     VolumePhase {
-        /// Just made.
+        /// Not processed yet.
         Pending = "Pending",
-        /// Waiting for a claim.
+        /// Not bound to a claim yet.
         Available = "Available",
-        /// A claim's.
+        /// Bound to a claim.
         Bound = "Bound",
-        /// Its claim is gone.
+        /// Its claim was deleted.
         Released = "Released",
         /// It could not be reclaimed.
         Failed = "Failed",

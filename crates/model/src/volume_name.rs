@@ -1,43 +1,43 @@
-//! The name by which Kubernetes knows a CSI volume wherever it is attached: in a node's `volumesInUse` and
-//! `volumesAttached`, and, hashed with the node, as the name of its VolumeAttachment.
+//! The unique name of a CSI volume in Kubernetes: used in a node's `volumesInUse` and `volumesAttached` and, hashed with
+//! the node's name, as the name of its VolumeAttachment.
 //!
-//! Two PersistentVolumes of one driver and handle are one volume here.
+//! Two PersistentVolumes with the same driver and handle have the same unique name.
 
 use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::volume::VolumeSpec;
+use crate::volume::PersistentVolumeSpec;
 
-/// What stands before every CSI volume.
+/// The prefix of the unique names of CSI volumes.
 const PLUGIN: &str = "kubernetes.io/csi/";
-/// What stands between driver and handle. A driver's name cannot contain it; a handle can.
+/// The separator of driver and handle. A driver's name cannot contain it; a handle can.
 const BETWEEN: char = '^';
 
-/// A volume, by driver and handle.
+/// The unique name of a CSI volume: its driver and handle.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VolumeName {
+pub struct UniqueVolumeName {
     /// The driver.
     pub driver: String,
-    /// The volume, as the driver calls it.
+    /// The driver's handle of the volume.
     pub handle: String,
 }
 
-impl VolumeName {
-    /// Of a volume's spec; `None` if it is not a CSI volume.
-    pub fn of(spec: &VolumeSpec) -> Option<Self> {
+impl UniqueVolumeName {
+    /// The unique name of a volume; `None` if it is not a CSI volume.
+    pub fn from_spec(spec: &PersistentVolumeSpec) -> Option<Self> {
         let csi = spec.csi.as_ref()?;
         Some(Self { driver: csi.driver.clone(), handle: csi.volume_handle.clone() })
     }
 
-    /// From a node's status; `None` if it is not the name of a CSI volume.
+    /// Parses a unique name from a node's status; `None` if it is not that of a CSI volume.
     pub fn parse(name: &str) -> Option<Self> {
         let (driver, handle) = name.strip_prefix(PLUGIN)?.split_once(BETWEEN)?;
         Some(Self { driver: driver.to_owned(), handle: handle.to_owned() })
     }
 
     /// The name of its VolumeAttachment on a node.
-    pub fn attachment(&self, node: &str) -> String {
+    pub fn attachment_name(&self, node: &str) -> String {
         let digest =
             Sha256::new().chain_update(&self.handle).chain_update(&self.driver).chain_update(node).finalize();
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -45,7 +45,7 @@ impl VolumeName {
     }
 }
 
-impl fmt::Display for VolumeName {
+impl fmt::Display for UniqueVolumeName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PLUGIN}{}{BETWEEN}{}", self.driver, self.handle)
     }
@@ -56,25 +56,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_round_trip() {
         for (driver, handle) in [("d.test", "vol-1"), ("d.test", ""), ("d.test", "a^b/c"), ("d.test", "ä b")]
         {
-            let name = VolumeName { driver: driver.into(), handle: handle.into() };
+            let name = UniqueVolumeName { driver: driver.into(), handle: handle.into() };
             assert_eq!(name.to_string(), format!("kubernetes.io/csi/{driver}^{handle}"));
-            assert_eq!(VolumeName::parse(&name.to_string()), Some(name));
+            assert_eq!(UniqueVolumeName::parse(&name.to_string()), Some(name));
         }
         for foreign in ["", "kubernetes.io/csi/no-handle", "kubernetes.io/iscsi/d^h", "d^h"] {
-            assert_eq!(VolumeName::parse(foreign), None, "{foreign}");
+            assert_eq!(UniqueVolumeName::parse(foreign), None, "{foreign}");
         }
     }
 
     /// kubernetes.md 1.3 "Attachment": handle, driver and node with nothing between them.
     #[test]
-    fn an_attachments_name_is_a_hash() {
+    fn attachment_name_is_a_hash() {
         let abc = "csi-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         for (handle, driver, node) in [("a", "b", "c"), ("ab", "c", ""), ("", "", "abc")] {
-            let name = VolumeName { driver: driver.into(), handle: handle.into() };
-            assert_eq!(name.attachment(node), abc);
+            let name = UniqueVolumeName { driver: driver.into(), handle: handle.into() };
+            assert_eq!(name.attachment_name(node), abc);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Pods and nodes as those see them who place and run pods. The slim views, [`crate::Pod`] and [`crate::Node`], are for
-//! those who only ask which claims are in use.
+//! Full views of pods and nodes, for components that schedule and run pods. The slim views, [`crate::Pod`] and
+//! [`crate::Node`], are for components that only need to know which claims are in use.
 
 pub mod container;
 pub mod node;

@@ -1,7 +1,7 @@
-//! The ledgers of the contracts: every row of `docs/sidecars.md` and of `docs/kubernetes.md` has a test that names it, or
-//! an entry that says why not; and no comment names a row that is not there.
+//! Checks the contracts: every row of `docs/sidecars.md` and of `docs/kubernetes.md` has a test that names it, or an
+//! entry that explains why not; and no comment names a row that does not exist.
 //!
-//! A row counts as named where a comment in test code says so, not where the code that obeys it does.
+//! Only comments in test code count, not those in the code that implements a row.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,13 +9,13 @@ use std::path::Path;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Where the tests of a file that has code besides begin.
+/// The start of the tests in a file that also has code.
 const TESTS: &str = "#[cfg(test)]\nmod tests {";
 
 /// Section and row.
 type Row = (String, String);
 
-/// A row's name as tests write it: without what explains it.
+/// A row's name as tests write it: without its explanation.
 fn short(name: &str) -> String {
     let name = name.trim_start_matches('`').split([' ', '`']).collect::<Vec<_>>();
     let words = name.iter().take_while(|word| !word.starts_with('(') && !word.contains(".io/"));
@@ -50,7 +50,7 @@ fn named(text: &str, mark: &str) -> BTreeSet<Row> {
         let mut section = String::new();
         let mut pieces = line.split('"');
         while let (Some(before), Some(name)) = (pieces.next(), pieces.next()) {
-            // What follows is another document's.
+            // The rest refers to another document.
             if before.contains(".md") {
                 break;
             }
@@ -65,7 +65,7 @@ fn named(text: &str, mark: &str) -> BTreeSet<Row> {
     found
 }
 
-/// The tests in a file: all of it, or what follows its code. What a module's header promises is no test.
+/// The tests in a file: the whole file, or the part after its code. Module headers do not count.
 fn tests_of(path: &Path, text: &str) -> String {
     let whole = path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
     let tests = if whole { text } else { text.split_once(TESTS).map_or("", |(_, tests)| tests) };
@@ -89,7 +89,7 @@ fn sources(directory: &Path, all: &mut String, tests: &mut String) {
 }
 
 #[test]
-fn every_row_has_a_case() {
+fn every_contract_row_has_a_test() {
     let (mut all, mut tests) = (String::new(), String::new());
     sources(&Path::new(ROOT).join("crates"), &mut all, &mut tests);
     for (document, least) in [("sidecars.md", 50), ("kubernetes.md", 130)] {
@@ -101,8 +101,8 @@ fn every_row_has_a_case() {
         let tested = named(&tests, document);
         let missing: Vec<_> = rows.difference(&tested).filter(|row| !explained.contains(row)).collect();
         assert!(missing.is_empty(), "{document}: rows without a case: {missing:?}");
-        let said = named(&all, document);
-        let stray: Vec<_> = said.union(&explained).filter(|row| !rows.contains(row)).collect();
+        let mentioned = named(&all, document);
+        let stray: Vec<_> = mentioned.union(&explained).filter(|row| !rows.contains(row)).collect();
         assert!(stray.is_empty(), "{document} has no such rows: {stray:?}");
         let needless: Vec<_> = explained.intersection(&tested).collect();
         assert!(needless.is_empty(), "{document}: these have a case and need no explanation: {needless:?}");
@@ -110,7 +110,7 @@ fn every_row_has_a_case() {
 }
 
 #[test]
-fn names_are_read() {
+fn row_names_are_parsed() {
     let text =
         "/// sidecars.md 1.1 \"SC params\", \"Delete\", 1.2 \"Detach\".\n/// sidecars.md 1.8 \"/healthz\"";
     let expected = [("1.1", "SC params"), ("1.1", "Delete"), ("1.2", "Detach"), ("1.8", "/healthz")];
@@ -125,7 +125,7 @@ fn names_are_read() {
 }
 
 #[test]
-fn code_is_no_test() {
+fn only_test_code_counts() {
     let text = "//! header\ncode\n#[cfg(test)]\nmod tests {\n    case\n}\n";
     for (path, tests) in [
         ("src/decide.rs", "\n    case\n}\n"),

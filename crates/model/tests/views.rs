@@ -1,5 +1,5 @@
-//! Slim views over objects as an API server serves them: fields that we do not use are skipped, words that we do
-//! not know and `null` where a list should be do not make an object unreadable.
+//! Decodes slim views of objects as an API server returns them: unused fields are skipped; unknown values, and `null`
+//! instead of a list, do not make an object undecodable.
 
 use serde_json::json;
 use wharf_model::claim::{AccessMode, ClaimPhase, ModifyStatus, ResizeStatus};
@@ -11,11 +11,11 @@ use wharf_model::{
 };
 
 fn read<K: Kind>(value: serde_json::Value) -> K {
-    serde_json::from_value(value).expect("a readable object")
+    serde_json::from_value(value).expect("a decodable object")
 }
 
 #[test]
-fn a_claim() {
+fn claim_is_decoded() {
     let claim: PersistentVolumeClaim = read(json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {
@@ -45,10 +45,10 @@ fn a_claim() {
     }));
     assert_eq!(claim.key(), Key::namespaced("shop", "data"));
     assert_eq!(claim.spec.access_modes, [AccessMode::ReadWriteOnce, AccessMode::Unknown]);
-    assert_eq!(claim.requested().map(|size| size.bytes()), Some(10 << 30));
+    assert_eq!(claim.requested_storage().map(|size| size.bytes()), Some(10 << 30));
     assert_eq!(claim.volume_mode(), VolumeMode::Block);
     assert!(claim.spec.selector.is_some());
-    assert_eq!(claim.source().map(|source| source.kind.as_str()), Some("Thing"));
+    assert_eq!(claim.data_source().map(|source| source.kind.as_str()), Some("Thing"));
     assert_eq!(claim.class(), Some("fast"));
     assert_eq!(claim.status.phase, ClaimPhase::Bound);
     assert_eq!(claim.status.condition("Resizing").map(|condition| condition.message.as_str()), Some("m"));
@@ -57,7 +57,7 @@ fn a_claim() {
 }
 
 #[test]
-fn the_class_by_annotation_wins() {
+fn class_annotation_takes_precedence() {
     let claim: PersistentVolumeClaim = read(json!({
         "metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}},
         "spec": {"storageClassName": "new"},
@@ -67,7 +67,7 @@ fn the_class_by_annotation_wins() {
 
 /// sidecars.md 1.1 "Selects PVC": newer annotations win over older ones.
 #[test]
-fn who_provisions_and_where() {
+fn provisioner_and_selected_node_are_read_from_annotations() {
     let with = |annotations| read::<PersistentVolumeClaim>(json!({"metadata": {"annotations": annotations}}));
     for (annotations, provisioner, node) in [
         (json!({}), None, None),
@@ -94,7 +94,7 @@ fn who_provisions_and_where() {
 }
 
 #[test]
-fn a_volume() {
+fn volume_is_decoded() {
     let volume: PersistentVolume = read(json!({
         "metadata": {"name": "pv1"},
         "spec": {
@@ -112,7 +112,7 @@ fn a_volume() {
         },
         "status": {"phase": "Released"},
     }));
-    assert!(volume.is_of("d") && !volume.is_of("e"));
+    assert!(volume.is_for_driver("d") && !volume.is_for_driver("e"));
     let claim = read::<PersistentVolumeClaim>(
         json!({"metadata": {"name": "data", "namespace": "shop", "uid": "u1"}}),
     );
@@ -127,11 +127,11 @@ fn a_volume() {
 
     let foreign: PersistentVolume =
         read(json!({"metadata": {"name": "x"}, "spec": {"nfs": {"server": "s", "path": "/"}}}));
-    assert!(foreign.spec.csi.is_none() && !foreign.is_of("d"));
+    assert!(foreign.spec.csi.is_none() && !foreign.is_for_driver("d"));
 }
 
 #[test]
-fn classes() {
+fn storage_class_is_decoded() {
     let class: StorageClass = read(json!({
         "metadata": {"name": "fast"}, "provisioner": "d", "parameters": {"a": "b"},
         "volumeBindingMode": "WaitForFirstConsumer",
@@ -152,7 +152,7 @@ fn classes() {
 }
 
 #[test]
-fn an_attachment() {
+fn volume_attachment_is_decoded() {
     let attachment: VolumeAttachment = read(json!({
         "metadata": {"name": "csi-1"},
         "spec": {"attacher": "d", "nodeName": "node-a", "source": {"persistentVolumeName": "pv1"}},
@@ -169,7 +169,7 @@ fn an_attachment() {
 }
 
 #[test]
-fn nodes() {
+fn node_and_csi_node_are_decoded() {
     let node: CSINode = read(json!({
         "metadata": {"name": "node-a"},
         "spec": {"drivers": [{"name": "d", "nodeID": "i-1", "topologyKeys": ["zone"], "allocatable": {"count": 3}},
@@ -189,7 +189,7 @@ fn nodes() {
 }
 
 #[test]
-fn snapshots() {
+fn snapshots_are_decoded() {
     let snapshot: VolumeSnapshot = read(json!({
         "metadata": {"name": "s", "namespace": "shop"},
         "spec": {"source": {"persistentVolumeClaimName": "data"}},
@@ -212,7 +212,7 @@ fn snapshots() {
 }
 
 #[test]
-fn small_ones() {
+fn small_kinds_are_decoded() {
     let driver: CSIDriver = read(json!({"metadata": {"name": "d"}, "spec": {"attachRequired": false}}));
     assert_eq!(driver.spec.attach_required, Some(false));
     let capacity: CSIStorageCapacity = read(json!({
@@ -230,12 +230,12 @@ fn small_ones() {
 }
 
 #[test]
-fn paths() {
+fn api_paths_follow_group_and_scope() {
     assert_eq!(
         PersistentVolumeClaim::API.object_path(&Key::namespaced("shop", "data")),
         "/api/v1/namespaces/shop/persistentvolumeclaims/data"
     );
-    assert_eq!(VolumeAttachment::API.path(None), "/apis/storage.k8s.io/v1/volumeattachments");
+    assert_eq!(VolumeAttachment::API.collection_path(None), "/apis/storage.k8s.io/v1/volumeattachments");
     assert_eq!(Lease::API.api_version(), "coordination.k8s.io/v1");
     assert_eq!(CSIStorageCapacity::API.scope, Scope::Namespaced);
 }

@@ -1,55 +1,57 @@
-//! The seam between pods and what runs their containers.
+//! The interface between pods and the container runtime.
 //!
-//! Pods know containers by [`Containers`] alone. [`crate::runtime::Runtime`] is the one implementation: host processes. A client of
-//! a CRI socket would be another, beside it, and no rule about pods would change: what a pod's container is to be is in
-//! [`ContainerSpec`], with paths of the host for its volumes. Logs and commands of users have a seam of their own:
+//! Pods depend on [`Containers`] only. [`crate::runtime::Runtime`] is the one implementation: host processes. A
+//! client of a CRI socket could be a second one without a change to any pod rule: [`ContainerSpec`] describes the
+//! container completely, with host paths for its volumes. User-facing logs and exec have their own interface:
 //! [`wharf_apiserver::rest::PodStreams`].
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::runtime::{ContainerId, ContainerSpec, Exit, Found, ListError, RemoveError, StartError, State};
+use crate::runtime::{
+    ContainerId, ContainerInfo, ContainerSpec, Exit, ListError, RemoveError, StartError, State,
+};
 
-/// What runs containers. It outlives its user: containers go on when the agent dies, and are found again.
+/// A container runtime. Containers outlive the agent: they keep running when it exits and are found again on restart.
 #[async_trait]
 pub trait Containers: Send + Sync {
-    /// All containers, also those that an agent before us started.
-    fn list(&self) -> Result<Vec<Found>, ListError>;
+    /// Lists all containers, including those that an earlier agent started.
+    fn list(&self) -> Result<Vec<ContainerInfo>, ListError>;
 
-    /// How a container is, now; asked often, and with locks held, so it must not wait for anybody. If that cannot be found
-    /// out it counts as running: who believes that it has ended would take its volumes away.
+    /// Returns a container's current state. Called often and with locks held, so it must not block. If the state
+    /// cannot be determined, it reports running: a container wrongly reported as exited would lose its volumes.
     fn state(&self, id: &ContainerId) -> State;
 
-    /// Waits for a container's end; `None` if there is no such container.
+    /// Waits until a container exits; `None` if it does not exist.
     async fn exited(&self, id: &ContainerId) -> Option<Exit>;
 
-    /// Starts a container; its program runs when this answers. Asked for the same attempt again, it answers the id of the
-    /// container that is there, running or not. If it fails nothing is left of it, and it can be tried again.
+    /// Starts a container and returns once its program runs. A repeated call for the same attempt returns the id of the
+    /// existing container, running or not. A failed start leaves nothing behind and can be retried.
     async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, StartError>;
 
-    /// Stops a container: asked first, killed after `grace`. Answers how it ended; `None` if there is no such container.
+    /// Stops a container: SIGTERM first, SIGKILL after `grace`. Returns how it exited; `None` if it does not exist.
     async fn stop(&self, id: &ContainerId, grace: Duration) -> Option<Exit>;
 
-    /// Takes away what is left of a container that has ended. Done again, it does nothing.
+    /// Removes what is left of an exited container. Idempotent.
     async fn remove(&self, id: &ContainerId) -> Result<(), RemoveError>;
 
-    /// Runs a short program in a container to its end, at most for so long: probes and hooks.
-    async fn run(&self, id: &ContainerId, command: &[String], limit: Duration) -> Ran;
+    /// Runs a short program in a container to completion, for at most `limit`: probes and hooks.
+    async fn run(&self, id: &ContainerId, command: &[String], limit: Duration) -> RunResult;
 }
 
-/// What came of a short program.
+/// Result of a short program.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ran {
-    /// It ended.
+pub enum RunResult {
+    /// It exited.
     Ended {
         /// Its exit code.
         code: i32,
-        /// The beginning of what it said.
+        /// The beginning of its output.
         output: String,
     },
-    /// It did not end in time, and was killed.
+    /// It did not exit in time and was killed.
     TimedOut,
-    /// It could not be run, or nobody knows how it ended.
+    /// It could not be run, or its exit status is unknown.
     Failed(String),
 }

@@ -1,11 +1,11 @@
-//! Places of the host that no pod sees (the data directory, pools, other pods' volumes, what drivers keep), whichever way leads
-//! to them: the root that all pods have, or a `hostPath`.
+//! Host paths that no pod may access (the data directory, pools, other pods' volumes, driver data), through the root
+//! file system that all pods share or through a `hostPath`.
 //!
-//! A path is judged as it was opened, so links are no way in. A place is known by its file system and the path in it, so
-//! neither is a second mount of the same file system. And what is mounted in somebody else's mount namespace is refused:
-//! `/proc/PID/root` of another pod's process would be that pod's view, with its volumes. For the same reason no pod gets the
-//! host's `/proc`: the kernel lets root follow such a link to any process that has no more rights than itself, and all pods
-//! have the same.
+//! A path is checked after it was opened, so symlinks cannot bypass the check. A hidden directory is identified by
+//! its file system and the path within it, so a second mount of the same file system cannot bypass it either. Paths
+//! in another mount namespace are refused: `/proc/PID/root` of another pod's process is that pod's view, with its
+//! volumes. For the same reason no pod gets the host's `/proc`: the kernel lets root follow such a link to any
+//! process that has no more privileges than itself, and all pods have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,64 +13,66 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{MountTable, sandbox::inside};
+use wharf_linux::{MountTable, sandbox::scoped_path};
 
-/// Why a pod cannot have a path of the host.
+/// Why a pod cannot access a host path.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is, or lies in, what no pod sees.
+    /// It is hidden, or lies in a hidden directory.
     #[error(
-        "hostPath {path:?} is refused: it leads into {place:?}, which holds wharf's own data or a driver's and no pod may see"
+        "hostPath {path:?} is refused: it leads into {place:?}, which holds data of Wharf or of a CSI driver and is not accessible to pods"
     )]
     Hidden {
-        /// As the pod has it.
+        /// As given in the pod.
         path: PathBuf,
-        /// The hidden place.
+        /// The hidden directory.
         place: PathBuf,
     },
-    /// It is of procfs.
+    /// It is in procfs.
     #[error(
-        "hostPath {path:?} is refused: it shows the machine's processes, and by way of them what no pod may see"
+        "hostPath {path:?} is refused: it exposes the host's processes and, through them, paths that are not accessible to pods"
     )]
     Processes {
-        /// As the pod has it.
+        /// As given in the pod.
         path: PathBuf,
     },
-    /// It is of another mount namespace.
-    #[error("hostPath {path:?} is refused: it leads out of the host's own mounts, into another container's")]
+    /// It is in another mount namespace.
+    #[error(
+        "hostPath {path:?} is refused: it is not in the host's mount namespace but in another container's"
+    )]
     Elsewhere {
-        /// As the pod has it.
+        /// As given in the pod.
         path: PathBuf,
     },
-    /// It could not be found out.
+    /// It could not be checked.
     #[error("hostPath {path:?}: {source}")]
     Unknown {
-        /// As the pod has it.
+        /// As given in the pod.
         path: PathBuf,
-        /// Why not.
+        /// What failed.
         source: io::Error,
     },
 }
 
-/// Where something is whatever path leads there: the file system's number, and the path in it.
+/// A location independent of the path that leads to it: the file system's device number, and the path within it.
 type Spot = ((u32, u32), PathBuf);
 
-/// The host's mounts, and what of them is hidden.
+/// The host's mounts, and which paths are hidden.
 #[derive(Debug)]
 pub(crate) struct Host {
     table: MountTable,
-    /// The numbers of all mounts of this namespace.
+    /// The ids of all mounts of this mount namespace.
     numbers: BTreeSet<u64>,
     hidden: Vec<PathBuf>,
 }
 
 impl Host {
-    /// Looks at this namespace's mounts. The hidden places are without links.
+    /// Reads this namespace's mounts. `hidden` must be free of symlinks.
     pub(crate) fn read(hidden: &[PathBuf]) -> io::Result<Self> {
         Self::parse(&fs::read("/proc/self/mountinfo")?, hidden)
     }
 
-    /// The same of a table that was read.
+    /// Like [`Self::read`], from the content of a mountinfo file.
     pub(crate) fn parse(mounts: &[u8], hidden: &[PathBuf]) -> io::Result<Self> {
         let table = MountTable::parse(mounts).map_err(io::Error::other)?;
         let number = |line: &[u8]| str::from_utf8(line.split(|&b| b == b' ').next()?).ok()?.parse().ok();
@@ -83,8 +85,8 @@ impl Host {
         &self.table
     }
 
-    /// Whether a pod may have what was opened by `path`, or what is or would be at `rest` beneath it. Answers the path
-    /// without links.
+    /// Checks whether a pod may access what was opened by `path`, or what is or would be at `rest` beneath it.
+    /// Returns the path without symlinks.
     pub(crate) fn admit(&self, path: &Path, opened: impl AsFd, rest: &Path) -> Result<PathBuf, Refusal> {
         let unknown = |source| Refusal::Unknown { path: path.to_owned(), source };
         let number = opened.as_fd().as_raw_fd();
@@ -93,7 +95,7 @@ impl Host {
             return Err(Refusal::Elsewhere { path: path.to_owned() });
         }
         let whole = path_of(&opened).map_err(unknown)?;
-        // Without a slash at the end, if there is no rest.
+        // Collecting the components drops the trailing slash if `rest` is empty.
         let whole = whole.join(rest).components().collect::<PathBuf>();
         match self.holding(&whole) {
             Some(place) => Err(Refusal::Hidden { path: path.to_owned(), place: place.to_owned() }),
@@ -102,11 +104,11 @@ impl Host {
         }
     }
 
-    /// The same for a path of which the end may be missing.
+    /// Like [`Self::admit`], for a path whose last components may not exist yet.
     pub(crate) fn admit_path(&self, path: &Path) -> Result<PathBuf, Refusal> {
         for above in path.ancestors() {
-            match inside::open(above) {
-                // A link that leads nowhere yet would lead there whoever makes what is missing.
+            match scoped_path::open(above) {
+                // A dangling symlink is refused: it would lead to its target as soon as that is created.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound && above.symlink_metadata().is_err() => {}
                 Err(source) => return Err(Refusal::Unknown { path: path.to_owned(), source }),
@@ -119,7 +121,7 @@ impl Host {
         Err(Refusal::Unknown { path: path.to_owned(), source: io::ErrorKind::NotFound.into() })
     }
 
-    /// The hidden place that a path without links is, or lies in.
+    /// The hidden directory that contains `path` (which is free of symlinks) or is it.
     pub(crate) fn holding(&self, path: &Path) -> Option<&Path> {
         let spot = self.spot(path);
         let holds = |place: &&PathBuf| {
@@ -129,8 +131,8 @@ impl Host {
         self.hidden.iter().find(holds).map(PathBuf::as_path)
     }
 
-    /// What of the hidden places lies beneath a directory, not counting what is mounted there: by the path relative to
-    /// it, with the place that is meant.
+    /// The hidden directories beneath `path`, without those in other mounts beneath it: relative path to hidden
+    /// directory.
     pub(crate) fn hidden_beneath(&self, path: &Path) -> BTreeMap<PathBuf, &Path> {
         let spot = self.spot(path);
         let mut found = BTreeMap::new();
@@ -146,25 +148,25 @@ impl Host {
 
     fn spot(&self, path: &Path) -> Option<Spot> {
         let above = self.table.mounts().iter().filter(|mount| path.starts_with(&mount.mount_point));
-        // Of two at one place the later one is seen.
+        // Of two mounts at one mount point the later one is visible.
         let mount = above.max_by_key(|mount| mount.mount_point.components().count())?;
         let part = path.strip_prefix(&mount.mount_point).ok()?;
         Some((mount.device, mount.root.join(part).components().collect()))
     }
 }
 
-/// The path of something opened, without links: that of the thing itself, whatever has its first name by now.
+/// The current path of an open file, without symlinks, even if it was renamed after it was opened.
 pub(crate) fn path_of(opened: impl AsFd) -> io::Result<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))
 }
 
-/// Whether a path without links is, or lies in, procfs. What is mounted there in turn counts too: it has no place without it.
+/// Whether a path without symlinks is in procfs. File systems mounted beneath procfs count too.
 pub(crate) fn shows_processes(table: &MountTable, path: &Path) -> bool {
     let mut procfs = table.mounts().iter().filter(|mount| mount.fs_type == "proc");
     procfs.any(|mount| path.starts_with(&mount.mount_point))
 }
 
-/// The way from `above` to `spot`, if that is there or beneath.
+/// The path of `spot` relative to `above`, if it is there or beneath.
 fn beneath(spot: &Spot, above: &Spot) -> Option<PathBuf> {
     if spot.0 != above.0 {
         return None;
@@ -172,7 +174,7 @@ fn beneath(spot: &Spot, above: &Spot) -> Option<PathBuf> {
     spot.1.strip_prefix(&above.1).ok().map(Path::to_owned)
 }
 
-/// The number of the mount that an open file is on.
+/// The id of the mount that an open file is on.
 fn mount_of(facts: &str) -> Option<u64> {
     facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }
@@ -183,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// The data directory on the root's disk; a disk of its own; a part of the root's disk bound elsewhere.
+    /// The data directory on the root disk; a second disk; a directory of the root disk bind-mounted elsewhere.
     const MOUNTS: &str = "\
 1 0 8:1 / / rw - ext4 /dev/sda1 rw
 2 1 8:2 / /disk rw - ext4 /dev/sdb rw
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_hidden_place() {
+    fn paths_in_hidden_directories_are_recognized() {
         let host = host(&["/var/lib/wharf", "/disk/pool"]);
         for (path, hidden) in [
             ("/", false),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_processes() {
+    fn paths_in_procfs_are_recognized() {
         let host = host(&[]);
         for (path, shows) in [
             ("/", false),
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_beneath_a_directory() {
+    fn hidden_directories_beneath_a_path_are_listed() {
         let host = host(&["/var/lib/wharf", "/disk/pool"]);
         let cases: [(&str, &[&str]); 7] = [
             ("/", &["disk/pool", "var/lib/wharf"]),
@@ -255,9 +257,9 @@ mod tests {
         }
     }
 
-    /// On real files: links are followed before anything is compared, also where the end is missing.
+    /// On real files: symlinks are resolved before anything is compared, also where the last components do not exist.
     #[test]
-    fn a_path_counts_as_it_is_opened() {
+    fn symlinks_do_not_bypass_the_check() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let data = dir.join("data");
@@ -278,14 +280,14 @@ mod tests {
             ("free/link/not-yet", true),
             ("free/../data", true),
         ] {
-            let answer = host.admit_path(&dir.join(path));
-            assert_eq!(matches!(answer, Err(Refusal::Hidden { .. })), hidden, "{path}: {answer:?}");
-            assert_eq!(answer.is_ok(), !hidden, "{path}: {answer:?}");
+            let result = host.admit_path(&dir.join(path));
+            assert_eq!(matches!(result, Err(Refusal::Hidden { .. })), hidden, "{path}: {result:?}");
+            assert_eq!(result.is_ok(), !hidden, "{path}: {result:?}");
         }
         assert!(host.admit_path(&dir.join("free/dangling")).is_err());
         for path in ["/proc", "/proc/self", "/proc/self/fd", "/proc/self/root/proc/1", "/proc/not-yet"] {
-            let answer = host.admit_path(Path::new(path));
-            assert!(matches!(answer, Err(Refusal::Processes { .. })), "{path}: {answer:?}");
+            let result = host.admit_path(Path::new(path));
+            assert!(matches!(result, Err(Refusal::Processes { .. })), "{path}: {result:?}");
         }
         assert_eq!(host.admit_path(Path::new("/proc/self/root/etc")).unwrap(), Path::new("/etc"));
         assert_eq!(mount_of("pos:\t0\nflags:\t010000000\nmnt_id:\t29\nino:\t2\n"), Some(29));

@@ -1,12 +1,15 @@
-//! The node's half of storage: what kubelet does for volumes, and pods as host processes.
+//! The node side of storage: kubelet's volume handling, and pods that run as host processes.
 //!
-//! - [`plugins`]: drivers register themselves; what they say of the node goes to Node and CSINode.
-//! - [`volumes`]: volumes of pods are staged and published, and taken down again, with kubelet's paths on disk.
-//! - [`pods`]: a pod's life on this node, from the first look to the last file.
-//! - [`containers`]: what pods ask of whatever runs their containers; [`runtime`]: containers as host processes.
-//! - [`machine`]: the Node object: that it is there, and how it is.
+//! - [`plugins`]: driver registration; publishes each driver's node info to Node and CSINode.
+//! - [`volumes`]: stages, publishes, unpublishes and unstages volumes of pods, with kubelet's paths on disk.
+//! - [`pods`]: a pod's lifecycle on this node, from admission to the removal of its last file.
+//! - [`containers`]: the container interface that pods depend on; [`runtime`]: its implementation with host processes.
+//! - [`machine`]: registers the Node object and reports its status.
 
 pub mod containers;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod hidden;
 pub mod machine;
 pub mod paths;

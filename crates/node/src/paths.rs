@@ -1,5 +1,5 @@
-//! Where things are on the node's disk: kubelet's own places beneath its root directory, so that drivers, and whoever
-//! looks for a volume, find them where they always were.
+//! Layout of the node's disk: kubelet's own paths beneath its root directory, so that drivers and operators find
+//! volumes where kubelet puts them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 pub struct Root(PathBuf);
 
 impl Root {
-    /// Everything is beneath `path`.
+    /// A root at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -21,38 +21,38 @@ impl Root {
         &self.0
     }
 
-    /// Where drivers put their registration sockets.
+    /// Directory of the drivers' registration sockets.
     pub fn registry(&self) -> PathBuf {
         self.0.join("plugins_registry")
     }
 
-    /// Where drivers have their own sockets, and staged volumes are.
+    /// Directory of the drivers' own sockets and of staged volumes.
     pub fn plugins(&self) -> PathBuf {
         self.0.join("plugins")
     }
 
-    /// Where pods are.
+    /// Directory of all pods.
     pub fn pods(&self) -> PathBuf {
         self.0.join("pods")
     }
 
-    /// All of one pod.
+    /// Directory of one pod.
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
 
-    /// What CSI staged and published, other than a pod's own directory.
+    /// Directory of CSI staging data and block volumes; published file systems are in the pod's own directory.
     pub fn csi(&self) -> PathBuf {
         self.plugins().join("kubernetes.io/csi")
     }
 
-    /// Directory of a staged volume: `globalmount` and `vol_data.json` are in it.
+    /// Directory of a staged volume; contains `globalmount` and `vol_data.json`.
     pub fn stage(&self, driver: &str, handle: &str) -> PathBuf {
         self.csi().join(driver).join(hash(handle))
     }
 
-    /// Directory of a volume published for a pod: `mount` and `vol_data.json` are in it. `volume` is the
-    /// PersistentVolume's name, or the inline volume's.
+    /// Directory of a volume published for a pod; contains `mount` and `vol_data.json`. `volume` is the name of the
+    /// PersistentVolume or of the inline volume.
     pub fn publish(&self, pod: &str, volume: &str) -> PathBuf {
         self.pod(pod).join("volumes/kubernetes.io~csi").join(volume)
     }
@@ -62,7 +62,7 @@ impl Root {
         self.csi().join("volumeDevices")
     }
 
-    /// Where a block volume is staged.
+    /// Directory where a block volume is staged.
     pub fn device_stage(&self, volume: &str) -> PathBuf {
         self.devices().join("staging").join(volume)
     }
@@ -72,18 +72,18 @@ impl Root {
         self.devices().join("publish").join(volume).join(pod)
     }
 
-    /// Directory of what is known of a block volume.
+    /// Directory of a block volume's `vol_data.json`.
     pub fn device_data(&self, volume: &str) -> PathBuf {
         self.devices().join(volume).join("data")
     }
 
-    /// A plain volume of a pod, such as `kubernetes.io~empty-dir`.
+    /// Directory of a pod's non-CSI volume, such as `kubernetes.io~empty-dir`.
     pub fn plain(&self, pod: &str, plugin: &str, volume: &str) -> PathBuf {
         self.pod(pod).join("volumes").join(plugin).join(volume)
     }
 }
 
-/// SHA-256 in hexadecimal, as kubelet names what has long or odd names.
+/// SHA-256 in hexadecimal: kubelet's directory name for volume handles and other arbitrary strings.
 pub fn hash(text: &str) -> String {
     Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
         // Writing to a string cannot fail.

@@ -1,15 +1,15 @@
-//! Drivers that have registered on this node: what kubelet's plugin manager and its node info manager do.
+//! Plugin manager: CSI drivers registered on this node (kubelet's plugin manager and node info manager).
 //!
-//! - Every socket beneath the registry directory is asked who it is, those that are there first. Its driver is asked
-//!   what it says of this node, Node and CSINode get to know it, then the plugin is told yes or no.
-//! - What fails is tried again by ourselves, with growing pauses. (Kubelet waits for a new socket.)
-//! - A socket that is made anew registers its driver anew, without a moment in which the driver is not there. One
-//!   that stays away takes the driver's entries with it; topology labels stay.
-//! - What Node and CSINode say of a driver is kept right: when the driver restarts or its limit changes, and when
-//!   somebody else took it away.
+//! - Every socket beneath the registry directory gets a GetInfo call, existing sockets first. The manager then calls
+//!   the driver for its node info, writes that to Node and CSINode, and sends the plugin NotifyRegistrationStatus.
+//! - Failures are retried with exponential backoff. (Kubelet waits for a new socket.)
+//! - A re-created socket re-registers its driver without a gap in which the driver is unregistered. A socket that stays
+//!   away removes the driver's entries; topology labels stay.
+//! - The entries in Node and CSINode are kept up to date: when the driver restarts or its volume limit changes, and
+//!   when something else removed them.
 //!
-//! Start reading at `view`, then `decide`: the rules of one socket. `world` knows all of them, `node_info` what is
-//! written, `sockets` what is there.
+//! Start reading at `view`, then `decide`: the rules for one socket. `world` holds the state of all sockets,
+//! `node_info` computes the writes, `sockets` scans the registry directory.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,70 +36,70 @@ mod validate;
 mod view;
 mod world;
 
-/// How long a call to a driver may take where its caller does not choose: kubelet's two minutes.
-const CALL: Duration = Duration::from_secs(120);
+/// Default timeout of a call to a driver: kubelet's two minutes.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a driver can do on a node.
+/// A driver's node capabilities.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeCapabilities {
-    /// Volumes are staged before they are published.
+    /// STAGE_UNSTAGE_VOLUME: volumes are staged before they are published.
     pub stage_unstage: bool,
-    /// It tells how full volumes are.
+    /// GET_VOLUME_STATS.
     pub stats: bool,
-    /// It has a part in expanding volumes.
+    /// EXPAND_VOLUME: volumes need NodeExpandVolume.
     pub expand: bool,
-    /// It tells how volumes are, with their statistics.
+    /// VOLUME_CONDITION: volume statistics include the volume's condition.
     pub condition: bool,
-    /// It knows access modes of one writer and of many on one node.
+    /// SINGLE_NODE_MULTI_WRITER: the driver distinguishes one writer from many on one node.
     pub single_node_multi_writer: bool,
-    /// It gives files a group by itself.
+    /// VOLUME_MOUNT_GROUP: the driver applies the fsGroup itself.
     pub volume_mount_group: bool,
 }
 
 impl NodeCapabilities {
-    /// What the driver's answer says; what we do not know is left out.
-    pub fn of(answer: &v1::NodeGetCapabilitiesResponse) -> Self {
+    /// Capabilities from the driver's response; unknown ones are ignored.
+    pub fn from_response(response: &v1::NodeGetCapabilitiesResponse) -> Self {
         use v1::node_service_capability::{Type, rpc};
 
-        let mut can = Self::default();
-        for capability in &answer.capabilities {
+        let mut capabilities = Self::default();
+        for capability in &response.capabilities {
             let Some(Type::Rpc(rpc)) = &capability.r#type else { continue };
             match rpc.r#type() {
-                rpc::Type::StageUnstageVolume => can.stage_unstage = true,
-                rpc::Type::GetVolumeStats => can.stats = true,
-                rpc::Type::ExpandVolume => can.expand = true,
-                rpc::Type::VolumeCondition => can.condition = true,
-                rpc::Type::SingleNodeMultiWriter => can.single_node_multi_writer = true,
-                rpc::Type::VolumeMountGroup => can.volume_mount_group = true,
+                rpc::Type::StageUnstageVolume => capabilities.stage_unstage = true,
+                rpc::Type::GetVolumeStats => capabilities.stats = true,
+                rpc::Type::ExpandVolume => capabilities.expand = true,
+                rpc::Type::VolumeCondition => capabilities.condition = true,
+                rpc::Type::SingleNodeMultiWriter => capabilities.single_node_multi_writer = true,
+                rpc::Type::VolumeMountGroup => capabilities.volume_mount_group = true,
                 rpc::Type::Unknown | rpc::Type::GetVolumeHealth | rpc::Type::GetStorageHealth => {}
             }
         }
-        can
+        capabilities
     }
 }
 
-/// A driver that is registered. Cheap to clone; clones share the connection.
+/// A registered driver. Cheap to clone; clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Plugin {
     /// The driver's name.
     pub name: String,
-    /// Where it listens.
+    /// The driver's CSI endpoint.
     pub endpoint: Endpoint,
-    /// Its own version, for people; empty if it does not say.
+    /// The driver's vendor version, for display; empty if it reports none.
     pub vendor_version: String,
-    /// What it calls this node.
+    /// The driver's id of this node.
     pub node_id: String,
-    /// How many volumes it can have here; 0 is no limit.
+    /// Maximum number of volumes on this node; 0 is no limit.
     pub max_volumes: i64,
-    /// Where this node is, in its words.
+    /// This node's topology segments, as the driver reports them.
     pub topology: BTreeMap<String, String>,
-    /// What it can do here.
+    /// The driver's node capabilities.
     pub capabilities: NodeCapabilities,
     client: Client,
 }
 
 impl Plugin {
-    /// A driver at `endpoint` that has said nothing of itself yet. Must be called within a tokio runtime.
+    /// A driver at `endpoint` without node info yet. Must be called within a tokio runtime.
     pub fn new(name: impl Into<String>, endpoint: Endpoint) -> Self {
         Self {
             name: name.into(),
@@ -113,27 +113,27 @@ impl Plugin {
         }
     }
 
-    /// The way to it, with kubelet's two minutes for each call.
+    /// The driver's client, with kubelet's timeout of two minutes per call.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The same driver over another connection.
+    /// The same driver with another connection.
     pub fn with_client(self, client: Client) -> Self {
         Self { client, ..self }
     }
 }
 
 fn connect(endpoint: &Endpoint) -> Client {
-    Client::new(endpoint).with_deadline(CALL)
+    Client::new(endpoint).with_deadline(CALL_TIMEOUT)
 }
 
-/// Drivers that are registered now; clones are the same.
+/// The registered drivers; clones share the same set.
 #[derive(Clone)]
 pub struct Plugins {
     registered: Arc<watch::Sender<BTreeMap<String, Plugin>>>,
-    /// How often each driver's limit was asked for.
-    wanted: Arc<watch::Sender<BTreeMap<String, u64>>>,
+    /// Number of refresh requests for each driver.
+    refresh_requests: Arc<watch::Sender<BTreeMap<String, u64>>>,
     metrics: Metrics,
 }
 
@@ -141,90 +141,91 @@ impl Default for Plugins {
     fn default() -> Self {
         Self {
             registered: Arc::new(watch::Sender::default()),
-            wanted: Arc::new(watch::Sender::default()),
+            refresh_requests: Arc::new(watch::Sender::default()),
             metrics: Metrics::default(),
         }
     }
 }
 
 impl Plugins {
-    /// None yet.
+    /// An empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// This driver; `None` while it is not registered, which is a passing state.
+    /// The driver with this name; `None` while it is not registered, which is usually transient.
     pub fn get(&self, driver: &str) -> Option<Plugin> {
         self.registered.borrow().get(driver).cloned()
     }
 
-    /// All of them, by name.
-    pub fn all(&self) -> Vec<Plugin> {
+    /// All registered drivers, by name.
+    pub fn list(&self) -> Vec<Plugin> {
         self.registered.borrow().values().cloned().collect()
     }
 
-    /// Wakes on any registration, change and end of one.
-    pub fn changed(&self) -> watch::Receiver<BTreeMap<String, Plugin>> {
+    /// Notifies on every registration, update and deregistration.
+    pub fn subscribe(&self) -> watch::Receiver<BTreeMap<String, Plugin>> {
         self.registered.subscribe()
     }
 
-    /// The driver's limit may be another: an attach failed with RESOURCE_EXHAUSTED. It is asked again, and CSINode
-    /// corrected.
+    /// Requests a fresh NodeGetInfo because the driver's volume limit may have changed (an attach failed with
+    /// RESOURCE_EXHAUSTED); CSINode is updated from it.
     pub fn refresh(&self, driver: &str) {
-        self.wanted.send_modify(|wanted| *wanted.entry(driver.to_owned()).or_default() += 1);
+        self.refresh_requests
+            .send_modify(|refresh_requests| *refresh_requests.entry(driver.to_owned()).or_default() += 1);
     }
 
-    /// Registers a driver, or changes what is known of it. The plugin manager does this; so may who has no sockets.
-    pub fn put(&self, plugin: Plugin) {
+    /// Registers a driver, or updates it. Called by the plugin manager, and by embedders that register without sockets.
+    pub fn insert(&self, plugin: Plugin) {
         self.registered.send_modify(|registered| {
             registered.insert(plugin.name.clone(), plugin);
         });
         self.metrics.registered(self.registered.borrow().len());
     }
 
-    /// The driver is not registered any more.
+    /// Deregisters a driver.
     pub fn remove(&self, driver: &str) {
         self.registered.send_if_modified(|registered| registered.remove(driver).is_some());
         self.metrics.registered(self.registered.borrow().len());
     }
 
-    /// Makes what is counted here part of a registry.
+    /// Adds the metrics of the plugin manager to a registry.
     pub fn register_metrics(&self, registry: &mut Registry) {
         self.metrics.register(registry);
     }
 }
 
-/// What the plugin manager is told.
+/// Settings of the plugin manager.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// This node's name.
     pub node: String,
-    /// Where plugins put their sockets: [`crate::paths::Root::registry`].
+    /// Directory of the registration sockets: [`crate::paths::Root::registry`].
     pub registry: PathBuf,
-    /// After a failure it is tried again by ourselves. Kubelet does not, and waits for a new socket.
+    /// Retry after a failure. Kubelet does not retry and waits for a new socket.
     pub retry: bool,
-    /// The pause after a first failure; the next ones are twice as long each. Kubelet begins with 500 ms; a socket
-    /// that has just appeared may be a moment from being served.
+    /// Delay after the first failure; it doubles with each further one. Kubelet starts with 500 ms; a socket that has
+    /// just appeared may not be served yet.
     pub retry_start: Duration,
-    /// The longest pause.
+    /// Maximum delay.
     pub retry_max: Duration,
-    /// A socket made anew takes over from its predecessor. Kubelet takes the driver out first and puts it in again.
+    /// A re-created socket replaces its predecessor without a gap. Kubelet deregisters the driver first.
     pub handover: bool,
-    /// A socket that is gone for less than this is being made anew. Kubelet looks once a second.
-    pub grace: Duration,
-    /// Entries that somebody else removed or changed are put back. Kubelet writes them at registration only.
-    pub restore: bool,
-    /// A driver that gives another name than its registration is refused. Kubelet does not ask.
+    /// A socket that is gone for less than this counts as being re-created. Kubelet checks once a second.
+    pub socket_grace: Duration,
+    /// Restore entries that something else removed or changed. Kubelet writes them at registration only.
+    pub restore_entries: bool,
+    /// Refuse a driver whose GetPluginInfo name differs from the registered one. Kubelet does not check.
     pub verify_name: bool,
-    /// `CSIDriver.spec.nodeAllocatableUpdatePeriodSeconds` is honoured; in Kubernetes 1.34 that is the gate
+    /// Honour `CSIDriver.spec.nodeAllocatableUpdatePeriodSeconds`; in Kubernetes 1.34 that is the feature gate
     /// MutableCSINodeAllocatableCount, off by default.
     pub refresh_limits: bool,
-    /// In-tree plugins whose volumes are CSI's now; CSINode says so.
+    /// In-tree plugins migrated to CSI, as announced in CSINode.
     pub migrated: Vec<&'static str>,
 }
 
 impl Settings {
-    /// For this node and this registry directory.
+    /// Defaults for this node and this registry directory.
     pub fn new(node: impl Into<String>, registry: impl Into<PathBuf>) -> Self {
         Self {
             node: node.into(),
@@ -233,8 +234,8 @@ impl Settings {
             retry_start: Duration::from_millis(50),
             retry_max: Duration::from_secs(122),
             handover: true,
-            grace: Duration::from_secs(1),
-            restore: true,
+            socket_grace: Duration::from_secs(1),
+            restore_entries: true,
             verify_name: true,
             refresh_limits: true,
             migrated: node_info::MIGRATED.to_vec(),
@@ -242,8 +243,8 @@ impl Settings {
     }
 }
 
-/// The plugin manager. Runs until the gate's stop, and leaves what is registered as it is. A node may not watch its own
-/// CSINode: that is done under the wider name, where there is one.
+/// Runs the plugin manager until the gate stops it; registrations remain. Node credentials do not allow watching the
+/// node's own CSINode: `wide` is a cluster client with more permissions for that, where there is one.
 pub async fn run(
     plugins: Plugins,
     cluster: Cluster,

@@ -1,15 +1,15 @@
-//! A pod's life on this node, from the first look to the last file: what kubelet does, with host processes for
-//! containers.
+//! Pod lifecycle on this node, from admission to the removal of its last file: what kubelet does, with host processes
+//! as containers.
 //!
-//! - Each pod has its own worker, which does one step at a time; pods do not wait for each other.
-//! - The server knows how a pod is as soon as there is nothing more urgent to do for it, and that it is over only when
-//!   its containers have ended and its volumes are gone.
-//! - Nothing of a pod is ended because it was not in a list: the server is asked for it first.
-//! - An agent that begins finds the containers of the one before it and goes on with them. Until those of pods that
-//!   are gone have ended, no volume is taken down that nobody asked for.
+//! - Each pod is reconciled by one worker at a time, one step after the other; pods do not wait for each other.
+//! - A pod's status is reported as soon as nothing more urgent is left to do. A terminal phase is reported only after
+//!   its containers have exited; a deleted pod is removed from the API only after its volumes are unmounted.
+//! - A pod that is missing from a list is not terminated before a GET confirms that it is gone.
+//! - A restarted agent finds the containers of its predecessor and continues with them. Until containers of pods that
+//!   are gone have exited, no unrequested volume is unmounted.
 //!
-//! Start reading at `view`, then `decide`: the rules. `status` has the words, `act` the deeds, `attend` what goes on
-//! while a container runs. [`Streams`] serves logs and commands.
+//! Start reading at `view`, then `decide`: the rules. `status` computes the pod status, `act` executes steps,
+//! `attend` runs the background tasks of a running container. [`Streams`] serves logs and exec.
 
 mod act;
 mod attend;
@@ -18,7 +18,7 @@ mod decide;
 mod env;
 pub mod fields;
 mod hooks;
-mod memory;
+mod pod_state;
 mod probe;
 mod spec;
 mod status;
@@ -31,8 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
-use wharf_cluster::{Backoff, Change, Cluster, Events, Listed, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::{
+    Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
+};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
@@ -41,31 +43,31 @@ use crate::containers::Containers;
 use crate::paths::Root;
 use crate::runtime::{Cause, Exit, State};
 use crate::volumes::Volumes;
-use act::Then;
+use act::Next;
 use decide::decide;
-use env::Surroundings;
-use memory::{Kept, Memories, There};
+use env::NodeEnv;
+use pod_state::{PodStates, PodVolumes, Presence};
 pub use streams::Streams;
 use versions::{Reference, Version};
-use view::{CrashPace, View};
+use view::{CrashBackoff, View};
 
-/// Who tells the events: kubelet, as far as users can see.
+/// Reporting component of events: kubelet, as in a cluster.
 pub const COMPONENT: &str = "kubelet";
-/// How container IDs begin in a pod's status.
+/// Prefix of container IDs in a pod's status.
 const SCHEME: &str = "wharf://";
-/// Pods worked on at once. What takes long goes on beside.
+/// Pods reconciled concurrently. Long operations run as separate tasks.
 const WORKERS: usize = 100;
-/// After so many steps a pod lets others have a turn.
-const STEPS: usize = 64;
-/// The longest pause after a write that the server did not take.
-const UNWRITTEN: Duration = Duration::from_secs(30);
+/// Steps of one reconcile after which the pod is requeued, so that others get a turn.
+const MAX_STEPS: usize = 64;
+/// Maximum retry delay after a failed write to the API server.
+const MAX_WRITE_RETRY: Duration = Duration::from_secs(30);
 
-/// How pods are treated.
+/// Settings of the pod manager.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The pause before a container's third life; the second begins at once. Doubled each time.
+    /// Delay before a container's second restart; the first is immediate. Doubles with each further restart.
     pub crash_start: Duration,
-    /// The longest such pause. After a life of twice this length all begins anew.
+    /// Maximum restart delay. After a run of twice this length, the delay is reset.
     pub crash_max: Duration,
 }
 
@@ -76,61 +78,61 @@ impl Default for Settings {
     }
 }
 
-/// What runs the pods of a node.
+/// Dependencies of the pod manager.
 #[derive(Clone)]
 pub struct Agent {
-    /// The API, with a node's rights.
+    /// API client with node permissions.
     pub cluster: Cluster,
-    /// The same under a wider name, where there is one: it tells at once of secrets and config maps that change.
+    /// API client with more permissions, if there is one: it watches Secrets and ConfigMaps.
     pub wide: Option<Cluster>,
     /// This node's name.
     pub node: String,
-    /// Its address, which its pods share; empty if it has none.
+    /// The node's address, which its pods share; empty if it has none.
     pub address: String,
-    /// Host and port under which pods find the API server; without, they are not told.
+    /// Host and port of the API server for pods; if `None`, pods get no such environment variables.
     pub server: Option<(String, u16)>,
-    /// Where events are told, by [`COMPONENT`].
-    pub events: Events,
-    /// Volumes of pods.
+    /// Event recorder, with [`COMPONENT`] as the reporting component.
+    pub events: EventRecorder,
+    /// The volume manager.
     pub volumes: Volumes,
-    /// Containers.
+    /// The container runtime.
     pub runtime: Arc<dyn Containers>,
-    /// Where pods are on disk.
+    /// Kubelet's root directory.
     pub root: Root,
-    /// How pods are treated.
+    /// Settings.
     pub settings: Settings,
-    /// Whether steps may begin, and when to stop. Containers go on.
+    /// Whether steps may begin, and when to stop. Containers keep running.
     pub gate: Gate,
 }
 
-/// Runs pods until the stop.
+/// Runs pods until the gate stops it.
 pub async fn run(agent: Agent) {
     let gate = agent.gate.clone();
     let pods = Arc::new(Pods::new(agent));
-    // What goes on beside pods knows of us, and we of it: it ends with this function, however that ends.
-    let _end = Ends(pods.memories.clone());
+    // Background tasks and `pods` reference each other: the guard drops the tasks however this function ends.
+    let _end = DropTasks(pods.pod_states.clone());
     tokio::select! {
         biased;
-        () = pods.store.synced() => {}
-        () = gate.stopped() => return,
+        () = pods.store.wait_synced() => {}
+        () = gate.wait_stopped() => return,
     }
     let orphans = pods.adopt().await;
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    pods.feeds(&mut besides);
+    // These tasks end with this function.
+    let mut tasks = JoinSet::new();
+    pods.start_watches(&mut tasks);
     let this = Arc::clone(&pods);
-    besides.spawn(async move { this.settle(orphans).await });
+    tasks.spawn(async move { this.finish_adoption(orphans).await });
     let one = |uid: String| {
         let pods = Arc::clone(&pods);
-        async move { pods.see_to(&uid).await }
+        async move { pods.reconcile(&uid).await }
     };
-    work(&pods.queue, &gate, WORKERS, one).await;
+    run_workers(&pods.queue, &gate, WORKERS, one).await;
 }
 
-/// Dropped, nothing goes on beside any pod.
-struct Ends(Memories);
+/// Drops all background tasks of pods when dropped.
+struct DropTasks(PodStates);
 
-impl Drop for Ends {
+impl Drop for DropTasks {
     fn drop(&mut self) {
         self.0.clear();
     }
@@ -139,11 +141,11 @@ impl Drop for Ends {
 /// The pods of one node.
 struct Pods {
     agent: Agent,
-    pace: CrashPace,
-    around: Surroundings,
+    crash_backoff: CrashBackoff,
+    node_env: NodeEnv,
     store: Store<Pod>,
     queue: Queue<String>,
-    memories: Memories,
+    pod_states: PodStates,
 }
 
 impl Pods {
@@ -151,7 +153,7 @@ impl Pods {
         let only = format!("spec.nodeName={}", agent.node);
         let store =
             agent.cluster.store(WatchOptions { field_selector: Some(only), ..WatchOptions::default() });
-        let backoff = Backoff { max: UNWRITTEN, ..Backoff::default() };
+        let backoff = Backoff { max: MAX_WRITE_RETRY, ..Backoff::default() };
         let common = agent.server.iter().flat_map(|(host, port)| {
             [
                 ("KUBERNETES_SERVICE_HOST".to_owned(), host.clone()),
@@ -160,205 +162,209 @@ impl Pods {
             ]
         });
         Self {
-            pace: CrashPace { start: agent.settings.crash_start, max: agent.settings.crash_max },
-            around: Surroundings { address: agent.address.clone(), common: common.collect() },
+            crash_backoff: CrashBackoff { start: agent.settings.crash_start, max: agent.settings.crash_max },
+            node_env: NodeEnv { address: agent.address.clone(), common: common.collect() },
             store,
             queue: Queue::new("pods", backoff, agent.cluster.metrics()),
-            memories: Memories::default(),
+            pod_states: PodStates::default(),
             agent,
         }
     }
 
-    /// Takes over what is there: all pods of this node, and containers that an earlier agent has started. Answers with
-    /// the UIDs of pods of which only containers are left.
+    /// Adopts the existing state: all pods of this node, and containers started by an earlier agent. Returns the UIDs
+    /// of pods of which only containers are left.
     async fn adopt(self: &Arc<Self>) -> BTreeSet<String> {
         for pod in self.store.all() {
-            self.memories.see(pod, now());
+            self.pod_states.update_pod(pod, now());
         }
         let found = loop {
             match self.agent.runtime.list() {
                 Ok(found) => break found,
                 Err(error) => {
-                    // Without knowing them no container may be started: it could run already.
-                    tracing::error!(%error, "containers of the agent before this one cannot be found");
+                    // Without the list, no container may be started: it could already be running.
+                    tracing::error!(%error, "failed to list containers of an earlier agent; starting none until it succeeds");
                     tokio::select! {
                         biased;
-                        () = tokio::time::sleep(UNWRITTEN) => {}
-                        () = self.agent.gate.stopped() => return BTreeSet::new(),
+                        () = tokio::time::sleep(MAX_WRITE_RETRY) => {}
+                        () = self.agent.gate.wait_stopped() => return BTreeSet::new(),
                     }
                 }
             }
         };
         let mut orphans = BTreeSet::new();
         for one in found {
-            // The agent before us died while it made this one. It was no life: it counts for no restart policy.
+            // The earlier agent crashed while creating it. It never ran, so it does not count for the restart policy.
             if matches!(&one.state, State::Exited(Exit { cause: Cause::NeverRan, .. })) {
                 self.discard(&one.id).await;
                 continue;
             }
-            let known = self.memories.with(&one.pod_uid, |memory| memory.take_over(&one));
+            let known = self.pod_states.with(&one.pod_uid, |pod_state| pod_state.adopt_container(&one));
             if known.is_some() && !orphans.contains(&one.pod_uid) {
                 continue;
             }
             orphans.insert(one.pod_uid.clone());
-            // Of a pod that is gone, its containers are all that is known.
-            let pod = self.memories.with(&one.pod_uid, |memory| (*memory.pod).clone());
+            // Of a pod that is gone, only its containers are known.
+            let pod = self.pod_states.with(&one.pod_uid, |pod_state| (*pod_state.pod).clone());
             let mut pod = pod.unwrap_or_else(|| orphan(&one.namespace, &one.pod, &one.pod_uid));
             if !pod.spec.containers.iter().any(|container| container.name == one.container) {
                 pod.spec.containers.push(Container { name: one.container.clone(), ..Container::default() });
             }
-            self.memories.see(Arc::new(pod), now());
-            self.memories.with(&one.pod_uid, |memory| {
-                memory.there = There::Perhaps;
-                memory.take_over(&one);
+            self.pod_states.update_pod(Arc::new(pod), now());
+            self.pod_states.with(&one.pod_uid, |pod_state| {
+                pod_state.presence = Presence::Unconfirmed;
+                pod_state.adopt_container(&one);
             });
         }
-        // All who may still use their volumes are told of before anything on disk is taken for nobody's.
-        for uid in self.memories.uids() {
-            let pod = self.memories.with(&uid, |memory| {
-                let view = memory.view(&*self.agent.runtime, &self.agent.address);
-                let used = view.containers.iter().any(view::Seen::runs);
-                (!orphans.contains(&uid) && (used || !memory.pod.has_ended()))
-                    .then(|| Arc::clone(&memory.pod))
+        // Request the volumes of all pods that may still use them, before anything on disk counts as unused.
+        for uid in self.pod_states.uids() {
+            let pod = self.pod_states.with(&uid, |pod_state| {
+                let view = pod_state.view(&*self.agent.runtime, &self.agent.address);
+                let used = view.containers.iter().any(view::ContainerView::runs);
+                (!orphans.contains(&uid) && (used || !pod_state.pod.has_ended()))
+                    .then(|| Arc::clone(&pod_state.pod))
             });
             if let Some(pod) = pod.flatten() {
-                self.agent.volumes.want(pod);
+                self.agent.volumes.request(pod);
             }
             self.queue.add(uid, Priority::Normal);
         }
         orphans
     }
 
-    /// Containers of pods that are gone may still use volumes: only after their end, what nobody asked for may go.
-    async fn settle(&self, orphans: BTreeSet<String>) {
+    /// Containers of pods that are gone may still use volumes: wait for their exit before unrequested volumes are
+    /// unmounted.
+    async fn finish_adoption(&self, orphans: BTreeSet<String>) {
         for uid in &orphans {
-            let ids = self.memories.with(uid, |memory| {
-                let lives = memory.containers.values().flat_map(|known| known.lives.values().cloned());
-                lives.collect::<Vec<_>>()
+            let ids = self.pod_states.with(uid, |pod_state| {
+                let attempts =
+                    pod_state.containers.values().flat_map(|known| known.attempts.values().cloned());
+                attempts.collect::<Vec<_>>()
             });
             for id in ids.unwrap_or_default() {
                 self.agent.runtime.exited(&id).await;
             }
         }
-        self.agent.volumes.settle();
-        let known: BTreeSet<String> = self.memories.uids().into_iter().collect();
+        self.agent.volumes.mark_pods_known();
+        let known: BTreeSet<String> = self.pod_states.uids().into_iter().collect();
         for uid in clean::left(&self.agent.root).difference(&known) {
-            self.agent.volumes.released(uid).await;
+            self.agent.volumes.wait_released(uid).await;
             clean::prune(&self.agent.root.pod(uid));
         }
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Starts the tasks that enqueue work.
+    fn start_watches(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
         let wishes = move |change: &Change<Pod>| this.pod_changed(change);
-        into.spawn(feed(self.store.clone(), self.queue.clone(), wishes));
-        // Without it, the volume manager looks from time to time.
+        into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), wishes));
+        // Without it, the volume manager resyncs periodically.
         let Some(cluster) = &self.agent.wide else { return };
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
-        into.spawn(feed(
+        into.spawn(enqueue_changes(
             cluster.store::<Version<Secret>>(WatchOptions::default()),
             self.queue.clone(),
             wishes,
         ));
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.object_changed(Reference::ConfigMap, &change.key);
-        into.spawn(feed(
+        into.spawn(enqueue_changes(
             cluster.store::<Version<ConfigMap>>(WatchOptions::default()),
             self.queue.clone(),
             wishes,
         ));
     }
 
-    fn pod_changed(&self, change: &Change<Pod>) -> Vec<Wish<String>> {
+    fn pod_changed(&self, change: &Change<Pod>) -> Vec<EnqueueRequest<String>> {
         let mut wishes = Vec::new();
-        let mut wish = |uid: &str| wishes.push(Wish { key: uid.to_owned(), priority: Priority::Normal });
+        let mut wish =
+            |uid: &str| wishes.push(EnqueueRequest { key: uid.to_owned(), priority: Priority::Normal });
         let new = change.new.as_ref();
         if let Some(old) =
             change.old.as_ref().filter(|old| new.is_none_or(|new| new.metadata.uid != old.metadata.uid))
         {
-            self.memories.with(&old.metadata.uid, |memory| memory.there = There::Perhaps);
+            self.pod_states.with(&old.metadata.uid, |pod_state| pod_state.presence = Presence::Unconfirmed);
             wish(&old.metadata.uid);
         }
         if let Some(new) = new {
-            self.memories.see(Arc::clone(new), now());
+            self.pod_states.update_pod(Arc::clone(new), now());
             let old = change.old.as_ref().filter(|old| old.metadata.uid == new.metadata.uid);
             if old.is_some_and(|old| differ_in_fields(old, new)) {
                 self.refresh(&new.metadata.uid);
             }
-            // Our own words about it call for nothing.
-            if old.is_none_or(|old| calls_for_a_look(old, new)) {
+            // Our own status updates need no reconcile.
+            if old.is_none_or(|old| needs_reconcile(old, new)) {
                 wish(&new.metadata.uid);
             }
         }
         wishes
     }
 
-    /// A secret or config map is another: files made of it are brought up to date, and who waits for it need not.
-    fn object_changed(&self, of: fn(String) -> Reference, key: &Key) -> Vec<Wish<String>> {
+    /// A Secret or ConfigMap changed: updates files made from it, and retries containers that wait for it.
+    fn object_changed(&self, of: fn(String) -> Reference, key: &Key) -> Vec<EnqueueRequest<String>> {
         let reference = of(key.name.clone());
         let mut wishes = Vec::new();
-        for uid in self.memories.uids() {
-            let waits = self.memories.with(&uid, |memory| {
-                let concerned = memory.pod.metadata.namespace == key.namespace
-                    && versions::references(&memory.pod).contains(&reference);
-                for known in memory.containers.values_mut().filter(|_| concerned) {
-                    if let Some(trouble) = &mut known.trouble {
-                        trouble.again = now();
+        for uid in self.pod_states.uids() {
+            let waits = self.pod_states.with(&uid, |pod_state| {
+                let concerned = pod_state.pod.metadata.namespace == key.namespace
+                    && versions::references(&pod_state.pod).contains(&reference);
+                for known in pod_state.containers.values_mut().filter(|_| concerned) {
+                    if let Some(start_failure) = &mut known.start_failure {
+                        start_failure.again = now();
                     }
                 }
                 concerned
             });
             if waits == Some(true) {
                 self.refresh(&uid);
-                wishes.push(Wish { key: uid, priority: Priority::Normal });
+                wishes.push(EnqueueRequest { key: uid, priority: Priority::Normal });
             }
         }
         wishes
     }
 
-    /// Volumes that are made of objects are looked at again.
+    /// Resyncs the pod's volumes.
     fn refresh(&self, uid: &str) {
-        let pod = self.memories.with(uid, |memory| match memory.volumes {
-            Kept::Coming { .. } | Kept::Mounted(_) => Some(Arc::clone(&memory.pod)),
-            Kept::Unasked | Kept::Going { .. } | Kept::Released => None,
+        let pod = self.pod_states.with(uid, |pod_state| match pod_state.volumes {
+            PodVolumes::Requested { .. } | PodVolumes::Mounted(_) => Some(Arc::clone(&pod_state.pod)),
+            PodVolumes::Unrequested | PodVolumes::Releasing { .. } | PodVolumes::Released => None,
         });
         if let Some(pod) = pod.flatten() {
-            self.agent.volumes.want(pod);
+            self.agent.volumes.request(pod);
         }
     }
 
-    /// One pod, step by step, until there is nothing to do for it now.
-    async fn see_to(self: &Arc<Self>, uid: &str) -> Outcome {
-        for _ in 0..STEPS {
+    /// Reconciles one pod, step by step, until nothing is left to do now.
+    async fn reconcile(self: &Arc<Self>, uid: &str) -> WorkOutcome {
+        for _ in 0..MAX_STEPS {
             if !self.agent.gate.is_open() {
                 break;
             }
             if let Err(outcome) = self.confirm(uid).await {
                 return outcome;
             }
-            let Some(view) = self.look(uid) else { return Outcome::Done };
-            let step = decide(&view, self.pace, now());
-            if let Then::End(outcome) = self.act(uid, &view, step).await {
+            let Some(view) = self.inputs_of(uid) else { return WorkOutcome::Done };
+            let step = decide(&view, self.crash_backoff, now());
+            if let Next::End(outcome) = self.act(uid, &view, step).await {
                 return outcome;
             }
         }
-        Outcome::After(Duration::ZERO)
+        WorkOutcome::RetryAfter(Duration::ZERO)
     }
 
-    fn look(self: &Arc<Self>, uid: &str) -> Option<View> {
+    fn inputs_of(self: &Arc<Self>, uid: &str) -> Option<View> {
         let (runtime, address) = (&*self.agent.runtime, &self.agent.address);
-        let view = self.memories.with(uid, |memory| memory.view(runtime, address))?;
+        let view = self.pod_states.with(uid, |pod_state| pod_state.view(runtime, address))?;
         self.attend(uid, &view);
         Some(view)
     }
 
-    /// A pod that may be gone: the server knows. A node is refused one that is not bound to it, which one that is gone is
-    /// not either; so it is looked for by its name among the node's own. That is no list of which it might be missing.
-    async fn confirm(&self, uid: &str) -> Result<(), Outcome> {
-        let key =
-            self.memories.with(uid, |memory| (memory.there == There::Perhaps).then(|| memory.pod.key()));
+    /// Confirms whether a pod is gone. A node may not GET a pod that is not bound to it, and a deleted pod is not; so
+    /// the node's own pods are listed by name. Unlike a missed watch event, this list is authoritative.
+    async fn confirm(&self, uid: &str) -> Result<(), WorkOutcome> {
+        let key = self.pod_states.with(uid, |pod_state| {
+            (pod_state.presence == Presence::Unconfirmed).then(|| pod_state.pod.key())
+        });
         let Some(key) = key.flatten() else { return Ok(()) };
         let only = WatchOptions {
             namespace: key.namespace.clone(),
@@ -366,39 +372,39 @@ impl Pods {
             ..WatchOptions::default()
         };
         match self.agent.cluster.list::<Pod>(&only).await {
-            Ok(Listed { items, unreadable }) => {
+            Ok(ObjectList { items, undecodable: unreadable }) => {
                 match items.into_iter().find(|pod| pod.metadata.uid == uid) {
-                    Some(pod) => self.memories.see(Arc::new(pod), now()),
+                    Some(pod) => self.pod_states.update_pod(Arc::new(pod), now()),
                     None if unreadable.is_empty() => {
-                        self.memories.with(uid, |memory| memory.there = There::No);
-                        self.agent.volumes.keep(uid);
+                        self.pod_states.with(uid, |pod_state| pod_state.presence = Presence::No);
+                        self.agent.volumes.retain(uid);
                     }
-                    None => return Err(Outcome::Retry),
+                    None => return Err(WorkOutcome::Retry),
                 }
                 Ok(())
             }
             Err(error) => {
-                tracing::debug!(pod = %key, %error, "nobody knows whether the pod is gone");
-                Err(Outcome::Retry)
+                tracing::debug!(pod = %key, %error, "failed to confirm whether the pod is gone; retrying");
+                Err(WorkOutcome::Retry)
             }
         }
     }
 }
 
-/// What files of the downward API may show.
+/// Whether a field changed that the downward API exposes in files.
 fn differ_in_fields(old: &Pod, new: &Pod) -> bool {
     old.metadata.labels != new.metadata.labels || old.metadata.annotations != new.metadata.annotations
 }
 
-/// Whether a change is more than what we wrote ourselves.
-fn calls_for_a_look(old: &Pod, new: &Pod) -> bool {
+/// Whether a change is more than our own status update.
+fn needs_reconcile(old: &Pod, new: &Pod) -> bool {
     old.spec != new.spec
         || old.status.phase != new.status.phase
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         || differ_in_fields(old, new)
 }
 
-/// A pod of which only containers are left.
+/// A placeholder for a pod of which only containers are left.
 fn orphan(namespace: &str, name: &str, uid: &str) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.name = name.to_owned();

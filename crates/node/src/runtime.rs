@@ -1,12 +1,12 @@
-//! Containers as host processes.
+//! Container runtime: containers as host processes.
 //!
-//! A container is a program of the host in namespaces of its own (mounts, processes, IPC, host name), with a root that
-//! is the host's root under an overlay whose writes are thrown away. It sees its own volumes and no other ones, a `/dev`
-//! of a few devices, and none of the places that [`Settings::hidden`] names.
+//! A container is a host program in its own namespaces (mount, PID, IPC, UTS). Its root is the host's root under an
+//! overlay whose writes are discarded. It sees its own volumes and no others, a `/dev` with a few devices, and none
+//! of the directories in [`Settings::hidden`].
 //!
-//! Each container has a shim: a process that makes it, writes its log, waits for it and notes how it ended. The shim is
-//! no part of the agent: it goes on when the agent is killed, and [`Runtime::list`] finds its container again. If the
-//! shim itself is killed, its container dies with it, and its state says so.
+//! Each container has a shim: a process that creates it, writes its log, waits for it and records its exit. The shim
+//! is not part of the agent: it keeps running when the agent is killed, and [`Runtime::list`] finds its container
+//! again. If the shim itself is killed, its container is killed with it and reported as lost.
 
 mod capabilities;
 mod enter;
@@ -35,57 +35,60 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
-use wharf_linux::sandbox::{MountFlags, Process, Tree, inside};
+use wharf_linux::sandbox::{DetachedMount, MountFlags, ProcessHandle, scoped_path};
 
 pub use error::{ExecError, ListError, LogError, OpenError, RemoveError, SignalError, StartError};
 pub use exec::{ExecSession, Resizer};
 pub use log::reader::Logs;
+#[cfg(feature = "fuzzing")]
+pub use record::rewrite_container_record;
 use record::{Order, Record, SIGKILL, SIGTERM};
 use report::{Failure, Started};
 pub use spec::{
-    Cause, ContainerDevice, ContainerId, ContainerMount, ContainerSpec, ExecSpec, Exit, Found, LogOptions,
-    LogStream, Rights, State, TerminalSize, User,
+    Cause, ContainerDevice, ContainerId, ContainerInfo, ContainerMount, ContainerSpec, ExecSpec, Exit,
+    LogOptions, LogStream, Rights, State, TerminalSize, User,
 };
 
-/// The first argument of a shim.
+/// First argument of a shim process.
 const SHIM: &str = "container-shim";
-/// The first argument of what becomes a container's program.
+/// First argument of a container's init process, which becomes its program.
 const INIT: &str = "container-init";
-/// The first argument of what runs a program in a container.
+/// First argument of a process that runs a program in a container.
 const EXEC: &str = "container-exec";
 
-/// How long a container may take to start: as long as kubelet waits for a container runtime.
-const START: Duration = Duration::from_secs(120);
-/// How long we wait for the end of a container that was killed before we kill it again.
-const KILL: Duration = Duration::from_secs(1);
-/// How long what is left of a start that failed may take to be gone.
-const UNDONE: Duration = Duration::from_secs(5);
-/// How often we look after a container that an agent before us was just starting.
-const STARTING: Duration = Duration::from_millis(20);
-/// How often we look after a container of which nothing can be told: a full disk is not full for long, or for very long.
-const PUZZLED: Duration = Duration::from_secs(1);
+/// Timeout of a container start: kubelet's timeout for a container runtime.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time to wait for a killed container before it is killed again.
+const KILL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time to wait for the processes of a failed start to exit.
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Poll interval for a container that an earlier agent was just starting.
+const STARTING_POLL: Duration = Duration::from_millis(20);
+/// Poll interval for a container whose state cannot be determined, for example because the disk is full.
+const UNKNOWN_STATE_POLL: Duration = Duration::from_secs(1);
 
-/// How the runtime is set up.
+/// Settings of the runtime.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The program that calls [`helper`] before all else: as a rule the agent's own, `/proc/self/exe`.
+    /// The program that calls [`helper`] first in `main`: usually the agent's own, `/proc/self/exe`.
     pub program: PathBuf,
-    /// Where the runtime keeps what it knows of its containers. One runtime has it for itself.
+    /// Directory of the containers' records. Must not be shared with another runtime.
     pub directory: PathBuf,
-    /// Where logs are, as kubelet has them: `<namespace>_<pod>_<uid>/<container>/<attempt>.log`.
+    /// Directory of logs, in kubelet's layout: `<namespace>_<pod>_<uid>/<container>/<attempt>.log`.
     pub logs: PathBuf,
-    /// What no container sees: the data directory, kubelet's root, pools. The runtime's own directories need not be named.
+    /// Paths hidden from containers: the data directory, kubelet's root, pools. The runtime's own directories are
+    /// implied.
     pub hidden: Vec<PathBuf>,
-    /// A log is begun anew when it is longer than this.
+    /// A log file is rotated at this size.
     pub log_bytes: u64,
-    /// So many files are kept of a log.
+    /// Maximum number of files of a log.
     pub log_files: usize,
-    /// How much a container may write beside its volumes; it is in memory.
+    /// Maximum size of what a container writes outside its volumes; kept in memory.
     pub scratch_bytes: u64,
 }
 
 impl Settings {
-    /// With kubelet's limits for logs, and a gibibyte for what a container writes beside its volumes.
+    /// Defaults: kubelet's log limits, and 1 GiB for writes outside volumes.
     pub fn new(program: impl Into<PathBuf>, directory: impl Into<PathBuf>, logs: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -103,28 +106,30 @@ impl Settings {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     settings: Arc<Settings>,
-    /// The helpers' program, on a mount that nobody can write through. A container could have its own program be the
-    /// helper's, and so come by a descriptor of the host's file.
-    program: Arc<Tree>,
+    /// The helpers' program, on a read-only mount. A container could make its own program point to the helper and so
+    /// obtain a descriptor of the host's file.
+    program: Arc<DetachedMount>,
 }
 
 impl Runtime {
-    /// Makes the directories, and holds on to the program.
+    /// Creates the directories and opens the program.
     pub fn open(mut settings: Settings) -> Result<Self, OpenError> {
         for (path, mode) in [(&mut settings.directory, 0o700), (&mut settings.logs, 0o755)] {
             let made = DirBuilder::new().recursive(true).mode(mode).create(&*path);
-            // Without links, so that it can be hidden by its path.
+            // Without symlinks, so that it can be hidden by its path.
             let whole = made.and_then(|()| fs::canonicalize(&*path));
             *path = whole.map_err(|source| OpenError { path: path.clone(), source })?;
         }
-        let program = inside::open(&settings.program)
-            .and_then(|file| Tree::copy(file, MountFlags { read_only: true, ..MountFlags::default() }))
+        let program = scoped_path::open(&settings.program)
+            .and_then(|file| {
+                DetachedMount::copy(file, MountFlags { read_only: true, ..MountFlags::default() })
+            })
             .map_err(|source| OpenError { path: settings.program.clone(), source })?;
         Ok(Self { settings: Arc::new(settings), program: Arc::new(program) })
     }
 
-    /// A helper for the container in `directory`.
-    fn helper(&self, role: &str, directory: &Path) -> Command {
+    /// A helper command for the container in `directory`.
+    fn helper_command(&self, role: &str, directory: &Path) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_fd().as_raw_fd()));
         command.arg0("wharf").arg(role).arg(directory).env_clear().current_dir("/");
         command
@@ -147,8 +152,8 @@ impl Runtime {
         self.settings.logs.join(pod).join(&spec.container).join(format!("{}.log", spec.attempt))
     }
 
-    /// Starts a container; its program runs when this answers. Asked for the same attempt again, it answers the id of
-    /// the container that is there, running or not. If it fails nothing is left of it, and it can be tried again.
+    /// Starts a container and returns once its program runs. A repeated call for the same attempt returns the id of the
+    /// existing container, running or not. A failed start leaves nothing behind and can be retried.
     pub async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, StartError> {
         layout::check(&spec).map_err(StartError::Config)?;
         let (id, container) = (spec.id(), spec.container.clone());
@@ -159,25 +164,25 @@ impl Runtime {
             return Ok(id);
         };
         let started = match self.spawn_shim(&record, lock.into()) {
-            Ok(started) => tokio::time::timeout(START, started).await.unwrap_or_else(|_| {
-                Err(Failure::machine("start", "it took too long: does a volume or the disk hang?"))
+            Ok(started) => tokio::time::timeout(START_TIMEOUT, started).await.unwrap_or_else(|_| {
+                Err(Failure::machine("start", "timed out; a volume or the disk may hang"))
             }),
             Err(error) => Err(Failure::machine("shim", error)),
         };
         match started {
             Ok(()) => Ok(id),
             Err(failure) => {
-                self.undo(&id, &order.log).await;
+                self.clean_up(&id, &order.log).await;
                 Err(failure.into_error(&container))
             }
         }
     }
 
-    /// What no container sees, without links: the runtime's own directories too.
+    /// Paths hidden from containers, without symlinks; includes the runtime's own directories.
     pub fn hidden(&self) -> Vec<PathBuf> {
         let Settings { directory, logs, hidden, .. } = self.settings();
         let own = [directory, logs].into_iter().chain(hidden);
-        // One that is not there has no other name, and needs no hiding until it is.
+        // A path that does not exist has no other name, and needs no hiding yet.
         own.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone())).collect()
     }
 
@@ -196,7 +201,7 @@ impl Runtime {
         }
     }
 
-    /// Starts the shim, which gets the lock. What it says comes later.
+    /// Starts the shim and passes it the lock. The returned future resolves to the result of the start.
     fn spawn_shim(
         &self,
         record: &Record,
@@ -204,21 +209,21 @@ impl Runtime {
     ) -> io::Result<impl Future<Output = Result<(), Failure>> + use<>> {
         let mut errors = OpenOptions::new();
         let errors = errors.create(true).append(true).mode(0o600).open(record.path().join("shim.log"))?;
-        let (said, saying) = io::pipe()?;
-        let mut shim = self.helper(SHIM, record.path());
-        shim.stdin(lock).stdout(saying).stderr(errors);
+        let (messages, sender) = io::pipe()?;
+        let mut shim = self.helper_command(SHIM, record.path());
+        shim.stdin(lock).stdout(sender).stderr(errors);
         let child = shim.spawn()?;
-        let process = Process::open(child.id())?;
-        // It holds the lock and the pipe's other end, which are the shim's alone from now on.
+        let process = ProcessHandle::open(child.id())?;
+        // Close our copies of the lock and of the pipe's write end: from now on only the shim holds them.
         drop(shim);
         reap(child)?;
-        let said = pipe::Receiver::from_owned_fd(said.into())?;
+        let messages = pipe::Receiver::from_owned_fd(messages.into())?;
         Ok(async move {
-            // Whoever gives up waiting has the shim killed, and the container with it.
+            // Dropping the future kills the shim, and the container with it.
             let mut guard = Guard(process);
-            let mut lines = BufReader::new(said).lines();
+            let mut lines = BufReader::new(messages).lines();
             let line = lines.next_line().await.map_err(|error| Failure::machine("shim", error))?;
-            let line = line.ok_or_else(|| Failure::machine("shim", "it has ended without a word"))?;
+            let line = line.ok_or_else(|| Failure::machine("shim", "the shim exited without a result"))?;
             match serde_json::from_str(&line) {
                 Ok(Started::Running) => {
                     guard.0 = None;
@@ -230,51 +235,51 @@ impl Runtime {
         })
     }
 
-    /// Takes back a start that failed. What cannot be taken back is found later, as a container that never ran.
-    async fn undo(&self, id: &ContainerId, log: &Path) {
-        // The shim is not quite gone, or what was to become the program.
-        if tokio::time::timeout(UNDONE, self.exited(id)).await.is_ok() {
+    /// Cleans up after a failed start. What cannot be removed is found later, as a container that never ran.
+    async fn clean_up(&self, id: &ContainerId, log: &Path) {
+        // The shim or the init process may still be exiting.
+        if tokio::time::timeout(CLEANUP_TIMEOUT, self.exited(id)).await.is_ok() {
             let _ = log::file::remove(log);
             let _ = self.record(id).remove();
         }
     }
 
-    /// How a container is, now. If that cannot be found out it counts as running: who believes that it has ended would
-    /// take its volumes away.
+    /// Returns a container's current state. If it cannot be determined, reports running: a container wrongly reported
+    /// as exited would lose its volumes.
     pub fn state(&self, id: &ContainerId) -> State {
-        self.tell(id).unwrap_or_else(|| State::Running { pid: 0, started: wharf_cluster::now() })
+        self.try_state(id).unwrap_or_else(|| State::Running { pid: 0, started: wharf_cluster::now() })
     }
 
-    /// How a container is; `None` if that cannot be found out.
-    fn tell(&self, id: &ContainerId) -> Option<State> {
-        let told = self.record(id).settle().inspect_err(|error| {
-            tracing::warn!(container = %id, %error, "cannot tell how a container is; it counts as running");
+    /// Returns a container's state; `None` if it cannot be determined.
+    fn try_state(&self, id: &ContainerId) -> Option<State> {
+        let state = self.record(id).determine_state().inspect_err(|error| {
+            tracing::warn!(container = %id, %error, "failed to determine container state; assuming it is running");
         });
-        told.ok()
+        state.ok()
     }
 
-    /// Waits for a container's end; `None` if there is no such container.
+    /// Waits until a container exits; `None` if it does not exist.
     pub async fn exited(&self, id: &ContainerId) -> Option<Exit> {
         loop {
-            match self.tell(id) {
+            match self.try_state(id) {
                 Some(State::Unknown) => return None,
                 Some(State::Exited(exit)) => return Some(exit),
                 Some(State::Running { .. }) => {}
                 None => {
-                    tokio::time::sleep(PUZZLED).await;
+                    tokio::time::sleep(UNKNOWN_STATE_POLL).await;
                     continue;
                 }
             }
             let running = self.record(id).running().ok().flatten();
             let (shim, program) =
-                running.map_or((None, None), |running| (living(running.shim()), living(running.program())));
+                running.map_or((None, None), |running| (alive(running.shim()), alive(running.program())));
             match (shim, program) {
-                (Some(shim), _) => ended(shim.into_descriptor()).await,
-                // It was killed when its shim was seen to be gone. If that was only just now, the next look does it.
+                (Some(shim), _) => ended(shim.into_pidfd()).await,
+                // It was killed when its shim was found dead. If that just happened, the next iteration kills it.
                 (None, Some(program)) => {
-                    let _ = tokio::time::timeout(KILL, ended(program.into_descriptor())).await;
+                    let _ = tokio::time::timeout(KILL_TIMEOUT, ended(program.into_pidfd())).await;
                 }
-                (None, None) => tokio::time::sleep(STARTING).await,
+                (None, None) => tokio::time::sleep(STARTING_POLL).await,
             }
         }
     }
@@ -293,23 +298,23 @@ impl Runtime {
         }
     }
 
-    /// Stops a container: SIGTERM, and SIGKILL after `grace`. Answers how it ended; `None` if there is no such container.
+    /// Stops a container: SIGTERM, then SIGKILL after `grace`. Returns how it exited; `None` if it does not exist.
     pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Option<Exit> {
-        let (mut signal, mut patience) = (SIGTERM, grace);
+        let (mut signal, mut wait_time) = (SIGTERM, grace);
         loop {
             match self.signal(id, signal) {
                 Ok(()) | Err(SignalError::NotRunning(_)) => {}
-                Err(error) => tracing::warn!(%error, "a container is not stopped"),
+                Err(error) => tracing::warn!(%error, "failed to signal container"),
             }
-            if let Ok(exit) = tokio::time::timeout(patience, self.exited(id)).await {
+            if let Ok(exit) = tokio::time::timeout(wait_time, self.exited(id)).await {
                 return exit;
             }
-            // Again and again: one that an agent before us was just starting may have had nobody to signal yet.
-            (signal, patience) = (SIGKILL, KILL);
+            // Repeated: a container that an earlier agent was just starting may not have had a process to signal yet.
+            (signal, wait_time) = (SIGKILL, KILL_TIMEOUT);
         }
     }
 
-    /// Takes away the files and the log of a container that has ended. Done again, it does nothing.
+    /// Removes the files and the log of an exited container. Idempotent.
     pub async fn remove(&self, id: &ContainerId) -> Result<(), RemoveError> {
         let record = self.record(id);
         let failed =
@@ -318,16 +323,16 @@ impl Runtime {
             State::Running { .. } => return Err(RemoveError::Running(id.clone())),
             State::Exited(_) | State::Unknown => {}
         }
-        // The log first: without the record nobody knows where it is.
+        // The log first: its path is in the record.
         if let Ok(Some(order)) = record.order() {
             log::file::remove(&order.log).map_err(|error| failed(&order.log, error))?;
         }
         record.remove().map_err(|error| failed(record.path(), error))
     }
 
-    /// All containers, also those that an agent before us started. An error if there is one that cannot be told: who does
-    /// not know of it would start a second one beside it, on the same volumes.
-    pub fn list(&self) -> Result<Vec<Found>, ListError> {
+    /// Lists all containers, including those started by an earlier agent. Fails if one cannot be read: a caller that
+    /// does not know of it would start a second one on the same volumes.
+    pub fn list(&self) -> Result<Vec<ContainerInfo>, ListError> {
         let failed = |source| ListError { path: self.settings.directory.clone(), source };
         let mut found = Vec::new();
         for entry in fs::read_dir(&self.settings.directory).map_err(failed)? {
@@ -335,49 +340,59 @@ impl Runtime {
             let Some(id) = name.to_str().and_then(ContainerId::parse) else { continue };
             let order = match self.record(&id).order() {
                 Ok(Some(order)) => order,
-                // Given up before anything was started, or half removed.
+                // Never started, or partly removed.
                 Ok(None) => {
-                    if let Err(error) = self.record(&id).abandon() {
-                        tracing::warn!(container = %id, %error, "what is left of a container stays");
+                    if let Err(error) = self.record(&id).remove_if_unordered() {
+                        tracing::warn!(container = %id, %error, "failed to remove container record");
                     }
                     continue;
                 }
                 Err(error) => {
-                    self.sweep(&id, error)?;
+                    self.remove_truncated(&id, error)?;
                     continue;
                 }
             };
             let state = self.state(&id);
             let this_boot = match &state {
                 State::Running { .. } => true,
-                // Half a record was written before the power failed.
+                // A truncated record was written before a power failure.
                 State::Exited(_) | State::Unknown => {
                     let running = self.record(&id).running().ok().flatten();
                     running.is_some_and(|running| running.is_of_this_boot())
                 }
             };
             let ContainerSpec { namespace, pod, pod_uid, container, attempt, labels, .. } = order.spec;
-            found.push(Found { id, namespace, pod, pod_uid, container, attempt, labels, this_boot, state });
+            found.push(ContainerInfo {
+                id,
+                namespace,
+                pod,
+                pod_uid,
+                container,
+                attempt,
+                labels,
+                this_boot,
+                state,
+            });
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)
     }
 
-    /// Takes away a record of which nobody can tell whose it was, once it is proven that nothing of it runs. One that
-    /// cannot be read for another reason may be read later.
-    fn sweep(&self, id: &ContainerId, error: io::Error) -> Result<(), ListError> {
+    /// Removes a truncated record after verifying that nothing of the container runs. A record that is unreadable for
+    /// another reason may become readable later.
+    fn remove_truncated(&self, id: &ContainerId, error: io::Error) -> Result<(), ListError> {
         let record = self.record(id);
-        if !record.is_torn() || !matches!(self.state(id), State::Exited(_)) {
+        if !record.is_truncated() || !matches!(self.state(id), State::Exited(_)) {
             return Err(ListError { path: record.path().to_owned(), source: error });
         }
-        tracing::warn!(container = %id, %error, "a container's record is torn, and goes");
+        tracing::warn!(container = %id, %error, "removing truncated container record");
         if let Err(error) = record.remove() {
-            tracing::warn!(container = %id, %error, "what is left of a container stays");
+            tracing::warn!(container = %id, %error, "failed to remove container record");
         }
         Ok(())
     }
 
-    /// Runs a program in a container: same identity, rights and environment.
+    /// Runs a program in a container, with the container's user, privileges and environment.
     pub async fn exec(&self, id: &ContainerId, spec: ExecSpec) -> Result<ExecSession, ExecError> {
         ExecSession::start(self, id, spec).await
     }
@@ -391,49 +406,50 @@ impl Runtime {
     }
 }
 
-/// Kills a process unless told otherwise.
-struct Guard(Option<Process>);
+/// Kills a process on drop, unless disarmed.
+struct Guard(Option<ProcessHandle>);
 
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(process) = &self.0 {
-            // It may have ended by itself.
+            // It may have exited already.
             let _ = process.signal(SIGKILL);
         }
     }
 }
 
-/// Sees to it that no child of ours stays behind as a zombie.
+/// Reaps a child when it exits, so that it does not stay a zombie.
 fn reap(mut child: Child) -> io::Result<()> {
-    let Some(process) = Process::open(child.id())? else { return Ok(()) };
+    let Some(process) = ProcessHandle::open(child.id())? else { return Ok(()) };
     tokio::spawn(async move {
-        ended(process.into_descriptor()).await;
-        // It has ended, so this does not wait.
+        ended(process.into_pidfd()).await;
+        // It has exited, so this does not block.
         let _ = child.wait();
     });
     Ok(())
 }
 
-/// A process that has not ended. One that has and that nobody waited for is still there to be found.
-fn living(process: io::Result<Option<Process>>) -> Option<Process> {
-    process.ok().flatten().filter(|process| matches!(process.ended_within(0), Ok(false)))
+/// A process that has not exited. An unreaped one can still be opened, so that is checked.
+fn alive(process: io::Result<Option<ProcessHandle>>) -> Option<ProcessHandle> {
+    process.ok().flatten().filter(|process| matches!(process.exited_within(0), Ok(false)))
 }
 
-/// Ready when the process has ended.
+/// Waits until the process has exited.
 async fn ended(process: OwnedFd) {
-    // Not a pipe, but readable when there is news, like one.
+    // A pidfd is not a pipe, but becomes readable like one.
     match pipe::Receiver::from_owned_fd_unchecked(process) {
         Ok(process) => drop(process.readable().await),
         Err(error) => {
-            tracing::warn!(%error, "cannot wait for a process");
+            tracing::warn!(%error, "failed to wait for process");
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 }
 
-/// What a program whose name is in [`Settings::program`] calls before all else, with its arguments: if it was started
-/// for a container, this does the work and answers with the exit code. It must still have only one thread.
-pub fn helper(args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+/// Entry point of helper processes: the program in [`Settings::program`] calls this first in `main`, with its
+/// arguments. If it was started as a helper, this does the work and returns the exit code. Must be called while
+/// single-threaded.
+pub fn run_helper(args: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     let args: Vec<OsString> = args.skip(1).take(4).collect();
     let text = |index: usize| args.get(index).and_then(|arg| arg.to_str());
     let directory = Path::new(args.get(1)?);

@@ -1,14 +1,14 @@
-//! Volumes of pods on this node: staged and published before the pod's containers start, taken down after they have
-//! ended; the contract on disk and with drivers is kubelet's.
+//! Volume manager: stages and publishes a pod's volumes before its containers start, and unpublishes and unstages them
+//! after the containers have exited. Disk layout and driver calls follow kubelet.
 //!
-//! - What is to be undone is written down first: `vol_data.json` is durable before the driver is asked, and a volume is
-//!   in `volumesInUse` before it is touched. Whoever finds the node after a crash, we or a kubelet, knows what to do.
-//! - Nothing is unmounted because nobody has asked for it yet: only what was released, or what is on disk once all pods
-//!   of the node are known ([`Volumes::settle`]).
-//! - A volume is worked on by one worker at a time; volumes do not wait for each other.
-//! - What may be mounted is treated as mounted: it is published again if it is wanted, and unpublished if it is not.
+//! - State needed for cleanup is written first: `vol_data.json` is durable before the driver is called, and a volume
+//!   is in `volumesInUse` before it is touched. After a crash, this agent or a kubelet can recover from it.
+//! - A volume is unmounted only if its pod was released, or if it was found on disk and, once all pods of the node are
+//!   known (see `Volumes::mark_pods_known`), belongs to none of them.
+//! - One worker at a time handles a volume; volumes do not wait for each other.
+//! - A volume that may be mounted is treated as mounted: it is published again if desired, and unpublished if not.
 //!
-//! Start reading at `world`, then `decide`: the rules. `reconstruct` finds what an earlier life has left.
+//! Start reading at `world`, then `decide`: the rules. `reconstruct` recovers the state of an earlier run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events};
+use wharf_cluster::{Cluster, EventRecorder};
 use wharf_linux::Kernel;
 use wharf_model::whole::Pod;
 
 use crate::paths::Root;
 use crate::plugins::Plugins;
+#[cfg(feature = "fuzzing")]
+pub use data::rewrite_volume_data;
 use manager::Manager;
 pub use stats::Statistics;
 
@@ -46,30 +48,30 @@ mod stats;
 mod view;
 mod world;
 
-/// Who tells the events: kubelet, as far as users can see.
+/// Reporting component of events: kubelet, as in a cluster.
 pub const COMPONENT: &str = "kubelet";
 
-/// What the volume manager is told.
+/// Settings of the volume manager.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Volumes and pods worked on at once.
+    /// Volumes and pods reconciled concurrently.
     pub workers: usize,
-    /// How long a call to a driver may take.
+    /// Timeout of a call to a driver.
     pub timeout: Duration,
-    /// The pause after a first failure.
+    /// Delay after the first failure.
     pub retry_start: Duration,
-    /// The longest pause.
+    /// Maximum delay between retries.
     pub retry_max: Duration,
-    /// `volumesInUse` is written at most this often. Zero writes it at once; upstream's is 10 s, which every start of a
-    /// pod with a volume pays.
+    /// Minimum interval between updates of `volumesInUse`. Zero updates immediately; upstream uses 10 s, which delays
+    /// every start of a pod with a volume.
     pub in_use_period: Duration,
-    /// Look at start for volumes that are staged though no pod has them. Upstream does not, and forgets them.
-    pub find_staged: bool,
-    /// How often pods' volumes are looked at without a reason, and published again where the driver wants that.
+    /// At start, find volumes that are staged but not published for any pod. Upstream does not, and leaks them.
+    pub recover_staged: bool,
+    /// Interval at which pods' volumes are resynced, and republished if the driver requires it.
     pub resync: Duration,
-    /// How often drivers are asked for statistics.
+    /// Interval of NodeGetVolumeStats calls.
     pub statistics: Duration,
-    /// Where no hostPath may lead, without links: [`crate::runtime::Runtime::hidden`].
+    /// Directories that no hostPath may lead into, without symlinks: [`crate::runtime::Runtime::hidden`].
     pub hidden: Vec<PathBuf>,
 }
 
@@ -81,7 +83,7 @@ impl Default for Settings {
             retry_start: Duration::from_millis(500),
             retry_max: Duration::from_secs(122),
             in_use_period: Duration::ZERO,
-            find_staged: true,
+            recover_staged: true,
             resync: Duration::from_secs(60),
             statistics: Duration::from_secs(60),
             hidden: Vec::new(),
@@ -89,66 +91,66 @@ impl Default for Settings {
     }
 }
 
-/// What the volume manager works with.
+/// Dependencies of the volume manager.
 #[derive(Clone)]
-pub struct Parts {
-    /// The API, with a node's rights: its pods, and by name what they use.
+pub struct VolumeManagerDeps {
+    /// API client with node permissions: the node's pods, and the objects they reference by name.
     pub cluster: Cluster,
-    /// The same under a wider name, where there is one. It tells at once of changes that a node may not watch, and are
-    /// otherwise seen at the next look.
+    /// API client with more permissions, if there is one. It watches objects that a node may not watch; without it,
+    /// their changes are seen at the next resync.
     pub wide: Option<Cluster>,
-    /// Where events are told, by [`COMPONENT`].
-    pub events: Events,
-    /// Drivers on this node.
+    /// Event recorder, with [`COMPONENT`] as the reporting component.
+    pub events: EventRecorder,
+    /// Registered drivers of this node.
     pub plugins: Plugins,
-    /// The machine.
+    /// The kernel interface.
     pub kernel: Arc<dyn Kernel>,
-    /// Where volumes are.
+    /// Kubelet's root directory.
     pub root: Root,
     /// This node's name.
     pub node: String,
 }
 
-/// Where a pod's volumes are.
+/// The mounted volumes of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mounted {
-    /// By their names in the pod; only those that some container has.
-    pub volumes: BTreeMap<String, Place>,
+    /// By name in the pod; only volumes that a container uses.
+    pub volumes: BTreeMap<String, VolumePath>,
 }
 
-/// Where a volume is.
+/// Host path of a mounted volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// Whatever a hostPath names: for volumeMounts.
+pub enum VolumePath {
+    /// The path of a hostPath volume, for volumeMounts.
     Host {
-        /// Where, as the pod has it.
+        /// As given in the pod.
         path: PathBuf,
     },
     /// A directory: for volumeMounts.
     Directory {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Nothing may be written.
+        /// Mounted read-only.
         read_only: bool,
     },
     /// A block device: for volumeDevices.
     Device {
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// Nothing may be written.
+        /// Read-only.
         read_only: bool,
     },
 }
 
-/// Why a pod's volumes are not there yet. The work goes on by itself.
+/// Why a pod's volumes are not mounted yet. The volume manager keeps trying.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct NotYet {
-    /// Which volumes, and what is the matter with each.
+pub struct NotMounted {
+    /// The unmounted volumes, and the problem of each.
     pub message: String,
 }
 
-/// The volume manager; clones are the same one. It does nothing until [`run`] does.
+/// The volume manager; clones share the same one. It does nothing until [`run`] is called.
 #[derive(Clone)]
 pub struct Volumes {
     manager: Arc<Manager>,
@@ -156,44 +158,44 @@ pub struct Volumes {
 
 impl Volumes {
     /// A volume manager. Must be called within a tokio runtime.
-    pub fn new(parts: Parts, settings: Settings) -> Self {
+    pub fn new(parts: VolumeManagerDeps, settings: Settings) -> Self {
         Self { manager: Arc::new(Manager::new(parts, settings)) }
     }
 
-    /// The pod is to have its volumes. Told again, with what is known of the pod now, it is looked at again. Of this and
-    /// [`Self::release`] the last word counts.
-    pub fn want(&self, pod: Arc<Pod>) {
+    /// Requests the pod's volumes. A repeated call with an updated pod resyncs it. Of this and [`Self::release`] the
+    /// last call counts.
+    pub fn request(&self, pod: Arc<Pod>) {
         self.manager.want(pod);
     }
 
-    /// All pods of this node have been told: what is on disk and was not asked for may be taken down.
-    pub fn settle(&self) {
+    /// Signals that all pods of this node have been requested: volumes on disk that no pod requested can be cleaned up.
+    pub fn mark_pods_known(&self) {
         self.manager.settle();
     }
 
-    /// Waits until all volumes of the pod are there. Each round that failed is an error, once; ask again to go on
-    /// waiting. A pod that was not told, or was released, is waited for too.
-    pub async fn mounted(&self, pod_uid: &str) -> Result<Mounted, NotYet> {
+    /// Waits until all volumes of the pod are mounted. Each failed round is returned as an error once; call again to
+    /// keep waiting. Also waits for a pod that was not requested yet, or was released.
+    pub async fn wait_mounted(&self, pod_uid: &str) -> Result<Mounted, NotMounted> {
         self.manager.mounted(pod_uid).await
     }
 
-    /// The server has no such pod any more, and its containers have not ended yet: what it has stays as it is.
-    pub fn keep(&self, pod_uid: &str) {
+    /// The pod is gone from the API server but its containers have not exited: its volumes stay mounted.
+    pub fn retain(&self, pod_uid: &str) {
         self.manager.keep(pod_uid);
     }
 
-    /// The pod's containers have ended and none will be started: its volumes may go.
+    /// The pod's containers have exited and none will be started: its volumes can be unmounted.
     pub fn release(&self, pod_uid: &str) {
         self.manager.release(pod_uid);
     }
 
-    /// Waits until nothing of the pod is mounted any more: also what was found on disk, and not before the disk was
-    /// looked at.
-    pub async fn released(&self, pod_uid: &str) {
+    /// Waits until nothing of the pod is mounted any more, including volumes found on disk; never returns before the
+    /// disk was scanned.
+    pub async fn wait_released(&self, pod_uid: &str) {
         self.manager.released(pod_uid).await;
     }
 
-    /// Pods of which something is mounted, or may be; also those that were found on disk and nobody has told of.
+    /// Pods with volumes that are, or may be, mounted; includes pods found on disk that were never requested.
     pub fn pods(&self) -> BTreeSet<String> {
         self.manager.pods()
     }
@@ -203,12 +205,12 @@ impl Volumes {
         self.manager.in_use()
     }
 
-    /// All that the node's half counts, in the format of OpenMetrics: how full volumes are, drivers, calls of the API.
+    /// All metrics of the node agent in the OpenMetrics text format: volume statistics, drivers, API requests.
     pub fn metrics(&self) -> String {
         self.manager.metrics()
     }
 
-    /// What failed last and was not done since, as a list in the form of a sidecar's attempts: without secrets.
+    /// The last unresolved failures, in the format of a sidecar's attempts; free of secrets.
     pub fn attempts(&self) -> serde_json::Value {
         attempts::page(&self.manager.world())
     }
@@ -219,7 +221,7 @@ impl Volumes {
     }
 }
 
-/// Runs until the gate's stop: finds what is on disk, then does what is asked for. What is mounted stays mounted.
+/// Runs the volume manager until the gate stops it: scans the disk, then reconciles. Mounted volumes stay mounted.
 pub async fn run(volumes: Volumes, gate: Gate) {
     volumes.manager.run(gate).await;
 }

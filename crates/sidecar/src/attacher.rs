@@ -1,14 +1,14 @@
-//! Attaches and detaches volumes as VolumeAttachments ask; the contract is that of external-attacher.
+//! Attaches and detaches volumes for VolumeAttachments, with the contract of external-attacher.
 //!
-//! - A volume is worked on by one worker at a time, whatever nodes it is attached to: it never leaves one node
-//!   and enters another at once. What failed for one attachment holds up no other.
-//! - Attaches do not wait behind a burst of detaches, and neither behind a resync.
-//! - Before the driver publishes, finalizers keep volume and attachment. They go when the driver has unpublished,
-//!   and the volume's when the server says that no attachment is left.
-//! - Where the driver tells what it has published, attachments that say another thing are seen to again.
-//! - A driver that does not publish has nothing to do: its attachments are attached as soon as they are there.
+//! - One worker at a time handles a volume, whatever nodes it is attached to, so a volume is never detached from one
+//!   node and attached to another concurrently. A failure of one attachment does not delay the others.
+//! - Attaches do not wait behind a burst of detaches, nor behind a resync.
+//! - Before ControllerPublishVolume, finalizers protect the volume and the attachment. The attachment's finalizer is
+//!   removed after ControllerUnpublishVolume, the volume's after the server confirms that no attachment is left.
+//! - If the driver lists published volumes, attachments that differ from the list are reconciled again.
+//! - If the driver does not publish volumes, attachments are marked as attached at once.
 //!
-//! Start reading at [`view`], then [`decide`]: the rules. [`wake`] says what calls for a look.
+//! Start with [`view`] (inputs), then [`decide`] (rules). [`wake`] determines which changes trigger a reconcile.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,58 +21,58 @@ use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
 
 use crate::context::Context;
-use act::{Hand, Then};
+use act::{StepContext, StepOutcome};
 use decide::decide;
-use memory::Memories;
-use reconcile::Said;
-use view::{Rules, Seen, Subject, View};
-use wake::{Look, VolumeNews};
-use wharf_cluster::work::{Outcome, Pace, Wish, feed, serve};
+use reconcile::RecordedAttachment;
+use state::AttachStates;
+use view::{AttacherConfig, AttachmentInputs, Subject, VolumeView};
+use wake::{VolumeChange, Wakeup};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, run_role};
 
 mod act;
 mod decide;
-mod memory;
 mod patches;
 mod reconcile;
 mod request;
 #[cfg(test)]
-pub(crate) mod simulate;
+pub(crate) mod simulation;
+mod state;
 mod trivial;
 mod view;
 mod wake;
 
-/// For attempts.
+/// The role's name in `/debug/attempts`.
 const ROLE: &str = "attacher";
-/// The index of attachments by what they are about.
+/// The index of attachments by subject.
 const BY_SUBJECT: &str = "attacher/subject";
 /// The index of attachments by node.
 const BY_NODE: &str = "attacher/node";
-/// So long questions for references are gathered, so that one answer does for many.
-const BATCH: Duration = Duration::from_millis(200);
-/// The longest pause after a write that the server did not take.
-const UNWRITTEN: Duration = Duration::from_secs(30);
-/// After so many steps a volume lets others have a turn.
-const STEPS: usize = 64;
-/// Every attachment is looked at this often, whether or not anything called for it.
+/// Reference checks are collected for this long, so that one list serves many volumes.
+const REFERENCE_CHECK_DELAY: Duration = Duration::from_millis(200);
+/// The longest pause after a failed write.
+const MAX_WRITE_PAUSE: Duration = Duration::from_secs(30);
+/// After this many steps a volume is requeued, so that others get a turn.
+const MAX_STEPS: usize = 64;
+/// How often every attachment is reconciled, even without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
-/// What the attacher is told.
+/// Settings of the attacher.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// The file system where the volume names none.
+    /// Concurrency, timeout and backoff.
+    pub pace: WorkerOptions,
+    /// The file system if the volume names none.
     pub default_fstype: String,
-    /// How often attachments are compared with what the driver lists.
+    /// How often attachments are compared with the driver's ListVolumes.
     pub reconcile_interval: Duration,
-    /// How many volumes the driver is asked for at once; 0 leaves it to the driver.
+    /// The page size of ListVolumes. 0 leaves it to the driver.
     pub max_entries: i32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace::with_timeout(Duration::from_secs(15)),
+            pace: WorkerOptions::with_timeout(Duration::from_secs(15)),
             default_fstype: String::new(),
             reconcile_interval: Duration::from_secs(60),
             max_entries: 0,
@@ -80,191 +80,192 @@ impl Default for Settings {
     }
 }
 
-/// Runs until the stop.
+/// Runs until the gate stops.
 pub(crate) async fn run(context: Context, settings: Settings) {
     let attacher = Arc::new(Attacher::new(context, settings));
     let workers = attacher.settings.pace.workers;
     let one = |subject| {
         let attacher = Arc::clone(&attacher);
-        async move { attacher.see_to(&subject).await }
+        async move { attacher.reconcile_volume(&subject).await }
     };
-    let feeds = |besides: &mut JoinSet<()>| attacher.feeds(besides);
-    serve(&attacher.context.gate, attacher.synced(), feeds, &attacher.queue, workers, one).await;
+    let feeds = |tasks: &mut JoinSet<()>| attacher.feeds(tasks);
+    run_role(&attacher.context.gate, attacher.synced(), feeds, &attacher.queue, workers, one).await;
 }
 
 /// The attacher of one driver.
 struct Attacher {
     context: Context,
     settings: Settings,
-    rules: Rules,
+    config: AttacherConfig,
     backoff: Backoff,
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
     nodes: Store<CSINode>,
     queue: Queue<Subject>,
-    memories: Memories,
+    states: AttachStates,
 }
 
 impl Attacher {
     fn new(context: Context, settings: Settings) -> Self {
-        let rules = Rules {
+        let config = AttacherConfig {
             driver: context.driver.name().to_owned(),
             finalizer: finalizer::attacher(context.driver.name()),
-            can: *context.driver.can(),
+            can: *context.driver.capabilities(),
             default_fstype: settings.default_fstype.clone(),
             node: context.node.as_ref().map(|node| node.name.clone()),
         };
         let cluster = &context.cluster;
         let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
-        attachments.index(BY_SUBJECT, |attachment| vec![Subject::of(attachment).index()]);
-        attachments.index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
-        // The queue's own pauses are for writes that the server did not take; the driver's failures have theirs
-        // in memory, one for each attachment.
+        attachments.add_index(BY_SUBJECT, |attachment| vec![Subject::of(attachment).index()]);
+        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        // The queue's backoff is for failed writes. Failures of the driver have a backoff for each attachment, in its
+        // state.
         let backoff = settings.pace.backoff();
-        let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
+        let unwritten = Backoff { max: backoff.max.min(MAX_WRITE_PAUSE), ..backoff };
         Self {
-            rules,
+            config,
             backoff,
             attachments,
             volumes: cluster.store(WatchOptions::default()),
             nodes: cluster.store(WatchOptions::default()),
             queue: Queue::new(ROLE, unwritten, cluster.metrics()),
-            memories: Memories::default(),
+            states: AttachStates::default(),
             context,
             settings,
         }
     }
 
     async fn synced(&self) {
-        self.attachments.synced().await;
-        self.volumes.synced().await;
-        self.nodes.synced().await;
+        self.attachments.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.nodes.wait_synced().await;
     }
 
-    /// What brings work.
+    /// Starts the tasks that fill the queue.
     fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.attachment_changed(change);
-        into.spawn(feed(self.attachments.clone(), self.queue.clone(), wishes));
+        let items = move |change: &Change<_>| this.attachment_changed(change);
+        into.spawn(enqueue_changes(self.attachments.clone(), self.queue.clone(), items));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.volume_changed(change);
-        into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
+        let items = move |change: &Change<_>| this.volume_changed(change);
+        into.spawn(enqueue_changes(self.volumes.clone(), self.queue.clone(), items));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.node_changed(change);
-        into.spawn(feed(self.nodes.clone(), self.queue.clone(), wishes));
+        let items = move |change: &Change<_>| this.node_changed(change);
+        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), items));
         let this = Arc::clone(self);
         into.spawn(async move { this.resync().await });
-        let can = &self.rules.can;
+        let can = &self.config.can;
         if can.publish_unpublish_volume && can.list_volumes && can.list_volumes_published_nodes {
             let this = Arc::clone(self);
-            into.spawn(async move { this.reconcile().await });
+            into.spawn(async move { this.reconcile_with_driver().await });
         }
     }
 
-    fn attachment_changed(&self, change: &Change<VolumeAttachment>) -> Vec<Wish<Subject>> {
-        let Some(Look { subject, priority, woken }) = wake::by_attachment(change, &self.rules) else {
+    fn attachment_changed(&self, change: &Change<VolumeAttachment>) -> Vec<EnqueueRequest<Subject>> {
+        let Some(Wakeup { subject, priority, woken }) = wake::by_attachment(change, &self.config) else {
             return Vec::new();
         };
         if let Some(attachment) = woken {
-            self.memories.wake(&subject, &attachment);
+            self.states.wake(&subject, &attachment);
         }
-        vec![Wish { key: subject, priority }]
+        vec![EnqueueRequest { key: subject, priority }]
     }
 
-    fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<Wish<Subject>> {
-        let Some(news) = wake::by_volume(change, &self.rules) else { return Vec::new() };
+    fn volume_changed(&self, change: &Change<PersistentVolume>) -> Vec<EnqueueRequest<Subject>> {
+        let Some(change_kind) = wake::by_volume(change, &self.config) else { return Vec::new() };
         let subject = Subject::Volume(change.key.name.clone());
-        match news {
-            VolumeNews::Going => vec![Wish { key: subject, priority: Priority::Low }],
-            VolumeNews::Usable => self.wake(self.attachments.by_index(BY_SUBJECT, &subject.index())),
+        match change_kind {
+            VolumeChange::Deleting => vec![EnqueueRequest { key: subject, priority: Priority::Low }],
+            VolumeChange::Usable => self.wake(self.attachments.by_index(BY_SUBJECT, &subject.index())),
         }
     }
 
-    fn node_changed(&self, change: &Change<CSINode>) -> Vec<Wish<Subject>> {
-        match wake::by_node(change, &self.rules) {
+    fn node_changed(&self, change: &Change<CSINode>) -> Vec<EnqueueRequest<Subject>> {
+        match wake::by_node(change, &self.config) {
             Some(node) => self.wake(self.attachments.by_index(BY_NODE, node)),
             None => Vec::new(),
         }
     }
 
-    /// What attachments waited for may be there: those that still want something are looked at.
-    fn wake(&self, attachments: Vec<Arc<VolumeAttachment>>) -> Vec<Wish<Subject>> {
-        let wants = |attachment: &&Arc<VolumeAttachment>| {
+    /// Enqueues unfinished attachments after something that they may have waited for changed.
+    fn wake(&self, attachments: Vec<Arc<VolumeAttachment>>) -> Vec<EnqueueRequest<Subject>> {
+        let needs_work = |attachment: &&Arc<VolumeAttachment>| {
             let settled = attachment.status.attached && !attachment.metadata.is_deleting();
-            self.rules.owns(attachment) && !settled
+            self.config.owns(attachment) && !settled
         };
-        let wish = |attachment: &Arc<VolumeAttachment>| {
+        let item = |attachment: &Arc<VolumeAttachment>| {
             let key = Subject::of(attachment);
-            self.memories.wake(&key, &attachment.metadata.name);
-            Wish { key, priority: wake::priority(attachment) }
+            self.states.wake(&key, &attachment.metadata.name);
+            EnqueueRequest { key, priority: wake::priority(attachment) }
         };
-        attachments.iter().filter(wants).map(wish).collect()
+        attachments.iter().filter(needs_work).map(item).collect()
     }
 
-    /// One volume, step by step, until there is nothing to do for it now.
-    async fn see_to(&self, subject: &Subject) -> Outcome {
+    /// Reconciles one volume, step by step, until it has to wait.
+    async fn reconcile_volume(&self, subject: &Subject) -> WorkOutcome {
         if *subject == Subject::References {
-            return self.ask_references().await;
+            return self.check_references().await;
         }
-        let mut hand = Hand::default();
-        for _ in 0..STEPS {
+        let mut step_context = StepContext::default();
+        for _ in 0..MAX_STEPS {
             if !self.context.gate.is_open() {
                 break;
             }
-            let view = self.look(subject);
+            let view = self.view(subject);
             let step = decide(&view, now());
-            if let Then::End(outcome) = self.act(subject, &view, step, &mut hand).await {
+            if let StepOutcome::Stop(outcome) = self.act(subject, &view, step, &mut step_context).await {
                 return outcome;
             }
         }
-        Outcome::After(Duration::ZERO)
+        WorkOutcome::RetryAfter(Duration::ZERO)
     }
 
-    fn look(&self, subject: &Subject) -> View<'_> {
+    fn view(&self, subject: &Subject) -> VolumeView<'_> {
         let all = self.attachments.by_index(BY_SUBJECT, &subject.index());
         let volume = subject.volume().and_then(|name| self.volumes.get(&Key::cluster(name)));
         let (ours, others): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|attachment| self.rules.owns(attachment));
+            all.into_iter().partition(|attachment| self.config.owns(attachment));
         let guarded =
-            volume.as_ref().is_some_and(|volume| volume.metadata.has_finalizer(&self.rules.finalizer));
-        self.memories.keep_unreferenced(subject, guarded);
+            volume.as_ref().is_some_and(|volume| volume.metadata.has_finalizer(&self.config.finalizer));
+        self.states.expire_unreferenced(subject, guarded);
         let present: BTreeSet<&str> =
             ours.iter().map(|attachment| attachment.metadata.name.as_str()).collect();
-        for gone in self.memories.keep(subject, &present) {
-            self.context.attempts.forget(ROLE, &gone);
+        for removed in self.states.retain(subject, &present) {
+            self.context.attempts.remove(ROLE, &removed);
         }
-        let seen = |attachment: Arc<VolumeAttachment>| Seen {
+        let inputs = |attachment: Arc<VolumeAttachment>| AttachmentInputs {
             node_id: self.node_id(&attachment),
-            memory: self.memories.of(subject, &attachment),
+            state: self.states.get(subject, &attachment),
             attachment,
         };
-        View {
-            rules: &self.rules,
+        VolumeView {
+            config: &self.config,
             volume,
-            attachments: ours.into_iter().map(seen).collect(),
-            elsewhere: !others.is_empty(),
-            complete: self.attachments.served(),
-            unreferenced: self.memories.unreferenced(subject),
+            attachments: ours.into_iter().map(inputs).collect(),
+            has_foreign_attachments: !others.is_empty(),
+            complete: self.attachments.is_synced(),
+            unreferenced: self.states.unreferenced(subject),
         }
     }
 
     fn node_id(&self, attachment: &VolumeAttachment) -> Option<String> {
         let node = self.nodes.get(&Key::cluster(attachment.spec.node_name.as_str()))?;
-        Some(node.driver(&self.rules.driver)?.node_id.clone())
+        Some(node.driver(&self.config.driver)?.node_id.clone())
     }
 
-    /// sidecars.md 1.2 "Requeue filter": everything once in a while, behind all else.
+    /// sidecars.md 1.2 "Requeue filter": everything periodically, with low priority.
     async fn resync(&self) {
         loop {
             sleep(RESYNC).await;
-            for attachment in self.attachments.all().iter().filter(|attachment| self.rules.owns(attachment)) {
+            for attachment in self.attachments.all().iter().filter(|attachment| self.config.owns(attachment))
+            {
                 self.queue.add(Subject::of(attachment), Priority::Low);
             }
         }
     }
 
     /// sidecars.md 1.2 "Reconcile".
-    async fn reconcile(&self) {
+    async fn reconcile_with_driver(&self) {
         if self.settings.reconcile_interval.is_zero() {
             return;
         }
@@ -273,24 +274,24 @@ impl Attacher {
             if !self.context.gate.is_open() {
                 continue;
             }
-            // Taken before the driver is asked: what changes meanwhile is left for the next time.
-            let said = self.said();
-            if said.is_empty() {
+            // Read before the call: attachments that change during the call are left for the next time.
+            let recorded = self.recorded_attachments();
+            if recorded.is_empty() {
                 continue;
             }
             let Settings { pace, max_entries, .. } = &self.settings;
             match reconcile::list(&self.context.driver, pace.timeout, *max_entries).await {
-                Ok(published) => self.force(reconcile::differing(&said, &published)),
+                Ok(published) => self.force(reconcile::differing(&recorded, &published)),
                 Err(status) => {
                     let error = format!("{:?}: {}", status.code(), status.message());
-                    tracing::warn!(error, "the driver's volumes cannot be compared with attachments");
+                    tracing::warn!(error, "failed to list volumes; not comparing them with attachments");
                 }
             }
         }
     }
 
-    fn said(&self) -> Vec<Said> {
-        let said = |attachment: &Arc<VolumeAttachment>| {
+    fn recorded_attachments(&self) -> Vec<RecordedAttachment> {
+        let recorded = |attachment: &Arc<VolumeAttachment>| {
             let source = &attachment.spec.source;
             let volume = source.persistent_volume_name.as_ref();
             let handle = match (volume, &source.inline_volume_spec) {
@@ -301,7 +302,7 @@ impl Attacher {
                 (None, None) => return None,
             };
             let annotated = || attachment.metadata.annotation(annotation::NODE_ID).map(str::to_owned);
-            Some(Said {
+            Some(RecordedAttachment {
                 subject: Subject::of(attachment),
                 attachment: attachment.metadata.name.clone(),
                 version: attachment.metadata.resource_version.clone(),
@@ -313,27 +314,27 @@ impl Attacher {
         self.attachments
             .all()
             .iter()
-            .filter(|attachment| self.rules.owns(attachment))
-            .filter_map(said)
+            .filter(|attachment| self.config.owns(attachment))
+            .filter_map(recorded)
             .collect()
     }
 
-    fn force(&self, differing: Vec<&Said>) {
-        for said in differing {
-            let Some(attachment) = self.attachments.get(&Key::cluster(said.attachment.as_str())) else {
+    fn force(&self, differing: Vec<&RecordedAttachment>) {
+        for recorded in differing {
+            let Some(attachment) = self.attachments.get(&Key::cluster(recorded.attachment.as_str())) else {
                 continue;
             };
-            if attachment.metadata.resource_version != said.version {
+            if attachment.metadata.resource_version != recorded.version {
                 continue;
             }
-            let Said { subject, attachment: name, node_id, attached, .. } = said;
+            let RecordedAttachment { subject, attachment: name, node_id, attached, .. } = recorded;
             tracing::warn!(
-                attachment = name,
+                volume_attachment = name,
                 node = node_id,
                 attached,
-                "the driver says otherwise: once more"
+                "driver's list differs from VolumeAttachment; calling the driver again"
             );
-            self.memories.change(subject, &attachment, |memory| memory.forced = Some(said.version.clone()));
+            self.states.update(subject, &attachment, |state| state.forced = Some(recorded.version.clone()));
             self.queue.add(subject.clone(), Priority::Normal);
         }
     }

@@ -1,7 +1,8 @@
-//! What was last tried for each object, and what came of it: for `/debug/attempts` and whoever asks why a volume
-//! is not there yet. Never with secrets in it.
+//! The last attempt for each object and its result, served as `/debug/attempts` to show why a volume is not ready.
+//! Never contains secrets.
 //!
-//! Bounded: the oldest are forgotten first. What went well is forgotten before what did not.
+//! Bounded: the oldest entries are dropped first. Failures and successes have separate limits, so successes never
+//! evict failures.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +11,10 @@ use serde_json::{Value, json};
 use wharf_cluster::now;
 use wharf_model::Time;
 
-const KEPT_FAILURES: usize = 4096;
-const KEPT_SUCCESSES: usize = 256;
+const MAX_FAILURES: usize = 4096;
+const MAX_SUCCESSES: usize = 256;
 
-/// The attempts; clones share them.
+/// The attempts. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Attempts {
     inner: Arc<Mutex<Inner>>,
@@ -32,13 +33,13 @@ struct Attempt {
     at: Time,
     step: String,
     error: Option<String>,
-    /// How often it has failed in a row.
+    /// Consecutive failures.
     failures: u32,
 }
 
 impl Attempts {
-    /// A step of a role on an object has ended, with an error or well.
-    pub(crate) fn note(
+    /// Records the result of a role's step on an object. `error` is `None` for a success.
+    pub(crate) fn record(
         &self,
         role: &'static str,
         object: &str,
@@ -49,14 +50,14 @@ impl Attempts {
         inner.note((role, object.to_owned()), now(), step.into(), error);
     }
 
-    /// The object is no more.
-    pub(crate) fn forget(&self, role: &'static str, object: &str) {
+    /// Removes the entry of an object that no longer exists.
+    pub(crate) fn remove(&self, role: &'static str, object: &str) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.remove(&(role, object.to_owned()));
     }
 
-    /// All of them, failures first, the newest first.
-    pub(crate) fn page(&self) -> Value {
+    /// All attempts as JSON: failures before successes, the newest first.
+    pub(crate) fn to_json(&self) -> Value {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = inner.failures.values().rev().chain(inner.successes.values().rev());
         let list: Vec<Value> = newest
@@ -81,12 +82,12 @@ impl Inner {
         };
         self.last += 1;
         let number = self.last;
-        let (order, kept) = match error {
-            Some(_) => (&mut self.failures, KEPT_FAILURES),
-            None => (&mut self.successes, KEPT_SUCCESSES),
+        let (order, limit) = match error {
+            Some(_) => (&mut self.failures, MAX_FAILURES),
+            None => (&mut self.successes, MAX_SUCCESSES),
         };
         order.insert(number, key.clone());
-        let oldest = if order.len() > kept { order.pop_first().map(|(_, key)| key) } else { None };
+        let oldest = if order.len() > limit { order.pop_first().map(|(_, key)| key) } else { None };
         if let Some(oldest) = oldest {
             self.by_object.remove(&oldest);
         }
@@ -106,35 +107,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_attempt_of_each_object_failures_first() {
+    fn lists_last_attempt_of_each_object_failures_first() {
         let attempts = Attempts::default();
-        attempts.note("attacher", "a", "publish", Some("no".into()));
-        attempts.note("attacher", "a", "publish", Some("still no".into()));
-        attempts.note("attacher", "b", "publish", None);
-        let page = attempts.page();
-        assert_eq!(page.as_array().map(Vec::len), Some(2));
+        attempts.record("attacher", "a", "publish", Some("no".into()));
+        attempts.record("attacher", "a", "publish", Some("still no".into()));
+        attempts.record("attacher", "b", "publish", None);
+        let list = attempts.to_json();
+        assert_eq!(list.as_array().map(Vec::len), Some(2));
         assert_eq!(
-            (&page[0]["object"], &page[0]["error"], &page[0]["failures"]),
+            (&list[0]["object"], &list[0]["error"], &list[0]["failures"]),
             (&"a".into(), &"still no".into(), &2.into())
         );
         assert_eq!(
-            (&page[1]["object"], &page[1]["error"], &page[1]["failures"]),
+            (&list[1]["object"], &list[1]["error"], &list[1]["failures"]),
             (&"b".into(), &Value::Null, &0.into())
         );
-        attempts.note("attacher", "a", "publish", None);
-        attempts.forget("attacher", "b");
-        assert_eq!(attempts.page()[0]["failures"], 0);
-        assert_eq!(attempts.page().as_array().map(Vec::len), Some(1));
+        attempts.record("attacher", "a", "publish", None);
+        attempts.remove("attacher", "b");
+        assert_eq!(attempts.to_json()[0]["failures"], 0);
+        assert_eq!(attempts.to_json().as_array().map(Vec::len), Some(1));
     }
 
     #[test]
-    fn they_are_bounded() {
+    fn number_of_attempts_is_bounded() {
         let attempts = Attempts::default();
-        for i in 0..KEPT_FAILURES + 10 {
-            attempts.note("attacher", &i.to_string(), "publish", Some("no".into()));
-            attempts.note("resizer", &i.to_string(), "expand", None);
+        for i in 0..MAX_FAILURES + 10 {
+            attempts.record("attacher", &i.to_string(), "publish", Some("no".into()));
+            attempts.record("resizer", &i.to_string(), "expand", None);
         }
-        assert_eq!(attempts.page().as_array().map(Vec::len), Some(KEPT_FAILURES + KEPT_SUCCESSES));
-        assert_eq!(attempts.inner.lock().unwrap().by_object.len(), KEPT_FAILURES + KEPT_SUCCESSES);
+        assert_eq!(attempts.to_json().as_array().map(Vec::len), Some(MAX_FAILURES + MAX_SUCCESSES));
+        assert_eq!(attempts.inner.lock().unwrap().by_object.len(), MAX_FAILURES + MAX_SUCCESSES);
     }
 }

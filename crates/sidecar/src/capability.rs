@@ -1,19 +1,19 @@
-//! How a volume is to be used, in the words of CSI: the same for every call that asks for it.
+//! Builds the CSI `VolumeCapability` of a volume, in the same way for every call that needs one.
 
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use wharf_model::VolumeMode;
-use wharf_model::access::{AccessError, combined};
-use wharf_model::volume::VolumeSpec;
+use wharf_model::access::{AccessError, combined_mode};
+use wharf_model::volume::PersistentVolumeSpec;
 
-/// The capability of a volume that is there: what all its access modes together mean. `default_fstype` stands in
-/// where the volume names none.
-pub(crate) fn of_volume(
-    spec: &VolumeSpec,
+/// The capability of an existing volume, with its access modes combined into one. `default_fstype` is used if the
+/// volume has no `fsType`.
+pub(crate) fn for_volume(
+    spec: &PersistentVolumeSpec,
     default_fstype: &str,
     single_node_multi_writer: bool,
 ) -> Result<v1::VolumeCapability, AccessError> {
-    let mode = combined(&spec.access_modes, single_node_multi_writer)?;
+    let mode = combined_mode(&spec.access_modes, single_node_multi_writer)?;
     let mount = match spec.volume_mode() {
         VolumeMode::Block => None,
         VolumeMode::Filesystem | VolumeMode::Unknown => {
@@ -25,7 +25,8 @@ pub(crate) fn of_volume(
     Ok(capability(mode.number(), mount))
 }
 
-/// A capability: an access mode's number, and file system and mount flags, or `None` for a block volume.
+/// A capability from an access mode's number and, for a mounted volume, the file system and mount flags. `None` is a
+/// block volume.
 pub(crate) fn capability(mode: i32, mount: Option<(&str, &[String])>) -> v1::VolumeCapability {
     let access_type = match mount {
         None => AccessType::Block(BlockVolume {}),

@@ -1,7 +1,7 @@
-//! What a role of the controller is handed: the cluster, the driver, and where to tell what it does.
+//! The dependencies of a controller role: the cluster, the driver, events, attempts and metrics.
 
-use wharf_cluster::{Cluster, EventType, Events};
-use wharf_model::topology::{Segments, reaches};
+use wharf_cluster::{Cluster, EventRecorder, EventType};
+use wharf_model::topology::{Segments, is_accessible_from};
 use wharf_model::{Kind, PersistentVolume};
 
 use crate::attempts::Attempts;
@@ -9,72 +9,78 @@ use crate::driver::Driver;
 use crate::metrics::Metrics;
 use wharf_cluster::work::Gate;
 
-/// Everything a role needs; cheap to clone.
+/// The dependencies of a role that works for one driver. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
-    /// The API.
     pub(crate) cluster: Cluster,
-    /// The driver.
     pub(crate) driver: Driver,
     /// Whether the role may act.
     pub(crate) gate: Gate,
-    /// Where events go, under the name that upstream's sidecar of this role has.
-    pub(crate) events: Events,
-    /// What was tried.
+    /// Records events under the component name of the upstream sidecar.
+    pub(crate) events: EventRecorder,
     pub(crate) attempts: Attempts,
-    /// What is counted.
     pub(crate) metrics: Metrics,
     /// The sidecar's own namespace: leases, journal, capacities.
     pub(crate) namespace: String,
-    /// The node whose volumes alone are ours; `None`: all of the driver's.
-    pub(crate) node: Option<OwnNode>,
+    /// With node deployment, the node whose volumes this sidecar manages. `None`: it manages all volumes of the driver.
+    pub(crate) node: Option<LocalNode>,
 }
 
-/// What a role needs that has no driver; cheap to clone.
+/// The dependencies of a role that works for all drivers. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Ground {
-    /// The API.
+pub(crate) struct ClusterContext {
     pub(crate) cluster: Cluster,
     /// Whether the role may act.
     pub(crate) gate: Gate,
-    /// Where events go, under the name that upstream's program has.
-    pub(crate) events: Events,
-    /// What was tried.
+    /// Records events under the component name of the upstream program.
+    pub(crate) events: EventRecorder,
     pub(crate) attempts: Attempts,
-    /// What is counted.
     pub(crate) metrics: Metrics,
 }
 
-impl Ground {
-    /// Tells users something about an object.
-    pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        self.events.tell(object, kind, reason, note);
+impl ClusterContext {
+    /// Records an event about an object.
+    pub(crate) fn record_event<K: Kind>(
+        &self,
+        object: &K,
+        kind: EventType,
+        reason: &str,
+        note: impl Into<String>,
+    ) {
+        self.events.record_for(object, kind, reason, note);
     }
 }
 
-/// The node that a node's own sidecar acts for.
+/// The node that a sidecar with node deployment acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OwnNode {
-    /// Its name in Kubernetes.
+pub(crate) struct LocalNode {
+    /// The name of the Node object.
     pub(crate) name: String,
-    /// Its place, as the driver tells it.
-    pub(crate) place: Segments,
+    /// Its topology segments, as the driver reports them in NodeGetInfo.
+    pub(crate) topology: Segments,
 }
 
-impl OwnNode {
-    /// Whether a volume is this node's and no other's: its affinity says so. Where nodes have places, one without
-    /// affinity may be on any of them; drivers of the wrong ones would answer for it that there is no such volume.
-    pub(crate) fn has(&self, volume: &PersistentVolume) -> bool {
+impl LocalNode {
+    /// Whether the volume belongs to this node alone, judged by its node affinity. If nodes have topology, a volume
+    /// without affinity may be on any node, and the driver on a wrong one would report that the volume does not exist.
+    pub(crate) fn owns(&self, volume: &PersistentVolume) -> bool {
         let affinity = volume.spec.node_affinity.as_ref();
-        let says = affinity.is_some_and(|affinity| affinity.required.is_some());
-        (says || self.place.is_empty()) && reaches(affinity, &self.name, &self.place)
+        let is_restricted = affinity.is_some_and(|affinity| affinity.required.is_some());
+        (is_restricted || self.topology.is_empty())
+            && is_accessible_from(affinity, &self.name, &self.topology)
     }
 }
 
 impl Context {
-    /// Tells users something about an object.
-    pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        self.events.tell(object, kind, reason, note);
+    /// Records an event about an object.
+    pub(crate) fn record_event<K: Kind>(
+        &self,
+        object: &K,
+        kind: EventType,
+        reason: &str,
+        note: impl Into<String>,
+    ) {
+        self.events.record_for(object, kind, reason, note);
     }
 }
 
@@ -85,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_nodes_own_volumes_say_so() {
+    fn node_owns_volumes_restricted_to_it() {
         let volume = |affinity: Value| -> PersistentVolume {
             serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}))
                 .unwrap()
@@ -96,16 +102,16 @@ mod tests {
             ]}}))
         };
         let place = [("node".to_owned(), "a".to_owned())].into();
-        let placed = OwnNode { name: "a".into(), place };
-        let unplaced = OwnNode { name: "a".into(), place: Segments::new() };
-        for (volume, with_place, without) in [
+        let with_topology = LocalNode { name: "a".into(), topology: place };
+        let without_topology = LocalNode { name: "a".into(), topology: Segments::new() };
+        for (volume, owned_with, owned_without) in [
             (on("a"), true, false),
             (on("b"), false, false),
             (volume(Value::Null), false, true),
             (volume(json!({})), false, true),
         ] {
-            let got = (placed.has(&volume), unplaced.has(&volume));
-            assert_eq!(got, (with_place, without), "{:?}", volume.spec.node_affinity);
+            let got = (with_topology.owns(&volume), without_topology.owns(&volume));
+            assert_eq!(got, (owned_with, owned_without), "{:?}", volume.spec.node_affinity);
         }
     }
 }

@@ -1,12 +1,11 @@
-//! The roles that act on the cluster's objects, for a driver or for all: which of them run, under which leases, and how they
-//! start and stop.
+//! Runs the roles that act on the cluster's objects: selects them, elects their leaders, starts and stops them.
 //!
-//! - Without a choice, the roles are those that the driver's capabilities call for.
-//! - Each role holds the lease that upstream's sidecar of that role would hold.
-//! - A driver that restarts is waited for; one that comes back able to do other things gets its roles anew.
-//! - The snapshot controller works for all drivers and waits for none; it runs only where it is named.
-//! - On a stop, work under way may finish, then events are written and leases released. A lease is left to run out
-//!   if work had to be cut short.
+//! - If no roles are configured, the driver's capabilities select them.
+//! - Each role holds the same lease as the upstream sidecar of that role.
+//! - The controller waits for a driver that restarts. If its capabilities change, its roles are restarted.
+//! - The snapshot controller works for all drivers and waits for none. It runs only if it is configured.
+//! - On shutdown, running work may finish, then events are flushed and leases released. A lease expires instead if
+//!   work had to be aborted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,41 +14,41 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Cluster, ConnectError, ConnectOptions, Events, Leadership, LeaseOptions};
+use wharf_cluster::{Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
 use crate::attempts::Attempts;
-use crate::context::{Context, Ground, OwnNode};
+use crate::context::{ClusterContext, Context, LocalNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 use wharf_cluster::work::Gate;
 
-/// How often the driver's socket is looked at, to see whether it is another one.
-const LOOK: Duration = Duration::from_secs(5);
-/// For the last words.
-const FLUSH: Duration = Duration::from_secs(2);
+/// How often the driver's socket is checked for a replacement.
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Time limit for flushing events and for releasing a lease on shutdown.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a sidecar does on the cluster's objects.
+/// A role that acts on the cluster's objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Makes and deletes volumes, and tells their capacity.
+    /// Provisions and deletes volumes, and publishes CSIStorageCapacity objects.
     Provisioner,
     /// Attaches and detaches volumes.
     Attacher,
     /// Expands and modifies volumes.
     Resizer,
-    /// Takes and deletes snapshots.
+    /// Creates and deletes snapshots.
     Snapshotter,
-    /// Tells what is wrong with volumes.
+    /// Reports abnormal volumes.
     HealthMonitor,
-    /// Binds snapshots to contents, of all drivers.
+    /// Binds VolumeSnapshots to VolumeSnapshotContents, for all drivers.
     SnapshotController,
 }
 
 impl Role {
-    /// All of them.
+    /// All roles.
     pub const ALL: [Self; 6] = [
         Self::Provisioner,
         Self::Attacher,
@@ -59,7 +58,7 @@ impl Role {
         Self::SnapshotController,
     ];
 
-    /// Its name, as on the command line.
+    /// The role's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Provisioner => "provisioner",
@@ -71,12 +70,12 @@ impl Role {
         }
     }
 
-    /// Whether it works for one driver, which has to be there.
+    /// Whether the role works for one driver and needs its socket.
     fn needs_driver(self) -> bool {
         self != Self::SnapshotController
     }
 
-    /// The lease that upstream's program of this role would hold.
+    /// The lease of the upstream program of this role.
     fn lease(self, driver: &str) -> String {
         match self {
             Self::Provisioner => LeaseRole::Provisioner.lease_name(driver),
@@ -88,7 +87,7 @@ impl Role {
         }
     }
 
-    /// Who tells events, as upstream's sidecar of this role names itself.
+    /// The component name in events, as the upstream sidecar of this role reports it.
     fn component(self, driver: &str, identity: &str) -> String {
         match self {
             Self::Provisioner => format!("{driver}_{identity}"),
@@ -101,8 +100,8 @@ impl Role {
     }
 }
 
-/// The roles that a driver calls for.
-pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
+/// The roles that a driver's capabilities require.
+pub fn required_roles(can: &Capabilities) -> BTreeSet<Role> {
     let mut roles = BTreeSet::new();
     if can.controller_service && can.create_delete_volume {
         roles.insert(Role::Provisioner);
@@ -116,66 +115,66 @@ pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
     if can.controller_service && can.create_delete_snapshot {
         roles.insert(Role::Snapshotter);
     }
-    if health_monitor::Asks::of(can).is_some() {
+    if health_monitor::HealthSource::from_capabilities(can).is_some() {
         roles.insert(Role::HealthMonitor);
     }
     roles
 }
 
-/// What the controller is told.
+/// Configuration of the controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// How to reach the cluster.
+    /// How to connect to the cluster.
     pub connect: ConnectOptions,
-    /// The roles; `None`: those that the driver calls for.
+    /// The roles. `None`: those that the driver's capabilities require.
     pub roles: Option<BTreeSet<Role>>,
-    /// Who we are among replicas: the pod's name.
+    /// This replica's identity in leader election: the pod's name.
     pub identity: String,
-    /// Our own namespace; `None`: that of the service account or kubeconfig.
+    /// The sidecar's own namespace. `None`: that of the service account or kubeconfig.
     pub namespace: Option<String>,
-    /// Compete for leases; `None`: nobody else works for this driver.
+    /// Leader election. `None`: this is the only replica.
     pub election: Option<Election>,
-    /// Heed where volumes can be used, if the driver says so.
+    /// Use topology if the driver supports it.
     pub topology: bool,
-    /// The node whose volumes alone are ours; `None`: all of the driver's.
+    /// With node deployment, the node whose volumes this sidecar manages. `None`: it manages all volumes of the driver.
     pub node: Option<String>,
-    /// The provisioner's.
+    /// Settings of the provisioner.
     pub provisioner: provisioner::Settings,
-    /// The attacher's.
+    /// Settings of the attacher.
     pub attacher: attacher::Settings,
-    /// The resizer's.
+    /// Settings of the resizer.
     pub resizer: resizer::Settings,
-    /// The snapshotter's.
+    /// Settings of the snapshotter.
     pub snapshotter: snapshotter::Settings,
-    /// The health monitor's.
+    /// Settings of the health monitor.
     pub health_monitor: health_monitor::Settings,
-    /// The snapshot controller's.
+    /// Settings of the snapshot controller.
     pub snapshot_controller: snapshot_controller::Settings,
 }
 
 impl Config {
-    /// Whether a role that needs a driver may run.
+    /// Whether any configured role may need a driver.
     fn needs_driver(&self) -> bool {
         self.roles.as_ref().is_none_or(|roles| roles.iter().any(|role| role.needs_driver()))
     }
 }
 
-/// How leases are held.
+/// Leader election settings.
 #[derive(Debug, Clone)]
 pub struct Election {
-    /// Their namespace; `None`: our own.
+    /// The namespace of the leases. `None`: the sidecar's own.
     pub namespace: Option<String>,
-    /// Their labels, if we make them.
+    /// Labels of leases that this process creates.
     pub labels: BTreeMap<String, String>,
-    /// How long others wait for a holder they do not hear of.
+    /// How long other replicas wait before they take over a lease that is not renewed.
     pub lease_duration: Duration,
-    /// After so long without a renewal no new step begins.
+    /// After this time without a successful renewal, no new step starts.
     pub renew_deadline: Duration,
-    /// Between two attempts.
+    /// Time between attempts to acquire or renew.
     pub retry_period: Duration,
 }
 
-/// Times of an election that cannot work.
+/// Leader election durations that contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "leader election: the lease duration ({lease_duration:?}) has to be longer than the renew deadline \
@@ -188,8 +187,8 @@ pub struct ElectionError {
 }
 
 impl Election {
-    /// Whether its times can work. If not, two could act at once, or nobody could renew in time.
-    pub fn check(&self) -> Result<(), ElectionError> {
+    /// Validates the durations. With wrong ones two replicas could act at once, or none could renew in time.
+    pub fn validate(&self) -> Result<(), ElectionError> {
         let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
         match lease_duration > renew_deadline && renew_deadline > retry_period {
             true => Ok(()),
@@ -199,7 +198,7 @@ impl Election {
 }
 
 impl Default for Election {
-    /// Upstream's times.
+    /// Upstream's defaults.
     fn default() -> Self {
         Self {
             namespace: None,
@@ -211,10 +210,10 @@ impl Default for Election {
     }
 }
 
-/// Runs the roles of a driver in this process until the stop, on a way to the API that is there already. Such a driver does
-/// not become another one.
-pub async fn run_here(cluster: Cluster, config: Config, driver: Client, stop: CancellationToken) {
-    let controller = Controller::on(cluster, config, None, Metrics::new());
+/// Runs the roles of a driver in this process until `stop`, on an existing API connection. The driver's capabilities
+/// are read once: an in-process driver is not replaced.
+pub async fn run_in_process(cluster: Cluster, config: Config, driver: Client, stop: CancellationToken) {
+    let controller = Controller::with_cluster(cluster, config, None, Metrics::new());
     let for_driver = async {
         tokio::select! {
             biased;
@@ -222,14 +221,14 @@ pub async fn run_here(cluster: Cluster, config: Config, driver: Client, stop: Ca
             () = stop.cancelled() => {}
         }
     };
-    tokio::join!(for_driver, controller.run_for_all(&stop));
+    tokio::join!(for_driver, controller.run_driverless_roles(&stop));
 }
 
-/// The controller; clones are the same one.
+/// The controller. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Controller {
     config: Arc<Config>,
-    /// The driver's, if a role needs one.
+    /// The driver's socket, if a role needs a driver.
     socket: Option<Endpoint>,
     cluster: Cluster,
     metrics: Metrics,
@@ -237,28 +236,33 @@ pub(crate) struct Controller {
     state: Arc<Mutex<State>>,
 }
 
-/// How far it has come, for its pages.
+/// Which roles run, for the health pages.
 #[derive(Default)]
 struct State {
-    /// The roles that run for the driver; `None` while it is not known.
+    /// The roles that run for the driver. `None` until the driver is discovered.
     roles: Option<BTreeMap<Role, Option<Leadership>>>,
-    /// Those that need none.
-    for_all: BTreeMap<Role, Option<Leadership>>,
+    /// The roles that need no driver.
+    driverless: BTreeMap<Role, Option<Leadership>>,
 }
 
 impl Controller {
-    /// Sets up the way to the cluster; nothing is asked of it yet.
+    /// Creates a controller with its own client. Sends no request yet.
     pub(crate) async fn connect(
         config: Config,
         socket: Option<Endpoint>,
         metrics: Metrics,
     ) -> Result<Self, ConnectError> {
         let cluster = Cluster::connect(&config.connect).await?;
-        Ok(Self::on(cluster, config, socket, metrics))
+        Ok(Self::with_cluster(cluster, config, socket, metrics))
     }
 
-    /// On a way to the cluster that is there already.
-    pub(crate) fn on(cluster: Cluster, config: Config, socket: Option<Endpoint>, metrics: Metrics) -> Self {
+    /// Creates a controller on an existing client.
+    pub(crate) fn with_cluster(
+        cluster: Cluster,
+        config: Config,
+        socket: Option<Endpoint>,
+        metrics: Metrics,
+    ) -> Self {
         let socket = socket.filter(|_| config.needs_driver());
         cluster.metrics().register(&mut metrics.registry());
         Self {
@@ -271,97 +275,97 @@ impl Controller {
         }
     }
 
-    /// Which leases are held. Only information: whoever has lost one competes for it again, so there is nothing
-    /// that a restart would help.
-    pub(crate) fn leases(&self) -> String {
+    /// One line for each role with the state of its lease. Informational: a role that lost its lease competes for it
+    /// again, so a restart would not help.
+    pub(crate) fn lease_status(&self) -> String {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let roles = state.roles.iter().flatten().chain(&state.for_all);
+        let roles = state.roles.iter().flatten().chain(&state.driverless);
         let line = |(role, lease): (&Role, &Option<Leadership>)| match lease {
             None => format!("{}: needs no lease\n", role.name()),
-            Some(lease) if lease.holds() => format!("{}: leading\n", role.name()),
+            Some(lease) if lease.is_leader() => format!("{}: leading\n", role.name()),
             Some(_) => format!("{}: standing by\n", role.name()),
         };
         roles.map(line).collect()
     }
 
-    /// Whether roles run, or stand by for their leases.
+    /// Whether the roles were started. Roles that wait for their leases count as started.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).roles.is_some();
         match known || self.socket.is_none() {
             true => Ok(()),
-            false => Err("the driver has not said yet what it can do".to_owned()),
+            false => Err("waiting for the driver to report its capabilities".to_owned()),
         }
     }
 
-    /// What was last tried for each object, in JSON.
+    /// The last attempt for each object, as JSON.
     pub(crate) fn attempts(&self) -> serde_json::Value {
-        self.attempts.page()
+        self.attempts.to_json()
     }
 
-    /// Runs the roles until the stop.
+    /// Runs the roles until `stop`.
     pub(crate) async fn run(&self, stop: CancellationToken) {
         let for_driver = async {
             if let Some(socket) = &self.socket {
                 self.run_for_driver(socket, &stop).await;
             }
         };
-        tokio::join!(for_driver, self.run_for_all(&stop));
+        tokio::join!(for_driver, self.run_driverless_roles(&stop));
     }
 
     async fn run_for_driver(&self, socket: &Endpoint, stop: &CancellationToken) {
         let client = Client::new(socket);
         while !stop.is_cancelled() {
-            let identity = SocketIdentity::of(socket.path()).ok();
+            let identity = SocketIdentity::of_path(socket.path()).ok();
             let driver = tokio::select! {
                 biased;
                 driver = self.discover(&client) => driver,
                 () = stop.cancelled() => return,
             };
-            let changed = self.becomes_another(socket, &client, identity, &driver.info);
-            // Ends this round only; the outer one ends it too.
-            let round = stop.child_token();
-            let roles = self.run_roles(driver.clone(), round.clone());
-            let ended = async {
+            let changed = self.wait_for_driver_change(socket, &client, identity, &driver.info);
+            // Stops these roles only. Cancelling `stop` cancels the child token, too.
+            let roles_stop = stop.child_token();
+            let roles = self.run_roles(driver.clone(), roles_stop.clone());
+            let restart = async {
                 tokio::select! {
                     biased;
-                    () = changed => tracing::info!("the driver can do other things than before: starting its roles anew"),
+                    () = changed => tracing::info!("driver capabilities changed; restarting roles"),
                     () = stop.cancelled() => {}
                 }
-                round.cancel();
+                roles_stop.cancel();
             };
-            tokio::join!(roles, ended);
+            tokio::join!(roles, restart);
         }
     }
 
-    /// Runs the role that needs no driver, if it is named.
-    async fn run_for_all(&self, stop: &CancellationToken) {
+    /// Runs the roles that need no driver, if they are configured.
+    async fn run_driverless_roles(&self, stop: &CancellationToken) {
         let role = Role::SnapshotController;
         if !self.config.roles.as_ref().is_some_and(|roles| roles.contains(&role)) {
             return;
         }
-        tracing::info!(roles = role.name(), "starting");
-        let leadership = self.compete(role.lease(""));
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).for_all.insert(role, leadership.clone());
+        tracing::info!(roles = role.name(), "starting roles");
+        let leadership = self.start_election(role.lease(""));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).driverless.insert(role, leadership.clone());
         let identity = self.config.identity.as_str();
-        let ground = Ground {
+        let cluster_context = ClusterContext {
             cluster: self.cluster.clone(),
             gate: Gate::new(leadership.clone(), stop.clone()),
-            events: Events::start(&self.cluster, role.component("", identity), identity),
+            events: EventRecorder::start(&self.cluster, role.component("", identity), identity),
             attempts: self.attempts.clone(),
             metrics: self.metrics.clone(),
         };
-        let (events, gate) = (ground.events.clone(), ground.gate.clone());
-        snapshot_controller::run(ground, self.config.snapshot_controller.clone()).await;
-        end(events, gate, leadership).await;
+        let (events, gate) = (cluster_context.events.clone(), cluster_context.gate.clone());
+        snapshot_controller::run(cluster_context, self.config.snapshot_controller.clone()).await;
+        shut_down(events, gate, leadership).await;
     }
 
-    /// Our own namespace.
+    /// The sidecar's own namespace.
     fn namespace(&self) -> &str {
         self.config.namespace.as_deref().unwrap_or_else(|| self.cluster.default_namespace())
     }
 
-    /// Competes for a lease, if others may work beside us.
-    fn compete(&self, name: String) -> Option<Leadership> {
+    /// Starts leader election for a lease, if leader election is on.
+    fn start_election(&self, name: String) -> Option<Leadership> {
         let election = self.config.election.as_ref()?;
         let namespace = election.namespace.as_deref().unwrap_or_else(|| self.namespace());
         let options = LeaseOptions {
@@ -374,54 +378,56 @@ impl Controller {
         Some(Leadership::start(&self.cluster, options))
     }
 
-    /// Waits for the driver, and asks it what it can do.
+    /// Waits for the driver and reads its capabilities.
     async fn discover(&self, client: &Client) -> Driver {
         let mut driver = Driver::discover(client, &self.metrics, self.config.node.is_some()).await;
         if !self.config.topology {
-            Arc::make_mut(&mut driver.info).can.topology = false;
+            Arc::make_mut(&mut driver.info).capabilities.topology = false;
         }
         driver
     }
 
-    /// Waits until another driver, or one that can do other things, is behind the socket.
-    async fn becomes_another(
+    /// Waits until the socket is replaced and the driver behind it has another name or other capabilities.
+    async fn wait_for_driver_change(
         &self,
         socket: &Endpoint,
         client: &Client,
-        mut seen: Option<SocketIdentity>,
+        mut known: Option<SocketIdentity>,
         info: &DriverInfo,
     ) {
         loop {
-            sleep(LOOK).await;
-            let identity = SocketIdentity::of(socket.path()).ok();
-            if identity == seen || identity.is_none() {
+            sleep(SOCKET_POLL_INTERVAL).await;
+            let identity = SocketIdentity::of_path(socket.path()).ok();
+            if identity == known || identity.is_none() {
                 continue;
             }
-            let now = self.discover(client).await;
-            if *now.info != *info {
+            let current = self.discover(client).await;
+            if *current.info != *info {
                 return;
             }
-            seen = identity;
+            known = identity;
         }
     }
 
     async fn run_roles(&self, driver: Driver, stop: CancellationToken) {
         let Config { roles, identity, node, .. } = &*self.config;
-        let mut wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
+        let mut wanted = roles.clone().unwrap_or_else(|| required_roles(driver.capabilities()));
         wanted.retain(|role| role.needs_driver());
         let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
-        tracing::info!(driver = driver.name(), roles = names.join(","), "starting");
-        let node = node.as_ref().map(|name| OwnNode { name: name.clone(), place: driver.info.place.clone() });
+        tracing::info!(driver = driver.name(), roles = names.join(","), "starting roles");
+        let node = node
+            .as_ref()
+            .map(|name| LocalNode { name: name.clone(), topology: driver.info.node_topology.clone() });
         let (mut running, mut leases) = (JoinSet::new(), BTreeMap::new());
         for role in wanted {
-            let leadership = self.compete(role.lease(driver.name()));
+            let leadership = self.start_election(role.lease(driver.name()));
             leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
             let context = Context {
                 cluster: self.cluster.clone(),
                 driver: driver.clone(),
                 gate: Gate::new(leadership.clone(), stop.clone()),
-                events: Events::start(&self.cluster, component, identity.as_str()),
+                events: EventRecorder::start(&self.cluster, component, identity.as_str()),
                 attempts: self.attempts.clone(),
                 metrics: self.metrics.clone(),
                 namespace: self.namespace().to_owned(),
@@ -436,10 +442,10 @@ impl Controller {
                     Role::Resizer => resizer::run(context, config.resizer.clone()).await,
                     Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
                     Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
-                    // It runs beside these, whatever the driver does.
+                    // `run_driverless_roles` runs it, independently of the driver.
                     Role::SnapshotController => {}
                 }
-                end(events, gate, leadership).await;
+                shut_down(events, gate, leadership).await;
             });
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(leases);
@@ -447,13 +453,15 @@ impl Controller {
     }
 }
 
-/// A role has ended: its last events are written, and its lease is given back.
-async fn end(events: Events, gate: Gate, leadership: Option<Leadership>) {
-    events.flush(FLUSH).await;
+/// Flushes a stopped role's events and releases its lease.
+async fn shut_down(events: EventRecorder, gate: Gate, leadership: Option<Leadership>) {
+    events.flush(FLUSH_TIMEOUT).await;
     match leadership {
-        // What was dropped may still run in the driver. Until the lease runs out it has time to end.
-        Some(_) if gate.was_cut() => tracing::warn!("calls were cut short: the lease runs out by itself"),
-        Some(leadership) => leadership.release(FLUSH).await,
+        // Aborted calls may still run in the driver. They get the time until the lease expires.
+        Some(_) if gate.dropped_work() => {
+            tracing::warn!("aborted calls to the driver; leaving the lease to expire")
+        }
+        Some(leadership) => leadership.release(FLUSH_TIMEOUT).await,
         None => {}
     }
 }
@@ -464,7 +472,7 @@ mod tests {
 
     /// sidecars.md 1.2 "Handler choice", 1.3 "Start", 1.6 "Needs".
     #[test]
-    fn roles_follow_capabilities() {
+    fn capabilities_select_roles() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
         for (can, roles) in [
             (Capabilities::default(), &[][..]),
@@ -477,7 +485,7 @@ mod tests {
             (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
             (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
-            assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");
+            assert_eq!(required_roles(&can), roles.iter().copied().collect(), "{can:?}");
         }
     }
 }

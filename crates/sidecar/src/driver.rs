@@ -1,4 +1,4 @@
-//! The driver behind its socket: what it is, what it can do, and calls to it that are counted.
+//! The driver behind its socket: name, capabilities, and instrumented calls.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,29 +12,29 @@ use wharf_csi::v1::group_controller_client::GroupControllerClient;
 use wharf_csi::v1::group_controller_service_capability::{self, rpc::Type as GroupRpc};
 use wharf_csi::v1::node_service_capability::{self, rpc::Type as NodeRpc};
 use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
-use wharf_csi::{Calls, Client, v1};
+use wharf_csi::{Client, DeadlineChannel, v1};
+use wharf_model::secret::redact;
 use wharf_model::topology::Segments;
 
 use crate::metrics::{Metrics, code_name};
-use crate::secret;
 
-/// Between questions to a driver that is not there or not ready.
-const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// For the questions at the start.
-const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Retry interval while the driver is unavailable or not ready.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// Timeout of the calls during discovery.
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a driver is and can do, as it said itself.
+/// A driver's name and capabilities, as it reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DriverInfo {
-    /// Its name.
+    /// Driver name.
     pub name: String,
-    /// What it can do.
-    pub can: Capabilities,
-    /// Where this node is, by the driver's topology; only asked where the sidecar is a node's own.
-    pub place: Segments,
+    /// Driver capabilities.
+    pub capabilities: Capabilities,
+    /// Topology segments of this node; read only with one sidecar per node.
+    pub node_topology: Segments,
 }
 
-/// What a driver can do: its declared capabilities, each one word that rules and their tables can read.
+/// The capabilities that a driver declares, one field each, for use in rules and test tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// CONTROLLER_SERVICE of the plugin.
@@ -146,13 +146,13 @@ impl Capabilities {
     }
 }
 
-/// Waits until the driver is ready, and asks it what it is.
-pub async fn describe(client: &Client) -> DriverInfo {
+/// Waits until the driver is ready, then reads its name and capabilities.
+pub async fn discover(client: &Client) -> DriverInfo {
     let driver = Driver::discover(client, &Metrics::new(), false).await;
     (*driver.info).clone()
 }
 
-/// The driver, for those who call it; cheap to clone.
+/// A client for the driver; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Driver {
     client: Client,
@@ -161,52 +161,52 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// Waits until the driver is ready, and asks it what it is. With `on_this_node` it is also asked where this
-    /// node is.
+    /// Waits until the driver is ready, then reads its name and capabilities, and with `on_this_node` also the
+    /// topology of this node.
     pub(crate) async fn discover(client: &Client, metrics: &Metrics, on_this_node: bool) -> Self {
-        let client = client.with_deadline(ASK_TIMEOUT);
-        let mut told = None;
+        let client = client.with_deadline(DISCOVERY_TIMEOUT);
+        let mut response = None;
         let info = loop {
-            match ask(&client, metrics, on_this_node).await {
+            match query_driver(&client, metrics, on_this_node).await {
                 Ok(info) => break info,
                 Err(status) => {
-                    // Once for each reason, not twice a second.
+                    // Log each error once, not twice a second.
                     let reason = format!("{:?}: {}", status.code(), status.message());
-                    if told.as_ref() != Some(&reason) {
-                        tracing::warn!(reason, "the driver is not ready yet, asking on");
-                        told = Some(reason);
+                    if response.as_ref() != Some(&reason) {
+                        tracing::warn!(error = reason, "driver is not ready; retrying");
+                        response = Some(reason);
                     }
-                    sleep(ASK_AGAIN).await;
+                    sleep(RETRY_INTERVAL).await;
                 }
             }
         };
-        metrics.name_driver(&info.name);
+        metrics.set_driver_name(&info.name);
         Self { client, metrics: metrics.clone(), info: std::sync::Arc::new(info) }
     }
 
-    /// One that is not there, for tests of what goes on without it. Must be made within a tokio runtime.
+    /// A driver that cannot be reached, for tests. Must be created within a tokio runtime.
     #[cfg(test)]
-    pub(crate) fn absent(info: DriverInfo) -> Self {
+    pub(crate) fn unreachable(info: DriverInfo) -> Self {
         let client = Client::new(&"/nowhere/csi.sock".parse().unwrap());
         Self { client, metrics: Metrics::new(), info: std::sync::Arc::new(info) }
     }
 
-    /// The driver's name.
+    /// Driver name.
     pub(crate) fn name(&self) -> &str {
         &self.info.name
     }
 
-    /// What it can do.
-    pub(crate) fn can(&self) -> &Capabilities {
-        &self.info.can
+    /// Driver capabilities.
+    pub(crate) fn capabilities(&self) -> &Capabilities {
+        &self.info.capabilities
     }
 
-    /// A call to the Controller service under a deadline; `method` is its name, such as `CreateVolume`.
+    /// Calls the Controller service with a deadline. `method` is the RPC's name, such as `CreateVolume`.
     pub(crate) async fn controller<T, F>(
         &self,
         method: &'static str,
         deadline: Duration,
-        call: impl FnOnce(ControllerClient<Calls>) -> F,
+        call: impl FnOnce(ControllerClient<DeadlineChannel>) -> F,
     ) -> Result<T, Status>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -215,12 +215,12 @@ impl Driver {
         counted(&self.metrics, "Controller", method, call(client.controller())).await
     }
 
-    /// The same of the GroupController service.
+    /// Calls the GroupController service with a deadline.
     pub(crate) async fn group_controller<T, F>(
         &self,
         method: &'static str,
         deadline: Duration,
-        call: impl FnOnce(GroupControllerClient<Calls>) -> F,
+        call: impl FnOnce(GroupControllerClient<DeadlineChannel>) -> F,
     ) -> Result<T, Status>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -230,14 +230,15 @@ impl Driver {
     }
 }
 
-/// A refusal as Go prints it, which is how upstream's events quote drivers. Without the secrets of the call.
-pub(crate) fn described(status: &Status, secrets: &BTreeMap<String, String>) -> String {
-    in_gos_words(status.code(), &secret::without(status.message(), secrets))
+/// A gRPC error as Go prints it, which is how upstream's events quote drivers, with the secrets of the call
+/// redacted.
+pub(crate) fn redacted_status_text(status: &Status, secrets: &BTreeMap<String, String>) -> String {
+    go_status_text(status.code(), &redact(status.message(), secrets.values()))
 }
 
-/// The same, of words without secrets.
-pub(crate) fn in_gos_words(code: Code, said: &str) -> String {
-    format!("rpc error: code = {} desc = {said}", code_name(code))
+/// A gRPC error as Go prints it, for a message without secrets.
+pub(crate) fn go_status_text(code: Code, message: &str) -> String {
+    format!("rpc error: code = {} desc = {message}", code_name(code))
 }
 
 async fn counted<T>(
@@ -246,24 +247,26 @@ async fn counted<T>(
     method: &str,
     call: impl Future<Output = Result<Response<T>, Status>>,
 ) -> Result<T, Status> {
-    let began = Instant::now();
-    let answer = call.await;
-    let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-    metrics.called(&format!("/csi.v1.{service}/{method}"), code, began.elapsed());
-    answer.map(Response::into_inner)
+    let started = Instant::now();
+    let result = call.await;
+    let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+    metrics.record_call(&format!("/csi.v1.{service}/{method}"), code, started.elapsed());
+    result.map(Response::into_inner)
 }
 
 /// sidecars.md 1.0 "Readiness", without its exits.
-async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
     let mut identity = client.identity();
     let ready = counted(metrics, "Identity", "Probe", identity.probe(v1::ProbeRequest {})).await?.ready;
     if ready == Some(false) {
-        return Err(Status::unavailable("the driver says that it is not ready"));
+        return Err(Status::unavailable("the driver reports that it is not ready"));
     }
     let request = v1::GetPluginInfoRequest {};
     let name = counted(metrics, "Identity", "GetPluginInfo", identity.get_plugin_info(request)).await?.name;
     if name.is_empty() {
-        return Err(Status::failed_precondition("the driver has no name: GetPluginInfo left it empty"));
+        return Err(Status::failed_precondition(
+            "the driver has no name: GetPluginInfo returned an empty name",
+        ));
     }
     let mut can = Capabilities::default();
     let request = v1::GetPluginCapabilitiesRequest {};
@@ -272,32 +275,32 @@ async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<D
     if can.controller_service {
         let mut controller = client.controller();
         let call = controller.controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {});
-        let told = counted(metrics, "Controller", "ControllerGetCapabilities", call).await?;
-        can.add_controller(&told.capabilities);
+        let response = counted(metrics, "Controller", "ControllerGetCapabilities", call).await?;
+        can.add_controller(&response.capabilities);
     }
     if can.group_controller_service {
         let mut groups = client.group_controller();
         let request = v1::GroupControllerGetCapabilitiesRequest {};
         let call = groups.group_controller_get_capabilities(request);
         let method = "GroupControllerGetCapabilities";
-        let told = counted(metrics, "GroupController", method, call).await?;
-        can.add_group_controller(&told.capabilities);
+        let response = counted(metrics, "GroupController", method, call).await?;
+        can.add_group_controller(&response.capabilities);
     }
     let mut node = client.node();
     let call = node.node_get_capabilities(v1::NodeGetCapabilitiesRequest {});
     match counted(metrics, "Node", "NodeGetCapabilities", call).await {
-        Ok(told) => can.add_node(&told.capabilities),
-        // The controller half of a driver may have no Node service.
+        Ok(response) => can.add_node(&response.capabilities),
+        // The controller part of a driver may not implement the Node service.
         Err(status) if status.code() == Code::Unimplemented => {}
         Err(status) => return Err(status),
     }
     let mut place = Segments::new();
     if on_this_node {
         let call = node.node_get_info(v1::NodeGetInfoRequest {});
-        let told = counted(metrics, "Node", "NodeGetInfo", call).await?;
-        place = told.accessible_topology.map(|at| at.segments.into_iter().collect()).unwrap_or_default();
+        let response = counted(metrics, "Node", "NodeGetInfo", call).await?;
+        place = response.accessible_topology.map(|at| at.segments.into_iter().collect()).unwrap_or_default();
     }
-    Ok(DriverInfo { name, can, place })
+    Ok(DriverInfo { name, capabilities: can, node_topology: place })
 }
 
 #[cfg(test)]

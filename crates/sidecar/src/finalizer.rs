@@ -1,48 +1,55 @@
-//! Finalizers on raw objects: read, edit, write back at the version that was read. Whoever else changes the object
-//! in between is not overwritten; it is read again. Where one may patch, one request does as well ([`Patching`]).
+//! Adds and removes finalizers on raw objects with an optimistic update: read, edit, write back at the version that
+//! was read. On a conflict the object is read again, so concurrent changes are never overwritten. Where RBAC allows
+//! it, a single patch does the same (`FinalizerPatcher`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use wharf_cluster::{ApiError, Cluster};
 use wharf_model::patch::Patch;
-use wharf_model::{Api, Key};
+use wharf_model::{ApiResource, Key};
 
-/// So often an object may change under our hands. Many claims of one source want the same finalizer at once.
-const TRIES: usize = 10;
+/// Maximum update attempts. Many claims of one source may need the same finalizer at once.
+const MAX_ATTEMPTS: usize = 10;
 
-/// Why an object is not protected.
+/// Why a finalizer could not be added.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtectError {
     #[error("{kind} {key} is gone")]
     Gone { kind: &'static str, key: Key },
     #[error("{kind} {key} is being deleted")]
     Deleting { kind: &'static str, key: Key },
-    #[error("cannot protect it: {0}")]
+    #[error("failed to add finalizer: {0}")]
     Api(#[from] ApiError),
 }
 
-/// What an edit came to.
+/// The result of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Edit {
-    /// It is as it should be.
-    Same,
-    /// To be written back.
+    /// The object already is as requested.
+    Unchanged,
+    /// The object has to be written back.
     Changed,
-    /// An object in deletion takes no new finalizer.
+    /// The object is being deleted and accepts no new finalizer.
     Refused,
 }
 
-/// The short way, for those who have the object at hand. Upstream's rules do not allow it of claims: the server's no is
-/// remembered, and then there is only the long way.
+/// Sends finalizer patches for callers that have the object cached. Upstream's RBAC rules do not allow patching
+/// claims: after the first Forbidden, no patch is sent any more and callers fall back to [`add`] and [`remove`].
 #[derive(Debug, Default)]
-pub(crate) struct Patching {
+pub(crate) struct FinalizerPatcher {
     forbidden: AtomicBool,
 }
 
-impl Patching {
-    /// Whether the patch is written. If not, [`add`] and [`remove`] know why.
-    pub(crate) async fn writes(&self, cluster: &Cluster, api: &Api, key: &Key, patch: Option<Patch>) -> bool {
+impl FinalizerPatcher {
+    /// Sends the patch and returns whether it was applied. If not, [`add`] and [`remove`] report the error.
+    pub(crate) async fn try_patch(
+        &self,
+        cluster: &Cluster,
+        api: &ApiResource,
+        key: &Key,
+        patch: Option<Patch>,
+    ) -> bool {
         let Some(patch) = patch.filter(|_| !self.forbidden.load(Ordering::Relaxed)) else { return false };
         let written = cluster.patch(api, key, None, patch).await;
         if matches!(written, Err(ApiError::Forbidden(_))) {
@@ -52,26 +59,26 @@ impl Patching {
     }
 }
 
-/// Puts a finalizer on the object of this identity.
+/// Adds a finalizer to the object with this UID.
 pub(crate) async fn add(
     cluster: &Cluster,
-    api: &Api,
+    api: &ApiResource,
     key: &Key,
     uid: &str,
     finalizer: &str,
 ) -> Result<(), ProtectError> {
     let edited = edit(cluster, api, key, uid, |object| with(object, finalizer)).await?;
     match edited {
-        Some(Edit::Same | Edit::Changed) => Ok(()),
+        Some(Edit::Unchanged | Edit::Changed) => Ok(()),
         Some(Edit::Refused) => Err(ProtectError::Deleting { kind: api.kind, key: key.clone() }),
         None => Err(ProtectError::Gone { kind: api.kind, key: key.clone() }),
     }
 }
 
-/// Takes a finalizer off the object of this identity. Well if there is none any more.
+/// Removes a finalizer from the object with this UID. An object that no longer exists is a success.
 pub(crate) async fn remove(
     cluster: &Cluster,
-    api: &Api,
+    api: &ApiResource,
     key: &Key,
     uid: &str,
     finalizer: &str,
@@ -79,10 +86,10 @@ pub(crate) async fn remove(
     edit(cluster, api, key, uid, |object| without(object, finalizer)).await.map(drop)
 }
 
-/// Edits the object of this identity; `None` if the server has no such.
+/// Edits the object with this UID. `None`: the server has no such object.
 async fn edit(
     cluster: &Cluster,
-    api: &Api,
+    api: &ApiResource,
     key: &Key,
     uid: &str,
     edit: impl Fn(&mut Value) -> Edit,
@@ -100,7 +107,7 @@ async fn edit(
         tries += 1;
         match cluster.update(api, key, None, &object).await {
             Ok(_) => return Ok(Some(edited)),
-            Err(ApiError::Conflict(_)) if tries < TRIES => {}
+            Err(ApiError::Conflict(_)) if tries < MAX_ATTEMPTS => {}
             Err(ApiError::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),
         }
@@ -111,7 +118,7 @@ fn with(object: &mut Value, finalizer: &str) -> Edit {
     let deleting = object.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null());
     let finalizers = &mut object["metadata"]["finalizers"];
     match finalizers {
-        Value::Array(list) if list.iter().any(|present| present == finalizer) => Edit::Same,
+        Value::Array(list) if list.iter().any(|present| present == finalizer) => Edit::Unchanged,
         _ if deleting => Edit::Refused,
         Value::Array(list) => {
             list.push(json!(finalizer));
@@ -126,10 +133,10 @@ fn with(object: &mut Value, finalizer: &str) -> Edit {
 
 fn without(object: &mut Value, finalizer: &str) -> Edit {
     let list = object.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut);
-    let Some(list) = list else { return Edit::Same };
+    let Some(list) = list else { return Edit::Unchanged };
     let before = list.len();
     list.retain(|present| present != finalizer);
-    if list.len() == before { Edit::Same } else { Edit::Changed }
+    if list.len() == before { Edit::Unchanged } else { Edit::Changed }
 }
 
 #[cfg(test)]
@@ -144,12 +151,13 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers as written down, and what it was asked: the method, and the finalizers of what was sent.
-    fn server(answers: Vec<(u16, Value)>) -> (Cluster, Arc<Mutex<Vec<String>>>) {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answers, log) = (Arc::new(Mutex::new(VecDeque::from(answers))), Arc::clone(&asked));
+    /// A server that returns the given responses in turn, and a log of its requests: the method and the finalizers of
+    /// the body.
+    fn server(responses: Vec<(u16, Value)>) -> (Cluster, Arc<Mutex<Vec<String>>>) {
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (responses, log) = (Arc::new(Mutex::new(VecDeque::from(responses))), Arc::clone(&requests));
         let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-            let (answers, log) = (Arc::clone(&answers), Arc::clone(&log));
+            let (responses, log) = (Arc::clone(&responses), Arc::clone(&log));
             async move {
                 let method = request.method().to_string();
                 let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -157,12 +165,12 @@ mod tests {
                 let finalizers =
                     body.pointer("/metadata/finalizers").map(Value::to_string).unwrap_or_default();
                 log.lock().unwrap().push(format!("{method} {finalizers}").trim_end().to_owned());
-                let (status, answer) = answers.lock().unwrap().pop_front().unwrap();
-                let body = Full::<Bytes>::from(answer.to_string());
+                let (status, response) = responses.lock().unwrap().pop_front().unwrap();
+                let body = Full::<Bytes>::from(response.to_string());
                 Ok::<_, Infallible>(http::Response::builder().status(status).body(body).unwrap())
             }
         });
-        (Cluster::with_client(kube::Client::new(service, "default")), asked)
+        (Cluster::with_client(kube::Client::new(service, "default")), requests)
     }
 
     fn claim(uid: &str, finalizers: Value) -> (u16, Value) {
@@ -173,19 +181,19 @@ mod tests {
         (status, json!({"kind": "Status", "reason": reason, "details": {"name": "c"}}))
     }
 
-    const API: Api = PersistentVolumeClaim::API;
+    const API: ApiResource = PersistentVolumeClaim::API;
 
-    async fn adding(answers: Vec<(u16, Value)>) -> (Result<(), ProtectError>, Vec<String>) {
-        let (cluster, asked) = server(answers);
+    async fn adding(responses: Vec<(u16, Value)>) -> (Result<(), ProtectError>, Vec<String>) {
+        let (cluster, requests) = server(responses);
         let added = add(&cluster, &API, &Key::namespaced("ns", "c"), "u", "f").await;
-        let asked = asked.lock().unwrap().clone();
-        (added, asked)
+        let requests = requests.lock().unwrap().clone();
+        (added, requests)
     }
 
-    /// sidecars.md 1.1 "Clone finalizer": by reading and writing back, and never over somebody else's change.
+    /// sidecars.md 1.1 "Clone finalizer": read and written back, never over a concurrent change.
     #[tokio::test]
-    async fn a_finalizer_is_written_back_at_the_version_that_was_read() {
-        let (added, asked) = adding(vec![
+    async fn add_retries_on_conflict_with_fresh_object() {
+        let (added, requests) = adding(vec![
             claim("u", json!(["x"])),
             refused(409, "Conflict"),
             claim("u", json!(["y"])),
@@ -193,17 +201,17 @@ mod tests {
         ])
         .await;
         assert!(added.is_ok(), "{added:?}");
-        assert_eq!(asked, ["GET", r#"PUT ["x","f"]"#, "GET", r#"PUT ["y","f"]"#]);
-        // Another clone of the same source was quicker.
-        let (added, asked) =
+        assert_eq!(requests, ["GET", r#"PUT ["x","f"]"#, "GET", r#"PUT ["y","f"]"#]);
+        // Another clone of the same source added it first.
+        let (added, requests) =
             adding(vec![claim("u", json!([])), refused(409, "Conflict"), claim("u", json!(["f"]))]).await;
-        assert!(added.is_ok() && asked.len() == 3, "{added:?} {asked:?}");
+        assert!(added.is_ok() && requests.len() == 3, "{added:?} {requests:?}");
     }
 
     #[tokio::test]
-    async fn only_this_very_object_is_protected() {
-        let (added, asked) = adding(vec![claim("u-another", json!([]))]).await;
-        assert!(matches!(added, Err(ProtectError::Gone { .. })) && asked == ["GET"], "{added:?}");
+    async fn add_fails_for_missing_replaced_or_deleting_object() {
+        let (added, requests) = adding(vec![claim("u-another", json!([]))]).await;
+        assert!(matches!(added, Err(ProtectError::Gone { .. })) && requests == ["GET"], "{added:?}");
         let (added, _) = adding(vec![refused(404, "NotFound")]).await;
         assert!(matches!(added, Err(ProtectError::Gone { .. })), "{added:?}");
         let (added, _) = adding(vec![claim("u", json!([])), refused(404, "NotFound")]).await;
@@ -212,52 +220,52 @@ mod tests {
         assert!(matches!(added, Err(ProtectError::Api(ApiError::Forbidden(_)))), "{added:?}");
         let mut deleting = claim("u", json!(["x"]));
         deleting.1["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        let (added, asked) = adding(vec![deleting]).await;
-        assert!(matches!(added, Err(ProtectError::Deleting { .. })) && asked == ["GET"], "{added:?}");
-        // A kind that is not served says nothing of the object.
+        let (added, requests) = adding(vec![deleting]).await;
+        assert!(matches!(added, Err(ProtectError::Deleting { .. })) && requests == ["GET"], "{added:?}");
+        // A kind that is not served does not prove that the object is gone.
         let (added, _) = adding(vec![(404, json!("404 page not found"))]).await;
         assert!(matches!(added, Err(ProtectError::Api(ApiError::NotServed(_)))), "{added:?}");
     }
 
     #[tokio::test]
-    async fn it_does_not_try_for_ever() {
-        let turn = || [claim("u", json!([])), refused(409, "Conflict")];
-        let (added, asked) = adding((0..TRIES).flat_map(|_| turn()).collect()).await;
+    async fn add_gives_up_after_max_attempts() {
+        let attempt = || [claim("u", json!([])), refused(409, "Conflict")];
+        let (added, requests) = adding((0..MAX_ATTEMPTS).flat_map(|_| attempt()).collect()).await;
         assert!(matches!(added, Err(ProtectError::Api(ApiError::Conflict(_)))), "{added:?}");
-        assert_eq!(asked.len(), 2 * TRIES);
+        assert_eq!(requests.len(), 2 * MAX_ATTEMPTS);
     }
 
     #[tokio::test]
-    async fn taking_it_off_what_is_gone_is_well() {
+    async fn remove_succeeds_for_missing_object_or_finalizer() {
         let key = Key::namespaced("ns", "c");
-        for (answers, expected) in [
+        for (responses, expected) in [
             (vec![refused(404, "NotFound")], vec!["GET"]),
             (vec![claim("u-another", json!(["f"]))], vec!["GET"]),
             (vec![claim("u", json!(["x"]))], vec!["GET"]),
             (vec![claim("u", json!(["f", "x"])), claim("u", json!(["x"]))], vec!["GET", r#"PUT ["x"]"#]),
         ] {
-            let (cluster, asked) = server(answers);
+            let (cluster, requests) = server(responses);
             remove(&cluster, &API, &key, "u", "f").await.unwrap();
-            assert_eq!(*asked.lock().unwrap(), expected);
+            assert_eq!(*requests.lock().unwrap(), expected);
         }
     }
 
     #[tokio::test]
-    async fn the_short_way_is_tried_until_it_is_forbidden() {
-        let (cluster, asked) =
+    async fn patches_stop_after_forbidden() {
+        let (cluster, requests) =
             server(vec![claim("u", json!(["f"])), refused(409, "Conflict"), refused(403, "Forbidden")]);
-        let (patching, key) = (Patching::default(), Key::namespaced("ns", "c"));
-        let writes = |patch| patching.writes(&cluster, &API, &key, patch);
+        let (patching, key) = (FinalizerPatcher::default(), Key::namespaced("ns", "c"));
+        let writes = |patch| patching.try_patch(&cluster, &API, &key, patch);
         let patch = || Some(Patch::Json(json!([])));
         assert!(!writes(None).await);
         let written =
             [writes(patch()).await, writes(patch()).await, writes(patch()).await, writes(patch()).await];
         assert_eq!(written, [true, false, false, false]);
-        assert_eq!(*asked.lock().unwrap(), ["PATCH", "PATCH", "PATCH"]);
+        assert_eq!(*requests.lock().unwrap(), ["PATCH", "PATCH", "PATCH"]);
     }
 
     #[test]
-    fn edits() {
+    fn edits_add_and_remove_one_finalizer() {
         let object = |finalizers: Value, deleting: bool| {
             let mut object = json!({"metadata": {"uid": "u", "labels": {"a": "b"}}, "spec": {"x": 1}});
             if !finalizers.is_null() {
@@ -271,8 +279,8 @@ mod tests {
         for (finalizers, deleting, edit, after) in [
             (Value::Null, false, Edit::Changed, json!(["f"])),
             (json!(["x"]), false, Edit::Changed, json!(["x", "f"])),
-            (json!(["f", "x"]), false, Edit::Same, json!(["f", "x"])),
-            (json!(["f"]), true, Edit::Same, json!(["f"])),
+            (json!(["f", "x"]), false, Edit::Unchanged, json!(["f", "x"])),
+            (json!(["f"]), true, Edit::Unchanged, json!(["f"])),
             (json!(["x"]), true, Edit::Refused, json!(["x"])),
         ] {
             let mut edited = object(finalizers, deleting);
@@ -280,8 +288,8 @@ mod tests {
             assert_eq!(edited, object(after, deleting));
         }
         for (finalizers, edit, after) in [
-            (Value::Null, Edit::Same, Value::Null),
-            (json!(["x"]), Edit::Same, json!(["x"])),
+            (Value::Null, Edit::Unchanged, Value::Null),
+            (json!(["x"]), Edit::Unchanged, json!(["x"])),
             (json!(["x", "f", "y", "f"]), Edit::Changed, json!(["x", "y"])),
             (json!(["f"]), Edit::Changed, json!([])),
         ] {

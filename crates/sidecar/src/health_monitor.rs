@@ -1,15 +1,14 @@
-//! Tells the users of claims what the driver says of their volumes' health.
+//! Reports the health of volumes, as reported by the driver, to the users of their claims.
 //!
-//! - Nothing is changed, in the driver or in the cluster: what comes of it are events on claims, with upstream's
-//!   reasons, and gauges.
-//! - Where the driver lists, it is asked for all volumes at once; else for one after the other, spread over the
-//!   interval. However many volumes there are, the driver gets no more than fifty questions a second and the server
-//!   no more than fifty events.
-//! - What is wrong is told when it is new, and again before the event is thrown away. That nothing is wrong any more
-//!   is told once, also if we were restarted in between: events from before are read at the start.
-//! - A driver that does not answer says nothing about a volume.
+//! - Read-only: the driver and the cluster's objects are not changed. The results are events on claims, with
+//!   upstream's reasons, and gauges.
+//! - If the driver can list, all volumes are read with one list; otherwise one after the other, spread over the
+//!   interval. Regardless of the number of volumes, there are at most 50 driver calls and 50 events per second.
+//! - A problem is reported when it is new, and again before its event expires. A recovery is reported once, even
+//!   across restarts: earlier events are read at the start.
+//! - A failed driver call says nothing about a volume.
 //!
-//! The rules are in [`decide`]; what was told is in [`memory`]; failed nodes are in [`nodes`].
+//! Rules: [`decide`]. What was reported: [`history`]. Failed nodes: [`nodes`].
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -23,44 +22,44 @@ use wharf_model::names::reason;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::context::Context;
-use crate::driver::described;
-use decide::{GAP, Step, decide, gap, is_watched};
-use memory::Memory;
-use metrics::Counts;
-pub(crate) use view::Asks;
-use view::{Report, State, Told, View};
-use wharf_cluster::work::Pace;
+use crate::driver::redacted_status_text;
+use decide::{MIN_INTERVAL, Step, decide, is_monitored, volume_interval};
+use history::ReportHistory;
+use metrics::HealthMetrics;
+pub(crate) use view::HealthSource;
+use view::{Report, Reported, State, View};
+use wharf_cluster::work::WorkerOptions;
 
 mod act;
 mod decide;
-mod memory;
+mod history;
 mod metrics;
 mod nodes;
 mod view;
 
-/// In attempts.
+/// Role name in `/debug/attempts`.
 const ROLE: &str = "health-monitor";
-/// Upstream's words.
-const WELL_AGAIN: &str = "The Volume returns to the healthy state";
+/// Upstream's note.
+const RECOVERED_NOTE: &str = "The Volume returns to the healthy state";
 
-/// What the health monitor is told.
+/// Settings of the health monitor.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// In which time every volume has its turn, where each is asked for alone; and how often nodes are looked at.
+    /// Number of workers, timeout and backoff.
+    pub pace: WorkerOptions,
+    /// Time for one pass over all volumes if they are read one by one; also how often nodes are checked.
     pub monitor_interval: Duration,
-    /// How often a driver that lists is asked.
+    /// Interval between lists if the driver can list.
     pub list_volumes_interval: Duration,
-    /// Tell also of pods on nodes that have failed.
+    /// Also report pods on failed nodes.
     pub node_watcher: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // Questions that nobody waits for should not crowd out others.
-            pace: Pace { workers: 10, ..Pace::with_timeout(Duration::from_secs(15)) },
+            // No user waits for these calls: they should not crowd out others.
+            pace: WorkerOptions { workers: 10, ..WorkerOptions::with_timeout(Duration::from_secs(15)) },
             monitor_interval: Duration::from_secs(60),
             list_volumes_interval: Duration::from_secs(300),
             node_watcher: false,
@@ -68,64 +67,61 @@ impl Default for Settings {
     }
 }
 
-/// Runs until the stop.
+/// Runs the role until it is stopped.
 pub(crate) async fn run(context: Context, settings: Settings) {
-    let Some(asks) = Asks::of(context.driver.can()) else {
+    let Some(source) = HealthSource::from_capabilities(context.driver.capabilities()) else {
         let driver = context.driver.name();
-        tracing::error!(
-            driver,
-            "the driver says nothing of its volumes' health: leave the health monitor out"
-        );
-        context.gate.stopped().await;
+        tracing::error!(driver, "driver does not report volume health; disable the health monitor role");
+        context.gate.wait_stopped().await;
         return;
     };
     let gate = context.gate.clone();
-    let monitor = Arc::new(Monitor::new(context, settings, asks));
+    let monitor = Arc::new(Monitor::new(context, settings, source));
     tokio::select! {
         biased;
-        () = gate.stopped() => {}
-        () = monitor.terms() => {}
+        () = gate.wait_stopped() => {}
+        () = monitor.run_terms() => {}
     }
 }
 
-/// Everything that looks after one driver's volumes.
+/// The monitor of one driver's volumes.
 struct Monitor {
     context: Context,
     settings: Settings,
-    asks: Asks,
+    source: HealthSource,
     volumes: Store<PersistentVolume>,
     claims: Store<PersistentVolumeClaim>,
-    memory: Memory,
-    counts: Counts,
+    history: ReportHistory,
+    metrics: HealthMetrics,
 }
 
-/// What came of a pass.
-struct Passed {
+/// Result of one pass over all volumes.
+struct PassResult {
     states: BTreeMap<State, i64>,
     claims: HashSet<String>,
 }
 
 impl Monitor {
-    fn new(context: Context, settings: Settings, asks: Asks) -> Self {
+    fn new(context: Context, settings: Settings, source: HealthSource) -> Self {
         let volumes = context.cluster.store(WatchOptions::default());
         let claims = context.cluster.store(WatchOptions::default());
-        let counts = context.metrics.family(Counts::register);
-        Self { context, settings, asks, volumes, claims, memory: Memory::default(), counts }
+        let metrics = context.metrics.get_or_register(HealthMetrics::register);
+        Self { context, settings, source, volumes, claims, history: ReportHistory::default(), metrics }
     }
 
-    /// From getting the lease to losing it, again and again.
-    async fn terms(self: &Arc<Self>) {
-        tokio::join!(self.volumes.synced(), self.claims.synced());
+    /// Runs from each acquisition of the lease until its loss.
+    async fn run_terms(self: &Arc<Self>) {
+        tokio::join!(self.volumes.wait_synced(), self.claims.wait_synced());
         loop {
-            self.context.gate.opened().await;
+            self.context.gate.wait_open().await;
             tokio::select! {
                 biased;
-                () = self.context.gate.lost() => {}
-                () = self.passes() => {}
+                () = self.context.gate.wait_lost() => {}
+                () = self.run_passes() => {}
                 () = self.watch_nodes() => {}
             }
-            self.memory.clear();
-            self.counts.silence();
+            self.history.clear();
+            self.metrics.clear_volumes();
         }
     }
 
@@ -136,120 +132,124 @@ impl Monitor {
         }
     }
 
-    /// Asks about all volumes, again and again.
-    async fn passes(self: &Arc<Self>) {
-        let every = match self.asks.lists() {
+    /// Reads the health of all volumes in a loop.
+    async fn run_passes(self: &Arc<Self>) {
+        let every = match self.source.is_list() {
             true => self.settings.list_volumes_interval,
             false => self.settings.monitor_interval,
         };
         let mut failures = 0;
         loop {
             let began = Instant::now();
-            self.past().await;
-            let volumes = self.watched();
-            let passed = match self.asks.lists() {
+            self.load_history().await;
+            let volumes = self.monitored_volumes();
+            let result = match self.source.is_list() {
                 true => self.list_pass(&volumes).await,
                 false => Some(self.get_pass(&volumes, every).await),
             };
-            let Some(Passed { states, claims }) = passed else {
-                sleep(self.settings.pace.backoff().after(failures).min(every)).await;
+            let Some(PassResult { states, claims }) = result else {
+                sleep(self.settings.pace.backoff().delay(failures).min(every)).await;
                 failures = failures.saturating_add(1);
                 continue;
             };
             failures = 0;
-            self.memory.keep(&claims);
-            self.counts.passed(self.context.driver.name(), &states, began.elapsed());
-            tracing::debug!(volumes = volumes.len(), ?states, took = ?began.elapsed(), "asked about all volumes");
+            self.history.retain(&claims);
+            self.metrics.record_pass(self.context.driver.name(), &states, began.elapsed());
+            tracing::debug!(volumes = volumes.len(), ?states, duration = ?began.elapsed(), "checked all volumes");
             sleep_until(began + every).await;
         }
     }
 
-    /// Reads what was told before we started, unless it is known; whether it is now.
-    async fn past(&self) -> bool {
-        if self.memory.past_known() {
+    /// Reads the events from before this start, unless done already. Returns whether they are known.
+    async fn load_history(&self) -> bool {
+        if self.history.is_loaded() {
             return true;
         }
-        match act::past(&self.context.cluster, self.settings.node_watcher).await {
-            Ok(past) => self.memory.learn(&past),
+        match act::past_events(&self.context.cluster, self.settings.node_watcher).await {
+            Ok(past) => self.history.load(&past),
             Err(ApiError::Forbidden(refusal)) => {
-                tracing::warn!(%refusal, "events cannot be read: a recovery from before this start is not told");
-                self.memory.learn(&memory::Past::default());
+                tracing::warn!(
+                    error = %refusal,
+                    "not allowed to list events; recoveries from before this start are not reported"
+                );
+                self.history.load(&history::PastEvents::default());
             }
             Err(error) => {
-                tracing::warn!(%error, "events cannot be read now: recoveries are told once they can");
+                tracing::warn!(%error, "failed to list events; recoveries are reported once they can be listed");
                 return false;
             }
         }
         true
     }
 
-    /// The volumes to ask about.
-    fn watched(&self) -> Vec<Arc<PersistentVolume>> {
+    /// The volumes to check.
+    fn monitored_volumes(&self) -> Vec<Arc<PersistentVolume>> {
         let driver = self.context.driver.name();
-        let ours = |volume: &Arc<PersistentVolume>| is_watched(volume, driver) && self.is_own(volume);
+        let ours =
+            |volume: &Arc<PersistentVolume>| is_monitored(volume, driver) && self.is_on_own_node(volume);
         self.volumes.all().into_iter().filter(ours).collect()
     }
 
-    /// A node's own sidecar speaks of what is its node's.
-    fn is_own(&self, volume: &PersistentVolume) -> bool {
-        self.context.node.as_ref().is_none_or(|node| node.has(volume))
+    /// With one sidecar per node, only volumes on this node are checked.
+    fn is_on_own_node(&self, volume: &PersistentVolume) -> bool {
+        self.context.node.as_ref().is_none_or(|node| node.owns(volume))
     }
 
-    /// One question for all; `None` if the driver did not answer it.
-    async fn list_pass(&self, volumes: &[Arc<PersistentVolume>]) -> Option<Passed> {
+    /// Lists the health of all volumes; `None` if the call failed.
+    async fn list_pass(&self, volumes: &[Arc<PersistentVolume>]) -> Option<PassResult> {
         let (driver, timeout) = (&self.context.driver, self.settings.pace.timeout);
-        let mut reports = match act::list(driver, self.asks, timeout).await {
+        let mut reports = match act::list(driver, self.source, timeout).await {
             Ok(reports) => reports,
             Err(status) => {
                 self.failed(driver.name(), &status);
                 return None;
             }
         };
-        self.context.attempts.forget(ROLE, driver.name());
-        let mut passed = Passed { states: BTreeMap::new(), claims: HashSet::new() };
+        self.context.attempts.remove(ROLE, driver.name());
+        let mut result = PassResult { states: BTreeMap::new(), claims: HashSet::new() };
         for volume in volumes {
-            let report = reports.remove(handle(volume)).unwrap_or_else(|| self.asks.unlisted());
-            passed.add(volume, &report);
-            if self.tell(volume, &report) {
-                sleep(GAP).await;
+            let report = reports.remove(handle(volume)).unwrap_or_else(|| self.source.report_if_unlisted());
+            result.add(volume, &report);
+            if self.record_event(volume, &report) {
+                sleep(MIN_INTERVAL).await;
             }
         }
-        Some(passed)
+        Some(result)
     }
 
-    /// One question for each, spread over the interval.
-    async fn get_pass(self: &Arc<Self>, volumes: &[Arc<PersistentVolume>], every: Duration) -> Passed {
-        let mut ticks = interval(gap(every, volumes.len()));
+    /// Reads the health of each volume, spread over the interval.
+    async fn get_pass(self: &Arc<Self>, volumes: &[Arc<PersistentVolume>], every: Duration) -> PassResult {
+        let mut ticks = interval(volume_interval(every, volumes.len()));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let slots = Arc::new(Semaphore::new(self.settings.pace.workers.max(1)));
         let mut running = JoinSet::new();
-        let mut passed = Passed { states: BTreeMap::new(), claims: HashSet::new() };
+        let mut result = PassResult { states: BTreeMap::new(), claims: HashSet::new() };
         for volume in volumes {
             ticks.tick().await;
-            // The semaphore is never closed, so there is always a slot to come.
+            // The semaphore is never closed, so a permit will become available.
             let slot = Arc::clone(&slots).acquire_owned().await.ok();
             let (monitor, volume) = (Arc::clone(self), Arc::clone(volume));
             running.spawn(async move {
                 let report = monitor.get(&volume).await;
-                monitor.tell(&volume, &report);
+                monitor.record_event(&volume, &report);
                 drop(slot);
                 (volume, report)
             });
             while let Some(ended) = running.try_join_next() {
-                passed.add_ended(ended);
+                result.add_ended(ended);
             }
         }
         while let Some(ended) = running.join_next().await {
-            passed.add_ended(ended);
+            result.add_ended(ended);
         }
-        passed
+        result
     }
 
     async fn get(&self, volume: &PersistentVolume) -> Report {
         let (driver, timeout) = (&self.context.driver, self.settings.pace.timeout);
-        match act::get(driver, self.asks, handle(volume).to_owned(), timeout).await {
+        match act::get(driver, self.source, handle(volume).to_owned(), timeout).await {
             Ok(report) => {
-                self.context.attempts.forget(ROLE, &volume.metadata.name);
+                self.context.attempts.remove(ROLE, &volume.metadata.name);
                 report
             }
             Err(status) => {
@@ -260,46 +260,52 @@ impl Monitor {
     }
 
     fn failed(&self, object: &str, status: &tonic::Status) {
-        let error = described(status, &BTreeMap::new());
-        tracing::warn!(object, method = self.asks.method(), error, "the driver does not tell health");
-        self.counts.failed();
-        self.context.attempts.note(ROLE, object, self.asks.method(), Some(error));
+        let error = redacted_status_text(status, &BTreeMap::new());
+        tracing::warn!(object, method = self.source.method(), error, "failed to get volume health");
+        self.metrics.record_failure();
+        self.context.attempts.record(ROLE, object, self.source.method(), Some(error));
     }
 
-    /// Tells the claim's users, if there is something to tell; whether there was.
-    fn tell(&self, volume: &PersistentVolume, report: &Report) -> bool {
+    /// Records an event on the claim if there is something to report. Returns whether there was.
+    fn record_event(&self, volume: &PersistentVolume, report: &Report) -> bool {
         let claim = volume.spec.claim_ref.as_ref().and_then(|reference| self.claims.get(&reference.key()));
-        let told = claim.as_ref().map_or(Told::Unknown, |claim| self.memory.told(&claim.metadata.uid));
+        let reported =
+            claim.as_ref().map_or(Reported::Unknown, |claim| self.history.reported(&claim.metadata.uid));
         let now = now();
-        let step = decide(&View { volume, claim: claim.as_deref(), report, told: &told }, now);
+        let step = decide(&View { volume, claim: claim.as_deref(), report, reported: &reported }, now);
         let Some(claim) = claim else { return false };
         let uid = &claim.metadata.uid;
-        tracing::trace!(volume = volume.metadata.name, ?step, "looked");
+        tracing::trace!(pv = volume.metadata.name, ?step, "decided next step");
         match step {
-            Step::Leave(_) => return false,
+            Step::Idle(_) => return false,
             _ if !self.context.gate.is_open() => return false,
             Step::Warn { message } => {
                 let reason = reason::VOLUME_CONDITION_ABNORMAL;
-                self.context.event(&*claim, EventType::Warning, reason, message.clone());
-                self.memory.warned(uid, &message, now);
+                self.context.record_event(&*claim, EventType::Warning, reason, message.clone());
+                self.history.warned(uid, &message, now);
             }
             Step::Recover => {
-                self.context.event(&*claim, EventType::Normal, reason::VOLUME_CONDITION_NORMAL, WELL_AGAIN);
-                self.memory.recovered(uid);
+                self.context.record_event(
+                    &*claim,
+                    EventType::Normal,
+                    reason::VOLUME_CONDITION_NORMAL,
+                    RECOVERED_NOTE,
+                );
+                self.history.recovered(uid);
             }
         }
         true
     }
 }
 
-impl Passed {
+impl PassResult {
     fn add(&mut self, volume: &PersistentVolume, report: &Report) {
         *self.states.entry(report.state()).or_default() += 1;
         self.claims.extend(volume.spec.claim_ref.as_ref().map(|claim| claim.uid.clone()));
     }
 
     fn add_ended(&mut self, ended: Result<(Arc<PersistentVolume>, Report), tokio::task::JoinError>) {
-        // One that panicked has said so, and nothing of the volume.
+        // A task that panicked has logged it and says nothing about the volume.
         if let Ok((volume, report)) = ended {
             self.add(&volume, &report);
         }

@@ -1,19 +1,22 @@
-//! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
+//! The CSI sidecars in one process. Start reading at [`process`].
 //!
-//! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
-//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
-//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`]. Beside a driver,
-//! [`snapshot_metadata`] serves its changed blocks to backup programs.
+//! On a node, the [`registrar`] registers the driver with kubelet and [`liveness`] reports whether the driver
+//! responds. For the cluster, the [`controller`] runs the [`provisioner`], [`attacher`], [`resizer`],
+//! [`snapshotter`] and [`health_monitor`] of one driver, and the [`snapshot_controller`] for all drivers.
+//! [`snapshot_metadata`] runs next to a driver and serves its changed blocks to backup programs.
 
 pub mod attacher;
 mod attempts;
-pub mod board;
 mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
 mod finalizer;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod health_monitor;
+pub mod health_registry;
 pub mod liveness;
 mod metrics;
 pub mod process;
@@ -25,4 +28,4 @@ pub mod snapshot_controller;
 pub mod snapshot_metadata;
 pub mod snapshotter;
 
-pub use wharf_cluster::work::Pace;
+pub use wharf_cluster::work::WorkerOptions;

@@ -1,8 +1,8 @@
-//! Whether the driver answers: a Probe for each request, under a deadline.
+//! Liveness of the driver: one Probe per request, with a deadline.
 //!
-//! One connection serves all requests and repairs itself, and requests that come while a Probe runs share its
-//! answer. So a driver that hangs is asked once in each deadline however many ask, and a caller that hangs up
-//! takes nothing from the others.
+//! All requests share one connection, which reconnects by itself. Requests that arrive during a Probe share its
+//! result. So a hanging driver is called once per deadline, no matter how many requests there are, and a caller
+//! that disconnects does not affect the others.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,76 +14,76 @@ use wharf_csi::{Client, v1};
 
 use crate::metrics::Metrics;
 
-/// The driver's health, as kubelet asks for it. Clones share their Probes.
+/// The driver's health for kubelet's liveness probe. Clones share their Probes.
 #[derive(Clone)]
 pub struct Liveness {
     client: Client,
     metrics: Metrics,
-    running: Arc<Mutex<Option<watch::Receiver<Option<Verdict>>>>>,
+    in_flight: Arc<Mutex<Option<watch::Receiver<Option<ProbeResult>>>>>,
 }
 
-/// Alive, or why not.
-pub(crate) type Verdict = Result<(), String>;
+/// Healthy, or the reason why not.
+pub(crate) type ProbeResult = Result<(), String>;
 
 impl Liveness {
     pub(crate) fn new(client: &Client, probe_timeout: Duration, metrics: Metrics) -> Self {
-        Self { client: client.with_deadline(probe_timeout), metrics, running: Arc::default() }
+        Self { client: client.with_deadline(probe_timeout), metrics, in_flight: Arc::default() }
     }
 
-    /// Asks the driver, or waits for the answer if it is being asked.
-    pub(crate) async fn check(&self) -> Verdict {
-        let mut answer = self.join();
-        match answer.wait_for(Option::is_some).await {
-            Ok(verdict) => verdict.clone().unwrap_or_else(|| Err(UNFINISHED.to_owned())),
-            Err(_) => Err(UNFINISHED.to_owned()),
+    /// Calls the driver, or waits for the result of the Probe in flight.
+    pub(crate) async fn check(&self) -> ProbeResult {
+        let mut response = self.join();
+        match response.wait_for(Option::is_some).await {
+            Ok(probe_result) => probe_result.clone().unwrap_or_else(|| Err(ABORTED.to_owned())),
+            Err(_) => Err(ABORTED.to_owned()),
         }
     }
 
-    /// The Probe that runs, or a new one. It is a task of its own: who asked first may hang up.
-    fn join(&self) -> watch::Receiver<Option<Verdict>> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // A Probe that has ended, or that was dropped with its answer, says nothing of now.
-        if let Some(answer) = running.as_ref()
-            && answer.borrow().is_none()
-            && answer.has_changed().is_ok()
+    /// The Probe in flight, or a new one. It runs in its own task: the caller that started it may disconnect.
+    fn join(&self) -> watch::Receiver<Option<ProbeResult>> {
+        let mut in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        // A Probe that has ended, or was dropped, says nothing about the present.
+        if let Some(response) = in_flight.as_ref()
+            && response.borrow().is_none()
+            && response.has_changed().is_ok()
         {
-            return answer.clone();
+            return response.clone();
         }
-        let (sender, answer) = watch::channel(None);
-        *running = Some(answer.clone());
+        let (sender, response) = watch::channel(None);
+        *in_flight = Some(response.clone());
         let liveness = self.clone();
         tokio::spawn(async move {
-            let verdict = liveness.probe().await;
-            if let Err(reason) = &verdict {
-                tracing::warn!(reason, "the driver is not healthy");
+            let probe_result = liveness.probe().await;
+            if let Err(reason) = &probe_result {
+                tracing::warn!(error = reason, "driver is not healthy");
             }
-            sender.send_replace(Some(verdict));
+            sender.send_replace(Some(probe_result));
         });
-        answer
+        response
     }
 
-    async fn probe(&self) -> Verdict {
-        let asked = Instant::now();
-        let answer = self.client.identity().probe(v1::ProbeRequest {}).await;
-        let took = asked.elapsed();
-        let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        if code == Code::Ok && !self.metrics.knows_driver() {
+    async fn probe(&self) -> ProbeResult {
+        let started = Instant::now();
+        let response = self.client.identity().probe(v1::ProbeRequest {}).await;
+        let took = started.elapsed();
+        let code = response.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        if code == Code::Ok && !self.metrics.has_driver_name() {
             let info = self.client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await;
-            // Only a label wants it, so it is asked for again at the next Probe.
+            // Needed only as a metric label, so it is retried with the next Probe.
             if let Ok(info) = info {
-                self.metrics.name_driver(&info.get_ref().name);
+                self.metrics.set_driver_name(&info.get_ref().name);
             }
         }
-        self.metrics.called("/csi.v1.Identity/Probe", code, took);
-        verdict(answer.map(|answer| answer.into_inner().ready))
+        self.metrics.record_call("/csi.v1.Identity/Probe", code, took);
+        probe_result(response.map(|response| response.into_inner().ready))
     }
 }
 
-const UNFINISHED: &str = "the probe was broken off";
+const ABORTED: &str = "the probe was aborted";
 
-/// What an answer to Probe means. A driver that says nothing of its readiness is ready, by the CSI spec.
-fn verdict(answer: Result<Option<bool>, Status>) -> Verdict {
-    match answer {
+/// Interprets the response to Probe. By the CSI spec a driver that does not report readiness is ready.
+fn probe_result(response: Result<Option<bool>, Status>) -> ProbeResult {
+    match response {
         Ok(None | Some(true)) => Ok(()),
         Ok(Some(false)) => Err("driver responded but is not ready".to_owned()),
         Err(status) => Err(format!("{:?}: {}", status.code(), status.message())),
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// A driver that takes its time to answer, and counts how often it was asked.
+    /// A driver that responds slowly and counts the calls.
     struct Slow(Arc<AtomicUsize>);
 
     #[tonic::async_trait]
@@ -123,49 +123,51 @@ mod tests {
         }
 
         async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
-            let asked = self.0.fetch_add(1, Ordering::Relaxed);
+            let started = self.0.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(200)).await;
-            Ok(Response::new(v1::ProbeResponse { ready: Some(asked == 0) }))
+            Ok(Response::new(v1::ProbeResponse { ready: Some(started == 0) }))
         }
     }
 
-    fn serve(endpoint: &Endpoint, asked: &Arc<AtomicUsize>) -> (SocketFile, AbortOnDropHandle<()>) {
+    fn serve(endpoint: &Endpoint, started: &Arc<AtomicUsize>) -> (SocketFile, AbortOnDropHandle<()>) {
         let (listener, file) = wharf_csi::bind(endpoint).unwrap();
-        let server = Server::builder()
-            .serve_with_incoming(IdentityServer::new(Slow(asked.clone())), UnixListenerStream::new(listener));
+        let server = Server::builder().serve_with_incoming(
+            IdentityServer::new(Slow(started.clone())),
+            UnixListenerStream::new(listener),
+        );
         (file, AbortOnDropHandle::new(tokio::spawn(async { server.await.unwrap() })))
     }
 
     #[tokio::test]
-    async fn requests_share_a_probe_and_one_that_hangs_up_takes_nothing_away() {
+    async fn concurrent_requests_share_one_probe() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint: Endpoint = dir.path().join("csi.sock").to_str().unwrap().parse().unwrap();
         let liveness = Liveness::new(&Client::new(&endpoint), Duration::from_secs(5), Metrics::new());
         assert!(liveness.check().await.unwrap_err().starts_with("Unavailable"));
 
-        let asked = Arc::new(AtomicUsize::new(0));
-        let _driver = serve(&endpoint, &asked);
+        let started = Arc::new(AtomicUsize::new(0));
+        let _driver = serve(&endpoint, &started);
         let first = tokio::time::timeout(Duration::from_millis(50), liveness.check()).await;
         assert!(first.is_err(), "hangs up");
-        let answers = tokio::join!(liveness.check(), liveness.check(), liveness.check());
-        assert_eq!(answers, (Ok(()), Ok(()), Ok(())));
-        assert_eq!(asked.load(Ordering::Relaxed), 1);
-        // An answer is not kept: the next one asks again.
+        let results = tokio::join!(liveness.check(), liveness.check(), liveness.check());
+        assert_eq!(results, (Ok(()), Ok(()), Ok(())));
+        assert_eq!(started.load(Ordering::Relaxed), 1);
+        // Results are not cached: the next request calls again.
         assert_eq!(liveness.check().await, Err("driver responded but is not ready".to_owned()));
-        assert_eq!(asked.load(Ordering::Relaxed), 2);
+        assert_eq!(started.load(Ordering::Relaxed), 2);
     }
 
     /// sidecars.md 1.8 "/healthz"
     #[test]
-    fn what_an_answer_means() {
+    fn probe_response_decides_health() {
         let late = Status::deadline_exceeded("late");
-        for (answer, expected) in [
+        for (response, expected) in [
             (Ok(None), Ok(())),
             (Ok(Some(true)), Ok(())),
             (Ok(Some(false)), Err("driver responded but is not ready".to_owned())),
             (Err(late), Err("DeadlineExceeded: late".to_owned())),
         ] {
-            assert_eq!(verdict(answer), expected);
+            assert_eq!(probe_result(response), expected);
         }
     }
 }

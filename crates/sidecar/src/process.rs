@@ -1,6 +1,6 @@
-//! The sidecar as a process: the roles of a node ([`crate::registrar`], [`crate::liveness`]) and those of the
-//! controller ([`crate::controller`]), each if it is asked for, and the pages they share. Runs until it is told to
-//! stop; then the registration socket is gone and the leases are released.
+//! The sidecar process: the configured node roles ([`crate::registrar`], [`crate::liveness`]), the controller roles
+//! ([`crate::controller`]) and the HTTP pages that they share. On return, the registration socket is removed and the
+//! leases are released.
 
 use std::fmt;
 use std::future::Future;
@@ -13,76 +13,76 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::{Cluster, ConnectError};
-use wharf_csi::{Client, Endpoint, Page, serve_pages};
+use wharf_csi::{Client, Endpoint, HttpPage, serve_pages};
 
-use crate::board::Board;
 use crate::controller::{self, Controller};
+use crate::health_registry::HealthRegistry;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::registrar::{self, Registrar, RegistrarError};
 
-/// What runs, for one driver or for all.
+/// Configuration of a sidecar process.
 #[derive(Debug, Clone)]
 pub struct Sidecar {
-    /// The driver's socket; `None`: no role needs one.
+    /// The driver's socket. `None`: no role needs one.
     pub driver: Option<Endpoint>,
     /// Register the driver with kubelet.
     pub registrar: Option<registrar::Config>,
-    /// Answer for the driver's health; how long a Probe may take.
+    /// Serve the driver's health, with this timeout for Probe.
     pub probe_timeout: Option<Duration>,
-    /// Work for the driver on the cluster's objects.
+    /// Run controller roles.
     pub controller: Option<controller::Config>,
-    /// Where pages are served.
+    /// Addresses that serve HTTP pages.
     pub listen: Vec<Listen>,
 }
 
-/// An address with pages.
+/// An address and the pages that it serves.
 #[derive(Debug, Clone)]
 pub struct Listen {
-    /// The address.
+    /// The address to listen on.
     pub address: Address,
-    /// Whether the health pages are there.
+    /// Whether to serve the health pages.
     pub health: bool,
-    /// The path of the metrics, if they are there.
+    /// The path of the metrics. `None`: no metrics here.
     pub metrics: Option<String>,
 }
 
-/// A TCP address as Go's programs take it: `host:port`, and without a host all addresses.
+/// A TCP address in Go's format: `host:port`. An empty host means all addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     host: String,
     port: u16,
 }
 
-/// What is wrong with an address.
+/// A malformed address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not an address: write :port, host:port or [ipv6]:port")]
 pub struct AddressError(String);
 
-/// Why the sidecar ended.
+/// Why the sidecar failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SidecarError {
-    /// No address for the pages.
-    #[error("health and metrics cannot be served on {address}: {source}")]
+    /// Listening on an address failed.
+    #[error("failed to serve health and metrics on {address}: {source}")]
     Listen {
-        /// Where they should have been.
+        /// The configured address.
         address: Address,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A role without its driver.
+    /// A node role has no driver socket.
     #[error("registration and health need the driver's socket: set --csi-address")]
     NoDriver,
-    /// No registration.
+    /// Registration failed.
     #[error(transparent)]
     Registrar(#[from] RegistrarError),
-    /// No way to the cluster.
+    /// The Kubernetes client could not be created.
     #[error(transparent)]
     Connect(#[from] ConnectError),
 }
 
 impl Address {
-    /// A port of all addresses.
+    /// A port on all addresses.
     pub fn port(port: u16) -> Self {
         Self { host: String::new(), port }
     }
@@ -93,7 +93,7 @@ impl Address {
             return TcpListener::bind((self.host.as_str(), self.port)).await.map_err(failed);
         }
         match TcpListener::bind(("::", self.port)).await {
-            // A machine without IPv6.
+            // The machine has no IPv6.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind(("0.0.0.0", self.port)).await.map_err(failed)
             }
@@ -129,12 +129,12 @@ impl fmt::Display for Address {
 
 /// Runs the roles until `stop` is ready.
 pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(), SidecarError> {
-    run_on(None, sidecar, stop).await
+    run_on_cluster(None, sidecar, stop).await
 }
 
-/// The same on a way to the API that is there already, such as one in this process; without, one is made as the
-/// controller's options say.
-pub async fn run_on(
+/// Like [`run`], on an existing API client, such as that of an in-process API server. `None`: a client is created from
+/// the controller's options.
+pub async fn run_on_cluster(
     cluster: Option<Cluster>,
     sidecar: Sidecar,
     stop: impl Future<Output = ()>,
@@ -142,20 +142,20 @@ pub async fn run_on(
     run_with(cluster, sidecar, None, stop).await
 }
 
-/// The same, with what it counts and tries on a board that it shares with others, under this name.
-pub async fn run_shown(
+/// Like `run_on_cluster`, and registers the sidecar's metrics and attempts under this name in a shared registry.
+pub async fn run_with_registry(
     cluster: Cluster,
     sidecar: Sidecar,
-    (name, board): (String, Board),
+    (name, registry): (String, HealthRegistry),
     stop: impl Future<Output = ()>,
 ) -> Result<(), SidecarError> {
-    run_with(Some(cluster), sidecar, Some((name, board)), stop).await
+    run_with(Some(cluster), sidecar, Some((name, registry)), stop).await
 }
 
 async fn run_with(
     cluster: Option<Cluster>,
     sidecar: Sidecar,
-    shown: Option<(String, Board)>,
+    registration: Option<(String, HealthRegistry)>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), SidecarError> {
     let Sidecar { driver, registrar, probe_timeout, controller, listen } = sidecar;
@@ -172,7 +172,7 @@ async fn run_with(
         Some(config) => {
             let socket = driver.as_ref().map(|(_, socket)| socket.clone());
             Some(match cluster {
-                Some(cluster) => Controller::on(cluster, config, socket, metrics.clone()),
+                Some(cluster) => Controller::with_cluster(cluster, config, socket, metrics.clone()),
                 None => Controller::connect(config, socket, metrics.clone()).await?,
             })
         }
@@ -184,30 +184,34 @@ async fn run_with(
         controller: controller.clone(),
         metrics: metrics.clone(),
     };
-    if let Some((name, board)) = shown {
+    if let Some((name, registry)) = registration {
         let metrics = metrics.clone();
         match controller.clone() {
             Some(controller) => {
-                board.show_with_attempts(name, move || metrics.text(), move || controller.attempts());
+                registry.register_with_attempts(
+                    name,
+                    move || metrics.encode(),
+                    move || controller.attempts(),
+                );
             }
-            None => board.show(name, move || metrics.text()),
+            None => registry.register(name, move || metrics.encode()),
         }
     }
     let mut servers = Vec::new();
-    for place in listen {
-        let listener = place.address.bind().await?;
-        // The port may have been the system's choice.
-        let address = listener.local_addr().map_or_else(|_| place.address.to_string(), |at| at.to_string());
-        tracing::info!(address, health = place.health, metrics = place.metrics, "serving pages");
+    for listen in listen {
+        let listener = listen.address.bind().await?;
+        // Port 0 lets the system choose: log the actual port.
+        let address = listener.local_addr().map_or_else(|_| listen.address.to_string(), |at| at.to_string());
+        tracing::info!(address, health = listen.health, metrics = listen.metrics, "serving pages");
         let pages = pages.clone();
         let server = serve_pages(listener, move |path| {
-            let (pages, place) = (pages.clone(), place.clone());
-            async move { pages.page(&path, &place).await }
+            let (pages, listen) = (pages.clone(), listen.clone());
+            async move { pages.page(&path, &listen).await }
         });
         servers.push(AbortOnDropHandle::new(tokio::spawn(server)));
     }
     let stopping = CancellationToken::new();
-    let registered = async {
+    let registration = async {
         match (&registrar, &driver) {
             (Some(registrar), Some((client, socket))) => {
                 Err(registrar.run(socket, client, metrics).await.into())
@@ -221,25 +225,25 @@ async fn run_with(
     let node = async {
         tokio::select! {
             () = stop => Ok(()),
-            ended = registered => ended,
+            result = registration => result,
         }
     };
-    let controlled = async {
+    let controller_roles = async {
         if let Some(controller) = &controller {
             controller.run(stopping.clone()).await;
         }
     };
-    // The controller is told to stop when the node's half has, and ends in its own time.
+    // The controller starts to stop when the node roles have stopped, and may finish its work.
     let node = async {
-        let ended = node.await;
+        let result = node.await;
         stopping.cancel();
-        ended
+        result
     };
-    let (ended, ()) = tokio::join!(node, controlled);
-    ended
+    let (result, ()) = tokio::join!(node, controller_roles);
+    result
 }
 
-/// The roles, as their pages see them.
+/// The roles that the pages report on.
 #[derive(Clone)]
 struct Pages {
     registrar: Option<Registrar>,
@@ -249,65 +253,67 @@ struct Pages {
 }
 
 impl Pages {
-    async fn page(&self, path: &str, place: &Listen) -> Page {
+    async fn page(&self, path: &str, listen: &Listen) -> HttpPage {
         match path {
-            "/healthz" if place.health => match &self.liveness {
-                Some(_) => self.alive().await,
-                None => self.registered().await,
+            "/healthz" if listen.health => match &self.liveness {
+                Some(_) => self.liveness_page().await,
+                None => self.registration_page().await,
             },
-            "/healthz/leader-election" if place.health => match &self.controller {
-                Some(controller) => Page::text(StatusCode::OK, controller.leases()),
+            "/healthz/leader-election" if listen.health => match &self.controller {
+                Some(controller) => HttpPage::text(StatusCode::OK, controller.lease_status()),
                 None => ok(),
             },
-            "/debug/attempts" if place.health => match &self.controller {
-                Some(controller) => Page::text(StatusCode::OK, format!("{:#}\n", controller.attempts())),
-                None => Page::text(StatusCode::NOT_FOUND, "no role here works on objects\n"),
+            "/debug/attempts" if listen.health => match &self.controller {
+                Some(controller) => HttpPage::text(StatusCode::OK, format!("{:#}\n", controller.attempts())),
+                None => HttpPage::text(StatusCode::NOT_FOUND, "no controller role runs in this process\n"),
             },
-            "/healthz/registration" if place.health && self.registrar.is_some() => self.registered().await,
-            "/readyz" if place.health => {
-                let (registered, alive) = tokio::join!(self.registered(), self.alive());
-                let pages = [registered, alive, self.controlled()];
+            "/healthz/registration" if listen.health && self.registrar.is_some() => {
+                self.registration_page().await
+            }
+            "/readyz" if listen.health => {
+                let (registration, liveness) = tokio::join!(self.registration_page(), self.liveness_page());
+                let pages = [registration, liveness, self.controller_page()];
                 pages.into_iter().find(|page| *page != ok()).unwrap_or_else(ok)
             }
-            path if Some(path) == place.metrics.as_deref() => Page::metrics(self.metrics.text()),
-            _ => Page::text(StatusCode::NOT_FOUND, "there is no such page here\n"),
+            path if Some(path) == listen.metrics.as_deref() => HttpPage::metrics(self.metrics.encode()),
+            _ => HttpPage::text(StatusCode::NOT_FOUND, "page not found\n"),
         }
     }
 
-    /// Whether the driver answers. The registration has no part in it: kubelet restarts the driver's own
-    /// container by this page, and that helps only if it is the driver that is ill.
-    async fn alive(&self) -> Page {
+    /// Whether the driver responds. Registration is not part of it: kubelet restarts the driver's container based on
+    /// this page, which helps only if the driver itself is unhealthy.
+    async fn liveness_page(&self) -> HttpPage {
         match &self.liveness {
             Some(liveness) => match liveness.check().await {
                 Ok(()) => ok(),
-                Err(reason) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
+                Err(reason) => HttpPage::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
             },
             None => ok(),
         }
     }
 
-    /// Whether the controller's roles run.
-    fn controlled(&self) -> Page {
+    /// Whether the controller's roles were started.
+    fn controller_page(&self) -> HttpPage {
         match self.controller.as_ref().map(Controller::ready) {
             None | Some(Ok(())) => ok(),
-            Some(Err(reason)) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
+            Some(Err(reason)) => HttpPage::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
         }
     }
 
-    /// Whether the driver can be registered.
-    async fn registered(&self) -> Page {
+    /// Whether the driver is registered or can be.
+    async fn registration_page(&self) -> HttpPage {
         match &self.registrar {
             Some(registrar) => {
                 let (status, text) = registrar.health().await;
-                Page::text(status, text)
+                HttpPage::text(status, text)
             }
             None => ok(),
         }
     }
 }
 
-fn ok() -> Page {
-    Page::text(StatusCode::OK, "ok")
+fn ok() -> HttpPage {
+    HttpPage::text(StatusCode::OK, "ok")
 }
 
 #[cfg(test)]
@@ -315,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_as_go_takes_them() {
+    fn addresses_parse_like_gos() {
         for (text, host, port) in [
             (":9808", "", 9808),
             ("127.0.0.1:80", "127.0.0.1", 80),

@@ -1,16 +1,17 @@
-//! Makes volumes for claims and deletes those that are released.
+//! Provisions volumes for claims and deletes released volumes.
 //!
-//! The story of a volume: a claim calls for it → the whole request is written to the [`journal`] → CreateVolume →
-//! the PersistentVolume is written → the intent is forgotten; and when its claim is gone and its policy says so,
-//! it is deleted by the rules of [`reclaim`]. Promises:
+//! The lifecycle of a volume: a claim needs it → the complete request is written to the [`journal`] → CreateVolume →
+//! the PersistentVolume is created → the intent is removed. When the claim is deleted and the reclaim policy is
+//! Delete, the volume is deleted by the rules of [`reclaim`]. Guarantees:
 //!
-//! - Nothing leaks: whatever dies between two steps, the same call is repeated from the journal and finished or
-//!   undone, also when claim, class and node are gone.
-//! - Making and deleting the same volume never run side by side: the queue's key is the volume's name.
-//! - What the driver made is deleted only if no PersistentVolume stands for it.
-//! - Nothing of ours sits on the users' objects.
+//! - No volume leaks. After a crash between any two steps, the same call is repeated from the journal and completed
+//!   or undone, even if the claim, its class and its node no longer exist.
+//! - Creation and deletion of one volume never run concurrently: the queue's key is the volume's name.
+//! - A volume that the driver created is deleted only if no PersistentVolume refers to it.
+//! - The provisioner stores none of its own state on users' objects.
 //!
-//! Read [`view`] (what is seen), [`decide`] (the rules), [`act`] (effects); [`world`] finds what belongs to a volume.
+//! Start with [`view`] (inputs), then [`decide`] (rules) and [`act`] (effects). [`stores`] looks up the objects of a
+//! volume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,19 +22,19 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
 
-use self::act::{Actor, Memories, Progress, ROLE};
+use self::act::{Actor, Next, ProvisionStates, ROLE};
 use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
-use self::metrics::Counts;
-use self::view::Own;
-use self::world::World;
+use self::metrics::ProvisionerMetrics;
+use self::stores::Stores;
+use self::view::ProvisionerConfig;
 use crate::context::Context;
-use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_workers};
 
 mod act;
 mod capacity;
-mod claiming;
+mod competition;
 mod decide;
 mod intent;
 mod journal;
@@ -45,78 +46,86 @@ mod settings;
 #[cfg(test)]
 mod simulation;
 mod source;
+mod stores;
 #[cfg(test)]
 mod testing;
 mod view;
 mod volume;
-mod world;
 
+#[cfg(feature = "fuzzing")]
+pub use journal::rewrite_intent;
 pub use settings::{CapacitySettings, ImmediateBinding, Settings};
 
-/// Runs until the stop. While the lease is lost nothing is done; when it is back, everything is looked at anew, since
-/// another process may have worked meanwhile.
+/// Runs until the gate stops. Without the lease nothing is done. After the lease is acquired again, everything is
+/// reconciled from scratch, since another process may have acted in between.
 pub(crate) async fn run(context: Context, settings: Settings) {
-    let own = Arc::new(Own {
+    let config = Arc::new(ProvisionerConfig {
         driver: context.driver.name().to_owned(),
-        can: *context.driver.can(),
+        can: *context.driver.capabilities(),
         identity: identity(&context),
         node: context.node.clone(),
         settings,
     });
-    let world = World::watch(&context.cluster, &own);
+    let stores = Stores::watch(&context.cluster, &config);
     let capacity = CapacityHandle::default();
-    let rooms = async {
-        if let Some(settings) = own.settings.capacity.clone() {
-            capacity::run(context.clone(), own.settings.pace, settings, capacity.clone()).await;
+    let capacity_loop = async {
+        if let Some(settings) = config.settings.capacity.clone() {
+            capacity::run(context.clone(), config.settings.pace, settings, capacity.clone()).await;
         }
     };
-    let terms = async {
+    let leader_loop = async {
         loop {
             let ready = async {
-                context.gate.opened().await;
-                world.synced().await;
+                context.gate.wait_open().await;
+                stores.synced().await;
             };
             tokio::select! {
                 biased;
-                () = context.gate.stopped() => return,
+                () = context.gate.wait_stopped() => return,
                 () = ready => {}
             }
-            term(&context, &own, &world, &capacity).await;
+            run_term(&context, &config, &stores, &capacity).await;
         }
     };
-    tokio::join!(terms, rooms);
+    tokio::join!(leader_loop, capacity_loop);
 }
 
-/// From getting the lease to losing it, or to the stop.
-async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &CapacityHandle) {
-    let (gate, end) = context.gate.term();
+/// One term of leadership: from acquiring the lease until it is lost, or until the stop.
+async fn run_term(
+    context: &Context,
+    config: &Arc<ProvisionerConfig>,
+    stores: &Stores,
+    capacity: &CapacityHandle,
+) {
+    let (gate, end) = context.gate.leadership_term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
-    let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
-    let mut beside = feeds(&context, world, &journal, &queue);
+    let queue: Queue<String> =
+        Queue::new("volumes", config.settings.pace.backoff(), context.cluster.metrics());
+    let mut background = feeds(&context, stores, &journal, &queue);
     let intents = journal.clone();
-    beside.spawn(protection::run(
+    background.spawn(protection::run(
         context.clone(),
-        world.claims.clone(),
-        world.volumes.clone(),
+        stores.claims.clone(),
+        stores.volumes.clone(),
         Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
-        own.settings.pace.backoff(),
-        own.settings.orphan_sweep,
+        config.settings.pace.backoff(),
+        config.settings.orphan_sweep,
     ));
     let actor = Actor {
         context: context.clone(),
-        own: Arc::clone(own),
+        config: Arc::clone(config),
         journal: journal.clone(),
-        memories: Memories::default(),
-        counts: context.metrics.family(Counts::register),
+        states: ProvisionStates::default(),
+        metrics: context.metrics.get_or_register(ProvisionerMetrics::register),
         capacity: capacity.clone(),
     };
-    let working = work(&queue, &context.gate, own.settings.pace.workers, |volume| {
-        one(volume, world.clone(), actor.clone())
+    let working = run_workers(&queue, &context.gate, config.settings.pace.workers, |volume| {
+        reconcile(volume, stores.clone(), actor.clone())
     });
     let lost = async {
-        context.gate.lost().await;
-        // Work under way may end in its own time; nothing new begins.
+        context.gate.wait_lost().await;
+        // Running work may finish; nothing new starts.
         end.cancel();
         std::future::pending().await
     };
@@ -125,121 +134,132 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &Capac
         () = working => {}
         () = lost => {}
     }
-    beside.abort_all();
+    background.abort_all();
     journal.flush().await;
 }
 
-/// Takes a volume as far as it goes now.
-async fn one(volume: String, world: World, actor: Actor) -> Outcome {
+/// Reconciles a volume, step by step, until it has to wait.
+async fn reconcile(volume: String, stores: Stores, actor: Actor) -> WorkOutcome {
     loop {
         if !actor.context.gate.is_open() {
-            return Outcome::After(Duration::ZERO);
+            return WorkOutcome::RetryAfter(Duration::ZERO);
         }
-        let seen = world.see(&volume, &actor.journal, &actor.memories);
-        let step = decide(&seen.view(&volume, &world), now());
-        match actor.act(&volume, &seen, step).await {
-            Progress::Again => {}
-            Progress::End(outcome) => return outcome,
+        let inputs = stores.inputs(&volume, &actor.journal, &actor.states);
+        let step = decide(&inputs.view(&volume, &stores), now());
+        match actor.act(&volume, &inputs, step).await {
+            Next::Continue => {}
+            Next::Stop(outcome) => return outcome,
         }
     }
 }
 
-/// What wakes a volume.
-fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+/// Starts the tasks that enqueue volumes when objects change.
+fn feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
     let mut feeds = JoinSet::new();
-    let wish = |key, priority| Wish { key, priority };
+    let work_item = |key, priority| EnqueueRequest { key, priority };
 
-    // Claims, for as long as they wait, and once more when they no longer do; and those that wait for a clone of one
-    // that is bound now.
-    let (of, attempts) = (world.clone(), context.attempts.clone());
-    feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
+    // Claims while they are pending, and once more when they no longer are. A claim that became bound also wakes the
+    // claims that wait to clone it.
+    let (lookup, attempts) = (stores.clone(), context.attempts.clone());
+    feeds.spawn(enqueue_changes(stores.claims.clone(), queue.clone(), move |change| {
         if change.new.is_none() {
-            attempts.forget(ROLE, &change.key.to_string());
+            attempts.remove(ROLE, &change.key.to_string());
         }
-        let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
-        let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
+        let was_pending = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
+        let is_pending = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
         let clones = match became(change, |claim| claim.status.phase == ClaimPhase::Bound) {
-            true => of.waiting_for_clone_of(&change.key),
+            true => lookup.pending_clones_of(&change.key),
             false => Vec::new(),
         };
-        let claims = waits.or(waited).into_iter().chain(&clones);
-        claims.filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
+        let claims = is_pending.or(was_pending).into_iter().chain(&clones);
+        claims
+            .filter_map(|claim| lookup.volume_name_for(claim))
+            .map(|key| work_item(key, Priority::High))
+            .collect()
     }));
 
-    let (of, intents) = (world.clone(), journal.clone());
-    feeds.spawn(feed(world.volumes.clone(), queue.clone(), move |change| {
+    let (lookup, intents) = (stores.clone(), journal.clone());
+    feeds.spawn(enqueue_changes(stores.volumes.clone(), queue.clone(), move |change| {
         let volume = change.new.as_ref().or(change.old.as_ref());
-        let Some(volume) = volume.filter(|volume| of.concerns_us(volume, &intents)) else {
+        let Some(volume) = volume.filter(|volume| lookup.is_relevant(volume, &intents)) else {
             return Vec::new();
         };
-        let mut wishes = vec![wish(change.key.name.clone(), Priority::Normal)];
-        // Others with the same handle wait for it to go, or for its policy to say so.
-        let siblings = of.siblings(volume);
+        let mut items = vec![work_item(change.key.name.clone(), Priority::Normal)];
+        // Volumes with the same handle wait until this one is deleted or its reclaim policy changes.
+        let siblings = lookup.siblings(volume);
         let others = siblings.iter().filter(|other| other.metadata.name != change.key.name);
-        wishes.extend(others.map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
-        // Its claim may be told to be bound before it is itself: a clone needs both.
+        items.extend(others.map(|other| work_item(other.metadata.name.clone(), Priority::Normal)));
+        // The watch may report the claim as bound before the volume. A clone needs both.
         if let (true, Some(claim)) = (became(change, is_bound), &volume.spec.claim_ref) {
-            let clones = of.waiting_for_clone_of(&claim.key());
-            wishes.extend(
-                clones.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)),
+            let clones = lookup.pending_clones_of(&claim.key());
+            items.extend(
+                clones
+                    .iter()
+                    .filter_map(|claim| lookup.volume_name_for(claim))
+                    .map(|key| work_item(key, Priority::High)),
             );
         }
-        wishes
+        items
     }));
 
-    let of = world.clone();
-    feeds.spawn(feed(world.classes.clone(), queue.clone(), move |change| {
-        let waiting = of.waiting_for_class(&change.key.name);
-        waiting.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
+    let lookup = stores.clone();
+    feeds.spawn(enqueue_changes(stores.classes.clone(), queue.clone(), move |change| {
+        let pending = lookup.pending_for_class(&change.key.name);
+        pending
+            .iter()
+            .filter_map(|claim| lookup.volume_name_for(claim))
+            .map(|key| work_item(key, Priority::High))
+            .collect()
     }));
 
-    if let Some(nodes) = &world.nodes {
-        let of = world.clone();
-        feeds.spawn(feed(nodes.csi_nodes.clone(), queue.clone(), move |change| {
-            let driver = of.own.driver.as_str();
-            let keys =
-                |node: &Option<Arc<_>>| node.as_ref().map(|node| topology::keys(node, driver).to_vec());
+    if let Some(nodes) = &stores.nodes {
+        let lookup = stores.clone();
+        feeds.spawn(enqueue_changes(nodes.csi_nodes.clone(), queue.clone(), move |change| {
+            let driver = lookup.config.driver.as_str();
+            let keys = |node: &Option<Arc<_>>| {
+                node.as_ref().map(|node| topology::topology_keys(node, driver).to_vec())
+            };
             if keys(&change.old) == keys(&change.new) {
                 return Vec::new();
             }
-            // Others' pauses do not end because some node joins.
-            let waiting = of.waiting();
-            waiting
+            // A new node does not end the backoff of claims that did not wait for it.
+            let pending = lookup.pending_claims();
+            pending
                 .iter()
-                .filter(|claim| may_use(claim, &change.key.name))
-                .filter_map(|claim| of.volume_of(claim))
-                .map(|key| wish(key, Priority::High))
+                .filter(|claim| may_wait_for_node(claim, &change.key.name))
+                .filter_map(|claim| lookup.volume_name_for(claim))
+                .map(|key| work_item(key, Priority::High))
                 .collect()
         }));
     }
 
-    let (intents, found) = (journal.clone(), queue.clone());
+    let (intents, recovered) = (journal.clone(), queue.clone());
     feeds.spawn(async move {
         loop {
             for volume in intents.found().await {
-                tracing::info!(volume, "an intent was found: the volume is finished or undone");
-                found.add(volume, Priority::High);
+                tracing::info!(pv = volume, "found intent in journal; completing or undoing it");
+                recovered.add(volume, Priority::High);
             }
         }
     });
 
-    // A volume waits for its attachments to go.
-    if let Some(attachments) = &world.attachments {
-        feeds.spawn(feed(attachments.clone(), queue.clone(), move |change: &Change<_>| {
+    // A released volume waits until its attachments are deleted.
+    if let Some(attachments) = &stores.attachments {
+        feeds.spawn(enqueue_changes(attachments.clone(), queue.clone(), move |change: &Change<_>| {
             let gone = change.old.as_ref().filter(|_| change.new.is_none());
             let volume = gone.and_then(|gone| gone.spec.source.persistent_volume_name.clone());
-            volume.map(|key| wish(key, Priority::Normal)).into_iter().collect()
+            volume.map(|key| work_item(key, Priority::Normal)).into_iter().collect()
         }));
     }
     feeds
 }
 
-/// Whether a claim may have waited for this node: the one chosen for it, or any, if none is.
-fn may_use(claim: &PersistentVolumeClaim, node: &str) -> bool {
+/// Whether a claim may have waited for this node: it is the selected one, or none is selected.
+fn may_wait_for_node(claim: &PersistentVolumeClaim, node: &str) -> bool {
     claim.selected_node().is_none_or(|selected| selected == node)
 }
 
-/// Whether an object is now, and was not before.
+/// Whether the condition holds for the new object and did not hold for the old one.
 fn became<K>(change: &Change<K>, is: impl Fn(&K) -> bool) -> bool {
     let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| is(object));
     holds(&change.new) && !holds(&change.old)
@@ -249,11 +269,11 @@ fn is_bound(volume: &PersistentVolume) -> bool {
     volume.status.phase == VolumePhase::Bound
 }
 
-/// Who made a volume: in the attributes of each, as upstream writes it. Another one for each process.
+/// The provisioner's identity, which upstream writes to the attributes of each volume. Differs for each process.
 fn identity(context: &Context) -> String {
     let mut random = [0; 2];
-    // Without randomness the time has to do.
-    let _ = wharf_model::chance::fill(&mut random);
+    // If randomness is unavailable, the time alone makes it unique.
+    let _ = wharf_model::random::fill(&mut random);
     let random = u16::from_le_bytes(random) % 10_000;
     let mut identity = format!("{}-{random}-{}", now().0, context.driver.name());
     if let Some(node) = &context.node {
@@ -270,12 +290,12 @@ mod tests {
     use crate::provisioner::testing::claim;
 
     #[test]
-    fn a_node_that_joins_ends_only_the_pauses_that_it_may_have_caused() {
-        let chosen = |node: &str| {
+    fn new_node_wakes_only_claims_that_may_wait_for_it() {
+        let selected = |node: &str| {
             claim(json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}}))
         };
-        for (claim, expected) in [(claim(json!({})), true), (chosen("a"), true), (chosen("b"), false)] {
-            assert_eq!(may_use(&claim, "a"), expected, "{claim:?}");
+        for (claim, expected) in [(claim(json!({})), true), (selected("a"), true), (selected("b"), false)] {
+            assert_eq!(may_wait_for_node(&claim, "a"), expected, "{claim:?}");
         }
     }
 }

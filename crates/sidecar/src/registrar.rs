@@ -1,11 +1,12 @@
-//! Makes a driver known to kubelet: a socket in kubelet's plugin directory, where kubelet asks for the
-//! driver's name and where its socket is.
+//! Registers a driver with kubelet, through a socket in kubelet's plugin directory on which kubelet asks for the
+//! driver's name and endpoint.
 //!
-//! - The socket is there as long as this runs and the driver has said its name; it is made anew when it
-//!   vanishes, when kubelet says no (with growing pauses), and when the driver comes back as another one.
-//! - A driver that restarts as it was stays registered without a break. One that tells other things of the
-//!   node than before (id, topology, how many volumes) is registered anew, for kubelet asks only then.
-//! - Nothing but a first socket that cannot be made ends it; the rest is told by [`Registrar::health`].
+//! - The socket exists while this runs and the driver's name is known. It is re-created when it vanishes, when
+//!   kubelet reports a failed registration (with backoff), and when the driver comes back with another name.
+//! - A driver that restarts unchanged stays registered without interruption. If its NodeGetInfo response changed
+//!   (node ID, topology, maximum number of volumes), it is registered again, because kubelet reads that only then.
+//! - The registrar ends only if the first socket cannot be created. All other problems are reported by
+//!   [`Registrar::health`].
 //!
 //! The rules are in `decide`.
 
@@ -26,45 +27,45 @@ use wharf_csi::{Client, Endpoint, SocketIdentity, SocketWatch};
 
 use crate::metrics::Metrics;
 use act::{Socket, SocketError};
-use decide::{Found, Step, Why, decide};
-use service::Said;
-use view::{Backoff, Driver, Held, NodeAnswer, Place, View, Word};
+use decide::{ProbeResult, SocketReason, Step, decide};
+use service::Notification;
+use view::{Backoff, Driver, KubeletStatus, NodeInfo, OwnSocket, PathState, View};
 
-/// How often files are looked at without any news of them.
-const LOOK: Duration = Duration::from_secs(10);
-/// Between questions to a driver that does not answer: it may be starting.
-const ASK: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
-/// Between sockets that kubelet refuses, or that cannot be made. Kubelet tries again by itself, too.
-const SERVE: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+/// How often to check the sockets without a file system event.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Backoff while the driver does not respond: it may be starting.
+const CALL_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
+/// Backoff after kubelet refused the registration or the socket could not be created. Kubelet retries, too.
+const SOCKET_BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
 
-/// What the registrar is told.
+/// Configuration of the registrar.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Kubelet's plugin directory, as this process sees it.
+    /// Kubelet's plugin directory, as a path in this process.
     pub plugin_registration_path: PathBuf,
-    /// The driver's socket, as kubelet sees it.
+    /// The driver's socket, as a path in kubelet's mount namespace.
     pub kubelet_registration_path: String,
-    /// How long the driver may take to say its name, and a health check.
+    /// Timeout of GetPluginInfo and of a health check.
     pub timeout: Duration,
 }
 
 /// Why the registrar ended.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot register driver {driver} with kubelet: {reason}")]
+#[error("failed to register driver {driver} with kubelet: {reason}")]
 pub struct RegistrarError {
     driver: String,
     reason: String,
 }
 
-/// What a health check needs to know.
+/// The data for a health check.
 #[derive(Clone, Default)]
 struct Report {
     socket: Option<Endpoint>,
     driver: String,
-    trouble: Option<String>,
+    problem: Option<String>,
 }
 
-/// The registrar's face to those who ask how it is; clones tell the same.
+/// The registrar, for running it and for health checks; clones share its state.
 #[derive(Clone)]
 pub struct Registrar {
     config: Config,
@@ -76,19 +77,18 @@ impl Registrar {
         Self { config, report: Arc::default() }
     }
 
-    /// 200 if the socket is there, served for the driver, and kubelet has not said no; 404 if there is none;
-    /// else 500.
+    /// 200 if the socket exists, is served for the driver, and kubelet has not reported a failure; 404 if it does
+    /// not exist; otherwise 500.
     pub(crate) async fn health(&self) -> (StatusCode, String) {
-        let Report { socket, driver, trouble } = self.report().clone();
+        let Report { socket, driver, problem } = self.report().clone();
         let found = match &socket {
-            Some(endpoint) => act::look(endpoint, self.config.timeout).await,
-            None => Found::NoSocket,
+            Some(endpoint) => act::probe_socket(endpoint, self.config.timeout).await,
+            None => ProbeResult::NoSocket,
         };
-        decide::health(found, &driver, trouble.as_deref())
+        decide::health(found, &driver, problem.as_deref())
     }
 
-    /// Keeps the driver registered, and does not end by itself but with an error. Dropped, it takes its
-    /// socket away.
+    /// Keeps the driver registered. Returns only with an error. Dropping the future removes the socket.
     pub(crate) async fn run(&self, driver: &Endpoint, client: &Client, metrics: Metrics) -> RegistrarError {
         let mut state = State {
             client: client.with_deadline(self.config.timeout),
@@ -98,7 +98,7 @@ impl Registrar {
             watch: SocketWatch::new(),
             started: Instant::now(),
             driver: None,
-            held: None,
+            own_socket: None,
             refusals: 0,
             failures: 0,
             failed_until: None,
@@ -111,24 +111,24 @@ impl Registrar {
     }
 }
 
-/// The driver behind its socket, and what it has said since that socket appeared.
-struct Seen {
+/// The driver behind its socket, and its responses since that socket appeared.
+struct ObservedDriver {
     identity: SocketIdentity,
     name: Option<String>,
-    node: Option<NodeAnswer>,
+    node: Option<NodeInfo>,
     failures: u32,
-    ask_at: Duration,
+    call_at: Duration,
 }
 
-/// The socket that was made last.
-struct Made {
+/// The socket that was created last.
+struct ServedSocket {
     socket: Socket,
     name: String,
-    node: Option<NodeAnswer>,
-    /// The driver that it was made for.
+    node: Option<NodeInfo>,
+    /// The driver that it was created for.
     driver: SocketIdentity,
-    place: Place,
-    word: Word,
+    path_state: PathState,
+    kubelet_status: KubeletStatus,
 }
 
 struct State<'a> {
@@ -138,8 +138,8 @@ struct State<'a> {
     metrics: Metrics,
     watch: SocketWatch,
     started: Instant,
-    driver: Option<Seen>,
-    held: Option<Made>,
+    driver: Option<ObservedDriver>,
+    own_socket: Option<ServedSocket>,
     refusals: u32,
     failures: u32,
     failed_until: Option<Duration>,
@@ -148,14 +148,14 @@ struct State<'a> {
 impl State<'_> {
     async fn run(&mut self) -> RegistrarError {
         loop {
-            self.look().await;
+            self.observe().await;
             match decide(&self.view(), self.now()) {
-                Step::AskName => self.ask_name().await,
-                Step::AskNode => self.ask_node().await,
-                Step::Serve(why) => self.serve(why),
+                Step::GetPluginInfo => self.get_plugin_name().await,
+                Step::GetNodeInfo => self.get_node_info().await,
+                Step::Serve(reason) => self.serve(reason),
                 Step::GiveUp => {
-                    let Report { driver, trouble, .. } = self.registrar.report().clone();
-                    return RegistrarError { driver, reason: trouble.unwrap_or_default() };
+                    let Report { driver, problem, .. } = self.registrar.report().clone();
+                    return RegistrarError { driver, reason: problem.unwrap_or_default() };
                 }
                 Step::Wait(until) => self.wait(until).await,
             }
@@ -168,152 +168,177 @@ impl State<'_> {
 
     fn view(&self) -> View<'_> {
         let driver = match &self.driver {
-            None => Driver::Away,
-            Some(Seen { name: None, ask_at, .. }) => Driver::Unasked { ask_at: *ask_at },
-            Some(Seen { name: Some(name), node: None, ask_at, .. }) => {
-                Driver::Named { name, ask_at: *ask_at }
+            None => Driver::NoSocket,
+            Some(ObservedDriver { name: None, call_at, .. }) => Driver::Unknown { call_at: *call_at },
+            Some(ObservedDriver { name: Some(name), node: None, call_at, .. }) => {
+                Driver::Named { name, call_at: *call_at }
             }
-            Some(Seen { name: Some(name), node: Some(node), .. }) => Driver::Known { name, node },
+            Some(ObservedDriver { name: Some(name), node: Some(node), .. }) => Driver::Known { name, node },
         };
-        let held = match &self.held {
-            None => Held::Nothing,
-            Some(Made { name, node, place, word, .. }) => {
-                Held::Socket { name, node: node.as_ref(), place: *place, word: *word }
-            }
+        let own_socket = match &self.own_socket {
+            None => OwnSocket::None,
+            Some(ServedSocket { name, node, path_state, kubelet_status, .. }) => OwnSocket::Served {
+                name,
+                node: node.as_ref(),
+                path_state: *path_state,
+                kubelet_status: *kubelet_status,
+            },
         };
-        View { driver, held, failed_until: self.failed_until }
+        View { driver, own_socket, failed_until: self.failed_until }
     }
 
-    /// Looks at both sockets, and at what kubelet has said.
-    async fn look(&mut self) {
+    /// Checks both sockets and kubelet's last notification.
+    async fn observe(&mut self) {
         let now = self.now();
-        let identity = SocketIdentity::of(self.driver_socket.path()).ok();
-        if identity.as_ref() != self.driver.as_ref().map(|seen| &seen.identity) {
+        let identity = SocketIdentity::of_path(self.driver_socket.path()).ok();
+        if identity.as_ref() != self.driver.as_ref().map(|driver| &driver.identity) {
             match &identity {
-                Some(_) => tracing::info!(socket = %self.driver_socket, "a driver is there"),
-                None => tracing::info!(socket = %self.driver_socket, "the driver's socket is not there"),
+                Some(_) => tracing::info!(socket = %self.driver_socket, "driver socket appeared"),
+                None => tracing::info!(socket = %self.driver_socket, "driver socket is gone"),
             }
-            self.driver =
-                identity.map(|identity| Seen { identity, name: None, node: None, failures: 0, ask_at: now });
-            // Kubelet may have said no because of the driver that is gone.
+            self.driver = identity.map(|identity| ObservedDriver {
+                identity,
+                name: None,
+                node: None,
+                failures: 0,
+                call_at: now,
+            });
+            // The refusal may have been caused by the previous driver.
             self.refusals = 0;
-            if let Some(Made { word: Word::Refused { again_at }, .. }) = &mut self.held {
-                *again_at = now;
+            if let Some(ServedSocket { kubelet_status: KubeletStatus::Refused { retry_at }, .. }) =
+                &mut self.own_socket
+            {
+                *retry_at = now;
             }
         }
-        if self.driver.is_none() && self.held.is_none() {
-            let trouble = format!("the driver's socket {} is not there", self.driver_socket);
-            self.registrar.report().trouble = Some(trouble);
+        if self.driver.is_none() && self.own_socket.is_none() {
+            let problem = format!("driver socket {} does not exist", self.driver_socket);
+            self.registrar.report().problem = Some(problem);
         }
-        let Some(made) = &mut self.held else { return };
-        made.place = match (made.place, made.socket.place(now).await) {
-            (since @ Place::Missing { .. }, Place::Missing { .. }) => since,
-            (since @ Place::Stale { .. }, Place::Stale { .. }) => since,
+        let Some(served) = &mut self.own_socket else { return };
+        served.path_state = match (served.path_state, served.socket.path_state(now).await) {
+            (since @ PathState::Missing { .. }, PathState::Missing { .. }) => since,
+            (since @ PathState::Stale { .. }, PathState::Stale { .. }) => since,
             (_, found) => found,
         };
-        if !made.socket.said.has_changed().unwrap_or(false) {
+        if !served.socket.notification.has_changed().unwrap_or(false) {
             return;
         }
-        let said = made.socket.said.borrow_and_update().clone();
-        match said {
-            Said::Nothing => {}
-            Said::Yes => {
-                tracing::info!(driver = made.name, "kubelet has registered the driver");
-                self.metrics.registration(true);
-                made.word = Word::Registered;
+        let notification = served.socket.notification.borrow_and_update().clone();
+        match notification {
+            Notification::None => {}
+            Notification::Registered => {
+                tracing::info!(driver = served.name, "kubelet registered the driver");
+                self.metrics.record_registration(true);
+                served.kubelet_status = KubeletStatus::Registered;
                 self.refusals = 0;
-                self.registrar.report().trouble = None;
+                self.registrar.report().problem = None;
             }
-            Said::No(error) => {
-                self.metrics.registration(false);
+            Notification::Failed(error) => {
+                self.metrics.record_registration(false);
                 self.refusals = self.refusals.saturating_add(1);
-                let pause = SERVE.after(self.refusals);
-                tracing::error!(driver = made.name, error, again_in = ?pause, "kubelet refused the driver");
-                made.word = Word::Refused { again_at: now + pause };
-                let trouble = format!("kubelet refused to register driver {}: {error}", made.name);
-                self.registrar.report().trouble = Some(trouble);
+                let pause = SOCKET_BACKOFF.after(self.refusals);
+                tracing::error!(
+                    driver = served.name,
+                    error,
+                    retry_in = ?pause,
+                    "kubelet refused to register the driver"
+                );
+                served.kubelet_status = KubeletStatus::Refused { retry_at: now + pause };
+                let problem = format!("kubelet refused to register driver {}: {error}", served.name);
+                self.registrar.report().problem = Some(problem);
             }
         }
     }
 
-    async fn ask_name(&mut self) {
-        let answer = act::ask_name(&self.client, &self.metrics).await;
+    async fn get_plugin_name(&mut self) {
+        let response = act::get_plugin_name(&self.client, &self.metrics).await;
         let now = self.now();
-        let Some(seen) = &mut self.driver else { return };
-        match answer {
+        let Some(driver) = &mut self.driver else { return };
+        match response {
             Ok(name) => {
-                tracing::info!(driver = name, "the driver has said its name");
-                if self.held.is_none() {
+                tracing::info!(driver = name, "discovered driver");
+                if self.own_socket.is_none() {
                     let mut report = self.registrar.report();
                     report.driver.clone_from(&name);
-                    report.trouble = None;
+                    report.problem = None;
                 }
-                (seen.name, seen.failures, seen.ask_at) = (Some(name), 0, now);
+                (driver.name, driver.failures, driver.call_at) = (Some(name), 0, now);
             }
             Err(error) => {
-                seen.failures = seen.failures.saturating_add(1);
-                let pause = ASK.after(seen.failures);
-                seen.ask_at = now + pause;
-                tracing::warn!(socket = %self.driver_socket, %error, again_in = ?pause, "the driver does not say its name");
-                if self.held.is_none() {
-                    self.registrar.report().trouble = Some(error.to_string());
+                driver.failures = driver.failures.saturating_add(1);
+                let pause = CALL_BACKOFF.after(driver.failures);
+                driver.call_at = now + pause;
+                tracing::warn!(
+                    socket = %self.driver_socket,
+                    %error,
+                    retry_in = ?pause,
+                    "failed to get driver name"
+                );
+                if self.own_socket.is_none() {
+                    self.registrar.report().problem = Some(error.to_string());
                 }
             }
         }
     }
 
-    async fn ask_node(&mut self) {
-        let answer = act::ask_node(&self.client, self.registrar.config.timeout, &self.metrics).await;
+    async fn get_node_info(&mut self) {
+        let response = act::get_node_info(&self.client, self.registrar.config.timeout, &self.metrics).await;
         let now = self.now();
-        let Some(seen) = &mut self.driver else { return };
-        match answer {
+        let Some(driver) = &mut self.driver else { return };
+        match response {
             Ok(node) => {
-                // This is the driver that kubelet asks, too, if it has not restarted since.
-                if let Some(made) = &mut self.held
-                    && made.node.is_none()
-                    && made.driver == seen.identity
+                // Kubelet calls the same driver, unless it has restarted since.
+                if let Some(served) = &mut self.own_socket
+                    && served.node.is_none()
+                    && served.driver == driver.identity
                 {
-                    made.node = Some(node.clone());
+                    served.node = Some(node.clone());
                 }
-                seen.node = Some(node);
+                driver.node = Some(node);
             }
             Err(status) => {
-                seen.failures = seen.failures.saturating_add(1);
-                seen.ask_at = now + ASK.after(seen.failures);
-                tracing::debug!(error = status.message(), "the driver says nothing of this node");
+                driver.failures = driver.failures.saturating_add(1);
+                driver.call_at = now + CALL_BACKOFF.after(driver.failures);
+                tracing::debug!(error = status.message(), "failed to get node info from driver");
             }
         }
     }
 
-    fn serve(&mut self, why: Why) {
-        let Some(Seen { identity, name: Some(name), node, .. }) = &self.driver else { return };
+    fn serve(&mut self, reason: SocketReason) {
+        let Some(ObservedDriver { identity, name: Some(name), node, .. }) = &self.driver else { return };
         let Config { plugin_registration_path, kubelet_registration_path, .. } = &self.registrar.config;
-        // A socket of another name would stay behind otherwise.
-        let before = self.held.take_if(|made| made.name != *name);
+        // Otherwise a socket of another name would stay behind.
+        let before = self.own_socket.take_if(|served| served.name != *name);
         let mut report = self.registrar.report();
         match act::serve(plugin_registration_path, name, kubelet_registration_path) {
             Ok(socket) => {
                 drop(before);
-                tracing::info!(driver = name, socket = %socket.endpoint, why = why.name(), "waiting for kubelet");
-                self.metrics.socket(why.name());
+                tracing::info!(
+                    driver = name,
+                    socket = %socket.endpoint,
+                    reason = reason.name(),
+                    "created registration socket; waiting for kubelet"
+                );
+                self.metrics.record_socket(reason.name());
                 (report.socket, report.driver) = (Some(socket.endpoint.clone()), name.clone());
-                if why != Why::Refused {
-                    report.trouble = None;
+                if reason != SocketReason::Refused {
+                    report.problem = None;
                 }
-                self.held = Some(Made {
+                self.own_socket = Some(ServedSocket {
                     socket,
                     name: name.clone(),
                     node: node.clone(),
                     driver: identity.clone(),
-                    place: Place::Ours,
-                    word: Word::Silent,
+                    path_state: PathState::Ours,
+                    kubelet_status: KubeletStatus::Pending,
                 });
                 (self.failures, self.failed_until) = (0, None);
             }
             Err(error) => {
                 self.failed(&error, &mut report);
                 if before.is_some() {
-                    self.held = before;
+                    self.own_socket = before;
                 }
             }
         }
@@ -321,31 +346,32 @@ impl State<'_> {
 
     fn failed(&mut self, error: &SocketError, report: &mut Report) {
         self.failures = self.failures.saturating_add(1);
-        let pause = SERVE.after(self.failures);
+        let pause = SOCKET_BACKOFF.after(self.failures);
         self.failed_until = Some(self.started.elapsed() + pause);
-        tracing::error!(%error, again_in = ?pause, "the registration socket cannot be made");
-        report.trouble = Some(error.to_string());
+        tracing::error!(%error, retry_in = ?pause, "failed to create registration socket");
+        report.problem = Some(error.to_string());
     }
 
-    /// Until something may have changed.
+    /// Waits until something may have changed.
     async fn wait(&mut self, until: Option<Duration>) {
-        // Added again each time: a directory that was made anew is not the one that was watched.
+        // Added every time: a re-created directory is not the one that was watched.
         let driver_directory = self.driver_socket.path().parent();
         let directories = [driver_directory, Some(&*self.registrar.config.plugin_registration_path)];
         directories.into_iter().flatten().for_each(|directory| self.watch.add(directory));
-        let sockets = [Some(self.driver_socket), self.held.as_ref().map(|made| &made.socket.endpoint)];
+        let sockets =
+            [Some(self.driver_socket), self.own_socket.as_ref().map(|served| &served.socket.endpoint)];
         let names: Vec<OsString> = sockets
             .into_iter()
             .flatten()
             .filter_map(|socket| Some(socket.path().file_name()?.to_owned()))
             .collect();
-        let look_at = self.now() + LOOK;
+        let look_at = self.now() + RECHECK_INTERVAL;
         let wake_at = self.started + until.map_or(look_at, |until| until.min(look_at));
-        let said = async {
-            match &mut self.held {
-                // The sender lives as long as the server; without one there is no more news.
-                Some(made) => match made.socket.said.changed().await {
-                    Ok(()) => made.socket.said.mark_changed(),
+        let notification = async {
+            match &mut self.own_socket {
+                // The sender exists as long as the server. Without one there are no more notifications.
+                Some(served) => match served.socket.notification.changed().await {
+                    Ok(()) => served.socket.notification.mark_changed(),
                     Err(_) => std::future::pending().await,
                 },
                 None => std::future::pending().await,
@@ -354,7 +380,7 @@ impl State<'_> {
         tokio::select! {
             () = sleep_until(wake_at) => {}
             () = self.watch.changed(|name| names.iter().any(|known| known == name)) => {}
-            () = said => {}
+            () = notification => {}
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Expands and modifies volumes as their claims ask.
+//! Expands and modifies volumes as their claims request.
 //!
-//! - The state is in the claim's status, as upstream writes it: a crash between any two writes, or a swap for
-//!   upstream's resizer, finds everything where it stands.
-//! - One queue, whose key is the claim: its expansion and its modification never meet, on the server or in the
-//!   driver. Neither waits for the other's pause.
-//! - What may be under way in the driver is ended before anything else is asked of it.
-//! - Pods are watched only once the driver has refused to expand a volume because it is in use, and of those only
-//!   pods that use claims are kept.
+//! - All durable state is in the claim's status, in upstream's format. After a crash between any two writes, or when
+//!   upstream's resizer takes over, the work continues from there.
+//! - One queue, keyed by claim: expansion and modification of a claim never overlap, on the server or in the driver.
+//!   Neither waits for the backoff of the other.
+//! - A call that may still run in the driver is completed before another one is sent.
+//! - Pods are watched only after the driver refused to expand a volume because it is in use, and only pods that use
+//!   claims are stored.
 //!
-//! The rules are in [`decide`]; what this process remembers between two steps in [`memory`].
+//! The rules are in [`decide`], the in-process state in [`state`].
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,67 +18,71 @@ use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::context::Context;
-use decide::{Reason, Step, Waiting, decide};
-use memory::{Epoch, Memories, Memory};
-use view::{Can, Classes, Users, View};
-use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, wish};
-use wharf_cluster::work::{Outcome, Pace, feed, work};
+use decide::{ResizeStep, WaitReason, Waiting, decide};
+use state::{Epoch, ResizeState, ResizeStates};
+use view::{Classes, PodUse, ResizerCapabilities, View};
+use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, work_item};
+use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
 
 mod act;
 mod decide;
-mod memory;
 #[cfg(test)]
 mod simulation;
+mod state;
 mod view;
 mod wake;
 mod write;
 
-/// In attempts: the two have one each, so that the success of one does not hide the failure of the other.
+/// Names in `/debug/attempts`. Expansion and modification have one each, so that the success of one does not hide the
+/// failure of the other.
 const ROLE: &str = "resizer";
 const MODIFIER: &str = "modifier";
-/// More steps than that in a row are not progress.
-const ROUNDS: usize = 64;
-/// Between looks at classes that cannot be read.
-const CLASSES_AGAIN: Duration = Duration::from_secs(5);
-/// Pods that have ended use nothing.
-pub(crate) const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// More steps in a row than this indicate a loop.
+const MAX_STEPS: usize = 64;
+/// Between checks for VolumeAttributesClasses that cannot be read.
+const CLASSES_RECHECK: Duration = Duration::from_secs(5);
+/// Selects pods that have not terminated: terminated pods use no volumes.
+pub(crate) const NON_TERMINAL_PODS: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// What the resizer is told.
+/// Settings of the resizer.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// Wait with an expansion that the driver refused because the volume is in use until no pod uses it.
+    /// Concurrency, timeout and backoff.
+    pub pace: WorkerOptions,
+    /// If the driver refuses to expand a volume in use, wait until no pod uses it.
     pub handle_volume_inuse_error: bool,
-    /// Tell the driver the names of claim and volume when a volume is modified.
+    /// Pass the names of claim and volume to ControllerModifyVolume.
     pub extra_modify_metadata: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace::with_timeout(Duration::from_secs(10)),
+            pace: WorkerOptions::with_timeout(Duration::from_secs(10)),
             handle_volume_inuse_error: true,
             extra_modify_metadata: false,
         }
     }
 }
 
-/// Runs until the stop.
+/// Runs until the gate stops.
 pub(crate) async fn run(context: Context, settings: Settings) {
-    let Some(can) = Can::of(context.driver.can()) else {
+    let Some(can) = ResizerCapabilities::of(context.driver.capabilities()) else {
         let driver = context.driver.name();
-        tracing::error!(driver, "the driver can neither expand nor modify volumes: leave the resizer out");
-        context.gate.stopped().await;
+        tracing::error!(
+            driver,
+            "driver supports neither expansion nor modification: disable the resizer role"
+        );
+        context.gate.wait_stopped().await;
         return;
     };
     let resizer = Arc::new(Resizer::new(context, settings, can));
     let (queue, gate) = (resizer.queue.clone(), resizer.context.gate.clone());
     let one = |key| {
         let resizer = Arc::clone(&resizer);
-        async move { resizer.work_on(key).await }
+        async move { resizer.reconcile(key).await }
     };
-    let worked = work(&queue, &gate, resizer.settings.pace.workers, one);
+    let worked = run_workers(&queue, &gate, resizer.settings.pace.workers, one);
     tokio::select! {
         biased;
         () = worked => {}
@@ -86,64 +90,68 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     }
 }
 
-/// Everything that expands and modifies one driver's volumes.
+/// The resizer of one driver.
 struct Resizer {
     context: Context,
     settings: Settings,
-    can: Can,
+    can: ResizerCapabilities,
     queue: Queue<Key>,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
-    /// `None`: the driver cannot modify.
+    /// `None`: the driver does not support modification.
     classes: Option<Store<VolumeAttributesClass>>,
-    /// Empty until the driver has shown that pods matter to it.
+    /// Empty until the driver refuses to expand a volume in use.
     pods: OnceLock<Store<Pod>>,
     pods_wanted: Notify,
-    memories: Memories,
+    states: ResizeStates,
 }
 
-/// What was seen of a claim, for one step.
-struct Seen {
+/// The inputs of one decision about a claim.
+struct Inputs {
     key: Key,
     uid: String,
     claim: Option<Arc<PersistentVolumeClaim>>,
     volume: Option<Arc<PersistentVolume>>,
-    asked: Option<Arc<VolumeAttributesClass>>,
+    requested: Option<Arc<VolumeAttributesClass>>,
     target: Option<Arc<VolumeAttributesClass>>,
     classes_known: bool,
-    reached: bool,
-    users: Users,
+    is_local: bool,
+    pod_use: PodUse,
     epoch: Epoch,
-    memory: Memory,
+    state: ResizeState,
 }
 
-impl Seen {
+impl Inputs {
     fn classes(&self) -> Classes<'_> {
-        Classes { known: self.classes_known, asked: self.asked.as_deref(), target: self.target.as_deref() }
+        Classes {
+            known: self.classes_known,
+            requested: self.requested.as_deref(),
+            target: self.target.as_deref(),
+        }
     }
 
-    fn view<'a>(&'a self, driver: &'a str, can: Can) -> View<'a> {
+    fn view<'a>(&'a self, driver: &'a str, can: ResizerCapabilities) -> View<'a> {
         View {
             claim: self.claim.as_deref(),
             volume: self.volume.as_deref(),
             driver,
             can,
-            reached: self.reached,
-            users: self.users,
+            is_local: self.is_local,
+            pod_use: self.pod_use,
             classes: self.classes(),
-            memory: &self.memory,
+            state: &self.state,
         }
     }
 }
 
 impl Resizer {
-    fn new(context: Context, settings: Settings, can: Can) -> Self {
+    fn new(context: Context, settings: Settings, can: ResizerCapabilities) -> Self {
         let cluster = &context.cluster;
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
         let volumes = cluster.store(WatchOptions::default());
         let classes = can.modify.then(|| cluster.store(WatchOptions::default()));
         if can.modify {
-            claims.index(BY_ATTRIBUTES_CLASS, wake::classes_of);
+            claims.add_index(BY_ATTRIBUTES_CLASS, wake::classes_of);
         }
         Self {
             queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
@@ -152,118 +160,121 @@ impl Resizer {
             classes,
             pods: OnceLock::new(),
             pods_wanted: Notify::new(),
-            memories: Memories::default(),
+            states: ResizeStates::default(),
             context,
             settings,
             can,
         }
     }
 
-    /// Keeps the queue filled.
+    /// Fills the queue.
     async fn feed(&self) {
         let driver = self.context.driver.name();
-        let claims = feed(self.claims.clone(), self.queue.clone(), |change| {
-            let known = self.memories.knows(&change.key);
-            wake::is_of_claim(change, known).then(|| wish(change.key.clone())).into_iter().collect()
+        let claims = enqueue_changes(self.claims.clone(), self.queue.clone(), |change| {
+            let known = self.states.contains(&change.key);
+            wake::claim_needs_reconcile(change, known)
+                .then(|| work_item(change.key.clone()))
+                .into_iter()
+                .collect()
         });
-        let volumes = feed(self.volumes.clone(), self.queue.clone(), |change| {
-            let wants = |key: &Key| self.claims.get(key).is_some_and(|claim| wake::wants(&claim));
-            wake::of_volume(change, driver, wants).map(wish).into_iter().collect()
+        let volumes = enqueue_changes(self.volumes.clone(), self.queue.clone(), |change| {
+            let needs_work = |key: &Key| self.claims.get(key).is_some_and(|claim| wake::needs_work(&claim));
+            wake::claim_of_volume(change, driver, needs_work).map(work_item).into_iter().collect()
         });
-        tokio::join!(claims, volumes, self.feed_classes(), self.feed_pods(), self.forget());
+        tokio::join!(claims, volumes, self.feed_classes(), self.feed_pods(), self.clear_on_lease_loss());
     }
 
     async fn feed_classes(&self) {
         let Some(classes) = &self.classes else { return };
-        feed(classes.clone(), self.queue.clone(), |change| {
-            let Some(class) = wake::of_class(change) else { return Vec::new() };
+        enqueue_changes(classes.clone(), self.queue.clone(), |change| {
+            let Some(class) = wake::added_class(change) else { return Vec::new() };
             let claims = self.claims.by_index(BY_ATTRIBUTES_CLASS, class);
-            claims.iter().map(|claim| wish(claim.metadata.key())).collect()
+            claims.iter().map(|claim| work_item(claim.metadata.key())).collect()
         })
         .await;
     }
 
-    /// Watches pods from when they matter.
+    /// Watches pods once they are needed.
     async fn feed_pods(&self) {
         self.pods_wanted.notified().await;
-        tracing::info!("the driver does not expand volumes in use: watching pods from now on");
-        let field_selector = Some(NOT_ENDED.to_owned());
+        tracing::info!("driver does not expand volumes in use; watching pods");
+        let field_selector = Some(NON_TERMINAL_PODS.to_owned());
         let options = WatchOptions { field_selector, ..WatchOptions::default() };
         let pods = self.context.cluster.store::<Pod>(options);
-        pods.index(BY_CLAIM, |pod| wake::claims_of(pod).iter().map(Key::to_string).collect());
+        pods.add_index(BY_CLAIM, |pod| wake::claims_of(pod).iter().map(Key::to_string).collect());
         let pods = self.pods.get_or_init(|| pods).clone();
-        feed(pods, self.queue.clone(), |change| {
-            let waiting = wake::released(change).into_iter().filter(|key| self.memories.knows(key));
-            waiting.map(wish).collect()
+        enqueue_changes(pods, self.queue.clone(), |change| {
+            let waiting = wake::released(change).into_iter().filter(|key| self.states.contains(key));
+            waiting.map(work_item).collect()
         })
         .await;
     }
 
-    /// Forgets what holds only while nobody else acts, when somebody else may.
-    async fn forget(&self) {
+    /// Clears the state when the lease is lost: it is valid only while no other process acts.
+    async fn clear_on_lease_loss(&self) {
         loop {
-            self.context.gate.opened().await;
-            self.context.gate.lost().await;
-            self.memories.forget_all();
+            self.context.gate.wait_open().await;
+            self.context.gate.wait_lost().await;
+            self.states.clear();
         }
     }
 
-    /// Works on a claim, step by step, until it has to wait.
-    async fn work_on(&self, key: Key) -> Outcome {
+    /// Reconciles a claim, step by step, until it has to wait.
+    async fn reconcile(&self, key: Key) -> WorkOutcome {
         let driver = self.context.driver.name();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_STEPS {
             if !self.context.gate.is_open() {
-                return Outcome::After(Duration::ZERO);
+                return WorkOutcome::RetryAfter(Duration::ZERO);
             }
-            let mut seen = self.look(&key);
+            let mut inputs = self.inputs(&key);
             let now = now();
-            let step = decide(&seen.view(driver, self.can), now);
-            let (claim, volume) = match (&step, seen.claim.clone(), seen.volume.clone()) {
-                (Step::Wait(waiting), _, _) => return self.wait(&key, waiting, now),
+            let step = decide(&inputs.view(driver, self.can), now);
+            let (claim, volume) = match (&step, inputs.claim.clone(), inputs.volume.clone()) {
+                (ResizeStep::Wait(waiting), _, _) => return self.wait(&key, waiting, now),
                 (_, Some(claim), Some(volume)) => (claim, volume),
-                // Without a claim there is nothing to do but to forget it, and without a volume to wait.
+                // The claim is gone: drop its state.
                 _ => {
-                    self.memories.forget(&key);
+                    self.states.remove(&key);
                     for role in [ROLE, MODIFIER] {
-                        self.context.attempts.forget(role, &key.to_string());
+                        self.context.attempts.remove(role, &key.to_string());
                     }
-                    return Outcome::Done;
+                    return WorkOutcome::Done;
                 }
             };
-            tracing::debug!(claim = %key, volume = volume.metadata.name, ?step, "next");
-            if let Err(error) = self.act(&mut seen, &claim, &volume, &step).await {
-                tracing::warn!(claim = %key, volume = volume.metadata.name, ?step, %error, "cannot write, trying again");
-                self.context.attempts.note(
+            tracing::debug!(pvc = %key, pv = volume.metadata.name, ?step, "next step");
+            if let Err(error) = self.act(&mut inputs, &claim, &volume, &step).await {
+                tracing::warn!(pvc = %key, pv = volume.metadata.name, ?step, %error, "failed to update claim or volume; retrying");
+                self.context.attempts.record(
                     ROLE,
                     &key.to_string(),
                     format!("{step:?}"),
                     Some(error.to_string()),
                 );
-                return Outcome::Retry;
+                return WorkOutcome::Retry;
             }
         }
-        tracing::warn!(claim = %key, "so many steps without an end: pausing");
-        Outcome::Retry
+        tracing::warn!(pvc = %key, steps = MAX_STEPS, "claim does not settle; backing off");
+        WorkOutcome::Retry
     }
 
-    fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> Outcome {
+    fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> WorkOutcome {
         let Waiting { expansion, modification } = waiting;
-        tracing::debug!(claim = %key, %expansion, %modification, "waiting");
-        if *expansion == Reason::InTree {
-            self.context.attempts.note(ROLE, &key.to_string(), "expand", Some(expansion.to_string()));
+        tracing::debug!(pvc = %key, %expansion, %modification, "waiting");
+        if *expansion == WaitReason::InTree {
+            self.context.attempts.record(ROLE, &key.to_string(), "expand", Some(expansion.to_string()));
         }
         match waiting.until() {
             Some(until) => {
                 let millis = u64::try_from(until.0.saturating_sub(now.0)).unwrap_or(0);
-                Outcome::After(Duration::from_millis(millis))
+                WorkOutcome::RetryAfter(Duration::from_millis(millis))
             }
-            None if *modification == Reason::ClassesUnknown => Outcome::After(CLASSES_AGAIN),
-            None => Outcome::Done,
+            None if *modification == WaitReason::ClassesUnknown => WorkOutcome::RetryAfter(CLASSES_RECHECK),
+            None => WorkOutcome::Done,
         }
     }
 
-    /// What is known of a claim now.
-    fn look(&self, key: &Key) -> Seen {
+    /// The current inputs for deciding about a claim.
+    fn inputs(&self, key: &Key) -> Inputs {
         let claim = self.claims.get(key);
         let volume = claim.as_ref().filter(|claim| !claim.spec.volume_name.is_empty());
         let volume = volume.and_then(|claim| self.volumes.get(&Key::cluster(&claim.spec.volume_name)));
@@ -271,25 +282,25 @@ impl Resizer {
             let name = name.filter(|name| !name.is_empty())?;
             self.classes.as_ref()?.get(&Key::cluster(name))
         };
-        let asked = claim.as_ref().and_then(|claim| claim.spec.volume_attributes_class_name.as_ref());
+        let requested = claim.as_ref().and_then(|claim| claim.spec.volume_attributes_class_name.as_ref());
         let status = claim.as_ref().and_then(|claim| claim.status.modify_volume_status.as_ref());
-        let (asked, target) =
-            (class(asked), class(status.map(|status| &status.target_volume_attributes_class_name)));
+        let (requested, target) =
+            (class(requested), class(status.map(|status| &status.target_volume_attributes_class_name)));
         let uid = claim.as_ref().map(|claim| claim.metadata.uid.clone()).unwrap_or_default();
-        let (epoch, memory) = self.memories.get(key, &uid);
-        // A node's own sidecar acts on what is its node's.
+        let (epoch, state) = self.states.get(key, &uid);
+        // With node deployment, only volumes of the local node are handled.
         let own = self.context.node.as_ref();
-        let reached = volume.as_ref().is_none_or(|volume| own.is_none_or(|node| node.has(volume)));
-        let classes_known = self.classes.as_ref().is_some_and(Store::served);
-        let (key, users) = (key.clone(), self.users(key));
-        Seen { key, uid, claim, volume, asked, target, classes_known, reached, users, epoch, memory }
+        let is_local = volume.as_ref().is_none_or(|volume| own.is_none_or(|node| node.owns(volume)));
+        let classes_known = self.classes.as_ref().is_some_and(Store::is_synced);
+        let (key, pod_use) = (key.clone(), self.pod_use(key));
+        Inputs { key, uid, claim, volume, requested, target, classes_known, is_local, pod_use, epoch, state }
     }
 
-    fn users(&self, key: &Key) -> Users {
-        match self.pods.get().filter(|pods| pods.served()) {
-            None => Users::Unknown,
-            Some(pods) if pods.by_index(BY_CLAIM, &key.to_string()).is_empty() => Users::None,
-            Some(_) => Users::Some,
+    fn pod_use(&self, key: &Key) -> PodUse {
+        match self.pods.get().filter(|pods| pods.is_synced()) {
+            None => PodUse::Unknown,
+            Some(pods) if pods.by_index(BY_CLAIM, &key.to_string()).is_empty() => PodUse::Unused,
+            Some(_) => PodUse::InUse,
         }
     }
 }

@@ -1,15 +1,16 @@
-//! Binds snapshots to contents, makes and deletes contents as snapshots come and go, and shows in each snapshot what
-//! its content says: upstream's snapshot-controller. It works for all drivers and talks to none; what a driver has to
-//! do is the snapshotter's, which stands beside it and watches contents.
+//! The snapshot controller: binds VolumeSnapshots to contents, creates and deletes contents for them, and copies
+//! each content's status to its snapshot. Replaces upstream's snapshot-controller. It serves all drivers and calls
+//! none; the snapshotter next to each driver watches the contents and calls it.
 //!
-//! - All state is in the objects, as upstream writes it: a crash between any two writes, or a swap for upstream's
-//!   controller, finds everything where it stands.
-//! - A snapshot gets its finalizer before anything is made for it, and keeps it until what was made is gone or kept
-//!   by its policy. A content is deleted only while its own snapshot is seen going.
-//! - Nothing is concluded from an object's absence in a store: the server is asked.
-//! - Every wait ends by the change that it waits for. Nothing is looked through again without a reason.
+//! - All state is in the objects, in upstream's format. After a crash between any two writes, or after a switch
+//!   from or to upstream's controller, work continues where it stopped.
+//! - A snapshot gets its finalizer before anything is created for it, and keeps it until that is deleted, or
+//!   retained by policy. A content is deleted only while its own snapshot is observed in deletion.
+//! - An object missing from the cache proves nothing: the API server is queried.
+//! - Every wait ends with the change it waits for. Nothing is scanned periodically.
 //!
-//! The rules are in [`decide`], those for groups in [`groups`]; claims and contents have theirs in [`protect`].
+//! Rules: [`decide`] for snapshots, [`groups`] for group snapshots, [`protect`] for the finalizers of claims and
+//! contents.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, OnceLock};
@@ -17,20 +18,20 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
-use wharf_cluster::{ApiError, Queue, Reach, Store, WatchOptions};
+use wharf_cluster::{ApiError, Queue, Store, SyncState, WatchOptions};
 use wharf_model::snapshot::names;
-use wharf_model::topology::reaches;
+use wharf_model::topology::is_accessible_from;
 use wharf_model::{
     Key, Kind, Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent,
 };
 
-use crate::context::Ground;
-use crate::finalizer::Patching;
+use crate::context::ClusterContext;
+use crate::finalizer::FinalizerPatcher;
 use groups::Groups;
-use metrics::{Of, Operation, Operations};
-use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, Subject, wish};
-use wharf_cluster::work::{Outcome, Pace, feed, work};
+use metrics::{ObjectKind, Operation, Operations};
+use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
+use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
 
 mod act;
 mod decide;
@@ -44,35 +45,36 @@ mod view;
 mod wake;
 mod write;
 
-/// In attempts, and as the queue's name.
+/// Role name in `/debug/attempts` and name of the queue.
 const ROLE: &str = "snapshot-controller";
-/// More steps than that in a row are not progress.
-const ROUNDS: usize = 64;
-/// Between looks at a kind that the server does not serve.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// For the server to tell of groups, or that it knows none. Single snapshots conclude nothing from a group that is not seen.
-const GROUPS: Duration = Duration::from_secs(30);
-/// Claims that are protected or let go at once.
-const LOCKS: usize = 64;
+/// More steps than this in a row are not progress.
+const MAX_STEPS: usize = 64;
+/// How often to check whether a kind is served.
+const SERVED_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait until it is known whether the server has group snapshots. Single snapshots conclude nothing
+/// from a group that is not in the cache.
+const GROUPS_WAIT: Duration = Duration::from_secs(30);
+/// Number of locks that serialize changes of claim finalizers.
+const CLAIM_LOCKS: usize = 64;
 
-/// What the snapshot controller is told.
+/// Settings of the snapshot controller.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// Write down in which mode a snapshot's volume was, so that nobody restores it in another one unasked.
+    /// Number of workers, timeout and backoff.
+    pub pace: WorkerOptions,
+    /// Record the volume mode of the source volume, so that it is not restored in another mode by accident.
     pub prevent_volume_mode_conversion: bool,
-    /// Say of each content which node's snapshotter has to work on it.
+    /// Label each content with the node whose snapshotter has to handle it.
     pub distributed: bool,
-    /// Work on group snapshots too.
+    /// Handle group snapshots, too.
     pub groups: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            // No driver is called.
-            pace: Pace::with_timeout(Duration::from_secs(60)),
+            // The timeout is unused: no driver is called.
+            pace: WorkerOptions::with_timeout(Duration::from_secs(60)),
             prevent_volume_mode_conversion: true,
             distributed: false,
             groups: true,
@@ -80,19 +82,19 @@ impl Default for Settings {
     }
 }
 
-/// Runs until the stop.
-pub(crate) async fn run(ground: Ground, settings: Settings) {
-    let controller = Arc::new(SnapshotController::new(ground, settings));
-    let (queue, gate) = (controller.queue.clone(), controller.ground.gate.clone());
-    let one = |subject| {
+/// Runs the role until it is stopped.
+pub(crate) async fn run(context: ClusterContext, settings: Settings) {
+    let controller = Arc::new(SnapshotController::new(context, settings));
+    let (queue, gate) = (controller.queue.clone(), controller.context.gate.clone());
+    let reconcile = |item| {
         let controller = Arc::clone(&controller);
-        async move { controller.work_on(subject).await }
+        async move { controller.reconcile(item).await }
     };
     let worked = async {
         tokio::select! {
             biased;
-            () = controller.served() => work(&queue, &gate, controller.settings.pace.workers, one).await,
-            () = gate.stopped() => {}
+            () = controller.wait_until_served() => run_workers(&queue, &gate, controller.settings.pace.workers, reconcile).await,
+            () = gate.wait_stopped() => {}
         }
     };
     tokio::select! {
@@ -102,114 +104,129 @@ pub(crate) async fn run(ground: Ground, settings: Settings) {
     }
 }
 
-/// Everything that works on snapshots.
+/// The controller's stores, queue and locks.
 struct SnapshotController {
-    ground: Ground,
+    context: ClusterContext,
     settings: Settings,
-    queue: Queue<Subject>,
+    queue: Queue<WorkKey>,
     snapshots: Store<VolumeSnapshot>,
     contents: Store<VolumeSnapshotContent>,
     classes: Store<VolumeSnapshotClass>,
     claims: Store<PersistentVolumeClaim>,
-    /// `None`: nobody asks for nodes.
+    /// `None` unless contents are labelled with nodes.
     nodes: Option<Store<Node>>,
-    /// `None`: not asked for.
+    /// `None` if group snapshots are disabled.
     groups: Option<Groups>,
-    /// Watched from when the first group has members.
+    /// Watched once the first group has members.
     volumes: OnceLock<Store<PersistentVolume>>,
     operations: Operations,
-    /// Of claims.
-    patching: Patching,
-    locks: [Mutex<()>; LOCKS],
+    /// Finalizer patches of claims.
+    patching: FinalizerPatcher,
+    locks: [Mutex<()>; CLAIM_LOCKS],
 }
 
-/// What came of a step.
+/// What the control loop does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
-    /// Look again.
-    Again,
-    /// Until something changes.
+    /// Decide the next step.
+    Continue,
+    /// Wait for a change.
     Done,
-    /// After a pause.
-    Later,
+    /// Retry with backoff.
+    Retry,
 }
 
 impl SnapshotController {
-    fn new(ground: Ground, settings: Settings) -> Self {
-        let cluster = &ground.cluster;
+    fn new(context: ClusterContext, settings: Settings) -> Self {
+        let cluster = &context.cluster;
         let snapshots = cluster.store::<VolumeSnapshot>(WatchOptions::default());
-        snapshots.index(BY_CLAIM, wake::claims_of);
-        snapshots.index(BY_CLASS, wake::classes_of);
-        snapshots.index(BY_GROUP, wake::groups_of);
+        snapshots.add_index(BY_CLAIM, wake::claim_index);
+        snapshots.add_index(BY_CLASS, wake::class_index);
+        snapshots.add_index(BY_GROUP, wake::group_index);
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.index(BY_SNAPSHOT, |claim| wake::snapshots_of(claim).iter().map(Key::to_string).collect());
+        claims.add_index(BY_SNAPSHOT, |claim| {
+            wake::restore_sources(claim).iter().map(Key::to_string).collect()
+        });
         let classes = cluster.store::<VolumeSnapshotClass>(WatchOptions::default());
-        classes.index(IS_DEFAULT, |class| wake::is_default(&class.metadata, names::IS_DEFAULT_CLASS));
+        classes.add_index(IS_DEFAULT, |class| {
+            wake::default_class_index(&class.metadata, names::IS_DEFAULT_CLASS)
+        });
         let contents = cluster.store::<VolumeSnapshotContent>(WatchOptions::default());
-        contents.index(BY_HANDLE, wake::group_handle_of);
+        contents.add_index(BY_HANDLE, wake::member_group_handle_index);
         Self {
             queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
             contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
             groups: settings.groups.then(|| Groups::new(cluster)),
-            operations: ground.metrics.family(Operations::register),
-            patching: Patching::default(),
+            operations: context.metrics.get_or_register(Operations::register),
+            patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),
             snapshots,
             claims,
             classes,
-            ground,
+            context,
             settings,
         }
     }
 
-    /// Waits until everything that snapshots need is known. Groups are not needed: a cluster may have none.
-    async fn served(&self) {
+    /// Waits until all required kinds are listed. Group snapshots are optional.
+    async fn wait_until_served(&self) {
         let nodes = async {
             if let Some(nodes) = &self.nodes {
-                served(nodes).await;
+                wait_until_served(nodes).await;
             }
         };
-        let (snapshots, contents) = (served(&self.snapshots), served(&self.contents));
-        tokio::join!(snapshots, contents, served(&self.classes), served(&self.claims), nodes);
+        let (snapshots, contents) = (wait_until_served(&self.snapshots), wait_until_served(&self.contents));
+        tokio::join!(
+            snapshots,
+            contents,
+            wait_until_served(&self.classes),
+            wait_until_served(&self.claims),
+            nodes
+        );
         if let Some(groups) = &self.groups
-            && timeout(GROUPS, groups.settled()).await.is_err()
+            && timeout(GROUPS_WAIT, groups.settled()).await.is_err()
         {
-            tracing::warn!("group snapshots cannot be listed: going on with single ones until they can");
+            tracing::warn!(
+                "failed to list group snapshots; handling single snapshots until they can be listed"
+            );
         }
     }
 
-    /// Keeps the queue filled.
+    /// Enqueues work for changes of all watched kinds.
     async fn feed(&self) {
-        let snapshots = feed(self.snapshots.clone(), self.queue.clone(), |change| {
-            if let (Some(gone), None) = (&change.old, &change.new) {
-                self.operations.done(Operation::Delete, Of::Snapshot, &gone.metadata.uid, "");
+        let snapshots = enqueue_changes(self.snapshots.clone(), self.queue.clone(), |change| {
+            if let (Some(deleted), None) = (&change.old, &change.new) {
+                self.operations.finish(Operation::Delete, ObjectKind::Snapshot, &deleted.metadata.uid, "");
             }
-            wake::of_snapshot(change)
+            wake::on_snapshot(change)
         });
-        let contents = feed(self.contents.clone(), self.queue.clone(), wake::of_content);
-        let claims = feed(self.claims.clone(), self.queue.clone(), |change| {
-            let mut wishes = wake::of_claim(change);
-            let groups: Vec<_> = wishes.iter().filter_map(|wish| self.group_of(&wish.key)).collect();
-            wishes.extend(groups.into_iter().map(|key| wish(Subject::Group(key))));
-            // Of any change: labels are not in the view, and few groups wait.
+        let contents = enqueue_changes(self.contents.clone(), self.queue.clone(), wake::on_content);
+        let claims = enqueue_changes(self.claims.clone(), self.queue.clone(), |change| {
+            let mut requests = wake::on_claim(change);
+            let groups: Vec<_> = requests.iter().filter_map(|wish| self.parent_group_of(&wish.key)).collect();
+            requests.extend(groups.into_iter().map(|key| queue_entry(WorkKey::Group(key))));
+            // For any change: labels are not part of the model, and few groups wait.
             if let Some(groups) = self.groups.as_ref().filter(|_| change.new.is_some()) {
-                wishes.extend(groups.waiting(&change.key).map(|key| wish(Subject::Group(key))));
+                requests.extend(
+                    groups.waiting_for_claim(&change.key).map(|key| queue_entry(WorkKey::Group(key))),
+                );
             }
-            if wake::is_bound_now(change) {
+            if wake::became_bound(change) {
                 let waiting = self.snapshots.by_index(BY_CLAIM, &change.key.to_string());
-                wishes.extend(waiting.iter().map(|snapshot| wish(Subject::Snapshot(snapshot.key()))));
+                requests
+                    .extend(waiting.iter().map(|snapshot| queue_entry(WorkKey::Snapshot(snapshot.key()))));
             }
-            wishes
+            requests
         });
-        let classes = feed(self.classes.clone(), self.queue.clone(), |change| {
+        let classes = enqueue_changes(self.classes.clone(), self.queue.clone(), |change| {
             let Some(class) = &change.new else { return Vec::new() };
             let mut waiting = self.snapshots.by_index(BY_CLASS, &class.metadata.name);
             if class.metadata.annotation(names::IS_DEFAULT_CLASS) == Some("true") {
                 waiting.extend(self.snapshots.by_index(BY_CLASS, ""));
             }
-            waiting.iter().map(|snapshot| wish(Subject::Snapshot(snapshot.key()))).collect()
+            waiting.iter().map(|snapshot| queue_entry(WorkKey::Snapshot(snapshot.key()))).collect()
         });
         let groups = async {
             match &self.groups {
@@ -222,109 +239,109 @@ impl SnapshotController {
         tokio::join!(snapshots, contents, claims, classes, groups);
     }
 
-    /// The group that waits for a snapshot that is being restored from.
-    fn group_of(&self, subject: &Subject) -> Option<Key> {
-        let Subject::Snapshot(key) = subject else { return None };
-        view::parent(&*self.snapshots.get(key)?).map(|(group, _)| group)
+    /// The group of a snapshot, which may have waited for a restore from that snapshot to end.
+    fn parent_group_of(&self, item: &WorkKey) -> Option<Key> {
+        let WorkKey::Snapshot(key) = item else { return None };
+        view::parent_group(&*self.snapshots.get(key)?).map(|(group, _)| group)
     }
 
-    /// Works on one thing, step by step, until it has to wait.
-    async fn work_on(&self, subject: Subject) -> Outcome {
-        let worked = match &subject {
-            Subject::Snapshot(key) => self.snapshot(key).await,
-            Subject::Content(key) => self.content(key).await,
-            Subject::Claim(key) => self.claim(key).await,
-            Subject::Group(key) => self.group(key).await,
-            Subject::GroupContent(key) => self.group_content(key).await,
+    /// Handles one object step by step until it has to wait.
+    async fn reconcile(&self, item: WorkKey) -> WorkOutcome {
+        let worked = match &item {
+            WorkKey::Snapshot(key) => self.reconcile_snapshot(key).await,
+            WorkKey::Content(key) => self.reconcile_content(key).await,
+            WorkKey::Claim(key) => self.reconcile_claim(key).await,
+            WorkKey::Group(key) => self.reconcile_group(key).await,
+            WorkKey::GroupContent(key) => self.reconcile_group_content(key).await,
         };
         match worked {
-            Ok(Next::Done) => Outcome::Done,
-            // Not even open: whoever has the lease goes on.
-            Ok(Next::Again) => Outcome::After(Duration::ZERO),
-            Ok(Next::Later) => Outcome::Retry,
+            Ok(Next::Done) => WorkOutcome::Done,
+            // The gate is closed: the leader continues.
+            Ok(Next::Continue) => WorkOutcome::RetryAfter(Duration::ZERO),
+            Ok(Next::Retry) => WorkOutcome::Retry,
             Err(error) => {
-                tracing::warn!(?subject, %error, "the API server refuses a step, trying again");
-                self.note(&subject, Some(error.to_string()));
-                Outcome::Retry
+                tracing::warn!(key = ?item, %error, "failed to reconcile object; retrying");
+                self.record_attempt(&item, Some(error.to_string()));
+                WorkOutcome::Retry
             }
         }
     }
 
-    /// Notes what came of the last attempt, by the object's key.
-    fn note(&self, subject: &Subject, error: Option<String>) {
-        let (Subject::Snapshot(key)
-        | Subject::Content(key)
-        | Subject::Claim(key)
-        | Subject::Group(key)
-        | Subject::GroupContent(key)) = subject;
-        let step = match subject {
-            Subject::Snapshot(_) => "snapshot",
-            Subject::Content(_) => "content",
-            Subject::Claim(_) => "claim",
-            Subject::Group(_) => "group snapshot",
-            Subject::GroupContent(_) => "group's content",
+    /// Records the result of the last attempt under the object's key.
+    fn record_attempt(&self, item: &WorkKey, error: Option<String>) {
+        let (WorkKey::Snapshot(key)
+        | WorkKey::Content(key)
+        | WorkKey::Claim(key)
+        | WorkKey::Group(key)
+        | WorkKey::GroupContent(key)) = item;
+        let step = match item {
+            WorkKey::Snapshot(_) => "snapshot",
+            WorkKey::Content(_) => "content",
+            WorkKey::Claim(_) => "claim",
+            WorkKey::Group(_) => "group snapshot",
+            WorkKey::GroupContent(_) => "group's content",
         };
-        self.ground.attempts.note(ROLE, &format!("{step} {key}"), step, error);
+        self.context.attempts.record(ROLE, &format!("{step} {key}"), step, error);
     }
 
-    /// Whoever holds this looks at a claim and changes its finalizer as if nobody else did.
-    async fn lock(&self, claim: &Key) -> MutexGuard<'_, ()> {
+    /// Serializes decisions about a claim's finalizer with the write that follows.
+    async fn lock_claim(&self, claim: &Key) -> MutexGuard<'_, ()> {
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(claim);
-        self.locks[hash as usize % LOCKS].lock().await
+        self.locks[hash as usize % CLAIM_LOCKS].lock().await
     }
 
-    /// The first node from which all of the volumes can be reached; `None` if there is none.
-    fn node(&self, volumes: &[&PersistentVolume]) -> Option<String> {
+    /// The first node that can reach all of the volumes, if any.
+    fn node_reaching(&self, volumes: &[&PersistentVolume]) -> Option<String> {
         let reached = |node: &Node| {
             let Meta { name, labels, .. } = &node.metadata;
             let labels = labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
-            volumes.iter().all(|volume| reaches(volume.spec.node_affinity.as_ref(), name, &labels))
+            volumes.iter().all(|volume| is_accessible_from(volume.spec.node_affinity.as_ref(), name, &labels))
         };
         let nodes = self.nodes.as_ref()?.all();
         nodes.iter().find(|node| reached(node)).map(|node| node.metadata.name.clone())
     }
 
-    /// All volumes, by their handles.
-    async fn volumes(&self) -> &Store<PersistentVolume> {
+    /// All PersistentVolumes, indexed by volume handle.
+    async fn volume_store(&self) -> &Store<PersistentVolume> {
         let volumes = self.volumes.get_or_init(|| {
-            let volumes = self.ground.cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.index(wake::BY_HANDLE, wake::handles_of);
+            let volumes = self.context.cluster.store::<PersistentVolume>(WatchOptions::default());
+            volumes.add_index(wake::BY_HANDLE, wake::volume_handle_index);
             volumes
         });
-        volumes.synced().await;
+        volumes.wait_synced().await;
         volumes
     }
 
-    /// Reads an object that was not as it was seen. The error stands if it still is.
-    async fn reread<K: Kind>(&self, seen: &K, error: ApiError) -> Result<(), ApiError> {
+    /// Re-reads an object after a rejected write. Returns the error if the object had not changed.
+    async fn refresh<K: Kind>(&self, seen: &K, error: ApiError) -> Result<(), ApiError> {
         match error {
             ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_) => {}
             error => return Err(error),
         }
         let same = |now: &K| now.meta().resource_version == seen.meta().resource_version;
-        match self.ground.cluster.get::<K>(&seen.key()).await? {
+        match self.context.cluster.get::<K>(&seen.key()).await? {
             Some(now) if same(&now) => Err(error),
             _ => Ok(()),
         }
     }
 }
 
-/// Whether a volume says from which nodes it can be reached.
-fn is_placed(volume: &PersistentVolume) -> bool {
+/// Whether the volume is reachable from certain nodes only.
+fn has_node_affinity(volume: &PersistentVolume) -> bool {
     volume.spec.node_affinity.as_ref().is_some_and(|affinity| affinity.required.is_some())
 }
 
-/// Waits until a kind is known. Upstream's controller ends if its kinds are not there in time; this one waits.
-async fn served<K: Kind>(store: &Store<K>) {
-    let mut told = false;
-    while !store.served() {
-        if !told && matches!(store.reach(), Reach::NotServed | Reach::Forbidden) {
-            told = true;
+/// Waits until a kind is served. Upstream's controller exits if its CRDs are not installed in time; this one waits.
+async fn wait_until_served<K: Kind>(store: &Store<K>) {
+    let mut warned = false;
+    while !store.is_synced() {
+        if !warned && matches!(store.sync_state(), SyncState::NotServed | SyncState::Forbidden) {
+            warned = true;
             tracing::warn!(
                 kind = K::API.plural,
-                "waiting for this kind: make it known by `wharf install crds`, and let us list and watch it"
+                "kind is not served or access is denied; run `wharf install crds` and grant list and watch"
             );
         }
-        sleep(LOOK_AGAIN).await;
+        sleep(SERVED_POLL_INTERVAL).await;
     }
 }

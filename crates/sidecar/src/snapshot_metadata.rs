@@ -1,12 +1,15 @@
-//! Serves the driver's changed blocks to backup programs, in place of external-snapshot-metadata.
+//! Serves changed-block metadata of snapshots to backup programs. Replaces external-snapshot-metadata.
 //!
-//! - gRPC over TLS; nothing else is answered. A renewed certificate is taken without a restart.
-//! - Who asks shows a token. The server says whose it is and whether it was made for this service, and whether its
-//!   owner may read snapshots of that namespace. Nothing is answered before, and nothing of it is remembered.
-//! - Only a snapshot's own content says what the driver calls it.
-//! - The driver's answer passes through as it is, no faster than the caller reads, and within a limit of time.
-//! - Connections and answers are so many at most, and none is kept for ever by a caller who is gone or silent.
-//! - Tokens and secrets are in no log, error or metric.
+//! - gRPC over TLS only. A renewed certificate is loaded without a restart.
+//! - Each request carries a token. The API server authenticates it, checks its audience, and authorizes its user to
+//!   get snapshots in the namespace. Nothing is served before, and no result is cached.
+//! - The snapshot handle is taken only from the snapshot's own content.
+//! - The driver's stream is forwarded unchanged, no faster than the caller reads, and within a time limit.
+//! - The number of connections and streams is limited. A caller that disconnects or stays silent cannot hold one
+//!   forever.
+//! - Tokens and secrets never appear in logs, errors or metrics.
+//!
+//! Start reading at [`run`]; the rules are in [`decide`], the API server calls in [`act`].
 
 use std::future::Future;
 use std::io;
@@ -19,14 +22,14 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use wharf_cluster::{Cluster, ConnectError, ConnectOptions};
 use wharf_csi::snapshotmetadata::snapshot_metadata_server::SnapshotMetadataServer;
-use wharf_csi::{Client, Endpoint, Page, serve_pages};
+use wharf_csi::{Client, Endpoint, HttpPage, serve_pages};
 
 use crate::driver::Driver;
 use crate::metrics::Metrics;
 use crate::process::{Address, SidecarError};
-use relay::Answers;
+use relay::StreamLimiter;
 use service::Service;
-use tls::Certificate;
+use tls::CertificateStore;
 pub use tls::{Tls, TlsError};
 
 mod act;
@@ -35,71 +38,80 @@ mod relay;
 mod service;
 mod tls;
 
-/// Questions of one connection at once, with their answers.
-const AT_ONCE: u32 = 16;
-/// Answers at once, of all connections.
-const ANSWERS: usize = 64;
-/// A connection without traffic is asked for a sign of life so often,
-const KEEPALIVE: Duration = Duration::from_secs(30);
-/// which has to come within this time.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
-/// Older connections take no more questions: callers make a new one, and there is room for others.
-const OLD: Duration = Duration::from_secs(1800);
-/// How long answers may go on after a stop.
-const GRACE: Duration = Duration::from_secs(5);
+/// Maximum number of concurrent streams per connection.
+const MAX_STREAMS_PER_CONNECTION: u32 = 16;
+/// Maximum number of concurrent streams of all connections.
+const MAX_STREAMS: usize = 64;
+/// Interval of HTTP/2 keepalive pings on an idle connection.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// Time to respond to a keepalive ping.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Older connections accept no more streams: callers reconnect, which frees slots for others.
+const MAX_CONNECTION_AGE: Duration = Duration::from_secs(1800);
+/// How long streams may continue after a stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// What the service is told.
+/// Configuration of the service.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The driver's socket.
     pub driver: Endpoint,
-    /// How to reach the cluster.
+    /// How to connect to the cluster.
     pub connect: ConnectOptions,
-    /// Where questions are taken.
+    /// Listen address of the gRPC service.
     pub address: Address,
     /// Certificate and key.
     pub tls: Tls,
-    /// The audience of tokens; `None`: that of the driver's SnapshotMetadataService.
+    /// The expected audience of tokens; `None`: the one in the driver's SnapshotMetadataService object.
     pub audience: Option<String>,
-    /// How long an answer may take in all.
-    pub longest: Duration,
-    /// Where `/health` is, and the metrics.
-    pub pages: Option<Address>,
-    /// The path of the metrics, if they are there.
-    pub metrics: Option<String>,
+    /// Maximum duration of a stream.
+    pub max_stream_duration: Duration,
+    /// Listen address of `/health` and the metrics.
+    pub http_endpoint: Option<Address>,
+    /// Path of the metrics, if they are served.
+    pub metrics_path: Option<String>,
 }
 
 /// Why the service ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotMetadataError {
-    /// Nothing to show to callers.
+    /// Certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// No way to the cluster.
+    /// Failed to connect to the cluster.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// No address.
+    /// Failed to bind an address.
     #[error(transparent)]
     Address(#[from] SidecarError),
-    /// The port's address is unknown.
-    #[error("the service's own address cannot be read: {0}")]
-    Own(io::Error),
-    /// The driver has nothing to serve.
+    /// The local address of the listener is unknown.
+    #[error("failed to get the listener's local address: {0}")]
+    LocalAddress(io::Error),
+    /// The driver does not support the service.
     #[error("driver {0} does not support the SNAPSHOT_METADATA_SERVICE")]
     Unsupported(String),
-    /// The gRPC server ended.
+    /// The gRPC server failed.
     #[error("the gRPC server failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
 }
 
-/// Serves until `stop` is ready, or the driver turns out to have no such service.
+/// Serves until `stop` completes, or until the driver turns out not to support the service.
 pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), SnapshotMetadataError> {
-    let Config { driver, connect, address, tls, audience, longest, pages, metrics: metrics_path } = config;
-    let certificate = Certificate::new(tls)?;
+    let Config {
+        driver,
+        connect,
+        address,
+        tls,
+        audience,
+        max_stream_duration: longest,
+        http_endpoint: pages,
+        metrics_path,
+    } = config;
+    let certificate = CertificateStore::new(tls)?;
     let cluster = Cluster::connect(&connect).await?;
     let metrics = Metrics::new();
     let client = Client::new(&driver);
-    let (named, name) = watch::channel(None);
+    let (name_sender, name) = watch::channel(None);
     let _pages = match pages {
         Some(address) => {
             let listener = address.bind().await?;
@@ -113,35 +125,38 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
         None => None,
     };
     let listener = address.bind().await?;
-    let own = listener.local_addr().map_err(SnapshotMetadataError::Own)?;
+    let own = listener.local_addr().map_err(SnapshotMetadataError::LocalAddress)?;
     tracing::info!(address = %own, "serving snapshot metadata");
-    let answers = Answers::new(ANSWERS, longest, metrics.clone());
+    let limiter = StreamLimiter::new(MAX_STREAMS, longest, metrics.clone());
     let service = Service {
         cluster,
         driver: client.clone(),
         name,
         audience,
-        longest,
-        answers,
+        max_duration: longest,
+        limiter,
         metrics: metrics.clone(),
     };
-    // What was asked before a connection was old may be answered.
-    let incoming =
-        ReceiverStream::new(tls::accept(listener, certificate.clone(), OLD.saturating_add(longest)));
+    // Streams that started before a connection was too old may complete.
+    let incoming = ReceiverStream::new(tls::accept(
+        listener,
+        certificate.clone(),
+        MAX_CONNECTION_AGE.saturating_add(longest),
+    ));
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
-        .max_concurrent_streams(AT_ONCE)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(SIGN_OF_LIFE))
-        .max_connection_age(OLD)
+        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .max_connection_age(MAX_CONNECTION_AGE)
         .serve_with_incoming_shutdown(SnapshotMetadataServer::new(service), incoming, async {
-            // Also when the other end is gone: then it is the end, too.
+            // An error means that the sender was dropped, which is also a stop.
             _ = stopped.await;
         });
     let ready = async {
         let driver = Driver::discover(&client, &metrics, false).await;
-        match driver.can().snapshot_metadata {
-            true => _ = named.send(Some(driver.name().to_owned())),
+        match driver.capabilities().snapshot_metadata {
+            true => _ = name_sender.send(Some(driver.name().to_owned())),
             false => return SnapshotMetadataError::Unsupported(driver.name().to_owned()),
         }
         std::future::pending().await
@@ -159,19 +174,19 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
         outcome = ended => outcome,
     };
     drop(stopping);
-    if tokio::time::timeout(GRACE, server).await.is_err() {
-        tracing::warn!("stopping with answers under way");
+    if tokio::time::timeout(SHUTDOWN_GRACE, server).await.is_err() {
+        tracing::warn!("stopping while streams are in progress");
     }
     outcome.map_or(Ok(()), Err)
 }
 
-/// The pages: upstream's `/health`, and the metrics.
-fn page(path: &str, ready: bool, metrics_path: Option<&str>, metrics: &Metrics) -> Page {
+/// HTTP pages: upstream's `/health`, and the metrics.
+fn page(path: &str, ready: bool, metrics_path: Option<&str>, metrics: &Metrics) -> HttpPage {
     match path {
-        "/health" if ready => Page::text(StatusCode::OK, "ok"),
-        "/health" => Page::text(StatusCode::SERVICE_UNAVAILABLE, "not ready"),
-        path if Some(path) == metrics_path => Page::metrics(metrics.text()),
-        _ => Page::text(StatusCode::NOT_FOUND, "there is no such page\n"),
+        "/health" if ready => HttpPage::text(StatusCode::OK, "ok"),
+        "/health" => HttpPage::text(StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+        path if Some(path) == metrics_path => HttpPage::metrics(metrics.encode()),
+        _ => HttpPage::text(StatusCode::NOT_FOUND, "page not found\n"),
     }
 }
 
@@ -180,13 +195,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_upstreams() {
+    fn health_page_matches_upstream() {
         let metrics = Metrics::new();
         for (path, ready, expected) in [
-            ("/health", true, Page::text(StatusCode::OK, "ok")),
-            ("/health", false, Page::text(StatusCode::SERVICE_UNAVAILABLE, "not ready")),
-            ("/metrics", true, Page::text(StatusCode::NOT_FOUND, "there is no such page\n")),
-            ("/m", true, Page::metrics(metrics.text())),
+            ("/health", true, HttpPage::text(StatusCode::OK, "ok")),
+            ("/health", false, HttpPage::text(StatusCode::SERVICE_UNAVAILABLE, "not ready")),
+            ("/metrics", true, HttpPage::text(StatusCode::NOT_FOUND, "page not found\n")),
+            ("/m", true, HttpPage::metrics(metrics.encode())),
         ] {
             assert_eq!(page(path, ready, Some("/m"), &metrics), expected, "{path}");
         }

@@ -1,14 +1,15 @@
-//! Takes, looks at and deletes snapshots, alone and in groups, as their contents ask; the contract is that of
-//! csi-snapshotter.
+//! Creates, polls and deletes CSI snapshots and group snapshots for VolumeSnapshotContent and
+//! VolumeGroupSnapshotContent objects. Implements the contract of csi-snapshotter.
 //!
-//! - A content is worked on by one worker at a time. Before the driver is asked to make a snapshot the content says
-//!   so and has our finalizer: whatever happens, somebody can find out what there is to delete.
-//! - What goes while it is being made is made, and then deleted: nothing is left in the driver.
-//! - "Not ready yet" is asked again at its own pace, from a second to a quarter of a minute.
-//! - In a cluster without the kinds of snapshots it waits, and begins when they appear.
-//! - Where each node has a sidecar of its own, it works on the contents that say that they are this node's.
+//! - One worker at a time handles a content. Before CreateSnapshot is called, the content carries the being-created
+//!   annotation and our finalizer, so that after any crash it is known what may have to be deleted.
+//! - A content that is deleted while its snapshot is being created is first completed and then deleted, so that
+//!   nothing is left behind in the driver.
+//! - A snapshot that is not ready yet is polled with its own interval, from 1 s to 15 s.
+//! - In a cluster without the snapshot CRDs the role waits and starts when they appear.
+//! - With one sidecar per node, it handles only the contents labelled with its own node.
 //!
-//! Start reading at [`view`], then [`decide`]: the rules. [`wake`] says what calls for a look.
+//! Start reading at [`view`], then [`decide`] for the rules. [`wake`] decides which changes enqueue a content.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,50 +25,50 @@ use wharf_model::{
 };
 
 use crate::context::Context;
-use act::{Hand, One, Then};
+use act::{Next, ReconcilePass, StepRunner};
 use decide::decide;
-use memory::Memories;
-use view::{Class, Object, Rules, View, Which};
-use wake::News;
-use wharf_cluster::work::{Outcome, Pace, Wish, feed, work};
+use state::ContentStates;
+use view::{Class, ContentKind, Object, Rules, View};
+use wake::ContentChange;
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
 
 mod act;
 mod call;
 mod decide;
-mod groups;
-mod memory;
+mod ownership;
+mod patches;
 mod request;
 #[cfg(test)]
 mod simulation;
-mod status;
+mod state;
 mod view;
 mod wake;
 
-/// For attempts.
+/// Role name in `/debug/attempts`.
 const ROLE: &str = "snapshotter";
-/// The index of contents that wait, by their class.
+/// Index of unfinished contents by class name.
 const BY_CLASS: &str = "snapshotter/class";
-/// The index of volumes by driver and handle.
+/// Index of PersistentVolumes by driver and volume handle.
 const BY_HANDLE: &str = "snapshotter/handle";
-/// The longest pause after a write that the server did not take.
-const UNWRITTEN: Duration = Duration::from_secs(30);
-/// Between looks whether the kinds of snapshots have appeared: at our own store, which asks the server.
-const APPEAR: Duration = Duration::from_secs(1);
-/// After so many steps a content lets others have a turn.
-const STEPS: usize = 32;
+/// Longest backoff after the API server rejected a write.
+const WRITE_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// How often to check whether the snapshot CRDs are served. Reads our own store, which polls the server.
+const SERVED_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// After this many steps a content is requeued so that others get a turn.
+const MAX_STEPS: usize = 32;
 
-/// What the snapshotter is told.
+/// Settings of the snapshotter role.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// How snapshots are named.
+    /// Number of workers, timeout and backoff.
+    pub pace: WorkerOptions,
+    /// Naming scheme of snapshots.
     pub naming: VolumeNaming,
-    /// How groups of snapshots are named.
+    /// Naming scheme of group snapshots.
     pub group_naming: VolumeNaming,
-    /// Tell the driver the names of snapshot and content when a snapshot is taken.
+    /// Pass the names of the VolumeSnapshot and its content to CreateSnapshot.
     pub extra_create_metadata: bool,
-    /// See to groups, if the driver can.
+    /// Handle group snapshots if the driver supports them.
     pub groups: bool,
 }
 
@@ -75,7 +76,7 @@ impl Default for Settings {
     fn default() -> Self {
         let naming = |prefix: &str| VolumeNaming { prefix: prefix.to_owned(), uuid_length: None };
         Self {
-            pace: Pace::with_timeout(Duration::from_secs(60)),
+            pace: WorkerOptions::with_timeout(Duration::from_secs(60)),
             naming: naming("snapshot"),
             group_naming: naming("groupsnapshot"),
             extra_create_metadata: false,
@@ -84,19 +85,22 @@ impl Default for Settings {
     }
 }
 
-/// A content: what is worked on at once by one worker only.
+/// Identifies a content. Only one worker handles a given content at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Subject {
-    which: Which,
+struct ContentKey {
+    kind: ContentKind,
     name: String,
 }
 
-/// Runs until the stop.
+/// Runs the role until it is stopped.
 pub(crate) async fn run(context: Context, settings: Settings) {
-    if !context.driver.can().create_delete_snapshot {
+    if !context.driver.capabilities().create_delete_snapshot {
         let driver = context.driver.name();
-        tracing::error!(driver, "the driver cannot take snapshots: leave the snapshotter out");
-        context.gate.stopped().await;
+        tracing::error!(
+            driver,
+            "driver does not support CREATE_DELETE_SNAPSHOT; disable the snapshotter role"
+        );
+        context.gate.wait_stopped().await;
         return;
     }
     let gate = context.gate.clone();
@@ -105,28 +109,28 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let contents = context.cluster.store::<VolumeSnapshotContent>(options);
     tokio::select! {
         biased;
-        () = served(&contents) => {}
-        () = gate.stopped() => return,
+        () = wait_until_served(&contents) => {}
+        () = gate.wait_stopped() => return,
     }
     let snapshotter = Arc::new(Snapshotter::new(context, settings, contents));
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    snapshotter.feeds(&mut besides);
+    // Aborted when this function returns.
+    let mut tasks = JoinSet::new();
+    snapshotter.spawn_feeds(&mut tasks);
     let this = Arc::clone(&snapshotter);
-    besides.spawn(async move { this.unsettle().await });
+    tasks.spawn(async move { this.clear_exclusive().await });
     let queue = snapshotter.queue.clone();
     let workers = snapshotter.settings.pace.workers;
-    let one = |subject| {
+    let reconcile = |content_key| {
         let snapshotter = Arc::clone(&snapshotter);
-        async move { snapshotter.see_to(&subject).await }
+        async move { snapshotter.reconcile(&content_key).await }
     };
-    work(&queue, &gate, workers, one).await;
+    run_workers(&queue, &gate, workers, reconcile).await;
 }
 
-/// Waits until a kind is served. That it is not, the store itself has said once.
-async fn served<K: Kind>(store: &Store<K>) {
-    while !store.served() {
-        sleep(APPEAR).await;
+/// Waits until a kind is served. The store has already logged that it is not.
+async fn wait_until_served<K: Kind>(store: &Store<K>) {
+    while !store.is_synced() {
+        sleep(SERVED_POLL_INTERVAL).await;
     }
 }
 
@@ -138,17 +142,17 @@ struct Snapshotter {
     backoff: Backoff,
     contents: Store<VolumeSnapshotContent>,
     classes: Store<VolumeSnapshotClass>,
-    /// `None`: the driver has no groups.
+    /// `None`: the driver does not support group snapshots.
     groups: Option<Groups>,
-    queue: Queue<Subject>,
-    memories: Memories,
+    queue: Queue<ContentKey>,
+    states: ContentStates,
 }
 
-/// What is needed for groups.
+/// Stores for group snapshots.
 struct Groups {
     contents: Store<VolumeGroupSnapshotContent>,
     classes: Store<VolumeGroupSnapshotClass>,
-    /// Where nodes have sidecars of their own: to see on which of them a group is.
+    /// Only with one sidecar per node: tells on which node the volumes of a group are.
     volumes: Option<Store<PersistentVolume>>,
 }
 
@@ -156,14 +160,14 @@ impl Groups {
     fn new(context: &Context) -> Self {
         let cluster = &context.cluster;
         let contents = cluster.store::<VolumeGroupSnapshotContent>(WatchOptions::default());
-        contents.index(BY_CLASS, |content| {
+        contents.add_index(BY_CLASS, |content| {
             let ready = content.status.as_ref().and_then(|status| status.ready_to_use);
             let class = content.spec.volume_group_snapshot_class_name.as_ref();
-            wake::waits_for_class(&content.metadata, Which::Group, ready, class)
+            wake::waits_for_class(&content.metadata, ContentKind::Group, ready, class)
         });
         let volumes = context.node.as_ref().map(|_| {
             let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.index(BY_HANDLE, |volume| {
+            volumes.add_index(BY_HANDLE, |volume| {
                 let csi = volume.spec.csi.as_ref();
                 csi.map(|csi| by_handle(&csi.driver, &csi.volume_handle)).into_iter().collect()
             });
@@ -181,48 +185,47 @@ impl Snapshotter {
     fn new(context: Context, settings: Settings, contents: Store<VolumeSnapshotContent>) -> Self {
         let rules = Rules {
             driver: context.driver.name().to_owned(),
-            can: *context.driver.can(),
+            capabilities: *context.driver.capabilities(),
             naming: settings.naming.clone(),
             group_naming: settings.group_naming.clone(),
             extra_create_metadata: settings.extra_create_metadata,
             node: context.node.as_ref().map(|node| node.name.clone()),
         };
-        contents.index(BY_CLASS, |content| {
+        contents.add_index(BY_CLASS, |content| {
             let ready = content.status.as_ref().and_then(|status| status.ready_to_use);
             let class = content.spec.volume_snapshot_class_name.as_ref();
-            wake::waits_for_class(&content.metadata, Which::Snapshot, ready, class)
+            wake::waits_for_class(&content.metadata, ContentKind::Snapshot, ready, class)
         });
-        let groups = (settings.groups && rules.can.group_snapshot).then(|| Groups::new(&context));
-        // The queue's own pauses are for writes that the server did not take; the driver's failures have theirs in
-        // memory.
+        let groups = (settings.groups && rules.capabilities.group_snapshot).then(|| Groups::new(&context));
+        // The queue's backoff is for rejected writes. Driver failures have their own backoff in the content state.
         let backoff = settings.pace.backoff();
-        let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
+        let write_backoff = Backoff { max: backoff.max.min(WRITE_BACKOFF_MAX), ..backoff };
         Self {
             rules,
             backoff,
             contents,
             classes: context.cluster.store(WatchOptions::default()),
             groups,
-            queue: Queue::new(ROLE, unwritten, context.cluster.metrics()),
-            memories: Memories::default(),
+            queue: Queue::new(ROLE, write_backoff, context.cluster.metrics()),
+            states: ContentStates::default(),
             context,
             settings,
         }
     }
 
-    /// What is known of calls holds only while nobody else makes any.
-    async fn unsettle(&self) {
+    /// Conclusions from our own calls hold only while no other replica calls the driver.
+    async fn clear_exclusive(&self) {
         loop {
-            self.context.gate.opened().await;
-            self.context.gate.lost().await;
-            self.memories.unsettle();
+            self.context.gate.wait_open().await;
+            self.context.gate.wait_lost().await;
+            self.states.clear_exclusive();
         }
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Spawns the watches that enqueue contents.
+    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         self.feed(into, self.contents.clone(), |this, change: &Change<VolumeSnapshotContent>| {
-            this.content_changed(Which::Snapshot, &change.key, &change.into())
+            this.content_changed(ContentKind::Snapshot, &change.key, &change.into())
         });
         self.feed(into, self.classes.clone(), |this, change: &Change<VolumeSnapshotClass>| {
             let waiting = this.contents.by_index(BY_CLASS, &change.key.name);
@@ -230,7 +233,7 @@ impl Snapshotter {
         });
         let Some(groups) = &self.groups else { return };
         self.feed(into, groups.contents.clone(), |this, change: &Change<VolumeGroupSnapshotContent>| {
-            this.content_changed(Which::Group, &change.key, &change.into())
+            this.content_changed(ContentKind::Group, &change.key, &change.into())
         });
         self.feed(into, groups.classes.clone(), |this, change: &Change<VolumeGroupSnapshotClass>| {
             let Some(groups) = &this.groups else { return Vec::new() };
@@ -243,94 +246,102 @@ impl Snapshotter {
         self: &Arc<Self>,
         into: &mut JoinSet<()>,
         store: Store<K>,
-        wishes: impl Fn(&Self, &Change<K>) -> Vec<Wish<Subject>> + Send + Sync + 'static,
+        wishes: impl Fn(&Self, &Change<K>) -> Vec<EnqueueRequest<ContentKey>> + Send + Sync + 'static,
     ) {
         let this = Arc::clone(self);
-        into.spawn(feed(store, self.queue.clone(), move |change: &Change<K>| wishes(&this, change)));
+        into.spawn(enqueue_changes(store, self.queue.clone(), move |change: &Change<K>| {
+            wishes(&this, change)
+        }));
     }
 
-    fn content_changed(&self, which: Which, key: &Key, news: &News) -> Vec<Wish<Subject>> {
-        let Some(priority) = wake::by_content(news, &self.rules.driver) else { return Vec::new() };
-        let subject = Subject { which, name: key.name.clone() };
-        self.memories.wake(&subject);
-        vec![Wish { key: subject, priority }]
+    fn content_changed(
+        &self,
+        kind: ContentKind,
+        key: &Key,
+        change: &ContentChange,
+    ) -> Vec<EnqueueRequest<ContentKey>> {
+        let Some(priority) = wake::priority_for_change(change, &self.rules.driver) else { return Vec::new() };
+        let content_key = ContentKey { kind, name: key.name.clone() };
+        self.states.reset_backoff(&content_key);
+        vec![EnqueueRequest { key: content_key, priority }]
     }
 
-    /// What contents waited for may be there.
-    fn wake(&self, waiting: impl Iterator<Item = Object>) -> Vec<Wish<Subject>> {
+    /// Enqueues contents after an object that they waited for changed.
+    fn wake(&self, waiting: impl Iterator<Item = Object>) -> Vec<EnqueueRequest<ContentKey>> {
         let ours = waiting.filter(|object| object.driver() == self.rules.driver);
         let wish = |object: Object| {
-            let subject = Subject { which: object.which(), name: object.meta().name.clone() };
-            self.memories.wake(&subject);
-            Wish { key: subject, priority: wake::priority(&object) }
+            let content_key = ContentKey { kind: object.kind(), name: object.meta().name.clone() };
+            self.states.reset_backoff(&content_key);
+            EnqueueRequest { key: content_key, priority: wake::priority(&object) }
         };
         ours.map(wish).collect()
     }
 
-    /// One content, step by step, until there is nothing to do for it now.
-    async fn see_to(&self, subject: &Subject) -> Outcome {
-        let mut hand = Hand::default();
-        for _ in 0..STEPS {
+    /// Handles one content step by step until nothing is left to do for now.
+    async fn reconcile(&self, content_key: &ContentKey) -> WorkOutcome {
+        let mut pass = ReconcilePass::default();
+        for _ in 0..MAX_STEPS {
             if !self.context.gate.is_open() {
                 break;
             }
-            let Some(object) = self.object(subject) else {
-                self.memories.forget(subject);
-                self.context.attempts.forget(ROLE, &subject.name);
-                return Outcome::Done;
+            let Some(object) = self.object(content_key) else {
+                self.states.remove(content_key);
+                self.context.attempts.remove(ROLE, &content_key.name);
+                return WorkOutcome::Done;
             };
-            let step = self.next(subject, &object, hand.confirmed);
-            let one = One { snapshotter: self, subject, object: &object };
-            if let Then::End(outcome) = one.act(step, &mut hand).await {
-                if outcome == Outcome::Done && object.is_settled() {
-                    self.memories.forget(subject);
+            let step = self.next(content_key, &object, pass.confirmed);
+            let runner = StepRunner { snapshotter: self, content_key, object: &object };
+            if let Next::Stop(outcome) = runner.act(step, &mut pass).await {
+                if outcome == WorkOutcome::Done && object.is_settled() {
+                    self.states.remove(content_key);
                 }
                 return outcome;
             }
         }
-        Outcome::After(Duration::ZERO)
+        WorkOutcome::RetryAfter(Duration::ZERO)
     }
 
-    fn object(&self, subject: &Subject) -> Option<Object> {
-        let key = Key::cluster(subject.name.as_str());
-        match subject.which {
-            Which::Snapshot => self.contents.get(&key).map(Object::Snapshot),
-            Which::Group => self.groups.as_ref()?.contents.get(&key).map(Object::Group),
+    fn object(&self, content_key: &ContentKey) -> Option<Object> {
+        let key = Key::cluster(content_key.name.as_str());
+        match content_key.kind {
+            ContentKind::Snapshot => self.contents.get(&key).map(Object::Snapshot),
+            ContentKind::Group => self.groups.as_ref()?.contents.get(&key).map(Object::Group),
         }
     }
 
-    fn next(&self, subject: &Subject, object: &Object, confirmed: bool) -> decide::Step {
-        let memory = self.memories.of(subject, &object.meta().uid);
+    fn next(&self, content_key: &ContentKey, object: &Object, confirmed: bool) -> decide::Step {
+        let state = self.states.get(content_key, &object.meta().uid);
         let volumes = self.groups.as_ref().and_then(|groups| groups.volumes.as_ref());
-        let listed = volumes.is_some_and(Store::served);
-        let place = groups::place(object, self.rules.node.as_deref(), listed, |handle| self.is_here(handle));
+        let listed = volumes.is_some_and(Store::is_synced);
+        let ownership =
+            ownership::ownership(object, self.rules.node.as_deref(), listed, |handle| self.is_local(handle));
         let view = |class: Class<'_>| {
-            let (rules, memory) = (&self.rules, &memory);
-            decide(&View { rules, object, class, place, memory, confirmed }, now())
+            let (rules, state) = (&self.rules, &state);
+            decide(&View { rules, object, class, ownership, state, confirmed }, now())
         };
         let Some(name) = object.class() else { return view(Class::None) };
         let key = Key::cluster(name);
-        match (subject.which, &self.groups) {
-            (Which::Group, Some(Groups { classes, .. })) => match classes.get(&key) {
+        match (content_key.kind, &self.groups) {
+            (ContentKind::Group, Some(Groups { classes, .. })) => match classes.get(&key) {
                 Some(class) => view(Class::Found { driver: &class.driver, parameters: &class.parameters }),
-                None => view(absent(classes, name)),
+                None => view(missing_class(classes, name)),
             },
-            (Which::Snapshot, _) | (Which::Group, None) => match self.classes.get(&key) {
+            (ContentKind::Snapshot, _) | (ContentKind::Group, None) => match self.classes.get(&key) {
                 Some(class) => view(Class::Found { driver: &class.driver, parameters: &class.parameters }),
-                None => view(absent(&self.classes, name)),
+                None => view(missing_class(&self.classes, name)),
             },
         }
     }
 
-    /// Whether a volume is on this node; `None` if nobody knows it.
-    fn is_here(&self, handle: &str) -> Option<bool> {
+    /// Whether a volume is on this node; `None` if no PersistentVolume has this handle.
+    fn is_local(&self, handle: &str) -> Option<bool> {
         let volumes = self.groups.as_ref()?.volumes.as_ref()?;
         let volume = volumes.first_by_index(BY_HANDLE, &by_handle(&self.rules.driver, handle))?;
-        Some(self.context.node.as_ref()?.has(&volume))
+        Some(self.context.node.as_ref()?.owns(&volume))
     }
 }
 
-/// A class that is not in the store: gone, if the store has all of them.
-fn absent<'a, K: Kind>(classes: &Store<K>, name: &'a str) -> Class<'a> {
-    if classes.served() { Class::Gone(name) } else { Class::Unknown }
+/// For a class that is not in the store: not found if the store is complete.
+fn missing_class<'a, K: Kind>(classes: &Store<K>, name: &'a str) -> Class<'a> {
+    if classes.is_synced() { Class::NotFound(name) } else { Class::NotListed }
 }

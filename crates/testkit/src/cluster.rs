@@ -1,7 +1,6 @@
-//! A real Kubernetes for one test: started by `test/cluster/cluster.sh`, gone with all its processes, mounts,
-//! cgroups and files when the value is dropped, and also when the test is killed. One runs at a time on a
-//! machine; the next one waits. Tests that use it are `ignored` and in a module named `cluster`: that is what
-//! `make test-cluster` runs.
+//! A real Kubernetes cluster for one test, started by `test/cluster/cluster.sh`. Its processes, mounts, cgroups and
+//! files are removed when the value is dropped or the test is killed. A machine runs one cluster at a time; the
+//! next one waits. Tests that use it are `ignored` and in a module named `cluster`: `make test-cluster` runs those.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,17 +12,17 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::kubectl::{Kubectl, printed};
+use crate::kubectl::{Kubectl, stdout_or_error};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/cluster/cluster.sh");
 const RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/rbac");
 
-/// What kind of cluster.
+/// How a cluster is set up.
 #[derive(Debug, Clone, Copy)]
 pub struct ClusterOptions {
-    /// The nodes that it starts with; without any there is only the API and its controllers.
+    /// The initial nodes; without any, only the API server and the controllers run.
     pub nodes: &'static [&'static str],
-    /// The controller manager may send as many requests as it likes. At its defaults it binds four claims a second.
+    /// Lift the request limits of the controller manager. With its defaults it binds four claims a second.
     pub tuned: bool,
     /// The controllers that run, as `--controllers` takes them.
     pub controllers: &'static str,
@@ -37,7 +36,7 @@ impl Default for ClusterOptions {
 
 /// A running cluster.
 pub struct TestCluster {
-    /// Ends the cluster when its stdin ends.
+    /// Ends the cluster when its stdin is closed.
     keeper: Child,
     run: PathBuf,
     nodes: &'static [&'static str],
@@ -47,15 +46,14 @@ pub struct TestCluster {
 impl Deref for TestCluster {
     type Target = Kubectl;
 
-    /// What kubectl says of it.
+    /// kubectl for this cluster.
     fn deref(&self) -> &Kubectl {
         &self.kubectl
     }
 }
 
 impl TestCluster {
-    /// Starts a cluster of two nodes, `node-a` and `node-b`: both are Ready, and pods can be made in the namespace
-    /// `default`.
+    /// Starts a cluster of two ready nodes, `node-a` and `node-b`. Pods can be created in the namespace `default`.
     pub fn start() -> Self {
         Self::start_with(ClusterOptions::default())
     }
@@ -70,7 +68,7 @@ impl TestCluster {
             .env("EXTRA_CONTROLLER_MANAGER_FLAGS", flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for the test; the cluster ends after it, and in order.
+            // Ctrl-C must reach only the test; the cluster shuts down after it, in order.
             .process_group(0)
             .spawn()
             .expect("cluster.sh");
@@ -80,7 +78,7 @@ impl TestCluster {
         let run = Path::new(line.trim_end()).parent().map(Path::to_owned).unwrap_or_default();
         let kubectl = Kubectl::new(run.join("bin/kubectl"), run.join("kubeconfig"));
         let cluster = Self { keeper, run, nodes: options.nodes, kubectl };
-        assert!(!line.is_empty(), "cluster.sh told above why there is no cluster");
+        assert!(!line.is_empty(), "cluster.sh failed to start a cluster; its error is above");
         cluster
     }
 
@@ -89,9 +87,9 @@ impl TestCluster {
         self.run.join("kubeconfig")
     }
 
-    /// Credentials of upstream's sidecar of this name (`provisioner`, `attacher`, `resizer`, `health-monitor`): it may do exactly what
-    /// `test/rbac` says. Its namespace is `wharf-rbac`.
-    pub fn kubeconfig_of(&self, sidecar: &str) -> PathBuf {
+    /// Credentials of an upstream sidecar (`provisioner`, `attacher`, `resizer`, `health-monitor`), limited to the
+    /// rules in `test/rbac`. Its namespace is `wharf-rbac`.
+    pub fn sidecar_kubeconfig(&self, sidecar: &str) -> PathBuf {
         let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");
         self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
@@ -111,18 +109,18 @@ impl TestCluster {
         file
     }
 
-    /// Credentials of a node of this name: what a kubelet has, and no more.
-    pub fn kubeconfig_of_node(&self, node: &str) -> PathBuf {
+    /// Credentials of a node: the same rights as its kubelet.
+    pub fn node_kubeconfig(&self, node: &str) -> PathBuf {
         self.script(&["node_credentials", node]);
         self.run.join(format!("kubeconfig-{node}"))
     }
 
-    /// The names of the nodes it has started with.
+    /// The names of the initial nodes.
     pub fn nodes(&self) -> &'static [&'static str] {
         self.nodes
     }
 
-    /// The root directory of a node's kubelet. What is mounted below it appears at that kubelet.
+    /// The root directory of a node's kubelet. Mounts below it propagate to that kubelet.
     pub fn kubelet_root(&self, node: &str) -> PathBuf {
         self.run.join(node).join("kubelet")
     }
@@ -133,30 +131,36 @@ impl TestCluster {
     }
 
     /// Sends a signal ("KILL", "STOP", "CONT") to `etcd`, `kube-apiserver`, `kube-controller-manager`,
-    /// `kube-scheduler`, `containerd-<node>` or `kubelet-<node>`. One that dies is started again at once.
+    /// `kube-scheduler`, `containerd-<node>` or `kubelet-<node>`. A program that exits is restarted at once.
     pub fn signal(&self, program: &str, signal: &str) {
         self.script(&["signal", program, signal]);
     }
 
-    /// Kills one of them, unless it is dead already: without its server a program of the cluster may end by itself.
+    /// Kills a program unless it has already exited: without its API server, a program of the cluster may exit on
+    /// its own.
     pub fn kill(&self, program: &str) {
         let _ = self.try_script(&["signal", program, "KILL"]);
     }
 
-    /// What a program of the cluster has logged; the names are those of [`TestCluster::signal`].
+    /// The log of a program of the cluster; the names are those of [`TestCluster::signal`].
     pub fn log(&self, program: &str) -> String {
         let text = fs::read(self.run.join("log").join(format!("{program}.log"))).unwrap_or_default();
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Asks every 200 ms until there is an answer.
-    pub fn eventually<T>(&self, what: &str, timeout: Duration, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
+    /// Calls `check` every 200 ms until it returns a value.
+    pub fn eventually<T>(
+        &self,
+        what: &str,
+        timeout: Duration,
+        mut check: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
         let until = Instant::now() + timeout;
         loop {
-            if let Some(answer) = ask(self) {
-                return answer;
+            if let Some(value) = check(self) {
+                return value;
             }
-            assert!(Instant::now() < until, "not within {timeout:?}: {what}");
+            assert!(Instant::now() < until, "timed out after {timeout:?}: {what}");
             sleep(Duration::from_millis(200));
         }
     }
@@ -166,27 +170,27 @@ impl TestCluster {
         self.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")])
     }
 
-    /// One of its programs.
+    /// The path of a program of the cluster, such as `kubectl`.
     pub fn program(&self, name: &str) -> PathBuf {
         self.run.join("bin").join(name)
     }
 
-    /// Where everything of it is kept.
+    /// The directory of all the cluster's files.
     pub fn directory(&self) -> &Path {
         &self.run
     }
 
-    /// The ends of all logs, for a test that failed.
-    fn last_words(&self) -> String {
-        let mut words = String::new();
+    /// The last lines of all logs, for a failed test.
+    fn log_tails(&self) -> String {
+        let mut tails = String::new();
         for entry in fs::read_dir(self.run.join("log")).into_iter().flatten().flatten() {
             let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default()).into_owned();
             let lines: Vec<&str> = text.lines().collect();
             let end = lines[lines.len().saturating_sub(15)..].join("\n");
             // Writing to a String cannot fail.
-            let _ = writeln!(words, "== {}\n{end}", entry.path().display());
+            let _ = writeln!(tails, "== {}\n{end}", entry.path().display());
         }
-        words
+        tails
     }
 
     fn script(&self, args: &[&str]) {
@@ -195,14 +199,14 @@ impl TestCluster {
 
     fn try_script(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("cluster.sh");
-        printed(&format!("cluster.sh {}", args.join(" ")), &output)
+        stdout_or_error(&format!("cluster.sh {}", args.join(" ")), &output)
     }
 }
 
 impl Drop for TestCluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.last_words());
+            eprintln!("{}", self.log_tails());
         }
         drop(self.keeper.stdin.take());
         if let Err(error) = self.keeper.wait() {

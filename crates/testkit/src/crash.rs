@@ -1,8 +1,8 @@
-//! A kernel that dies on demand: the real one, except that right after the n-th call that changes something
-//! the process kills itself with SIGKILL, as a power cut or the OOM killer would.
+//! A kernel that crashes the process on demand: it forwards to the real one, but right after the n-th call that
+//! changes something the process kills itself with SIGKILL, as a power cut or the OOM killer would.
 //!
-//! Only calls with an effect count. Between two of them a driver merely reads and thinks, so "right after
-//! call n" stands for every moment until call n + 1; n = 0 dies right before the first.
+//! Only calls with an effect count. Between two of them a driver only reads, so "right after call n" stands for
+//! every moment until call n + 1. n = 0 crashes right before the first effect.
 
 use std::io;
 use std::path::Path;
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use wharf_linux::{
-    Beneath, Devices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, Kernel,
-    LoopDevice, LoopOptions, MakeFs, MountRequest, MountTable, Mounts, PathKind, Probe, Result, Usage,
+    BlockDevices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage, Kernel,
+    LoopDevice, LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind,
+    ProbeResult, Result,
 };
 
-/// Every call of the seam that changes something. A crash test that has not seen a driver die at each of
-/// them has not tested what it says.
+/// Every kernel call that changes something. A crash test is complete only if the driver crashed at each of them.
 pub const EFFECTS: &[&str] = &[
     "mount",
     "bind",
@@ -48,18 +48,18 @@ pub const EFFECTS: &[&str] = &[
     "copy_range",
 ];
 
-/// The real kernel with a death foretold.
+/// The real kernel with a planned crash.
 pub struct CrashKernel {
     inner: Arc<dyn Kernel>,
-    fuse: Arc<Fuse>,
+    trigger: Arc<CrashTrigger>,
     copy_pause: Duration,
 }
 
-/// Counts effects, and dies after the n-th.
-struct Fuse {
+/// Counts effects and crashes after the n-th.
+struct CrashTrigger {
     count: AtomicU64,
-    die_after: Option<u64>,
-    /// Names of the effects so far, in order; the last one is where it died.
+    crash_after: Option<u64>,
+    /// Receives the name of each effect, in order; the last one is where the process crashed.
     trace: Mutex<Box<dyn FnMut(&'static str) + Send>>,
     refuse: Box<Refuse>,
 }
@@ -68,43 +68,51 @@ struct Fuse {
 type Refuse = dyn Fn(&'static str) -> Option<i32> + Send + Sync;
 
 impl CrashKernel {
-    /// Dies right after effect number `die_after` (counted from 1; 0: before the first one). `trace` is told
+    /// Crashes right after effect number `crash_after` (counted from 1; 0: before the first one). `trace` receives
     /// the name of each effect before it happens.
     pub fn new(
         inner: Arc<dyn Kernel>,
-        die_after: Option<u64>,
+        crash_after: Option<u64>,
         trace: impl FnMut(&'static str) + Send + 'static,
     ) -> Self {
         let trace: Box<dyn FnMut(&'static str) + Send> = Box::new(trace);
         Self::of(
             inner,
-            Fuse { count: AtomicU64::new(0), die_after, trace: trace.into(), refuse: Box::new(|_| None) },
+            CrashTrigger {
+                count: AtomicU64::new(0),
+                crash_after,
+                trace: trace.into(),
+                refuse: Box::new(|_| None),
+            },
         )
     }
 
-    /// Never dies, but refuses each effect for which `refuse` answers an errno: it does not happen then. The
-    /// question is asked before effects wait for each other, so taking long over it holds up nobody else.
+    /// Never crashes, but fails each effect for which `refuse` returns an errno; the effect does not happen then.
+    /// `refuse` runs before effects are serialized, so a slow `refuse` blocks no other effect.
     pub fn refusing(
         inner: Arc<dyn Kernel>,
         refuse: impl Fn(&'static str) -> Option<i32> + Send + Sync + 'static,
     ) -> Self {
         let trace: Box<dyn FnMut(&'static str) + Send> = Box::new(|_| ());
         let refuse = Box::new(refuse);
-        Self::of(inner, Fuse { count: AtomicU64::new(0), die_after: None, trace: trace.into(), refuse })
+        Self::of(
+            inner,
+            CrashTrigger { count: AtomicU64::new(0), crash_after: None, trace: trace.into(), refuse },
+        )
     }
 
-    fn of(inner: Arc<dyn Kernel>, fuse: Fuse) -> Self {
-        Self { inner, fuse: Arc::new(fuse), copy_pause: Duration::ZERO }
+    fn of(inner: Arc<dyn Kernel>, trigger: CrashTrigger) -> Self {
+        Self { inner, trigger: Arc::new(trigger), copy_pause: Duration::ZERO }
     }
 
-    /// Rests before each piece of a copy, so that there is time to interrupt it.
+    /// Pauses before each piece of a copy, so that a test can interrupt it.
     pub fn with_copy_pause(self, copy_pause: Duration) -> Self {
         Self { copy_pause, ..self }
     }
 }
 
-impl Fuse {
-    fn burn<T, E: From<Error>>(
+impl CrashTrigger {
+    fn run_effect<T, E: From<Error>>(
         &self,
         effect: &'static str,
         call: impl FnOnce() -> Result<T, E>,
@@ -114,23 +122,23 @@ impl Fuse {
             let refused = io::Error::from_raw_os_error(errno);
             return Err(Error::call(effect, Path::new("(refused by the test)"), refused).into());
         }
-        if self.die_after == Some(0) {
-            die();
+        if self.crash_after == Some(0) {
+            crash();
         }
-        // One effect at a time, so that the one that is counted is the one that happened last.
+        // One effect at a time, so that the counted effect is the one that happened last.
         let mut trace = self.trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         trace(effect);
         let result = call();
-        if Some(self.count.fetch_add(1, Ordering::SeqCst) + 1) == self.die_after {
-            die();
+        if Some(self.count.fetch_add(1, Ordering::SeqCst) + 1) == self.crash_after {
+            crash();
         }
         result
     }
 }
 
-fn die() -> ! {
+fn crash() -> ! {
     loop {
-        // A failure would only mean that we are gone already.
+        // A failure would mean that the process is already gone.
         let _ = kill_process(getpid(), Signal::KILL);
     }
 }
@@ -140,40 +148,40 @@ impl Mounts for CrashKernel {
         self.inner.mount_table()
     }
     fn mount(&self, request: &MountRequest<'_>) -> Result<()> {
-        self.fuse.burn("mount", || self.inner.mount(request))
+        self.trigger.run_effect("mount", || self.inner.mount(request))
     }
     fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()> {
-        self.fuse.burn("bind", || self.inner.bind(source, target, read_only))
+        self.trigger.run_effect("bind", || self.inner.bind(source, target, read_only))
     }
     fn unmount(&self, target: &Path) -> Result<()> {
-        self.fuse.burn("unmount", || self.inner.unmount(target))
+        self.trigger.run_effect("unmount", || self.inner.unmount(target))
     }
     fn path_kind(&self, path: &Path) -> Result<Option<PathKind>> {
         self.inner.path_kind(path)
     }
     fn create_target_dir(&self, path: &Path) -> Result<()> {
-        self.fuse.burn("create_target_dir", || self.inner.create_target_dir(path))
+        self.trigger.run_effect("create_target_dir", || self.inner.create_target_dir(path))
     }
     fn create_target_file(&self, path: &Path) -> Result<()> {
-        self.fuse.burn("create_target_file", || self.inner.create_target_file(path))
+        self.trigger.run_effect("create_target_file", || self.inner.create_target_file(path))
     }
     fn remove_target(&self, path: &Path) -> Result<()> {
-        self.fuse.burn("remove_target", || self.inner.remove_target(path))
+        self.trigger.run_effect("remove_target", || self.inner.remove_target(path))
     }
 }
 
-impl Devices for CrashKernel {
-    fn loop_attach(&self, image: &Beneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
-        self.fuse.burn("loop_attach", || self.inner.loop_attach(image, options))
+impl BlockDevices for CrashKernel {
+    fn loop_attach(&self, image: &PathBeneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
+        self.trigger.run_effect("loop_attach", || self.inner.loop_attach(image, options))
     }
     fn loop_devices(&self) -> Result<Vec<LoopDevice>> {
         self.inner.loop_devices()
     }
     fn loop_refresh(&self, device: &Path) -> Result<()> {
-        self.fuse.burn("loop_refresh", || self.inner.loop_refresh(device))
+        self.trigger.run_effect("loop_refresh", || self.inner.loop_refresh(device))
     }
     fn loop_detach(&self, device: &Path) -> Result<()> {
-        self.fuse.burn("loop_detach", || self.inner.loop_detach(device))
+        self.trigger.run_effect("loop_detach", || self.inner.loop_detach(device))
     }
     fn device_size(&self, device: &Path) -> Result<u64> {
         self.inner.device_size(device)
@@ -187,100 +195,106 @@ impl Devices for CrashKernel {
 }
 
 impl Filesystems for CrashKernel {
-    fn probe(&self, device: &Path) -> Result<Probe> {
+    fn probe(&self, device: &Path) -> Result<ProbeResult> {
         self.inner.probe(device)
     }
-    fn make_fs(&self, device: &Path, request: &MakeFs<'_>) -> Result<()> {
-        self.fuse.burn("make_fs", || self.inner.make_fs(device, request))
+    fn make_fs(&self, device: &Path, request: &MakeFsRequest<'_>) -> Result<()> {
+        self.trigger.run_effect("make_fs", || self.inner.make_fs(device, request))
     }
     fn check_fs(&self, device: &Path, fs: FsType) -> std::result::Result<(), FsError> {
-        self.fuse.burn("check_fs", || self.inner.check_fs(device, fs))
+        self.trigger.run_effect("check_fs", || self.inner.check_fs(device, fs))
     }
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
-        self.fuse.burn("grow_fs", || self.inner.grow_fs(device, fs, mounted_at))
+        self.trigger.run_effect("grow_fs", || self.inner.grow_fs(device, fs, mounted_at))
     }
     fn can_grow_online(&self, fs: FsType) -> std::result::Result<(), String> {
         self.inner.can_grow_online(fs)
     }
     fn set_fs_uuid(&self, device: &Path, fs: FsType, uuid: &str, scratch: &Path) -> Result<()> {
-        self.fuse.burn("set_fs_uuid", || self.inner.set_fs_uuid(device, fs, uuid, scratch))
+        self.trigger.run_effect("set_fs_uuid", || self.inner.set_fs_uuid(device, fs, uuid, scratch))
     }
-    fn usage(&self, path: &Path) -> Result<Usage> {
+    fn usage(&self, path: &Path) -> Result<FsUsage> {
         self.inner.usage(path)
     }
     fn fs_error_count(&self, device: &Path, fs: FsType, mounted_at: &Path) -> Result<u64> {
         self.inner.fs_error_count(device, fs, mounted_at)
     }
     fn freeze(&self, mount_points: &[&Path], at_most: Duration) -> Result<Box<dyn Frozen>> {
-        let frozen = self.fuse.burn("freeze", || self.inner.freeze(mount_points, at_most))?;
-        Ok(Box::new(CrashFrozen { inner: frozen, fuse: self.fuse.clone() }))
+        let frozen = self.trigger.run_effect("freeze", || self.inner.freeze(mount_points, at_most))?;
+        Ok(Box::new(CrashFrozen { inner: frozen, trigger: self.trigger.clone() }))
     }
     fn thaw(&self, mount_point: &Path) -> Result<()> {
-        // Only recovery calls this, at a start that follows a death: it has no place in the count.
+        // Only recovery after a crash calls this, so it is not counted.
         self.inner.thaw(mount_point)
     }
 }
 
 struct CrashFrozen {
     inner: Box<dyn Frozen>,
-    fuse: Arc<Fuse>,
+    trigger: Arc<CrashTrigger>,
 }
 
 impl Frozen for CrashFrozen {
     fn thaw(self: Box<Self>) -> Result<()> {
-        let Self { inner, fuse } = *self;
-        fuse.burn("frozen_thaw", || inner.thaw())
+        let Self { inner, trigger } = *self;
+        trigger.run_effect("frozen_thaw", || inner.thaw())
     }
 }
 
 impl Files for CrashKernel {
-    fn read_file(&self, file: &Beneath<'_>) -> Result<Option<Vec<u8>>> {
+    fn read_file(&self, file: &PathBeneath<'_>) -> Result<Option<Vec<u8>>> {
         self.inner.read_file(file)
     }
-    fn write_file(&self, file: &Beneath<'_>, bytes: &[u8]) -> Result<()> {
-        self.fuse.burn("write_file", || self.inner.write_file(file, bytes))
+    fn write_file(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
+        self.trigger.run_effect("write_file", || self.inner.write_file(file, bytes))
     }
-    fn sync(&self, path: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("sync", || self.inner.sync(path))
+    fn sync(&self, path: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("sync", || self.inner.sync(path))
     }
-    fn rename(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("rename", || self.inner.rename(from, to))
+    fn rename(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("rename", || self.inner.rename(from, to))
     }
-    fn create_dir(&self, dir: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("create_dir", || self.inner.create_dir(dir))
+    fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("create_dir", || self.inner.create_dir(dir))
     }
-    fn list_dir(&self, dir: &Beneath<'_>) -> Result<Vec<String>> {
+    fn list_dir(&self, dir: &PathBeneath<'_>) -> Result<Vec<String>> {
         self.inner.list_dir(dir)
     }
-    fn remove_file(&self, file: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("remove_file", || self.inner.remove_file(file))
+    fn remove_file(&self, file: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("remove_file", || self.inner.remove_file(file))
     }
-    fn remove_dir(&self, dir: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("remove_dir", || self.inner.remove_dir(dir))
+    fn remove_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("remove_dir", || self.inner.remove_dir(dir))
     }
-    fn stat(&self, file: &Beneath<'_>) -> Result<Option<FileStat>> {
+    fn stat(&self, file: &PathBeneath<'_>) -> Result<Option<FileStat>> {
         self.inner.stat(file)
     }
-    fn set_size(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
-        self.fuse.burn("set_size", || self.inner.set_size(file, bytes))
+    fn set_size(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
+        self.trigger.run_effect("set_size", || self.inner.set_size(file, bytes))
     }
-    fn allocate(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
-        self.fuse.burn("allocate", || self.inner.allocate(file, bytes))
+    fn allocate(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
+        self.trigger.run_effect("allocate", || self.inner.allocate(file, bytes))
     }
     fn can_reflink(&self, root: &Path) -> Result<bool> {
-        self.fuse.burn("can_reflink", || self.inner.can_reflink(root))
+        self.trigger.run_effect("can_reflink", || self.inner.can_reflink(root))
     }
-    fn reflink(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
-        self.fuse.burn("reflink", || self.inner.reflink(from, to))
+    fn reflink(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
+        self.trigger.run_effect("reflink", || self.inner.reflink(from, to))
     }
-    fn copy_range(&self, from: &Beneath<'_>, to: &Beneath<'_>, offset: u64, length: u64) -> Result<u64> {
+    fn copy_range(
+        &self,
+        from: &PathBeneath<'_>,
+        to: &PathBeneath<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64> {
         std::thread::sleep(self.copy_pause);
-        self.fuse.burn("copy_range", || self.inner.copy_range(from, to, offset, length))
+        self.trigger.run_effect("copy_range", || self.inner.copy_range(from, to, offset, length))
     }
-    fn extents(&self, file: &Beneath<'_>) -> Result<Vec<Extent>> {
+    fn extents(&self, file: &PathBeneath<'_>) -> Result<Vec<Extent>> {
         self.inner.extents(file)
     }
-    fn try_lock(&self, file: &Beneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
+    fn try_lock(&self, file: &PathBeneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
         self.inner.try_lock(file)
     }
 }

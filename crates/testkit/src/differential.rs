@@ -1,23 +1,23 @@
-//! Upstream's sidecars and ours, each in turn on the same scripted driver and a real API server: what is left at the end,
-//! the events and the calls must be the same, but for a short list of differences.
+//! Upstream's sidecars and ours, each in turn on the same scripted driver and a real API server. The remaining
+//! objects, the events and the CSI calls must be the same, except for a short list of allowed differences.
 //!
-//! [`load`] reads scenarios, which are data; [`Ground`] runs one by one side; [`Comparison`] says how the two sides
-//! differ, and [`Allowed`] which differences are as they should be.
+//! [`load`] reads scenarios, which are data; [`ScenarioRunner`] runs one for one side; [`Comparison`] compares the
+//! outcomes of two sides, and [`AllowedDifference`] lists the differences that are intended.
 
 mod all;
 mod allowed;
-mod controller;
-mod ground;
-mod normal;
+mod in_process;
+mod normalize;
 mod outcome;
-mod place;
+mod runner;
 mod scenario;
-mod within;
+mod snapshot_controller;
+mod target;
 
-pub use all::{Outcomes, differing_alone, run_all};
-pub use allowed::{Allowed, Class, allowed};
-pub use controller::Controller;
-pub use ground::{Ground, Side};
+pub use all::{Outcomes, differing_after_rerun, run_all};
+pub use allowed::{AllowedDifference, Class, parse_allowed};
 pub use outcome::{Comparison, Outcome};
-pub use place::Place;
+pub use runner::{ScenarioRunner, Side};
 pub use scenario::{Scenario, load};
+pub use snapshot_controller::SnapshotController;
+pub use target::ApiTarget;

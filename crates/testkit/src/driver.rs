@@ -1,4 +1,4 @@
-//! A local driver as a child process, which a test can kill, and start again on the same pool and socket.
+//! A local driver as a child process, which a test can kill and restart on the same pool and socket.
 
 use std::fs::{self, File};
 use std::os::unix::process::ExitStatusExt as _;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 /// How to start a driver.
 #[derive(Debug, Clone, Default)]
 pub struct DriverOptions {
-    /// Die right after this effect; see [`crate::CrashKernel`].
-    pub die_after: Option<u64>,
+    /// Crash right after this effect; see [`crate::CrashKernel`].
+    pub crash_after: Option<u64>,
     /// Serve ControllerPublish and ControllerUnpublish.
     pub attach: bool,
-    /// Copies rest before each piece: slow enough to be interrupted.
+    /// Pause before each piece of a copy, so that a test can interrupt it.
     pub slow_copies: bool,
 }
 
-/// A running (or dead) driver.
+/// A driver process, running or exited.
 pub struct TestDriver {
     program: PathBuf,
     pool: PathBuf,
@@ -34,33 +34,33 @@ impl TestDriver {
         driver.wait_for_socket(options)
     }
 
-    /// Starts it again, with other options; it must be dead.
+    /// Restarts the driver with other options. It must have exited.
     pub fn restart(&mut self, options: &DriverOptions) {
         self.kill();
         self.child = spawn(&self.program, &self.pool, &self.work, options);
         self.wait_until_listening(options);
     }
 
-    /// kill -9, and waits until it is gone.
+    /// Kills the driver with SIGKILL and waits until it has exited.
     pub fn kill(&mut self) {
-        // Dead already is what we want.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// SIGTERM, and waits for a clean end.
+    /// Sends SIGTERM and waits for a clean exit.
     pub fn stop(&mut self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         let status = self.child.wait().expect("waiting for the driver");
-        assert!(status.success(), "the driver ended with {status}:\n{}", self.log());
+        assert!(status.success(), "the driver exited with {status}:\n{}", self.log());
     }
 
-    /// Whether it died by SIGKILL; waits up to a second, since a connection breaks before its process is gone.
+    /// Whether SIGKILL ended it. Waits up to a second, since a connection breaks before its process exits.
     pub fn was_killed(&mut self) -> bool {
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
-            match self.child.try_wait().expect("asking for the driver's status") {
+            match self.child.try_wait().expect("failed to query the driver's status") {
                 Some(status) => return status.signal() == Some(9),
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -68,9 +68,9 @@ impl TestDriver {
         false
     }
 
-    /// Whether it is dead now.
-    pub fn died(&mut self) -> bool {
-        self.child.try_wait().expect("asking for the driver's status").is_some()
+    /// Whether it has exited.
+    pub fn has_exited(&mut self) -> bool {
+        self.child.try_wait().expect("failed to query the driver's status").is_some()
     }
 
     /// Its socket.
@@ -83,12 +83,12 @@ impl TestDriver {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.work.join("driver.log")).unwrap_or_default()
     }
 
-    /// The effects of all its lives, in order.
+    /// The effects of all its runs, in order.
     pub fn trace(&self) -> Vec<String> {
         let text = fs::read_to_string(self.work.join("trace")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -102,16 +102,16 @@ impl TestDriver {
     fn wait_until_listening(&mut self, options: &DriverOptions) {
         let until = Instant::now() + Duration::from_secs(20);
         while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
-            if let Some(status) = self.child.try_wait().expect("asking for the driver's status") {
-                // A driver that is to die may do so before it listens.
+            if let Some(status) = self.child.try_wait().expect("failed to query the driver's status") {
+                // A driver with a planned crash may exit before it listens.
                 assert!(
-                    options.die_after.is_some() && status.signal() == Some(9),
-                    "the driver ended with {status}:\n{}",
+                    options.crash_after.is_some() && status.signal() == Some(9),
+                    "the driver exited with {status}:\n{}",
                     self.log()
                 );
                 return;
             }
-            assert!(Instant::now() < until, "the driver does not listen:\n{}", self.log());
+            assert!(Instant::now() < until, "the driver did not start to listen:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -128,8 +128,8 @@ fn spawn(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> C
         File::options().create(true).append(true).open(work.join("driver.log")).expect("opening the log");
     let mut command = Command::new(program);
     command.arg(work.join("csi.sock")).arg(pool).arg(work.join("trace"));
-    if let Some(die_after) = options.die_after {
-        command.env("DIE_AFTER", die_after.to_string());
+    if let Some(crash_after) = options.crash_after {
+        command.env("DIE_AFTER", crash_after.to_string());
     }
     if options.attach {
         command.env("ATTACH", "1");

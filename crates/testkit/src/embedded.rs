@@ -1,5 +1,5 @@
-//! `wharf apiserver` for one test: a process of its own, on a port and a directory of its own, which may be killed and
-//! started again as often as one likes. Gone with the value.
+//! `wharf apiserver` for one test: a separate process with its own port and directory, which the test can kill and
+//! restart at any time. Dropping the value ends it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,45 +8,45 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::server::connect;
-use crate::{Beside, Usage, built, free_address};
+use crate::{ChildProcess, Usage, built_program, free_address};
 
-/// How long it may take to answer.
-const START: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(2);
+/// How long the server may take to become ready.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The embedded API as a process.
-pub struct Embedded {
-    process: Beside,
+/// The embedded API server as a child process.
+pub struct EmbeddedServer {
+    process: ChildProcess,
     kubeconfig: PathBuf,
     sidecar: PathBuf,
     dir: TempDir,
     runtime: tokio::runtime::Runtime,
 }
 
-impl Embedded {
-    /// Starts one that has nothing yet, and waits until it is ready.
+impl EmbeddedServer {
+    /// Starts a server without data and waits until it is ready.
     pub fn start() -> Self {
-        Self::start_in(&std::env::temp_dir(), &built("wharf"))
+        Self::start_in(&std::env::temp_dir(), &built_program("wharf"))
     }
 
-    /// The same with its files beneath a directory of one's choice, and a program of one's choice.
+    /// Starts `program` as the server, with its files below `parent`, and waits until it is ready.
     pub fn start_in(parent: &Path, program: &Path) -> Self {
         let dir = tempfile::tempdir_in(parent).expect("a directory for the server");
         let [kubeconfig, sidecar] = ["kubeconfig", "kubeconfig-sidecar"].map(|file| dir.path().join(file));
         let data = dir.path().join("data");
         let (data, out) = (data.display().to_string(), kubeconfig.display().to_string());
-        // The same at each start, for those who stay connected.
+        // The address stays the same across restarts, so that clients can reconnect.
         let address = free_address();
         let args = ["apiserver", "--data-dir", &data, "--listen", &address, "--kubeconfig-out", &out];
-        let process = Beside::start(program, &args, &dir.path().join("log"));
+        let process = ChildProcess::start(program, &args, &dir.path().join("log"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let mut server = Self { process, kubeconfig, sidecar, dir, runtime };
-        server.ready();
+        server.wait_until_ready();
         let (url, out) = (format!("https://{address}"), server.sidecar.display().to_string());
         let args =
             ["apiserver", "kubeconfig", "--data-dir", &data, "--identity", "sidecar", "--server", &url];
         let written = Command::new(program).args(args).args(["--out", &out]).status().expect("wharf");
-        assert!(written.success(), "there are no credentials for a sidecar");
+        assert!(written.success(), "wharf apiserver kubeconfig failed for the identity sidecar");
         server
     }
 
@@ -55,48 +55,48 @@ impl Embedded {
         &self.kubeconfig
     }
 
-    /// Credentials of a sidecar: no more than what the built-in role allows.
-    pub fn kubeconfig_of_sidecar(&self) -> &Path {
+    /// Credentials of a sidecar: they allow only what the built-in role allows.
+    pub fn sidecar_kubeconfig(&self) -> &Path {
         &self.sidecar
     }
 
-    /// Where everything of it is kept, and others may keep what goes with it.
+    /// The directory of the server's files. Callers may put related files here.
     pub fn directory(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What it has used in this life.
+    /// Resource usage of the current process.
     pub fn usage(&self) -> Usage {
         self.process.usage()
     }
 
-    /// kill -9, and starts it again; returns when it is ready, and how long that took from the start.
+    /// Kills the server with SIGKILL and restarts it. Returns the time from the start until it is ready.
     pub fn restart(&mut self) -> Duration {
         self.process.kill();
         let began = Instant::now();
         self.process.restart();
-        self.ready();
+        self.wait_until_ready();
         began.elapsed()
     }
 
-    /// Waits until it answers.
-    fn ready(&mut self) {
-        let until = Instant::now() + START;
+    /// Waits until `/readyz` succeeds.
+    fn wait_until_ready(&mut self) {
+        let until = Instant::now() + START_TIMEOUT;
         let mut client = None;
         loop {
-            // It writes them before it answers.
+            // The server writes its kubeconfig before it serves requests.
             if client.is_none() && self.kubeconfig.exists() {
                 client = self.runtime.block_on(connect(&self.kubeconfig)).ok();
             }
             if let Some(client) = &client {
-                let asked = http::Request::get("/readyz").body(Vec::new()).expect("a request");
-                if self.runtime.block_on(client.request_text(asked)).is_ok() {
+                let request = http::Request::get("/readyz").body(Vec::new()).expect("a request");
+                if self.runtime.block_on(client.request_text(request)).is_ok() {
                     return;
                 }
             }
-            assert!(self.process.runs(), "the server has ended:\n{}", self.process.log());
-            assert!(Instant::now() < until, "the server does not answer:\n{}", self.process.log());
-            std::thread::sleep(LOOK);
+            assert!(self.process.is_running(), "wharf apiserver exited:\n{}", self.process.log());
+            assert!(Instant::now() < until, "wharf apiserver did not become ready:\n{}", self.process.log());
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

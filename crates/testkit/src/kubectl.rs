@@ -1,4 +1,4 @@
-//! kubectl, with an administrator's credentials: how tests ask and change what a cluster has, whoever serves it.
+//! kubectl with administrator credentials: how tests read and change objects of any cluster, real or embedded.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -20,30 +20,31 @@ impl Kubectl {
         Self { program, kubeconfig }
     }
 
-    /// The one that a test cluster has, with these credentials.
-    pub fn with(kubeconfig: PathBuf) -> Self {
+    /// The kubectl binary of the test cluster, with these credentials.
+    pub fn with_kubeconfig(kubeconfig: PathBuf) -> Self {
         let output = Command::new(SCRIPT).arg("kubectl").output().expect("cluster.sh");
-        let program = printed("cluster.sh kubectl", &output).unwrap_or_else(|error| panic!("{error}"));
+        let program =
+            stdout_or_error("cluster.sh kubectl", &output).unwrap_or_else(|error| panic!("{error}"));
         Self::new(program.trim().into(), kubeconfig)
     }
 
-    /// Runs kubectl and returns what it prints.
+    /// Runs kubectl and returns its output.
     pub fn kubectl(&self, args: &[&str]) -> String {
         self.try_kubectl(args).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Runs kubectl; the error is what it complains about.
+    /// Runs kubectl; the error is its stderr.
     pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
         let output = self.kubectl_command(args).stdin(Stdio::null()).output().expect("kubectl");
-        printed(&format!("kubectl {}", args.join(" ")), &output)
+        stdout_or_error(&format!("kubectl {}", args.join(" ")), &output)
     }
 
-    /// Creates or changes the objects that a YAML text holds.
+    /// Applies the objects of a YAML text.
     pub fn apply(&self, yaml: &str) {
         self.try_apply(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
     }
 
-    /// The same; the error is what kubectl complains about.
+    /// Applies the objects of a YAML text; the error is kubectl's stderr.
     pub fn try_apply(&self, yaml: &str) -> Result<String, String> {
         let mut child = self
             .kubectl_command(&["apply", "--filename", "-"])
@@ -53,37 +54,43 @@ impl Kubectl {
             .spawn()
             .expect("kubectl");
         let mut stdin = child.stdin.take().expect("a piped stdin");
-        // One that ends early tells why.
+        // If kubectl exits early, its own error is reported below.
         let _ = stdin.write_all(yaml.as_bytes());
         drop(stdin);
         let output = child.wait_with_output().expect("kubectl");
-        printed("kubectl apply", &output)
+        stdout_or_error("kubectl apply", &output)
     }
 
-    /// Waits until an object (`pod/name`) is as `kubectl wait --for` says: `condition=Ready`, `delete`,
-    /// `create`, `jsonpath={.status.phase}=Bound`. Tells about the object if it does not come to that.
+    /// Waits until an object (`pod/name`) reaches a state, in the syntax of `kubectl wait --for`:
+    /// `condition=Ready`, `delete`, `create`, `jsonpath={.status.phase}=Bound`. On timeout it panics with `kubectl
+    /// describe` of the object.
     pub fn wait_for(&self, object: &str, state: &str, timeout: Duration) {
         let (state, time) = (format!("--for={state}"), format!("--timeout={}s", timeout.as_secs()));
         if let Err(error) = self.try_kubectl(&["wait", object, &state, &time]) {
-            let story = self.try_kubectl(&["describe", object]).unwrap_or_else(|error| error);
-            panic!("{error}\n{story}");
+            let description = self.try_kubectl(&["describe", object]).unwrap_or_else(|error| error);
+            panic!("{error}\n{description}");
         }
     }
 
-    /// Asks every 200 ms until there is an answer.
-    pub fn until<T>(&self, what: &str, timeout: Duration, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
+    /// Calls `check` every 200 ms until it returns a value.
+    pub fn wait_until<T>(
+        &self,
+        what: &str,
+        timeout: Duration,
+        mut check: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
         let until = Instant::now() + timeout;
         loop {
-            if let Some(answer) = ask(self) {
-                return answer;
+            if let Some(value) = check(self) {
+                return value;
             }
-            assert!(Instant::now() < until, "not within {timeout:?}: {what}");
+            assert!(Instant::now() < until, "timed out after {timeout:?}: {what}");
             sleep(Duration::from_millis(200));
         }
     }
 
-    /// A field of an object, by kubectl's jsonpath without the braces (`.status.phase`); empty if it has none, or if
-    /// there is no such object.
+    /// A field of an object, as kubectl's jsonpath without the braces (`.status.phase`). Empty if the field or the
+    /// object does not exist.
     pub fn field(&self, object: &str, path: &str) -> String {
         let output = format!("jsonpath={{{path}}}");
         self.try_kubectl(&["get", object, "--ignore-not-found", "--output", &output]).unwrap_or_default()
@@ -103,8 +110,8 @@ impl Kubectl {
     }
 }
 
-/// What a program prints, or why it failed.
-pub(crate) fn printed(what: &str, output: &Output) -> Result<String, String> {
+/// The stdout of a program, or its exit status and stderr.
+pub(crate) fn stdout_or_error(what: &str, output: &Output) -> Result<String, String> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

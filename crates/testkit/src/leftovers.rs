@@ -1,12 +1,12 @@
-//! What a driver left behind: asked of the kernel and the disk, not of the driver.
+//! What a driver left behind, as reported by the kernel and the disk instead of the driver itself.
 
 use std::fs;
 use std::path::Path;
 
-use wharf_linux::{Devices as _, Linux, Mounts as _};
+use wharf_linux::{BlockDevices as _, Linux, Mounts as _};
 
-/// Everything that should not be there once all volumes and snapshots are deleted and the driver has
-/// stopped: files in the pool, loop devices on the pool, mounts and directories in `work`.
+/// Everything that must be gone once all volumes and snapshots are deleted and the driver has stopped: files in the
+/// pool, loop devices on the pool, mounts and directories in `work`.
 pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
     let mut left = Vec::new();
     for place in ["volumes", "snapshots", "groups", "trash"] {
@@ -21,7 +21,7 @@ pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
     left.extend(mounts.map(|mount| format!("mount {}", mount.mount_point.display())));
     for place in ["staging", "pods"] {
         let below = files_below(&work.join(place));
-        // The directories of the pods are the orchestrator's own.
+        // The orchestrator creates the pod directories itself.
         left.extend(
             below.into_iter().filter(|path| !path.ends_with("pods/pod") && !path.ends_with("pods/other")),
         );
@@ -29,7 +29,7 @@ pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
     left
 }
 
-/// Loop devices whose backing file lies on the pool's file system.
+/// Loop devices whose backing file is on the pool's file system.
 pub fn loop_devices_on(pool: &Path) -> Vec<String> {
     use std::os::unix::fs::MetadataExt as _;
     let device = fs::metadata(pool).expect("the pool").dev();
@@ -37,7 +37,7 @@ pub fn loop_devices_on(pool: &Path) -> Vec<String> {
     devices.into_iter().filter(|d| d.backing.device == device).map(|d| d.path.display().to_string()).collect()
 }
 
-/// Everything below a directory, itself not counted.
+/// All paths below a directory, without the directory itself.
 fn files_below(dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     entries

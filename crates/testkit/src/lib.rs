@@ -1,10 +1,10 @@
-//! Throwaway pools and clusters, a kernel that dies on demand, drivers as child processes, a scripted driver, and an
-//! orchestrator that calls them: for tests only, never in the released binary. A failed expectation panics, as in any test.
+//! Test support: throwaway pools and clusters, a kernel that crashes on demand, drivers as child processes, a
+//! scripted CSI driver, and an orchestrator that calls drivers as kubelet and the sidecars do.
+//!
+//! Only tests and benchmarks use this crate; it is never part of the released binary. A failed expectation panics.
 
-mod beside;
 mod cluster;
 mod crash;
-mod dice;
 pub mod differential;
 mod driver;
 mod embedded;
@@ -12,19 +12,21 @@ mod kubectl;
 mod leftovers;
 mod orchestrator;
 mod pool;
+mod process;
+mod random;
 pub mod scripted;
 mod scripted_cluster;
 mod server;
 
-pub use beside::{Beside, Usage, built, free_address, page, upstream};
 pub use cluster::{ClusterOptions, TestCluster};
 pub use crash::{CrashKernel, EFFECTS};
-pub use dice::Dice;
 pub use driver::{DriverOptions, TestDriver};
-pub use embedded::Embedded;
+pub use embedded::EmbeddedServer;
 pub use kubectl::Kubectl;
 pub use leftovers::{leftovers, loop_devices_on};
 pub use orchestrator::{MIB, Orchestrator, capability, source};
 pub use pool::TestPool;
+pub use process::{ChildProcess, Usage, built_program, free_address, http_get, upstream_program};
+pub use random::SeededRng;
 pub use scripted_cluster::{ScriptedDriver, node_sidecar};
-pub use server::{Server, connect};
+pub use server::{ApiClient, connect};

@@ -1,5 +1,5 @@
-//! An orchestrator in small: calls a driver as kubelet and the sidecars would, with kubelet's kind of paths,
-//! and like them repeats a call until it is answered, also when the driver dies under it.
+//! A minimal orchestrator: calls a driver as kubelet and the sidecars do, with kubelet's kind of paths. Like them
+//! it retries a call until it succeeds, even if the driver crashes meanwhile.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,19 +17,19 @@ use crate::driver::{DriverOptions, TestDriver};
 /// One mebibyte.
 pub const MIB: u64 = 1 << 20;
 
-/// A driver under test and whoever calls it.
+/// A driver under test and its caller.
 pub struct Orchestrator {
     /// The driver.
     pub driver: TestDriver,
-    /// How it is started again after a death.
+    /// The options for a restart after a crash.
     pub restart_with: DriverOptions,
-    /// How often it died so far.
-    pub deaths: usize,
+    /// The number of crashes so far.
+    pub crashes: usize,
     client: Client,
     work: PathBuf,
 }
 
-/// A capability: `""` is raw block, anything else the type of file system.
+/// A volume capability: `""` is raw block, anything else the file system type.
 pub fn capability(fs_type: &str, mode: Mode) -> VolumeCapability {
     let access_type = match fs_type {
         "" => AccessType::Block(BlockVolume {}),
@@ -38,7 +38,7 @@ pub fn capability(fs_type: &str, mode: Mode) -> VolumeCapability {
     VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode: mode.into() }) }
 }
 
-/// A source to copy from: a snapshot's or a volume's id.
+/// A content source, by snapshot or volume ID.
 pub fn source(id: &str) -> VolumeContentSource {
     let id = id.to_owned();
     let source = match id.starts_with("snap-") {
@@ -55,18 +55,18 @@ impl Orchestrator {
         let endpoint: Endpoint =
             format!("unix://{}", driver.socket().display()).parse().expect("a socket's endpoint");
         let client = Client::new(&endpoint).with_deadline(Duration::from_secs(60));
-        let restart_with = DriverOptions { die_after: None, ..options.clone() };
-        Self { driver, restart_with, deaths: 0, client, work: work.to_owned() }
+        let restart_with = DriverOptions { crash_after: None, ..options.clone() };
+        Self { driver, restart_with, crashes: 0, client, work: work.to_owned() }
     }
 
-    /// The client, for calls that may fail.
+    /// The client, for calls that are allowed to fail.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Calls until there is an answer, for at most a minute: a dead driver is started again, "still running"
-    /// is asked again. Any other answer than success fails the test.
-    pub async fn must<R: Clone, T>(
+    /// Retries a call for at most a minute: restarts an exited driver, and repeats the call on ABORTED and
+    /// UNAVAILABLE. Any other error fails the test.
+    pub async fn retry_until_ok<R: Clone, T>(
         &mut self,
         what: &str,
         request: R,
@@ -81,27 +81,27 @@ impl Orchestrator {
             assert!(Instant::now() < until, "{what}: {status} after a minute\n{}", self.driver.log());
             match status.code() {
                 Code::Aborted => tokio::time::sleep(Duration::from_millis(20)).await,
-                _ if self.driver.died() => self.revive(),
-                // A connection breaks before its process is gone, and is noticed by the next call.
+                _ if self.driver.has_exited() => self.restart_driver(),
+                // A connection breaks before its process exits; the next call notices the exit.
                 Code::Unavailable => tokio::time::sleep(Duration::from_millis(2)).await,
                 code => panic!("{what}: {code:?}: {}\n{}", status.message(), self.driver.log()),
             }
         }
     }
 
-    /// Starts a dead driver again.
-    pub fn revive(&mut self) {
-        self.deaths += 1;
+    /// Restarts a driver that has exited.
+    pub fn restart_driver(&mut self) {
+        self.crashes += 1;
         let options = self.restart_with.clone();
         self.driver.restart(&options);
     }
 
-    /// CreateVolume; answers the id.
+    /// CreateVolume; returns the volume ID.
     pub async fn create(&mut self, name: &str, size: u64, fs_type: &str, from: Option<&str>) -> String {
         self.create_with(name, size, fs_type, from, &[]).await
     }
 
-    /// CreateVolume with parameters; answers the id.
+    /// CreateVolume with parameters; returns the volume ID.
     pub async fn create_with(
         &mut self,
         name: &str,
@@ -119,18 +119,20 @@ impl Orchestrator {
             ..Default::default()
         };
         let what = format!("create {name}");
-        let created =
-            self.must(&what, request.clone(), async |c, r| c.controller().create_volume(r).await).await;
-        created.volume.expect("a volume in the answer").volume_id
+        let created = self
+            .retry_until_ok(&what, request.clone(), async |c, r| c.controller().create_volume(r).await)
+            .await;
+        created.volume.expect("a volume in the response").volume_id
     }
 
     /// DeleteVolume.
     pub async fn delete(&mut self, id: &str) {
         let request = DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
-        self.must("delete", request.clone(), async |c, r| c.controller().delete_volume(r).await).await;
+        self.retry_until_ok("delete", request.clone(), async |c, r| c.controller().delete_volume(r).await)
+            .await;
     }
 
-    /// CreateSnapshot, asked again until it is ready; answers the id.
+    /// CreateSnapshot, repeated until the snapshot is ready; returns the snapshot ID.
     pub async fn snapshot(&mut self, name: &str, volume: &str) -> String {
         let request = CreateSnapshotRequest {
             name: name.to_owned(),
@@ -139,10 +141,12 @@ impl Orchestrator {
         };
         let until = Instant::now() + Duration::from_secs(120);
         loop {
-            let made = self
-                .must("snapshot", request.clone(), async |c, r| c.controller().create_snapshot(r).await)
+            let created = self
+                .retry_until_ok("snapshot", request.clone(), async |c, r| {
+                    c.controller().create_snapshot(r).await
+                })
                 .await;
-            let snapshot = made.snapshot.expect("a snapshot in the answer");
+            let snapshot = created.snapshot.expect("a snapshot in the response");
             if snapshot.ready_to_use {
                 return snapshot.snapshot_id;
             }
@@ -154,16 +158,18 @@ impl Orchestrator {
     /// DeleteSnapshot.
     pub async fn delete_snapshot(&mut self, id: &str) {
         let request = DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..Default::default() };
-        self.must("delete snapshot", request.clone(), async |c, r| c.controller().delete_snapshot(r).await)
-            .await;
+        self.retry_until_ok("delete snapshot", request.clone(), async |c, r| {
+            c.controller().delete_snapshot(r).await
+        })
+        .await;
     }
 
-    /// Where a volume is staged.
+    /// The staging path of a volume.
     pub fn staging_path(&self, id: &str) -> PathBuf {
         self.work.join("staging").join(id).join("globalmount")
     }
 
-    /// Where a pod of this name sees the volume.
+    /// The target path of a volume in a pod.
     pub fn target_path(&self, id: &str, pod: &str) -> PathBuf {
         self.work.join("pods").join(pod).join(id)
     }
@@ -178,17 +184,18 @@ impl Orchestrator {
             volume_capability: Some(capability(fs_type, Mode::SingleNodeWriter)),
             ..Default::default()
         };
-        self.must("stage", request.clone(), async |c, r| c.node().node_stage_volume(r).await).await;
+        self.retry_until_ok("stage", request.clone(), async |c, r| c.node().node_stage_volume(r).await).await;
     }
 
-    /// NodeUnstageVolume, and removes the staging path as kubelet does.
+    /// NodeUnstageVolume; then removes the staging path as kubelet does.
     pub async fn unstage(&mut self, id: &str) {
         let staging = self.staging_path(id);
         let request = NodeUnstageVolumeRequest {
             volume_id: id.to_owned(),
             staging_target_path: staging.display().to_string(),
         };
-        self.must("unstage", request.clone(), async |c, r| c.node().node_unstage_volume(r).await).await;
+        self.retry_until_ok("unstage", request.clone(), async |c, r| c.node().node_unstage_volume(r).await)
+            .await;
         for dir in [staging.as_path(), staging.parent().expect("a parent")] {
             match std::fs::remove_dir(dir) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -199,12 +206,12 @@ impl Orchestrator {
         }
     }
 
-    /// NodePublishVolume; answers the target path.
+    /// NodePublishVolume; returns the target path.
     pub async fn publish(&mut self, id: &str, fs_type: &str, pod: &str) -> PathBuf {
         self.publish_as(id, fs_type, pod, false).await
     }
 
-    /// NodePublishVolume, read-only or not; answers the target path.
+    /// NodePublishVolume, read-only or not; returns the target path.
     pub async fn publish_as(&mut self, id: &str, fs_type: &str, pod: &str, readonly: bool) -> PathBuf {
         let target = self.target_path(id, pod);
         std::fs::create_dir_all(target.parent().expect("a parent")).expect("creating the pod's directory");
@@ -216,7 +223,8 @@ impl Orchestrator {
             readonly,
             ..Default::default()
         };
-        self.must("publish", request.clone(), async |c, r| c.node().node_publish_volume(r).await).await;
+        self.retry_until_ok("publish", request.clone(), async |c, r| c.node().node_publish_volume(r).await)
+            .await;
         target
     }
 
@@ -226,11 +234,14 @@ impl Orchestrator {
             volume_id: id.to_owned(),
             target_path: self.target_path(id, pod).display().to_string(),
         };
-        self.must("unpublish", request.clone(), async |c, r| c.node().node_unpublish_volume(r).await).await;
+        self.retry_until_ok("unpublish", request.clone(), async |c, r| {
+            c.node().node_unpublish_volume(r).await
+        })
+        .await;
     }
 
-    /// Create, stage and publish in one go; answers the id and the target path.
-    pub async fn mounted(
+    /// Creates, stages and publishes a volume; returns the volume ID and the target path.
+    pub async fn create_and_mount(
         &mut self,
         name: &str,
         size: u64,
@@ -243,28 +254,30 @@ impl Orchestrator {
         (id, target)
     }
 
-    /// The way back of [`Self::mounted`].
-    pub async fn removed(&mut self, id: &str) {
+    /// Undoes [`Self::create_and_mount`] and deletes the volume.
+    pub async fn unmount_and_delete(&mut self, id: &str) {
         self.unpublish(id, "pod").await;
         self.unstage(id).await;
         self.delete(id).await;
     }
 
-    /// ControllerExpandVolume; answers whether the node has to do its part.
+    /// ControllerExpandVolume; returns whether node expansion is required.
     pub async fn expand(&mut self, id: &str, size: u64) -> bool {
         let request = ControllerExpandVolumeRequest {
             volume_id: id.to_owned(),
             capacity_range: Some(CapacityRange { required_bytes: size as i64, limit_bytes: 0 }),
             ..Default::default()
         };
-        let answer = self
-            .must("expand", request.clone(), async |c, r| c.controller().controller_expand_volume(r).await)
+        let response = self
+            .retry_until_ok("expand", request.clone(), async |c, r| {
+                c.controller().controller_expand_volume(r).await
+            })
             .await;
-        assert!(answer.capacity_bytes >= size as i64);
-        answer.node_expansion_required
+        assert!(response.capacity_bytes >= size as i64);
+        response.node_expansion_required
     }
 
-    /// A NodeExpandVolume request for the volume as `pod` sees it.
+    /// A NodeExpandVolume request for the volume's target path in `pod`.
     pub fn node_expand_request(&self, id: &str, fs_type: &str, size: u64) -> NodeExpandVolumeRequest {
         NodeExpandVolumeRequest {
             volume_id: id.to_owned(),
@@ -276,15 +289,15 @@ impl Orchestrator {
         }
     }
 
-    /// All volumes and snapshots the driver lists, by id.
+    /// Sizes of all volumes and snapshots that the driver lists, by ID.
     pub async fn listed(&mut self) -> BTreeMap<String, u64> {
         let volumes = self
-            .must("list volumes", ListVolumesRequest::default(), async |c, r| {
+            .retry_until_ok("list volumes", ListVolumesRequest::default(), async |c, r| {
                 c.controller().list_volumes(r).await
             })
             .await;
         let snapshots = self
-            .must("list snapshots", ListSnapshotsRequest::default(), async |c, r| {
+            .retry_until_ok("list snapshots", ListSnapshotsRequest::default(), async |c, r| {
                 c.controller().list_snapshots(r).await
             })
             .await;

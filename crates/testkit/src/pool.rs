@@ -1,5 +1,5 @@
-//! A throwaway file system to put a pool on. Whatever a test leaves there (mounts, loop devices) goes with
-//! it, whether the test passes or fails.
+//! A throwaway file system for a pool. Dropping it removes what a test left there (mounts, loop devices), whether
+//! the test passed or failed.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use wharf_linux::{
-    Beneath, Devices as _, FsType, Linux, LoopDevice, LoopOptions, Mount, MountRequest, Mounts as _,
+    BlockDevices as _, FsType, Linux, LoopDevice, LoopOptions, Mount, MountRequest, Mounts as _, PathBeneath,
 };
 
-/// A mounted file system of its own, in a sparse file.
+/// A file system in a sparse file, mounted on a loop device.
 pub struct TestPool {
     mount_point: PathBuf,
     device: PathBuf,
-    /// Last, so that it is removed when nothing is mounted in it any more.
+    /// Last field: the directory is removed after everything in it is unmounted.
     _dir: TempDir,
 }
 
 impl TestPool {
-    /// Makes and mounts a file system of `size` bytes.
+    /// Creates and mounts a file system of `size` bytes.
     pub fn new(fs: FsType, size: u64) -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-pool-").tempdir().expect("a temporary directory");
         let image = dir.path().join("disk");
@@ -35,10 +35,10 @@ impl TestPool {
             FsType::Xfs => mkfs.args(["-q", "-m", "reflink=1"]),
             FsType::Btrfs => mkfs.arg("-q"),
         };
-        let made = mkfs.arg(&image).output().expect("mkfs");
-        assert!(made.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&made.stderr));
+        let formatted = mkfs.arg(&image).output().expect("mkfs");
+        assert!(formatted.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&formatted.stderr));
         let options = LoopOptions { label: "wharf-testkit".to_owned(), ..LoopOptions::default() };
-        let attached = Linux::new().loop_attach(&Beneath::new(dir.path(), Path::new("disk")), &options);
+        let attached = Linux::new().loop_attach(&PathBeneath::new(dir.path(), Path::new("disk")), &options);
         let device = attached.expect("a loop device").path;
         let pool = Self { mount_point, device, _dir: dir };
         let source = pool.device.display().to_string();
@@ -54,12 +54,12 @@ impl TestPool {
         pool
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.mount_point
     }
 
-    /// Makes an ext4 pool stop taking writes, as it does when it meets an error on its disk.
+    /// Makes an ext4 pool reject writes, as it does after a disk error.
     pub fn break_ext4(&self) {
         let remount = ["-o", "remount,errors=remount-ro"];
         let status = Command::new("mount").args(remount).arg(&self.mount_point).status().expect("mount");
@@ -69,17 +69,17 @@ impl TestPool {
         std::fs::write(trigger, "broken by a test").expect("triggering an error");
     }
 
-    /// Repairs an ext4 pool and mounts it anew. Neither it nor a volume of it may be mounted elsewhere.
-    pub fn mend_ext4(&self) {
+    /// Repairs an ext4 pool and remounts it. Neither the pool nor one of its volumes may be mounted elsewhere.
+    pub fn repair_ext4(&self) {
         let device = std::fs::metadata(&self.mount_point).expect("the pool").dev();
         let devices = Linux::new().loop_devices().expect("the loop devices");
         for volume in devices.iter().filter(|volume| volume.backing.device == device) {
             Linux::new().loop_detach(&volume.path).expect("a volume's device");
         }
         Linux::new().unmount(&self.mount_point).expect("unmounting the pool");
-        let mended = Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("e2fsck");
+        let repaired = Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("e2fsck");
         // 1: errors were corrected.
-        assert!(mended.status.code().is_some_and(|code| code <= 1), "{mended:?}");
+        assert!(repaired.status.code().is_some_and(|code| code <= 1), "{repaired:?}");
         let source = self.device.display().to_string();
         let request = MountRequest {
             source: &source,
@@ -94,7 +94,8 @@ impl TestPool {
 
 impl Drop for TestPool {
     fn drop(&mut self) {
-        // A device that is being let go of elsewhere takes a moment; a panic here would hide the test's own.
+        // A device that another process is releasing takes a moment. A panic here would hide the test's own
+        // failure.
         for _ in 0..50 {
             if let Ok(true) = clear(&self.mount_point, &self.device) {
                 return;
@@ -105,7 +106,7 @@ impl Drop for TestPool {
     }
 }
 
-/// Unmounts what volumes of the pool are mounted as, lets go of their devices, then of the pool itself.
+/// Unmounts the volumes of the pool, detaches their devices, then releases the pool itself.
 fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
     let kernel = Linux::new();
     if kernel.mount_table()?.at(pool).is_some() {
@@ -122,8 +123,8 @@ fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
     Ok(true)
 }
 
-/// Whether a mount is of this device: its file system, or its node bound somewhere. btrfs has a device number
-/// of its own making, but all of them name the device as their source.
+/// Whether a mount belongs to this device: its file system, or a bind mount of the device node. btrfs uses a
+/// synthetic device number, but every btrfs mount names the device as its source.
 fn is_of(mount: &Mount, device: &LoopDevice) -> bool {
     let bound = mount.fs_type == "devtmpfs" && mount.root.file_name() == device.path.file_name();
     bound || Path::new(&mount.source) == device.path

@@ -1,12 +1,13 @@
 //! A CSI driver for tests of everything around drivers. Its volumes are directories in a state directory that
-//! several processes of it share (a controller, a node each), so a pod can really move with its data. It
+//! several of its processes share (one controller, one process per node), so a pod can move with its data. The
+//! driver
 //!
-//! - keeps its promises across kill -9: what was answered is on disk, calls are idempotent;
-//! - fails as a file tells it, read anew at each call ([`Fault`]);
+//! - is durable across kill -9: every successful response is on disk, and calls are idempotent;
+//! - fails as a fault file instructs it; the file is read at each call ([`Fault`]);
 //! - logs each call as a line of JSON ([`Entry`]), never the value of a secret;
-//! - marks as a violation what an orchestrator must not do: publish a volume of one node to two, delete a
-//!   published volume, publish again with other arguments, stage where nothing was published, create one name
-//!   with two different requests, delete a member of a group alone, leave out secrets.
+//! - marks as a violation what an orchestrator must not do: publish a single-node volume to two nodes, delete a
+//!   published volume, publish again with other arguments, stage where nothing was published, create one name with
+//!   two different requests, delete a single member of a group, omit required secrets.
 
 mod controller;
 mod faults;
@@ -41,25 +42,25 @@ pub use log::{Entry, entries, violations};
 
 use faults::Faults;
 use log::Log;
-use state::{Held, State};
+use state::{LockedState, State};
 
-/// How the driver behaves.
+/// Command-line options of the driver.
 #[derive(Debug, Clone, clap::Parser)]
 #[command(name = "scripted-driver", about = "A CSI driver for tests")]
 pub struct Options {
-    /// Its socket.
+    /// The socket to serve.
     #[arg(long)]
     pub endpoint: Endpoint,
     /// The driver's name.
     #[arg(long, default_value = "scripted.test.wharf.dev")]
     pub name: String,
-    /// The directory of its volumes; processes with the same one are the same driver.
+    /// State directory. Processes with the same directory are the same driver.
     #[arg(long, value_name = "DIR")]
     pub state: PathBuf,
-    /// This node's id; without it there is no Node service.
+    /// Node ID. Without it the driver has no Node service.
     #[arg(long, value_name = "ID")]
     pub node_id: Option<String>,
-    /// The controller's capabilities; none at all makes a driver without a Controller service.
+    /// Controller capabilities. An empty list removes the Controller service.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -68,7 +69,7 @@ pub struct Options {
         default_value = "CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,LIST_VOLUMES,LIST_VOLUMES_PUBLISHED_NODES,GET_CAPACITY,CREATE_DELETE_SNAPSHOT,LIST_SNAPSHOTS,CLONE_VOLUME,EXPAND_VOLUME,MODIFY_VOLUME,SINGLE_NODE_MULTI_WRITER"
     )]
     pub capabilities: Vec<String>,
-    /// The node's capabilities.
+    /// Node capabilities.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -77,7 +78,7 @@ pub struct Options {
         default_value = "STAGE_UNSTAGE_VOLUME,GET_VOLUME_STATS,EXPAND_VOLUME,SINGLE_NODE_MULTI_WRITER"
     )]
     pub node_capabilities: Vec<String>,
-    /// The group controller's capabilities; none at all makes a driver without a GroupController service.
+    /// Group controller capabilities. An empty list removes the GroupController service.
     #[arg(
         long,
         value_name = "NAME,...",
@@ -86,37 +87,37 @@ pub struct Options {
         default_value = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
     )]
     pub group_capabilities: Vec<String>,
-    /// A snapshot is ready so long after it was cut, in milliseconds.
+    /// Time until a snapshot becomes ready, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub snapshot_ready_after: u64,
-    /// A snapshot is ready once it was asked for so often after it was cut.
+    /// Number of requests for a snapshot before it becomes ready.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub snapshot_ready_looks: u32,
-    /// Volumes belong to one segment of this topology key.
+    /// Topology key; each volume belongs to one segment of it.
     #[arg(long, value_name = "KEY")]
     pub topology_key: Option<String>,
-    /// The segment of this node; its id by default.
+    /// Topology segment of this node [default: the node ID].
     #[arg(long, value_name = "VALUE")]
     pub topology_value: Option<String>,
-    /// How many volumes a node takes; boundless by default.
+    /// Maximum number of volumes per node [0: unlimited].
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub max_volumes: i64,
-    /// How many bytes a segment (or the whole) has room for; boundless by default.
+    /// Capacity of a segment, or of the driver without topology, in bytes [default: unlimited].
     #[arg(long, value_name = "BYTES")]
     pub capacity: Option<i64>,
-    /// How long each call of Controller and Node takes, in milliseconds.
+    /// Duration of each Controller and Node call, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub delay: u64,
-    /// Which calls fail and how: a JSON object of method to fault, read anew at each call.
+    /// Fault file: a JSON object from method to fault, read at each call.
     #[arg(long, value_name = "FILE")]
     pub fault_file: Option<PathBuf>,
-    /// Where each call is written down, as lines of JSON.
+    /// Call log, as lines of JSON.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// A call that can carry secrets must carry this key with this value.
+    /// Secret that every call which can carry secrets must carry.
     #[arg(long, value_name = "KEY=VALUE")]
     pub require_secrets: Option<String>,
-    /// Do not sync to disk: answers survive kill -9 still, but not a power cut.
+    /// Do not sync to disk: state survives kill -9, but not a power cut.
     #[arg(long)]
     pub no_sync: bool,
 }
@@ -139,21 +140,21 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let has_node = options.node_id.is_some();
     let has_controller = options.capabilities.iter().any(|name| !name.is_empty());
     let has_groups = options.group_capabilities.iter().any(|name| !name.is_empty());
-    let script = Arc::new(Script::new(options)?);
+    let service = Arc::new(ScriptedService::new(options)?);
     let routes = tower::service_fn(move |request: http::Request<Body>| {
-        let script = script.clone();
+        let service = service.clone();
         async move {
             let path = request.uri().path();
             if path.starts_with("/csi.v1.Identity/") {
-                IdentityServer::from_arc(script).oneshot(request).await
+                IdentityServer::from_arc(service).oneshot(request).await
             } else if has_controller && path.starts_with("/csi.v1.Controller/") {
-                ControllerServer::from_arc(script).oneshot(request).await
+                ControllerServer::from_arc(service).oneshot(request).await
             } else if has_groups && path.starts_with("/csi.v1.GroupController/") {
-                GroupControllerServer::from_arc(script).oneshot(request).await
+                GroupControllerServer::from_arc(service).oneshot(request).await
             } else if has_node && path.starts_with("/csi.v1.Node/") {
-                NodeServer::from_arc(script).oneshot(request).await
+                NodeServer::from_arc(service).oneshot(request).await
             } else {
-                Ok(Status::unimplemented("the script does not have this service").into_http())
+                Ok(Status::unimplemented("the scripted driver does not serve this service").into_http())
             }
         }
     });
@@ -170,15 +171,15 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The driver: all of its services.
-struct Script {
+/// The driver: implements all its services.
+struct ScriptedService {
     options: Options,
     state: State,
     faults: Faults,
     log: Log,
 }
 
-/// A call as it is logged.
+/// A call, as logged.
 struct Call {
     method: &'static str,
     fields: Map<String, Value>,
@@ -195,26 +196,26 @@ impl Call {
     }
 }
 
-/// A call that is under way. One that its caller does not wait for any more is logged as abandoned: the server drops it
-/// then, wherever it is.
+/// A call in progress. If the caller cancels it, the server drops it at its current await point, and it is logged
+/// as abandoned.
 struct Pending<'a> {
     log: &'a Log,
     call: &'a Call,
     began: Instant,
-    answered: bool,
+    logged: bool,
 }
 
 impl Pending<'_> {
-    fn answer(&mut self, code: &str, message: Option<&str>, violation: bool) {
-        self.answered = true;
+    fn finish(&mut self, code: &str, message: Option<&str>, violation: bool) {
+        self.logged = true;
         self.log.write(self.call, self.began, code, message, violation);
     }
 
-    /// What the fault does to it.
+    /// Applies the fault: exits the process, or returns the error.
     fn failed(&mut self, fault: &Fault) -> Option<Status> {
         if fault.die {
-            self.answer("died", None, false);
-            // What kill -9 does: no destructor runs, nothing is flushed.
+            self.finish("died", None, false);
+            // As with kill -9, no destructor runs and nothing is flushed.
             std::process::abort();
         }
         fault.status()
@@ -223,16 +224,16 @@ impl Pending<'_> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            self.answer("abandoned", None, false);
+        if !self.logged {
+            self.finish("abandoned", None, false);
         }
     }
 }
 
-/// Why an effect did not happen.
+/// Why a call was rejected.
 struct Refusal {
     status: Status,
-    /// The caller must not have asked.
+    /// The caller violated the CSI contract.
     violation: bool,
 }
 
@@ -252,21 +253,22 @@ fn violation(code: Code, text: impl Into<String>) -> Refusal {
     Refusal { status: Status::new(code, text), violation: true }
 }
 
-impl Script {
+impl ScriptedService {
     fn new(options: Options) -> std::io::Result<Self> {
         let state = State::open(&options.state, !options.no_sync)?;
         let log = Log::open(options.log.as_deref(), options.node_id.as_deref())?;
         Ok(Self { state, faults: Faults::new(options.fault_file.clone()), log, options })
     }
 
-    /// A call: delay, fault, the effect under the state's lock, fault, a line in the log.
+    /// Runs a call: delay, fault before the effect, the effect under the state lock, fault after the effect, log
+    /// line.
     async fn call<T>(
         &self,
         call: Call,
-        effect: impl FnOnce(&Held<'_>) -> Result<T, Refusal>,
+        effect: impl FnOnce(&LockedState<'_>) -> Result<T, Refusal>,
     ) -> Result<Response<T>, Status> {
-        let mut pending = Pending { log: &self.log, call: &call, began: Instant::now(), answered: false };
-        let fault = self.faults.draw(call.method);
+        let mut pending = Pending { log: &self.log, call: &call, began: Instant::now(), logged: false };
+        let fault = self.faults.next_fault(call.method);
         let delay = self.options.delay + fault.as_ref().map_or(0, |fault| fault.delay_ms);
         if delay > 0 {
             tokio::time::sleep(Duration::from_millis(delay)).await;
@@ -277,7 +279,7 @@ impl Script {
         }
         let result = match due(When::Before).and_then(|fault| pending.failed(fault)) {
             Some(status) => Err(status.into()),
-            None => self.state.hold().map_err(Refusal::from).and_then(|held| effect(&held)),
+            None => self.state.lock().map_err(Refusal::from).and_then(|held| effect(&held)),
         };
         if due(When::After).is_some_and(|fault| fault.hold) {
             self.faults.hold(call.method).await;
@@ -287,18 +289,18 @@ impl Script {
             _ => result,
         };
         match result {
-            Ok(answer) => {
-                pending.answer("Ok", None, false);
-                Ok(Response::new(answer))
+            Ok(response) => {
+                pending.finish("Ok", None, false);
+                Ok(Response::new(response))
             }
             Err(Refusal { status, violation }) => {
-                pending.answer(&format!("{:?}", status.code()), Some(status.message()), violation);
+                pending.finish(&format!("{:?}", status.code()), Some(status.message()), violation);
                 Err(status)
             }
         }
     }
 
-    /// Whether the secrets are what this driver demands.
+    /// Checks that the request carries the required secret.
     fn check_secrets(&self, secrets: &BTreeMap<String, String>) -> Result<(), Refusal> {
         let Some((key, value)) =
             self.options.require_secrets.as_deref().and_then(|text| text.split_once('='))
@@ -306,7 +308,7 @@ impl Script {
             return Ok(());
         };
         match secrets.get(key) {
-            // Rotated under the caller: not the caller's fault.
+            // The secret was rotated: not a violation by the caller.
             Some(given) if given != value => {
                 Err(Status::unauthenticated(format!("the secret {key} is wrong")).into())
             }

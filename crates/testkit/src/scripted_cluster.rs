@@ -1,5 +1,5 @@
-//! The scripted driver beside a cluster: one process that answers for the Controller service, one for each node with
-//! its `wharf sidecar --node`, all on one state directory.
+//! The scripted driver for a test cluster: one process for the Controller service, and on each node one process
+//! with a `wharf sidecar --node`. All of them share one state directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,25 +10,25 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::scripted::{Entry, entries, violations};
-use crate::{Beside, TestCluster, built};
+use crate::{ChildProcess, TestCluster, built_program};
 
 /// How long a program may take to listen.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The driver, and where everything of it is.
+/// The processes and the directory of the driver.
 pub struct ScriptedDriver {
     name: String,
     dir: PathBuf,
     /// Its Controller service.
-    pub controller: Beside,
-    nodes: Vec<Beside>,
+    pub controller: ChildProcess,
+    nodes: Vec<ChildProcess>,
     cluster: PathBuf,
     kubeconfig: PathBuf,
 }
 
 impl ScriptedDriver {
-    /// Starts its controller, with these further options, and makes its CSIDriver object: volumes are attached,
-    /// unless `--capabilities=…` says otherwise.
+    /// Starts the controller with these additional options and creates the CSIDriver object. Volumes need
+    /// attachment unless `--capabilities=…` omits PUBLISH_UNPUBLISH_VOLUME.
     pub fn start(cluster: &TestCluster, name: &str, options: &[&str]) -> Self {
         let dir = cluster.directory().join(name);
         fs::create_dir_all(&dir).expect("the driver's directory");
@@ -49,7 +49,8 @@ impl ScriptedDriver {
         }
     }
 
-    /// Puts it on a node, with the same options as the controller, and registers it with the node's kubelet.
+    /// Starts the driver on a node, with the same options as the controller, and registers it with the node's
+    /// kubelet.
     pub fn join(&mut self, cluster: &TestCluster, node: &str, options: &[&str]) {
         let root = cluster.kubelet_root(node);
         let plugin = root.join("plugins").join(&self.name);
@@ -60,7 +61,7 @@ impl ScriptedDriver {
         self.nodes.push(process(&self.name, &self.dir, &socket, &options));
         let log = self.cluster.join(format!("log/{}-{node}.log", self.name));
         self.nodes.push(node_sidecar(cluster, node, &socket, &log));
-        cluster.eventually("the driver is registered", START, |cluster| {
+        cluster.eventually("the driver is registered", START_TIMEOUT, |cluster| {
             cluster
                 .field(&format!("csinode/{node}"), ".spec.drivers[*].name")
                 .contains(&self.name)
@@ -68,22 +69,27 @@ impl ScriptedDriver {
         });
     }
 
-    /// Starts `wharf sidecar` for it as an administrator, with these further arguments.
-    pub fn sidecar(&self, who: &str, args: &[&str]) -> Beside {
-        self.sidecar_with(who, &self.kubeconfig, args)
+    /// Starts `wharf sidecar` for the driver with administrator credentials and these additional arguments.
+    pub fn sidecar(&self, pod: &str, args: &[&str]) -> ChildProcess {
+        self.sidecar_with(pod, &self.kubeconfig, args)
     }
 
-    /// Starts `wharf sidecar` for it, with credentials of one's choice.
-    pub fn sidecar_with(&self, who: &str, kubeconfig: &Path, args: &[&str]) -> Beside {
+    /// Starts `wharf sidecar` for the driver with the given credentials.
+    pub fn sidecar_with(&self, pod: &str, kubeconfig: &Path, args: &[&str]) -> ChildProcess {
         let (socket, kubeconfig) = (text(&self.socket()), text(kubeconfig));
         let mut all = vec!["sidecar", "--csi-address", &socket, "--kubeconfig", &kubeconfig];
         if !args.contains(&"--http-endpoint") {
             all.extend(["--http-endpoint", "127.0.0.1:0"]);
         }
         all.extend(args);
-        // Replicas are told apart by their pods' names.
-        let env = [("POD_NAME", who), ("RUST_LOG", "info,wharf_sidecar=debug")];
-        Beside::start_with(&built("wharf"), &all, &env, &self.cluster.join(format!("log/{who}.log")))
+        // Replicas are distinguished by their pod names.
+        let env = [("POD_NAME", pod), ("RUST_LOG", "info,wharf_sidecar=debug")];
+        ChildProcess::start_with(
+            &built_program("wharf"),
+            &all,
+            &env,
+            &self.cluster.join(format!("log/{pod}.log")),
+        )
     }
 
     /// The controller's socket.
@@ -96,21 +102,21 @@ impl ScriptedDriver {
         &self.name
     }
 
-    /// Ends the controller and starts it with other options.
+    /// Kills the controller and starts it with other options.
     pub fn replace_controller(&mut self, options: &[&str]) {
         self.controller.kill();
         self.controller = process(&self.name, &self.dir, &self.socket(), options);
     }
 
-    /// Which calls fail from now on; see [`crate::scripted::Fault`].
-    pub fn faults(&self, json: &str) {
+    /// Sets which calls fail from now on; see [`crate::scripted::Fault`].
+    pub fn set_faults(&self, json: &str) {
         let temporary = self.dir.join("faults.tmp");
         fs::write(&temporary, json).expect("writing the faults");
         fs::rename(temporary, self.dir.join("faults")).expect("replacing the faults");
     }
 
-    /// What is wrong with volumes from now on, by volume, in JSON: `{"vol-1": "the disk is gone"}`.
-    pub fn conditions(&self, json: &str) {
+    /// Sets the abnormal conditions of volumes, in JSON: `{"vol-1": "the disk is gone"}`.
+    pub fn set_conditions(&self, json: &str) {
         let state = self.dir.join("state");
         let temporary = state.join("conditions.tmp");
         fs::write(&temporary, json).expect("writing the conditions");
@@ -122,13 +128,13 @@ impl ScriptedDriver {
         entries(&self.dir.join("log"))
     }
 
-    /// Fails the test if anybody has done what must not be done.
+    /// Fails the test if a caller violated the CSI contract.
     pub fn assert_no_violation(&self) {
         let violations = violations(&self.dir.join("log"));
         assert!(violations.is_empty(), "{violations:#?}");
     }
 
-    /// Puts a volume into the backend, as an administrator of it would.
+    /// Adds a volume to the backend, as a storage administrator would.
     pub fn add_volume(&self, id: &str) {
         let state = self.dir.join("state");
         fs::create_dir_all(state.join("data").join(id)).expect("the volume's data");
@@ -138,7 +144,7 @@ impl ScriptedDriver {
         fs::write(state.join("volumes").join(id), record.to_string()).expect("the volume's record");
     }
 
-    /// Puts a snapshot of a volume into the backend, as an administrator of it would.
+    /// Adds a snapshot of a volume to the backend, as a storage administrator would.
     pub fn add_snapshot(&self, id: &str, volume: &str) {
         let state = self.dir.join("state");
         fs::create_dir_all(state.join("data").join(id)).expect("the snapshot's data");
@@ -152,7 +158,7 @@ impl ScriptedDriver {
         self.records("volumes")
     }
 
-    /// The snapshots of the backend, members of groups too.
+    /// The snapshots of the backend, including members of groups.
     pub fn snapshots(&self) -> BTreeSet<String> {
         self.records("snapshots")
     }
@@ -162,13 +168,13 @@ impl ScriptedDriver {
         self.records("groups")
     }
 
-    /// What the backend has written down of a volume, snapshot or group (`volumes`, `snapshots`, `groups`).
+    /// The backend's record of a volume, snapshot or group (`volumes`, `snapshots`, `groups`).
     pub fn record(&self, kind: &str, id: &str) -> Option<Value> {
         let text = fs::read(self.dir.join("state").join(kind).join(id)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// The directory that a volume's or snapshot's bytes are in.
+    /// The data directory of a volume or snapshot.
     pub fn data(&self, id: &str) -> PathBuf {
         self.dir.join("state/data").join(id)
     }
@@ -184,23 +190,23 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn process(name: &str, dir: &Path, socket: &Path, options: &[&str]) -> Beside {
+fn process(name: &str, dir: &Path, socket: &Path, options: &[&str]) -> ChildProcess {
     let (endpoint, state) = (format!("unix://{}", socket.display()), text(&dir.join("state")));
     let (log, faults) = (text(&dir.join("log")), text(&dir.join("faults")));
     let mut args = vec!["--endpoint", &endpoint, "--name", name, "--state", &state, "--log", &log];
     args.extend(["--fault-file", &faults, "--no-sync"]);
     args.extend(options);
-    let driver = Beside::start(&built("scripted-driver"), &args, &dir.join("stderr.log"));
-    let until = Instant::now() + START;
+    let driver = ChildProcess::start(&built_program("scripted-driver"), &args, &dir.join("stderr.log"));
+    let until = Instant::now() + START_TIMEOUT;
     while UnixStream::connect(socket).is_err() {
-        assert!(Instant::now() < until, "the scripted driver does not listen:\n{}", driver.log());
+        assert!(Instant::now() < until, "the scripted driver did not start to listen:\n{}", driver.log());
         std::thread::sleep(Duration::from_millis(5));
     }
     driver
 }
 
 /// Starts `wharf sidecar --node` for the driver at a socket in a node's plugin directory.
-pub fn node_sidecar(cluster: &TestCluster, node: &str, socket: &Path, log: &Path) -> Beside {
+pub fn node_sidecar(cluster: &TestCluster, node: &str, socket: &Path, log: &Path) -> ChildProcess {
     let registry = text(&cluster.kubelet_root(node).join("plugins_registry"));
     let socket = text(socket);
     let args = [
@@ -215,5 +221,5 @@ pub fn node_sidecar(cluster: &TestCluster, node: &str, socket: &Path, log: &Path
         "--http-endpoint",
         "127.0.0.1:0",
     ];
-    Beside::start(&built("wharf"), &args, log)
+    ChildProcess::start(&built_program("wharf"), &args, log)
 }

@@ -1,5 +1,5 @@
-//! The API server for tests that ask much of it: objects as they are, one request at a time, no watches. It is what
-//! kubectl is to other tests; a process for each request would take longer than all the rest.
+//! A minimal API client for tests with many requests: untyped objects, one request at a time, no watches. It
+//! replaces kubectl where a process for each request would dominate the test's duration.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-/// Short name, kind, path of its group, plural, whether it is in a namespace.
+/// Short name, kind, path of the API group, plural, whether the kind is namespaced.
 const KINDS: [(&str, &str, &str, &str, bool); 20] = [
     ("ns", "Namespace", "/api/v1", "namespaces", false),
     ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
@@ -44,7 +44,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 20] = [
     ("crd", "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", false),
 ];
 
-/// A client with the credentials of a file. Nothing is asked yet.
+/// A client with the credentials of a kubeconfig. Sends no request yet.
 pub async fn connect(kubeconfig: &Path) -> Result<kube::Client, String> {
     let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -53,15 +53,15 @@ pub async fn connect(kubeconfig: &Path) -> Result<kube::Client, String> {
     kube::Client::try_from(config).map_err(|error| error.to_string())
 }
 
-/// A connection of one thread.
-pub struct Server {
+/// An API client for one thread.
+pub struct ApiClient {
     client: kube::Client,
     runtime: Runtime,
 }
 
-impl Server {
-    /// Of a client of one's own make, which has to be made where it is used.
-    pub fn of(make: impl FnOnce() -> kube::Client) -> Result<Self, String> {
+impl ApiClient {
+    /// Wraps a client. `make` runs inside the runtime that the client needs.
+    pub fn from_client(make: impl FnOnce() -> kube::Client) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -70,7 +70,7 @@ impl Server {
         Ok(Self { client, runtime })
     }
 
-    /// Connects with the credentials of a file. Nothing is asked yet.
+    /// A client with the credentials of a kubeconfig. Sends no request yet.
     pub fn connect(kubeconfig: &Path) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -80,22 +80,22 @@ impl Server {
         Ok(Self { client, runtime })
     }
 
-    /// Makes an object, in this namespace if its kind has them, and gives it back as the server made it.
+    /// Creates an object, in this namespace if its kind is namespaced, and returns the stored object.
     pub fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let short = short(kind).ok_or_else(|| format!("the harness does not know the kind {kind:?}"))?;
         let path = path(namespace, short, "")?;
-        let made = self.send(Method::POST, &path, "application/json", object.to_string())?;
-        made.ok_or_else(|| format!("{path} is not served"))
+        let created = self.send(Method::POST, &path, "application/json", object.to_string())?;
+        created.ok_or_else(|| format!("{path} is not served"))
     }
 
-    /// An object by its short kind and name, if it is there.
+    /// An object by short kind and name; `None` if it does not exist.
     pub fn get(&self, namespace: &str, object: &str) -> Result<Option<Value>, String> {
         let (kind, name) = split(object)?;
         self.send(Method::GET, &path(namespace, kind, &format!("/{name}"))?, "", String::new())
     }
 
-    /// All objects of a short kind, in this namespace if the kind has them, that a label selector finds.
+    /// All objects of a short kind that match a label selector, in this namespace if the kind is namespaced.
     pub fn list(&self, namespace: &str, kind: &str, selector: &str) -> Result<Vec<Value>, String> {
         let path = path(namespace, kind, &format!("?labelSelector={selector}"))?;
         self.send(Method::GET, &path, "", String::new())?
@@ -103,30 +103,30 @@ impl Server {
             .ok_or_else(|| format!("{path} is not served"))
     }
 
-    /// The events of a namespace that a field selector finds.
+    /// The events of a namespace that match a field selector.
     pub fn events(&self, namespace: &str, selector: &str) -> Result<Vec<Value>, String> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={selector}");
         Ok(self.send(Method::GET, &path, "", String::new())?.map_or_else(Vec::new, items))
     }
 
-    /// Changes an object, or its status, by a merge patch.
+    /// Applies a merge patch to an object or to its status.
     pub fn patch(&self, namespace: &str, object: &str, status: bool, patch: &Value) -> Result<(), String> {
         let (kind, name) = split(object)?;
         let part = if status { "/status" } else { "" };
         let path = path(namespace, kind, &format!("/{name}{part}"))?;
         let patched = self.send(Method::PATCH, &path, "application/merge-patch+json", patch.to_string())?;
-        patched.map(drop).ok_or_else(|| format!("{object} is not there to be changed"))
+        patched.map(drop).ok_or_else(|| format!("cannot patch {object}: it does not exist"))
     }
 
-    /// Asks for an object's deletion.
+    /// Deletes an object.
     pub fn delete(&self, namespace: &str, object: &str) -> Result<(), String> {
         let (kind, name) = split(object)?;
         let path = path(namespace, kind, &format!("/{name}"))?;
         let deleted = self.send(Method::DELETE, &path, "", String::new())?;
-        deleted.map(drop).ok_or_else(|| format!("{object} is not there to be deleted"))
+        deleted.map(drop).ok_or_else(|| format!("cannot delete {object}: it does not exist"))
     }
 
-    /// None if the server says that it is not there.
+    /// `None` if the server responds 404.
     fn send(&self, method: Method, path: &str, kind: &str, body: String) -> Result<Option<Value>, String> {
         let what = format!("{method} {path}");
         let mut request = Request::builder().method(method).uri(path);
@@ -135,7 +135,7 @@ impl Server {
         }
         let request = request.body(body.into_bytes()).map_err(|error| format!("{what}: {error}"))?;
         match self.runtime.block_on(self.client.request::<Value>(request)) {
-            Ok(answer) => Ok(Some(answer)),
+            Ok(response) => Ok(Some(response)),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(format!("{what}: {error}")),
         }
@@ -149,7 +149,8 @@ pub(crate) fn short(kind: &str) -> Option<&'static str> {
 
 fn path(namespace: &str, short: &str, rest: &str) -> Result<String, String> {
     let known = KINDS.iter().find(|known| known.0 == short);
-    let (.., group, plural, namespaced) = known.ok_or_else(|| format!("{short:?} is no kind"))?;
+    let (.., group, plural, namespaced) =
+        known.ok_or_else(|| format!("{short:?} is not a known short kind"))?;
     let within = if *namespaced { format!("/namespaces/{namespace}") } else { String::new() };
     Ok(format!("{group}{within}/{plural}{rest}"))
 }

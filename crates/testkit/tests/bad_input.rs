@@ -1,4 +1,4 @@
-//! Whatever is sent to any RPC gets a proper code: no panic, no INTERNAL, and not one file outside the pool.
+//! Any input to any RPC gets a valid error code: no panic, no INTERNAL, and no file outside the pool.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -18,7 +18,7 @@ use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool};
 const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
 const SAMPLES: usize = 150;
 
-/// What every request of one round is made of.
+/// The inputs of all requests of one round.
 #[derive(Debug, Clone)]
 struct Nasty {
     id: String,
@@ -35,7 +35,7 @@ struct Nasty {
     absent: bool,
 }
 
-/// Ids and names as an attacker, a fuzzer or a bug would send them; `real` is a volume that exists.
+/// IDs and names as an attacker, a fuzzer or a bug would send them; `real` is a volume that exists.
 fn nasty(real: String, work: String) -> impl Strategy<Value = Nasty> {
     let text = prop_oneof![
         Just(String::new()),
@@ -53,7 +53,7 @@ fn nasty(real: String, work: String) -> impl Strategy<Value = Nasty> {
         "[ -~]{1,64}",
     ];
     let id = prop_oneof![3 => text.clone(), 1 => Just(real)];
-    // Never a place where a mount could hurt: what is accepted lies in the test's own directory.
+    // Only paths where a mount is harmless: an accepted path is in the test's own directory.
     let path = prop_oneof![
         Just(String::new()),
         Just("relative/path".to_owned()),
@@ -122,7 +122,7 @@ impl Nasty {
     }
 }
 
-/// Sends one of each RPC; answers method and outcome.
+/// Sends one request of each RPC; returns methods and results.
 async fn send_all(client: &Client, n: &Nasty) -> Vec<(&'static str, Result<(), Status>)> {
     let (id, name, path, map) = (n.id.clone(), n.name.clone(), n.path.clone(), n.map.clone());
     let mut all = Vec::new();
@@ -285,7 +285,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn every_rpc_answers_nonsense_with_a_proper_code() {
+async fn every_rpc_rejects_bad_input_with_a_valid_code() {
     let (pool, work) = (TestPool::new(FsType::Xfs, 4 << 30), tempfile::tempdir().unwrap());
     let options = DriverOptions { attach: true, ..Default::default() };
     let mut co = Orchestrator::start(Path::new(DRIVER), pool.path(), work.path(), &options);
@@ -306,13 +306,13 @@ async fn every_rpc_answers_nonsense_with_a_proper_code() {
             assert!(proper, "{method}: {outcome:?} for {sample:?}\n{}", co.driver.log());
             *outcomes.entry((method, format!("{code:?}"))).or_default() += 1;
         }
-        assert!(!co.driver.died(), "it died of {sample:?}\n{}", co.driver.log());
+        assert!(!co.driver.has_exited(), "the driver crashed on {sample:?}\n{}", co.driver.log());
     }
     assert!(!co.driver.log().contains("panicked"), "{}", co.driver.log());
     assert_eq!([work.path(), pool.path().parent().unwrap()].map(names_in), above, "files outside the pool");
     let methods: BTreeSet<_> = outcomes.keys().map(|(method, _)| method).collect();
     println!("{} calls, {} methods", outcomes.values().sum::<usize>(), methods.len());
-    // What was asked for properly by chance is there; the volume that was there before is whole.
+    // Requests that were valid by chance were executed; the existing volume is intact.
     let listed = co.listed().await;
-    assert_eq!(listed[&real], 8 * MIB, "nobody may have grown it without leave: {listed:?}");
+    assert_eq!(listed[&real], 8 * MIB, "the existing volume must keep its size: {listed:?}");
 }

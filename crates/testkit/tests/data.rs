@@ -1,5 +1,5 @@
-//! What people trust the local pool with, on the real kernel and through the real services: contents, sizes,
-//! copies side by side, snapshots under load, groups, changed blocks, expansion.
+//! Data guarantees of the local pool, on the real kernel and through the CSI services: contents, sizes, restored
+//! and cloned volumes, snapshots under load, groups, changed blocks, expansion.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -19,7 +19,7 @@ use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool};
 const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
 const FILE_SYSTEMS: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
-/// A pool, a driver on it and a directory to work in; all gone at the end, pass or fail.
+/// A pool, a driver on it and a work directory. All are removed at the end, whether the test passes or fails.
 struct Bench {
     co: Orchestrator,
     pool: TestPool,
@@ -33,7 +33,7 @@ fn bench(pool_fs: FsType) -> Bench {
     Bench { co, pool, _work: work }
 }
 
-/// A size that the file system accepts, also doubled, and that is quick to make.
+/// A size that the file system accepts, also doubled, and that is fast to format.
 fn size_for(fs: FsType) -> u64 {
     fs.minimum_size().max(fs.minimum_grown_size() / 2).max(32 * MIB)
 }
@@ -50,23 +50,24 @@ fn same(a: &Path, b: &Path) -> bool {
 }
 
 #[tokio::test]
-async fn source_restored_and_cloned_volumes_live_side_by_side() {
+async fn source_restored_and_cloned_volumes_mount_together() {
     for pool_fs in [FsType::Xfs, FsType::Btrfs] {
         let mut b = bench(pool_fs);
         for fs in FILE_SYSTEMS {
             let (size, fs) = (size_for(fs), fs.as_str());
-            let (source, at) = b.co.mounted(&format!("{fs}-source"), size, fs, None).await;
+            let (source, at) = b.co.create_and_mount(&format!("{fs}-source"), size, fs, None).await;
             fill(&at.join("kept"), 1, 300_000);
             let snapshot = b.co.snapshot(&format!("{fs}-snapshot"), &source).await;
             fill(&at.join("later"), 2, 1000);
             let (restored, restored_at) =
-                b.co.mounted(&format!("{fs}-restored"), size * 2, fs, Some(&snapshot)).await;
-            let (clone, clone_at) = b.co.mounted(&format!("{fs}-clone"), size, fs, Some(&source)).await;
+                b.co.create_and_mount(&format!("{fs}-restored"), size * 2, fs, Some(&snapshot)).await;
+            let (clone, clone_at) =
+                b.co.create_and_mount(&format!("{fs}-clone"), size, fs, Some(&source)).await;
 
             assert!(same(&at.join("kept"), &restored_at.join("kept")), "{fs} on {pool_fs}");
-            assert!(!restored_at.join("later").exists(), "{fs} on {pool_fs}: the snapshot was cut before");
+            assert!(!restored_at.join("later").exists(), "{fs} on {pool_fs}: the snapshot was taken before");
             assert!(same(&at.join("later"), &clone_at.join("later")), "{fs} on {pool_fs}");
-            // Restored into a larger volume, the file system fills it.
+            // A file system restored into a larger volume fills it.
             let (small, large) = (total_bytes(&at), total_bytes(&restored_at));
             assert!(large > small + size / 2, "{fs} on {pool_fs}: {small} and {large} bytes");
             for (i, place) in [&at, &restored_at, &clone_at].into_iter().enumerate() {
@@ -74,7 +75,7 @@ async fn source_restored_and_cloned_volumes_live_side_by_side() {
             }
             assert!(!same(&at.join("own"), &clone_at.join("own")));
             for id in [&source, &restored, &clone] {
-                b.co.removed(id).await;
+                b.co.unmount_and_delete(id).await;
             }
             b.co.delete_snapshot(&snapshot).await;
         }
@@ -82,11 +83,11 @@ async fn source_restored_and_cloned_volumes_live_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_pool_without_reflink_copies_what_is_not_in_use() {
+async fn pool_without_reflink_copies_only_unused_volumes() {
     let mut b = bench(FsType::Ext4);
     for fs in FILE_SYSTEMS {
         let (size, fs) = (size_for(fs), fs.as_str());
-        let (source, at) = b.co.mounted(&format!("{fs}-source"), size, fs, None).await;
+        let (source, at) = b.co.create_and_mount(&format!("{fs}-source"), size, fs, None).await;
         fill(&at.join("kept"), 1, 300_000);
         let request = CreateSnapshotRequest {
             name: format!("{fs}-snapshot"),
@@ -100,25 +101,25 @@ async fn a_pool_without_reflink_copies_what_is_not_in_use() {
         b.co.unstage(&source).await;
         let snapshot = b.co.snapshot(&format!("{fs}-snapshot"), &source).await;
         let (restored, restored_at) =
-            b.co.mounted(&format!("{fs}-restored"), size, fs, Some(&snapshot)).await;
+            b.co.create_and_mount(&format!("{fs}-restored"), size, fs, Some(&snapshot)).await;
         b.co.stage(&source, fs).await;
         let at = b.co.publish(&source, fs, "pod").await;
         assert!(same(&at.join("kept"), &restored_at.join("kept")), "{fs}");
-        b.co.removed(&source).await;
-        b.co.removed(&restored).await;
+        b.co.unmount_and_delete(&source).await;
+        b.co.unmount_and_delete(&restored).await;
         b.co.delete_snapshot(&snapshot).await;
     }
 }
 
 #[tokio::test]
-async fn a_volume_ends_at_its_size() {
+async fn volume_rejects_writes_beyond_its_size() {
     let mut b = bench(FsType::Xfs);
     for fs in FILE_SYSTEMS {
-        let (id, at) = b.co.mounted(fs.as_str(), size_for(fs), fs.as_str(), None).await;
+        let (id, at) = b.co.create_and_mount(fs.as_str(), size_for(fs), fs.as_str(), None).await;
         let mut file = File::create(at.join("big")).unwrap();
         let (chunk, mut written) = (vec![1; MIB as usize], 0);
         let error = loop {
-            assert!(written <= size_for(fs), "{fs}: more fits than its size");
+            assert!(written <= size_for(fs), "{fs}: the volume holds more than its size");
             match file.write_all(&chunk).and_then(|()| file.sync_data()) {
                 Ok(()) => written += MIB,
                 Err(error) => break error,
@@ -126,7 +127,7 @@ async fn a_volume_ends_at_its_size() {
         };
         assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{fs}");
         drop(file);
-        b.co.removed(&id).await;
+        b.co.unmount_and_delete(&id).await;
     }
     let id = b.co.create("raw", 8 * MIB, "", None).await;
     b.co.stage(&id, "").await;
@@ -134,26 +135,29 @@ async fn a_volume_ends_at_its_size() {
     let mut file = File::options().write(true).open(device).unwrap();
     assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), 8 * MIB);
     drop(file);
-    b.co.removed(&id).await;
+    b.co.unmount_and_delete(&id).await;
 }
 
 #[tokio::test]
-async fn a_volume_grows_while_it_is_used_where_the_kernel_can() {
+async fn online_expansion_works_where_kernel_supports_it() {
     let mut b = bench(FsType::Xfs);
     for fs in FILE_SYSTEMS {
         let (size, name) = (size_for(fs), fs.as_str());
-        let (id, at) = b.co.mounted(name, size, name, None).await;
+        let (id, at) = b.co.create_and_mount(name, size, name, None).await;
         fill(&at.join("kept"), 3, 100_000);
         let before = total_bytes(&at);
         assert!(b.co.expand(&id, size * 2).await);
         let request = b.co.node_expand_request(&id, name, size * 2);
-        let answer = b.co.client().node().node_expand_volume(request).await;
+        let response = b.co.client().node().node_expand_volume(request).await;
         match wharf_linux::Filesystems::can_grow_online(&wharf_linux::Linux::new(), fs) {
-            Ok(()) => assert_eq!(answer.unwrap().into_inner().capacity_bytes as u64, size * 2, "{fs}"),
+            Ok(()) => assert_eq!(response.unwrap().into_inner().capacity_bytes as u64, size * 2, "{fs}"),
             Err(_) => {
-                let refused = answer.unwrap_err();
+                let refused = response.unwrap_err();
                 assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-                assert!(refused.message().contains("next"), "it says when it will happen: {refused}");
+                assert!(
+                    refused.message().contains("next"),
+                    "the error must say when the expansion happens: {refused}"
+                );
                 b.co.unpublish(&id, "pod").await;
                 b.co.unstage(&id).await;
                 b.co.stage(&id, name).await;
@@ -162,12 +166,12 @@ async fn a_volume_grows_while_it_is_used_where_the_kernel_can() {
         }
         assert!(total_bytes(&at) > before + size / 2, "{fs}: {before} bytes, then {}", total_bytes(&at));
         assert_eq!(fs::metadata(at.join("kept")).unwrap().len(), 100_000);
-        b.co.removed(&id).await;
+        b.co.unmount_and_delete(&id).await;
     }
 }
 
 #[tokio::test]
-async fn changed_blocks_are_the_blocks_that_were_written() {
+async fn changed_blocks_match_written_blocks() {
     for pool_fs in [FsType::Xfs, FsType::Btrfs] {
         let mut b = bench(pool_fs);
         let id = b.co.create("raw", 64 * MIB, "", None).await;
@@ -186,7 +190,7 @@ async fn changed_blocks_are_the_blocks_that_were_written() {
         assert_eq!(changed(&b.co, &base, &target, 2 * MIB).await, blocks(&second[2..]), "{pool_fs}");
         assert!(changed(&b.co, &target, &target, 0).await.is_empty());
 
-        // And they are enough: base and the changed blocks make the target.
+        // The changed blocks are complete: base plus changed blocks gives the target.
         let restored = b.co.create("restored", 64 * MIB, "", Some(&base)).await;
         b.co.stage(&restored, "").await;
         let copy = b.co.publish(&restored, "", "pod").await;
@@ -204,7 +208,7 @@ async fn changed_blocks_are_the_blocks_that_were_written() {
         assert!(contents(&copy) == contents(&whole_device), "{pool_fs}: bit by bit");
         drop((from, to));
         for id in [&id, &restored, &whole] {
-            b.co.removed(id).await;
+            b.co.unmount_and_delete(id).await;
         }
         b.co.delete_snapshot(&base).await;
         b.co.delete_snapshot(&target).await;
@@ -212,16 +216,16 @@ async fn changed_blocks_are_the_blocks_that_were_written() {
 }
 
 #[tokio::test]
-async fn a_snapshot_under_load_is_clean() {
+async fn snapshot_under_load_is_clean() {
     let mut b = bench(FsType::Xfs);
     for fs in FILE_SYSTEMS {
         let (size, name) = (size_for(fs).max(128 * MIB), fs.as_str());
-        let (id, at) = b.co.mounted(name, size, name, None).await;
+        let (id, at) = b.co.create_and_mount(name, size, name, None).await;
         let load = Load::start(vec![at.clone()]);
         for round in 0..3 {
             let snapshot = b.co.snapshot(&format!("{name}-{round}"), &id).await;
-            // A frozen xfs leaves its log open on purpose, and xfs_repair will not judge it before a mount has
-            // replayed it: so what is judged is a volume restored from the snapshot, after its first stage.
+            // A frozen xfs leaves its log open on purpose, and xfs_repair refuses it until a mount has replayed the
+            // log. So the check runs on a volume restored from the snapshot, after its first stage.
             let restored =
                 b.co.create(&format!("{name}-restored-{round}"), size, name, Some(&snapshot)).await;
             let (place, id_of_image) = match fs {
@@ -235,17 +239,17 @@ async fn a_snapshot_under_load_is_clean() {
             b.co.delete_snapshot(&snapshot).await;
         }
         load.stop();
-        b.co.removed(&id).await;
+        b.co.unmount_and_delete(&id).await;
     }
 }
 
 #[tokio::test]
-async fn members_of_a_group_agree() {
+async fn group_snapshot_members_are_consistent() {
     let mut b = bench(FsType::Xfs);
-    let (first, first_at) = b.co.mounted("first", 32 * MIB, "ext4", None).await;
-    let (second, second_at) = b.co.mounted("second", 32 * MIB, "ext4", None).await;
-    // Counts up, each number into the first volume and then into the second: at any one moment they are
-    // equal, or the first is one ahead.
+    let (first, first_at) = b.co.create_and_mount("first", 32 * MIB, "ext4", None).await;
+    let (second, second_at) = b.co.create_and_mount("second", 32 * MIB, "ext4", None).await;
+    // Writes increasing numbers, each into the first volume and then into the second: at any moment they are equal,
+    // or the first is one ahead.
     let load = Load::start(vec![first_at, second_at]);
     for round in 0..4 {
         let request = CreateVolumeGroupSnapshotRequest {
@@ -262,9 +266,10 @@ async fn members_of_a_group_agree() {
             let member = group.snapshots.iter().find(|s| &s.source_volume_id == source).unwrap();
             assert_eq!(member.group_snapshot_id, group.group_snapshot_id);
             let name = format!("restored-{round}-{i}");
-            let (restored, at) = b.co.mounted(&name, 32 * MIB, "ext4", Some(&member.snapshot_id)).await;
+            let (restored, at) =
+                b.co.create_and_mount(&name, 32 * MIB, "ext4", Some(&member.snapshot_id)).await;
             counts.push(fs::read_to_string(at.join("count")).unwrap().trim().parse::<u64>().unwrap());
-            b.co.removed(&restored).await;
+            b.co.unmount_and_delete(&restored).await;
         }
         assert!(counts[0] == counts[1] || counts[0] == counts[1] + 1, "round {round}: {counts:?}");
         let request = DeleteVolumeGroupSnapshotRequest {
@@ -275,12 +280,12 @@ async fn members_of_a_group_agree() {
         b.co.client().group_controller().delete_volume_group_snapshot(request).await.unwrap();
     }
     load.stop();
-    b.co.removed(&first).await;
-    b.co.removed(&second).await;
+    b.co.unmount_and_delete(&first).await;
+    b.co.unmount_and_delete(&second).await;
     assert!(b.co.listed().await.is_empty());
 }
 
-/// Writers that never rest, until they are told to.
+/// Writers that run until they are stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<()>,
@@ -356,7 +361,7 @@ fn contents(device: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Ranges as a list of 4 KiB blocks, so that it does not matter how they are cut.
+/// Ranges as a list of 4 KiB blocks, so that it does not matter how they are split.
 fn blocks(ranges: &[(u64, u64)]) -> Vec<u64> {
     ranges.iter().flat_map(|(offset, length)| (offset / 4096)..((offset + length) / 4096)).collect()
 }

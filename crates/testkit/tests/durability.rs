@@ -1,6 +1,6 @@
-//! `wharf apiserver`, killed with -9 again and again while clients write and others watch, over HTTPS. What was
-//! answered is there, what was not is there as a whole or not at all, and a watcher that resumes where it was sees each
-//! write once.
+//! `wharf apiserver`, killed repeatedly with SIGKILL while clients write and watch over HTTPS. Acknowledged writes
+//! survive, other writes are complete or absent, and a watcher that resumes from its last resourceVersion observes
+//! each write once.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -13,39 +13,39 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use tokio_stream::StreamExt as _;
-use wharf_testkit::{Dice, Embedded, connect};
+use wharf_testkit::{EmbeddedServer, SeededRng, connect};
 
 const WRITERS: usize = 6;
 const WATCHERS: usize = 3;
-/// Objects of each writer.
+/// Objects per writer.
 const OBJECTS: usize = 12;
-/// A server lives for less than so many answered writes.
+/// Upper limit of acknowledged writes between two kills.
 const WRITES: usize = 150;
-/// The object after which a watcher has seen all.
+/// The object that ends a watch: everything was observed.
 const LAST: &str = "last";
-/// Between two tries of somebody whose server is away.
+/// The pause between two attempts while the server is down.
 const PAUSE: Duration = Duration::from_millis(5);
 
 #[test]
-fn what_was_answered_survives_twenty_kills() {
-    killed(20);
+fn acknowledged_writes_survive_twenty_kills() {
+    run_with_kills(20);
 }
 
 #[test]
 #[ignore = "takes minutes: make test-all"]
-fn what_was_answered_survives_a_hundred_kills() {
-    killed(100);
+fn acknowledged_writes_survive_a_hundred_kills() {
+    run_with_kills(100);
 }
 
-/// What happened to an object, in its order: it became so, or it went.
-type Story = Vec<Option<u64>>;
+/// The history of an object in order: a state, or its deletion.
+type History = Vec<Option<u64>>;
 
-fn killed(times: usize) {
-    let mut dice = Dice::seeded_by("DURABILITY_SEED");
-    let mut server = Embedded::start();
+fn run_with_kills(times: usize) {
+    let mut seed = SeededRng::from_env("DURABILITY_SEED");
+    let mut server = EmbeddedServer::start();
     let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let clients = {
-        let (kubeconfig, seed) = (server.kubeconfig().to_owned(), dice.roll(usize::MAX));
+        let (kubeconfig, seed) = (server.kubeconfig().to_owned(), seed.below(usize::MAX));
         let (stop, acknowledged) = (stop.clone(), acknowledged.clone());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -53,8 +53,8 @@ fn killed(times: usize) {
         })
     };
     for _ in 0..times {
-        // Some die before anything was written, some in the midst of much.
-        let enough = acknowledged.load(Ordering::Relaxed) + dice.roll(WRITES);
+        // Some servers are killed before any write, some during many writes.
+        let enough = acknowledged.load(Ordering::Relaxed) + seed.below(WRITES);
         while acknowledged.load(Ordering::Relaxed) < enough && !clients.is_finished() {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -62,10 +62,10 @@ fn killed(times: usize) {
     }
     stop.store(true, Ordering::Release);
     clients.join().unwrap();
-    println!("{times} kills, {} writes were answered", acknowledged.load(Ordering::Relaxed));
+    println!("{times} kills, {} acknowledged writes", acknowledged.load(Ordering::Relaxed));
 }
 
-/// Writes until the stop, then compares what is there, what was answered and what watchers have seen.
+/// Writes until stopped, then compares the stored objects, the acknowledged writes and what the watchers observed.
 async fn write_and_watch(
     kubeconfig: &Path,
     seed: usize,
@@ -83,28 +83,33 @@ async fn write_and_watch(
         let writer = Writer::new(number, api, acknowledged);
         writers.push(tokio::spawn(async move { writer.run(seed.wrapping_add(number), &stop).await }));
     }
-    let mut stories: BTreeMap<String, Story> = BTreeMap::new();
+    let mut histories: BTreeMap<String, History> = BTreeMap::new();
     for writer in writers {
-        stories.extend(writer.await.unwrap());
+        histories.extend(writer.await.unwrap());
     }
     let last = api().await;
     last.create(&PostParams::default(), &object(LAST, 0)).await.unwrap();
-    stories.insert(LAST.to_owned(), vec![Some(0)]);
+    histories.insert(LAST.to_owned(), vec![Some(0)]);
 
     let found = last.list(&ListParams::default().labels(OURS)).await.unwrap();
     let found: BTreeMap<String, u64> = found.items.iter().map(|found| (name(found), number(found))).collect();
-    let expected = stories.iter().filter_map(|(name, story)| Some((name.clone(), (*story.last()?)?)));
-    assert_eq!(found, expected.collect(), "the objects are those of the last answers");
+    let expected = histories.iter().filter_map(|(name, history)| Some((name.clone(), (*history.last()?)?)));
+    assert_eq!(found, expected.collect(), "the objects match the last acknowledged writes");
     for watcher in watchers {
         let seen = watcher.await.unwrap();
-        for (name, story) in &stories {
-            assert_eq!(seen.get(name).unwrap_or(&Vec::new()), story, "a watcher's story of {name}");
+        for (name, history) in &histories {
+            assert_eq!(
+                seen.get(name).unwrap_or(&Vec::new()),
+                history,
+                "the history of {name} as observed by a watcher"
+            );
         }
-        assert_eq!(seen.len(), stories.values().filter(|story| !story.is_empty()).count());
+        assert_eq!(seen.len(), histories.values().filter(|history| !history.is_empty()).count());
     }
 }
 
-/// An object in its n-th state. It says so in three places, one of them long, so that a part of it is seen to be one.
+/// An object in its n-th state. The state is stored in three places, one of them long, so that a partial write is
+/// detected.
 fn object(name: &str, number: u64) -> ConfigMap {
     let long = format!("{number:08}").repeat(256);
     let data = [("number", number.to_string()), ("long", long), ("again", number.to_string())];
@@ -123,27 +128,27 @@ fn name(object: &ConfigMap) -> String {
     object.metadata.name.clone().unwrap()
 }
 
-/// Those that are not the server's own.
+/// Selects the objects of this test.
 const OURS: &str = "of=durability";
 
-/// Its state; it is whole.
+/// The state of an object; checks that the object is complete.
 fn number(found: &ConfigMap) -> u64 {
     let number = found.data.as_ref().unwrap()["number"].parse().unwrap();
-    assert_eq!(found.data, object("", number).data, "{} is half there", name(found));
+    assert_eq!(found.data, object("", number).data, "{} is incomplete", name(found));
     number
 }
 
-/// Whether the server said no. If it said nothing, nobody knows what became of the request.
-fn is_refused(error: &kube::Error) -> bool {
+/// Whether the server rejected the request. Without a response, the result of the request is unknown.
+fn is_rejected(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(_))
 }
 
 struct Writer {
     api: Api<ConfigMap>,
     names: Vec<String>,
-    /// As the server has them: the last state, if there is one.
+    /// The last state of each object on the server, if it exists.
     there: BTreeMap<String, ConfigMap>,
-    stories: BTreeMap<String, Story>,
+    histories: BTreeMap<String, History>,
     written: u64,
     acknowledged: Arc<AtomicUsize>,
 }
@@ -151,22 +156,22 @@ struct Writer {
 impl Writer {
     fn new(number: usize, api: Api<ConfigMap>, acknowledged: Arc<AtomicUsize>) -> Self {
         let names: Vec<String> = (0..OBJECTS).map(|at| format!("w{number}-{at}")).collect();
-        let stories = names.iter().map(|name| (name.clone(), Story::new())).collect();
-        Self { api, names, there: BTreeMap::new(), stories, written: 0, acknowledged }
+        let histories = names.iter().map(|name| (name.clone(), History::new())).collect();
+        Self { api, names, there: BTreeMap::new(), histories, written: 0, acknowledged }
     }
 
-    async fn run(mut self, dice: usize, stop: &AtomicBool) -> BTreeMap<String, Story> {
-        // Any sequence will do, if it is not the same for all.
-        let mut at = dice % 7919;
+    async fn run(mut self, seed: usize, stop: &AtomicBool) -> BTreeMap<String, History> {
+        // Any sequence will do, as long as it differs between writers.
+        let mut at = seed % 7919;
         while !stop.load(Ordering::Acquire) {
             at = (at * 31 + 17) % 7919;
             let name = self.names[at % OBJECTS].clone();
             self.write(&name, at.is_multiple_of(5)).await;
         }
-        self.stories
+        self.histories
     }
 
-    /// One write of an object: it is made, changed or deleted.
+    /// One write: creates, updates or deletes an object.
     async fn write(&mut self, name: &str, delete: bool) {
         self.written += 1;
         let mut next = object(name, self.written);
@@ -182,23 +187,23 @@ impl Writer {
             Ok(there) => {
                 self.acknowledged.fetch_add(1, Ordering::Relaxed);
                 assert_eq!(there.as_ref().map(number), wanted);
-                self.keep(name, there);
+                self.record(name, there);
             }
-            Err(error) if is_refused(&error) => panic!("{name}: {error}"),
+            Err(error) if is_rejected(&error) => panic!("{name}: {error}"),
             Err(_) => {
-                let found = self.look(name).await;
+                let found = self.read(name).await;
                 let (before, now) = (self.there.get(name).map(number), found.as_ref().map(number));
                 assert!(now == before || now == wanted, "{name} was {before:?}, is {now:?}, not {wanted:?}");
                 if now != before {
-                    self.keep(name, found);
+                    self.record(name, found);
                 }
             }
         }
     }
 
-    fn keep(&mut self, name: &str, there: Option<ConfigMap>) {
-        if let Some(story) = self.stories.get_mut(name) {
-            story.push(there.as_ref().map(number));
+    fn record(&mut self, name: &str, there: Option<ConfigMap>) {
+        if let Some(history) = self.histories.get_mut(name) {
+            history.push(there.as_ref().map(number));
         }
         match there {
             Some(there) => drop(self.there.insert(name.to_owned(), there)),
@@ -206,27 +211,28 @@ impl Writer {
         }
     }
 
-    /// As it is, as soon as somebody answers.
-    async fn look(&self, name: &str) -> Option<ConfigMap> {
+    /// Reads an object, retrying until the server responds.
+    async fn read(&self, name: &str) -> Option<ConfigMap> {
         loop {
             match self.api.get_opt(name).await {
                 Ok(found) => return found,
-                Err(error) if is_refused(&error) => panic!("{name}: {error}"),
+                Err(error) if is_rejected(&error) => panic!("{name}: {error}"),
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }
 }
 
-/// All that happened, as a watcher sees it who begins before anything happened and resumes where it was.
-async fn watch(api: Api<ConfigMap>) -> BTreeMap<String, Story> {
+/// The complete history as observed by a watcher that starts before the first write and resumes from its last
+/// resourceVersion.
+async fn watch(api: Api<ConfigMap>) -> BTreeMap<String, History> {
     let mut version = loop {
         match api.list(&ListParams::default().labels(OURS)).await {
             Ok(list) => break list.metadata.resource_version.unwrap(),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     };
-    let mut seen: BTreeMap<String, Story> = BTreeMap::new();
+    let mut seen: BTreeMap<String, History> = BTreeMap::new();
     loop {
         let Ok(events) = api.watch(&WatchParams::default().labels(OURS), &version).await else {
             tokio::time::sleep(PAUSE).await;
@@ -241,11 +247,11 @@ async fn watch(api: Api<ConfigMap>) -> BTreeMap<String, Story> {
                     version = mark.metadata.resource_version;
                     continue;
                 }
-                WatchEvent::Error(error) => panic!("a watch from {version} cannot go on: {error:?}"),
+                WatchEvent::Error(error) => panic!("cannot resume a watch from {version}: {error:?}"),
             };
             let next = object.metadata.resource_version.clone().unwrap();
             let order = |version: &str| version.parse::<u64>().unwrap();
-            assert!(order(&next) > order(&version), "{next} was told after {version}");
+            assert!(order(&next) > order(&version), "resourceVersion {next} was received after {version}");
             version = next;
             let name = name(&object);
             let is_last = name == LAST;

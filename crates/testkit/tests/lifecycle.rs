@@ -1,5 +1,5 @@
-//! What happens around a driver's life: kill -9 while it holds a freeze, restarts under mounted volumes, a
-//! second driver on the same pool, interrupted copies, a pool that fills, attach mode, access modes.
+//! The driver's lifecycle: kill -9 during a freeze, restarts with mounted volumes, a second driver on the same
+//! pool, interrupted copies, a full pool, attach mode, access modes.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -21,54 +21,57 @@ fn start(pool: &TestPool, work: &Path, options: &DriverOptions) -> Orchestrator 
 }
 
 #[tokio::test]
-async fn a_writer_goes_on_after_kill_9_of_a_driver_that_holds_a_freeze() {
+async fn writer_resumes_after_driver_is_killed_during_freeze() {
     let pool = TestPool::new(FsType::Xfs, 2 << 30);
-    // The first start makes the pool, and so has more to do than the others.
+    // The first start initializes the pool and has more effects than later ones.
     start(&pool, tempfile::tempdir().unwrap().path(), &DriverOptions::default()).driver.stop();
     for fs in ["ext4", "xfs", "btrfs"] {
-        // Find out after how many effects the freeze comes, then die exactly there.
-        let (mut die_after, mut waited) = (None, None);
+        // Find the number of effects before the freeze, then crash exactly there.
+        let (mut crash_after, mut waited) = (None, None);
         for _ in 0..2 {
             let work = tempfile::tempdir().unwrap();
-            let options = DriverOptions { die_after, ..Default::default() };
+            let options = DriverOptions { crash_after, ..Default::default() };
             let mut co = start(&pool, work.path(), &options);
-            let (id, at) = co.mounted("volume", 320 * MIB, fs, None).await;
+            let (id, at) = co.create_and_mount("volume", 320 * MIB, fs, None).await;
             let request = CreateSnapshotRequest {
                 name: "snapshot".to_owned(),
                 source_volume_id: id.clone(),
                 ..Default::default()
             };
-            let answer = co.client().controller().create_snapshot(request).await;
-            if die_after.is_some() {
-                assert!(answer.is_err() && co.driver.was_killed(), "it did not die: {answer:?}");
+            let response = co.client().controller().create_snapshot(request).await;
+            if crash_after.is_some() {
+                assert!(
+                    response.is_err() && co.driver.was_killed(),
+                    "the driver did not crash: {response:?}"
+                );
                 assert_eq!(co.driver.trace().last().unwrap(), "freeze");
                 let begun = Instant::now();
                 let mut file = File::create(at.join("file")).unwrap();
                 file.write_all(b"goes on").unwrap();
                 file.sync_all().unwrap();
                 waited = Some(begun.elapsed());
-                co.revive();
+                co.restart_driver();
             } else {
-                answer.unwrap();
-                die_after = co.driver.trace().iter().position(|e| e == "freeze").map(|i| i as u64 + 1);
-                assert!(die_after.is_some(), "a mounted volume is frozen for its snapshot");
+                response.unwrap();
+                crash_after = co.driver.trace().iter().position(|e| e == "freeze").map(|i| i as u64 + 1);
+                assert!(crash_after.is_some(), "the snapshot of a mounted volume must freeze it");
             }
             let snapshot = co.snapshot("snapshot", &id).await;
             co.delete_snapshot(&snapshot).await;
-            co.removed(&id).await;
+            co.unmount_and_delete(&id).await;
             co.driver.stop();
         }
         let waited = waited.unwrap();
-        println!("{fs}: the writer went on after {} ms", waited.as_millis());
+        println!("{fs}: the writer resumed after {} ms", waited.as_millis());
         assert!(waited < Duration::from_secs(3), "{fs}: {waited:?}");
     }
 }
 
 #[tokio::test]
-async fn a_restart_breaks_no_mount_and_forgets_nothing() {
+async fn restart_keeps_mounts_and_state() {
     let (pool, work) = (TestPool::new(FsType::Btrfs, 2 << 30), tempfile::tempdir().unwrap());
     let mut co = start(&pool, work.path(), &DriverOptions::default());
-    let (id, at) = co.mounted("volume", 32 * MIB, "ext4", None).await;
+    let (id, at) = co.create_and_mount("volume", 32 * MIB, "ext4", None).await;
     let raw = co.create("raw", 8 * MIB, "", None).await;
     co.stage(&raw, "").await;
     let device = co.publish(&raw, "", "pod").await;
@@ -84,25 +87,25 @@ async fn a_restart_breaks_no_mount_and_forgets_nothing() {
         File::options().write(true).open(&device).unwrap().write_all(&[1; 512]).unwrap();
         co.driver.restart(&DriverOptions::default());
         assert_eq!(co.listed().await, listed);
-        // The orchestrator asks for everything again, and gets it.
+        // The orchestrator repeats all calls, and they succeed.
         co.stage(&id, "ext4").await;
         co.publish(&id, "ext4", "pod").await;
         co.stage(&raw, "").await;
         co.publish(&raw, "", "pod").await;
     }
     drop(open);
-    // Deleting what is in use is refused, restart or not.
+    // Deleting a volume in use is rejected, before and after a restart.
     let request = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
     let refused = co.client().controller().delete_volume(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-    co.removed(&id).await;
-    co.removed(&raw).await;
+    co.unmount_and_delete(&id).await;
+    co.unmount_and_delete(&raw).await;
     co.driver.stop();
     assert_eq!(leftovers(pool.path(), work.path()), Vec::<String>::new());
 }
 
 #[tokio::test]
-async fn a_second_driver_is_kept_out_of_the_pool() {
+async fn second_driver_on_same_pool_is_rejected() {
     let (pool, work) = (TestPool::new(FsType::Ext4, 1 << 30), tempfile::tempdir().unwrap());
     let co = start(&pool, work.path(), &DriverOptions::default());
     let other = tempfile::tempdir().unwrap();
@@ -117,7 +120,7 @@ async fn a_second_driver_is_kept_out_of_the_pool() {
 }
 
 #[tokio::test]
-async fn a_copy_is_resumed_after_a_restart_and_guards_its_source() {
+async fn interrupted_copy_resumes_and_protects_its_source() {
     let (pool, work) = (TestPool::new(FsType::Ext4, 2 << 30), tempfile::tempdir().unwrap());
     let options = DriverOptions { slow_copies: true, ..Default::default() };
     let mut co = start(&pool, work.path(), &options);
@@ -134,10 +137,10 @@ async fn a_copy_is_resumed_after_a_restart_and_guards_its_source() {
         source_volume_id: id.clone(),
         ..Default::default()
     };
-    let made = co.client().controller().create_snapshot(request.clone()).await.unwrap().into_inner();
-    let made = made.snapshot.unwrap();
-    assert!(!made.ready_to_use, "a copy of 64 MiB takes a while");
-    // While it runs, the source stays as it is.
+    let created = co.client().controller().create_snapshot(request.clone()).await.unwrap().into_inner();
+    let created = created.snapshot.unwrap();
+    assert!(!created.ready_to_use, "the copy must still be running");
+    // While the copy runs, the source cannot be changed.
     let staging = co.staging_path(&id);
     fs::create_dir_all(&staging).unwrap();
     let stage = NodeStageVolumeRequest {
@@ -152,16 +155,16 @@ async fn a_copy_is_resumed_after_a_restart_and_guards_its_source() {
 
     co.driver.kill();
     co.restart_with = DriverOptions::default();
-    co.revive();
-    assert_eq!(co.snapshot("snapshot", &id).await, made.snapshot_id);
-    let image = pool.path().join("snapshots").join(&made.snapshot_id).join("image");
+    co.restart_driver();
+    assert_eq!(co.snapshot("snapshot", &id).await, created.snapshot_id);
+    let image = pool.path().join("snapshots").join(&created.snapshot_id).join("image");
     assert!(fs::read(image).unwrap().iter().all(|byte| *byte == 9));
     co.delete(&id).await;
-    co.delete_snapshot(&made.snapshot_id).await;
+    co.delete_snapshot(&created.snapshot_id).await;
 }
 
 #[tokio::test]
-async fn a_full_pool_takes_no_more_and_says_so() {
+async fn full_pool_rejects_volumes_and_reports_health() {
     let (pool, work) = (TestPool::new(FsType::Xfs, 1 << 30), tempfile::tempdir().unwrap());
     let mut co = start(&pool, work.path(), &DriverOptions::default());
     let id = co.create("volume", 8 * MIB, "", None).await;
@@ -187,13 +190,13 @@ async fn a_full_pool_takes_no_more_and_says_so() {
     let refused = co.client().controller().create_snapshot(snapshot).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert_eq!(available(&co).await, 0);
-    // Deleting must work exactly then.
+    // Deleting must work on a full pool.
     co.delete(&id).await;
     fs::remove_file(filler).unwrap();
-    // xfs gives the blocks of a deleted file back a moment later.
+    // xfs frees the blocks of a deleted file with a delay.
     let until = Instant::now() + Duration::from_secs(30);
     while available(&co).await == 0 {
-        assert!(Instant::now() < until, "the pool stays full");
+        assert!(Instant::now() < until, "the pool did not free its space");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let id = co.create("another", 8 * MIB, "", None).await;
@@ -211,7 +214,7 @@ async fn storage_health(co: &Orchestrator) -> Vec<node_get_storage_health_respon
 }
 
 #[tokio::test]
-async fn an_attached_volume_is_on_one_node_and_not_deleted() {
+async fn attached_volume_stays_on_one_node_and_cannot_be_deleted() {
     let (pool, work) = (TestPool::new(FsType::Xfs, 1 << 30), tempfile::tempdir().unwrap());
     let mut co = start(&pool, work.path(), &DriverOptions { attach: true, ..Default::default() });
     let id = co.create("volume", 8 * MIB, "", None).await;
@@ -222,12 +225,12 @@ async fn an_attached_volume_is_on_one_node_and_not_deleted() {
         ..Default::default()
     };
     let mut controller = co.client().controller();
-    let nobody = controller.controller_publish_volume(publish("nobody")).await.unwrap_err();
-    assert_eq!(nobody.code(), Code::NotFound, "{nobody}");
+    let unknown = controller.controller_publish_volume(publish("unknown")).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound, "{unknown}");
     controller.controller_publish_volume(publish("node-1")).await.unwrap();
     controller.controller_publish_volume(publish("node-1")).await.unwrap();
     co.driver.kill();
-    co.revive();
+    co.restart_driver();
     co.listed().await;
     let volumes = controller.list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
     assert_eq!(volumes.entries[0].status.as_ref().unwrap().published_node_ids, ["node-1"]);
@@ -245,10 +248,10 @@ async fn an_attached_volume_is_on_one_node_and_not_deleted() {
 }
 
 #[tokio::test]
-async fn access_modes_and_read_only_mean_what_they_say() {
+async fn access_modes_and_read_only_are_enforced() {
     let (pool, work) = (TestPool::new(FsType::Xfs, 2 << 30), tempfile::tempdir().unwrap());
     let mut co = start(&pool, work.path(), &DriverOptions::default());
-    let (id, at) = co.mounted("volume", 32 * MIB, "ext4", None).await;
+    let (id, at) = co.create_and_mount("volume", 32 * MIB, "ext4", None).await;
     fs::write(at.join("file"), "seen").unwrap();
     let other = co.publish_as(&id, "ext4", "other", true).await;
     assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "seen");
@@ -256,7 +259,7 @@ async fn access_modes_and_read_only_mean_what_they_say() {
     assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     co.unpublish(&id, "other").await;
 
-    // ReadWriteOncePod: the first pod has it, a second one is refused.
+    // ReadWriteOncePod: the first pod gets the volume, a second one is rejected.
     let once = |target: &Path| NodePublishVolumeRequest {
         volume_id: id.clone(),
         staging_target_path: co.staging_path(&id).display().to_string(),
@@ -266,8 +269,8 @@ async fn access_modes_and_read_only_mean_what_they_say() {
     };
     let refused = co.client().node().node_publish_volume(once(&other)).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
-    assert!(!other.exists(), "a refusal leaves nothing");
-    // Unstaging under a pod is refused, and the pod goes on.
+    assert!(!other.exists(), "a rejected call must leave no target path");
+    // Unstaging while a pod uses the volume is rejected, and the pod keeps working.
     let unstage = NodeUnstageVolumeRequest {
         volume_id: id.clone(),
         staging_target_path: co.staging_path(&id).display().to_string(),
@@ -275,7 +278,7 @@ async fn access_modes_and_read_only_mean_what_they_say() {
     let refused = co.client().node().node_unstage_volume(unstage).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     fs::write(at.join("file"), "still").unwrap();
-    // An expansion for a use that the volume was not made for.
+    // An expansion with a capability that the volume was not created for.
     let expand = NodeExpandVolumeRequest {
         volume_id: id.clone(),
         volume_path: at.display().to_string(),
@@ -292,5 +295,5 @@ async fn access_modes_and_read_only_mean_what_they_say() {
     };
     let refused = co.client().controller().create_volume(multi).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-    co.removed(&id).await;
+    co.unmount_and_delete(&id).await;
 }

@@ -1,5 +1,5 @@
-//! `wharf explain`, `wharf node` and `wharf controllers` as programs, on the embedded API: exit statuses for scripts, JSON for
-//! other programs, and the pages of `--metrics`.
+//! `wharf explain`, `wharf node` and `wharf controllers` as programs on the embedded API: exit codes for scripts,
+//! JSON for other programs, and the pages of `--metrics`.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -9,15 +9,15 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wharf_testkit::{Beside, Embedded, Server, built, free_address, page};
+use wharf_testkit::{ApiClient, ChildProcess, EmbeddedServer, built_program, free_address, http_get};
 
 const NAMESPACE: &str = "default";
-/// How long a program may take to show something.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a program may take to serve a page.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One bound claim, one that waits, and a snapshot that failed.
-fn world(server: &Server) {
-    let make = |object: Value| server.create(NAMESPACE, &object).unwrap();
+/// Creates one bound claim, one pending claim, and a failed snapshot.
+fn create_objects(server: &ApiClient) {
+    let create = |object: Value| server.create(NAMESPACE, &object).unwrap();
     let status = |object: &str, status: Value| {
         server.patch(NAMESPACE, object, true, &json!({"status": status})).unwrap();
     };
@@ -28,17 +28,17 @@ fn world(server: &Server) {
                 "resources": {"requests": {"storage": "1Gi"}}},
         })
     };
-    make(json!({
+    create(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
         "provisioner": "d.test",
     }));
-    make(claim("waits", ""));
-    let bound = make(claim("data", "pv"));
+    create(claim("waits", ""));
+    let bound = create(claim("data", "pv"));
     let claim_ref = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": "data",
         "uid": bound["metadata"]["uid"],
     });
-    make(json!({
+    create(json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "capacity": {"storage": "1Gi"},
             "csi": {"driver": "d.test", "volumeHandle": "h"}, "claimRef": claim_ref},
@@ -46,11 +46,11 @@ fn world(server: &Server) {
     status("pvc/data", json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}));
     status("pv/pv", json!({"phase": "Bound"}));
     let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
-    make(json!({
+    create(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
         "metadata": {"name": "cuts", "annotations": default}, "driver": "d.test", "deletionPolicy": "Delete",
     }));
-    make(json!({
+    create(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "before"},
         "spec": {"source": {"persistentVolumeClaimName": "data"}},
     }));
@@ -58,26 +58,26 @@ fn world(server: &Server) {
 }
 
 fn explain(kubeconfig: &Path, words: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(built("wharf"));
+    let mut command = Command::new(built_program("wharf"));
     command.arg("explain").args(words).env_remove("KUBECONFIG").env_remove("RUST_LOG");
     let Output { status, stdout, stderr } = command.arg("--kubeconfig").arg(kubeconfig).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (status.code(), text(stdout), text(stderr))
 }
 
-/// What waits, what failed and what may not be known, for scripts by the status and for programs by JSON.
+/// Pending, failed and forbidden objects: reported by exit code for scripts and as JSON for programs.
 #[test]
-fn explain_answers_by_its_status_and_in_json() {
-    let api = Embedded::start();
-    let server = Server::connect(api.kubeconfig()).unwrap();
-    world(&server);
+fn explain_reports_state_by_exit_code_and_json() {
+    let api = EmbeddedServer::start();
+    let server = ApiClient::connect(api.kubeconfig()).unwrap();
+    create_objects(&server);
     let admin = api.kubeconfig();
     for (subject, status, state, object, says) in [
         ("pvc/data", 0, "done", "claim default/data", "pv"),
         ("pv/pv", 0, "done", "volume pv", "claim default/data"),
         ("pvc/waits", 3, "waits", "claim default/waits", "d.test"),
-        ("pvc/none", 3, "waits", "claim default/none", "no such claim"),
-        ("volumesnapshot/before", 4, "failed", "snapshot default/before", "no content"),
+        ("pvc/none", 3, "waits", "claim default/none", "PersistentVolumeClaim default/none does not exist"),
+        ("volumesnapshot/before", 4, "failed", "snapshot default/before", "no VolumeSnapshotContent"),
     ] {
         let (code, out, errors) = explain(admin, &[subject, "--output", "json"]);
         assert_eq!(code, Some(status), "{subject}: {out} {errors}");
@@ -97,7 +97,7 @@ fn explain_answers_by_its_status_and_in_json() {
     let story: Value = serde_json::from_str(&out).unwrap();
     let errors: Vec<&Value> = story["steps"].as_array().unwrap().iter().map(|step| &step["error"]).collect();
     assert!(errors.iter().any(|error| error["text"] == "no room"), "{out}");
-    // A node may read what its pods have, and not who else has it.
+    // A node may read the objects of its own pods, but not list other users of them.
     let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "volumes": volumes});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": spec});
@@ -106,17 +106,17 @@ fn explain_answers_by_its_status_and_in_json() {
     let story: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &story["state"]), (Some(5), &json!("unknown")), "{out}");
     assert!(story["missing"].to_string().contains("pods"), "{out}");
-    // In another namespace there is none of this.
+    // In another namespace the claim does not exist.
     assert_eq!(explain(admin, &["pvc/data", "--namespace", "kube-system"]).0, Some(3));
 }
 
 #[test]
-fn explain_tells_what_was_not_to_be_asked_from_what_was_not_understood() {
-    let api = Embedded::start();
-    let nobody = api.directory().join("nobody");
+fn explain_distinguishes_failed_requests_from_usage_errors() {
+    let api = EmbeddedServer::start();
+    let unreachable = api.directory().join("unreachable");
     let text = std::fs::read_to_string(api.kubeconfig()).unwrap();
-    std::fs::write(&nobody, text.replace(&server_of(&text), "https://127.0.0.1:1")).unwrap();
-    let (code, out, errors) = explain(&nobody, &["pvc/data", "--output", "json"]);
+    std::fs::write(&unreachable, text.replace(&server_of(&text), "https://127.0.0.1:1")).unwrap();
+    let (code, out, errors) = explain(&unreachable, &["pvc/data", "--output", "json"]);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{errors}");
     assert!(!errors.is_empty());
     for wrong in [&["data"][..], &["deployment/web"], &["pvc/"], &["pvc/data", "--output", "xml"]] {
@@ -126,10 +126,10 @@ fn explain_tells_what_was_not_to_be_asked_from_what_was_not_understood() {
     }
 }
 
-/// Pages over TCP. An address that somebody else has is the program's end, not a page less.
+/// Pages are served over TCP. If the address is in use, the program exits instead of running without its pages.
 #[test]
-fn metrics_of_a_node_and_of_controllers() {
-    let api = Embedded::start();
+fn metrics_of_node_and_controllers_are_served() {
+    let api = EmbeddedServer::start();
     let dir = api.directory().canonicalize().unwrap();
     let at = |name: &str| dir.join(name).display().to_string();
     let (kubeconfig, root, logs) = (api.kubeconfig().display().to_string(), at("kubelet"), at("logs"));
@@ -140,20 +140,21 @@ fn metrics_of_a_node_and_of_controllers() {
     ] {
         let address = free_address();
         let all = [args, &["--kubeconfig", &kubeconfig, "--metrics", &address]].concat();
-        let mut program = Beside::start(&built("wharf"), &all, &dir.join(format!("{}.log", args[0])));
-        let until = Instant::now() + PATIENCE;
+        let mut program =
+            ChildProcess::start(&built_program("wharf"), &all, &dir.join(format!("{}.log", args[0])));
+        let until = Instant::now() + TIMEOUT;
         loop {
-            let shown = page(&address, "/metrics");
+            let shown = http_get(&address, "/metrics");
             if shown.as_ref().is_ok_and(|shown| shown.contains(expected)) {
                 break;
             }
-            assert!(program.runs() && Instant::now() < until, "{shown:?}\n{}", program.log());
+            assert!(program.is_running() && Instant::now() < until, "{shown:?}\n{}", program.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert_eq!(page(&address, "/healthz").unwrap(), "ok");
+        assert_eq!(http_get(&address, "/healthz").unwrap(), "ok");
         program.stop();
         let _taken = TcpListener::bind(&address).unwrap();
-        let refused = Command::new(built("wharf")).args(&all).output().unwrap();
+        let refused = Command::new(built_program("wharf")).args(&all).output().unwrap();
         let errors = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(1), "{errors}");
         assert!(errors.contains(&format!("serve metrics on {address}")), "{errors}");
@@ -161,10 +162,10 @@ fn metrics_of_a_node_and_of_controllers() {
 }
 
 /// Credentials of a node.
-fn of_node(api: &Embedded, node: &str) -> PathBuf {
+fn of_node(api: &EmbeddedServer, node: &str) -> PathBuf {
     let file = api.directory().join(node);
     let admin = std::fs::read_to_string(api.kubeconfig()).unwrap();
-    let made = Command::new(built("wharf"))
+    let created = Command::new(built_program("wharf"))
         .args(["apiserver", "kubeconfig", "--server", &server_of(&admin)])
         .args(["--identity", &format!("node:{node}")])
         .arg("--data-dir")
@@ -173,11 +174,11 @@ fn of_node(api: &Embedded, node: &str) -> PathBuf {
         .arg(&file)
         .status()
         .unwrap();
-    assert!(made.success());
+    assert!(created.success());
     file
 }
 
-/// Where the server of a kubeconfig is.
+/// The server address of a kubeconfig.
 fn server_of(kubeconfig: &str) -> String {
     let parsed: Value = serde_saphyr::from_str(kubeconfig).unwrap();
     parsed["clusters"][0]["cluster"]["server"].as_str().unwrap().to_owned()

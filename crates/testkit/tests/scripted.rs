@@ -1,4 +1,4 @@
-//! The scripted driver tells on those who call it wrongly, and keeps what it has answered.
+//! The scripted driver reports callers that violate the CSI contract, and its state survives crashes.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -10,12 +10,12 @@ use wharf_csi::Client;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
 use wharf_csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use wharf_csi::v1::{self as csi};
-use wharf_testkit::Beside;
+use wharf_testkit::ChildProcess;
 use wharf_testkit::scripted::{entries, violations};
 
 struct Driver {
     dir: tempfile::TempDir,
-    process: Option<Beside>,
+    process: Option<ChildProcess>,
 }
 
 impl Driver {
@@ -32,10 +32,10 @@ impl Driver {
         let mut args = vec!["--endpoint", &socket, "--state", &state, "--log", &log, "--fault-file", &faults];
         args.extend(more);
         let program = Path::new(env!("CARGO_BIN_EXE_scripted-driver"));
-        self.process = Some(Beside::start(program, &args, &self.dir.path().join("stderr")));
+        self.process = Some(ChildProcess::start(program, &args, &self.dir.path().join("stderr")));
         let until = Instant::now() + Duration::from_secs(10);
         while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-            assert!(Instant::now() < until, "the driver does not listen");
+            assert!(Instant::now() < until, "the driver did not start to listen");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -86,7 +86,7 @@ fn code<T>(result: Result<T, Status>) -> Code {
 }
 
 #[tokio::test]
-async fn what_callers_must_not_do_is_refused_and_marked() {
+async fn invalid_calls_are_rejected_and_logged_as_violations() {
     let driver = Driver::start(&[]);
     let mut controller = driver.client().controller();
     let volume = controller.create_volume(create("a", 1000)).await.unwrap().into_inner().volume.unwrap();
@@ -122,7 +122,7 @@ async fn what_callers_must_not_do_is_refused_and_marked() {
 }
 
 #[tokio::test]
-async fn what_was_done_outlives_the_process_whatever_the_caller_was_told() {
+async fn completed_effects_survive_a_crash_despite_error_response() {
     let mut driver = Driver::start(&["--require-secrets", "password=hunter2"]);
     driver.faults(r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "count": 1}}"#);
     let mut controller = driver.client().controller();
@@ -153,7 +153,7 @@ fn snapshot(name: &str, volume: &str) -> csi::CreateSnapshotRequest {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_ready_after_its_looks_and_its_time() {
+async fn snapshot_becomes_ready_after_polls_and_delay() {
     let mut driver = Driver::start(&["--snapshot-ready-looks", "2"]);
     let mut controller = driver.client().controller();
     controller.create_volume(create("a", 1000)).await.unwrap();
@@ -169,7 +169,7 @@ async fn a_snapshot_is_ready_after_its_looks_and_its_time() {
     );
     let get = csi::GetSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
     let got = controller.get_snapshot(get.clone()).await.unwrap().into_inner().snapshot.unwrap();
-    assert!(got.ready_to_use, "asked for twice since");
+    assert!(got.ready_to_use, "it was requested twice since");
     assert_eq!(code(controller.create_snapshot(snapshot("s", "vol-b")).await), Code::AlreadyExists);
 
     driver.restart(&["--snapshot-ready-after", "600000"]);
@@ -187,7 +187,7 @@ async fn a_snapshot_is_ready_after_its_looks_and_its_time() {
 }
 
 #[tokio::test]
-async fn groups_come_and_go_whole() {
+async fn groups_are_created_and_deleted_atomically() {
     let driver = Driver::start(&[]);
     let mut controller = driver.client().controller();
     for name in ["a", "b"] {

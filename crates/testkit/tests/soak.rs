@@ -1,6 +1,6 @@
-//! A long random life: volumes, snapshots, copies and expansions in any order, with drivers that die at any
-//! effect, checked against a model that knows what every file must hold. `SOAK_SECONDS` (600) says how long,
-//! `SOAK_SEED` repeats a run. Run by `make test-all`; the crash tests are its short and exhaustive sister.
+//! A long random workload: volumes, snapshots, clones and expansions in any order, with drivers that crash at any
+//! effect, compared with a model of every file's content. `SOAK_SECONDS` (600) sets the duration, `SOAK_SEED`
+//! repeats a run. `make test-all` runs it; the crash tests are its short and exhaustive counterpart.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -10,23 +10,23 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use wharf_linux::FsType;
-use wharf_testkit::{Dice, DriverOptions, MIB, Orchestrator, TestPool, leftovers, loop_devices_on};
+use wharf_testkit::{DriverOptions, MIB, Orchestrator, SeededRng, TestPool, leftovers, loop_devices_on};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
 const MOST_VOLUMES: usize = 6;
 const MOST_SNAPSHOTS: usize = 6;
 
-/// What a volume must be.
+/// The expected state of a volume.
 #[derive(Clone)]
 struct Volume {
     fs: FsType,
     size: u64,
     mounted: bool,
-    /// What its one file holds; `None` while there is none.
+    /// The content of its single file; `None` if there is none.
     content: Option<String>,
 }
 
-/// What a snapshot must restore.
+/// The expected content of a snapshot.
 #[derive(Clone)]
 struct Snapshot {
     volume: Volume,
@@ -34,7 +34,7 @@ struct Snapshot {
 
 struct Soak {
     co: Orchestrator,
-    dice: Dice,
+    rng: SeededRng,
     names: u64,
     volumes: BTreeMap<String, Volume>,
     snapshots: BTreeMap<String, Snapshot>,
@@ -55,12 +55,12 @@ async fn soak_on_a_pool_without_reflink() {
 
 async fn soak(pool_fs: FsType) {
     let seconds = std::env::var("SOAK_SECONDS").map_or(600, |text| text.parse().unwrap());
-    let dice = Dice::seeded_by("SOAK_SEED");
+    let rng = SeededRng::from_env("SOAK_SEED");
     let (pool, work) = (TestPool::new(pool_fs, 16 << 30), tempfile::tempdir().unwrap());
     let co = Orchestrator::start(Path::new(DRIVER), pool.path(), work.path(), &DriverOptions::default());
     let mut soak = Soak {
         co,
-        dice,
+        rng,
         names: 0,
         volumes: BTreeMap::new(),
         snapshots: BTreeMap::new(),
@@ -70,8 +70,8 @@ async fn soak(pool_fs: FsType) {
     while Instant::now() < until {
         soak.step(pool_fs).await;
     }
-    let deaths = soak.co.deaths;
-    println!("{pool_fs} pool: {:?}, {deaths} deaths", soak.done);
+    let crashes = soak.co.crashes;
+    println!("{pool_fs} pool: {:?}, {crashes} crashes", soak.done);
     soak.clean_up().await;
     while fs::read_dir(pool.path().join("trash")).unwrap().next().is_some() {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -82,16 +82,16 @@ async fn soak(pool_fs: FsType) {
 }
 
 impl Soak {
-    /// One thing at random; what makes no sense now is left out.
+    /// One random action; actions that do not apply are skipped.
     async fn step(&mut self, pool_fs: FsType) {
-        let what = match self.dice.roll(10) {
+        let what = match self.rng.below(10) {
             0 | 1 if self.volumes.len() < MOST_VOLUMES => self.create().await,
             2 if self.snapshots.len() < MOST_SNAPSHOTS => self.snapshot(pool_fs).await,
             3 | 4 => self.mount().await,
             5 => self.unmount().await,
             6 => self.write(),
             7 => self.expand().await,
-            8 => match self.dice.roll(2) {
+            8 => match self.rng.below(2) {
                 0 => self.delete_volume().await,
                 _ => self.delete_snapshot().await,
             },
@@ -105,13 +105,13 @@ impl Soak {
     async fn create(&mut self) -> Option<&'static str> {
         self.names += 1;
         let name = format!("volume-{}", self.names);
-        let from = match self.dice.roll(3) {
+        let from = match self.rng.below(3) {
             0 => None,
-            1 => self.dice.pick(&self.snapshots).map(|(id, snapshot)| (id, snapshot.volume)),
-            // A pool without reflink copies only what is not in use.
-            _ => self.dice.pick(&self.volumes).filter(|(_, volume)| !volume.mounted),
+            1 => self.rng.pick(&self.snapshots).map(|(id, snapshot)| (id, snapshot.volume)),
+            // A pool without reflink copies only unused volumes.
+            _ => self.rng.pick(&self.volumes).filter(|(_, volume)| !volume.mounted),
         };
-        let fs = [FsType::Ext4, FsType::Xfs, FsType::Btrfs][self.dice.roll(3)];
+        let fs = [FsType::Ext4, FsType::Xfs, FsType::Btrfs][self.rng.below(3)];
         let fresh = Volume { fs, size: fs.minimum_size().max(16 * MIB), mounted: false, content: None };
         let (source, volume) = match from {
             Some((id, volume)) => (Some(id), Volume { mounted: false, ..volume }),
@@ -123,7 +123,7 @@ impl Soak {
     }
 
     async fn snapshot(&mut self, pool_fs: FsType) -> Option<&'static str> {
-        let (id, volume) = self.dice.pick(&self.volumes)?;
+        let (id, volume) = self.rng.pick(&self.volumes)?;
         if volume.mounted && pool_fs == FsType::Ext4 {
             return None;
         }
@@ -134,7 +134,7 @@ impl Soak {
     }
 
     async fn mount(&mut self) -> Option<&'static str> {
-        let (id, mut volume) = self.dice.pick(&self.volumes)?;
+        let (id, mut volume) = self.rng.pick(&self.volumes)?;
         self.co.stage(&id, volume.fs.as_str()).await;
         let at = self.co.publish(&id, volume.fs.as_str(), "pod").await;
         let found = fs::read_to_string(at.join("file")).ok();
@@ -145,7 +145,7 @@ impl Soak {
     }
 
     async fn unmount(&mut self) -> Option<&'static str> {
-        let (id, mut volume) = self.dice.pick(&self.volumes)?;
+        let (id, mut volume) = self.rng.pick(&self.volumes)?;
         self.co.unpublish(&id, "pod").await;
         self.co.unstage(&id).await;
         volume.mounted = false;
@@ -154,8 +154,8 @@ impl Soak {
     }
 
     fn write(&mut self) -> Option<&'static str> {
-        let (id, mut volume) = self.dice.pick(&self.volumes).filter(|(_, volume)| volume.mounted)?;
-        let content = format!("{}-", self.dice.roll(1 << 40)).repeat(1 + self.dice.roll(5000));
+        let (id, mut volume) = self.rng.pick(&self.volumes).filter(|(_, volume)| volume.mounted)?;
+        let content = format!("{}-", self.rng.below(1 << 40)).repeat(1 + self.rng.below(5000));
         let path = self.co.target_path(&id, "pod").join("file");
         fs::write(&path, &content).unwrap();
         fs::File::open(&path).unwrap().sync_all().unwrap();
@@ -165,8 +165,8 @@ impl Soak {
     }
 
     async fn expand(&mut self) -> Option<&'static str> {
-        let (id, mut volume) = self.dice.pick(&self.volumes)?;
-        // At most four times what it began with, so that the pool is never promised away.
+        let (id, mut volume) = self.rng.pick(&self.volumes)?;
+        // At most four times the initial size, so that the pool is never overcommitted.
         if volume.size >= volume.fs.minimum_size().max(16 * MIB) * 4 {
             return None;
         }
@@ -177,7 +177,7 @@ impl Soak {
     }
 
     async fn delete_volume(&mut self) -> Option<&'static str> {
-        let (id, _) = self.dice.pick(&self.volumes)?;
+        let (id, _) = self.rng.pick(&self.volumes)?;
         self.co.unpublish(&id, "pod").await;
         self.co.unstage(&id).await;
         self.co.delete(&id).await;
@@ -186,18 +186,18 @@ impl Soak {
     }
 
     async fn delete_snapshot(&mut self) -> Option<&'static str> {
-        let (id, _) = self.dice.pick(&self.snapshots)?;
+        let (id, _) = self.rng.pick(&self.snapshots)?;
         self.co.delete_snapshot(&id).await;
         self.snapshots.remove(&id);
         Some("snapshots deleted")
     }
 
-    /// kill -9 now; and the next driver dies too, some time later.
+    /// Kills the driver with SIGKILL; the next driver crashes too, some effects later.
     fn kill(&mut self) -> Option<&'static str> {
         self.co.driver.kill();
-        self.co.deaths += 1;
-        let die_after = Some(1 + self.dice.roll(60) as u64);
-        self.co.driver.restart(&DriverOptions { die_after, ..self.co.restart_with.clone() });
+        self.co.crashes += 1;
+        let crash_after = Some(1 + self.rng.below(60) as u64);
+        self.co.driver.restart(&DriverOptions { crash_after, ..self.co.restart_with.clone() });
         Some("killed")
     }
 

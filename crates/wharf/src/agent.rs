@@ -1,4 +1,5 @@
-//! The node's half: its parts, joined. `wharf up` has it in it; `wharf node` runs it on a cluster, in place of a kubelet.
+//! The node agent: assembles plugin manager, node status, volume manager and pods. `wharf up` embeds it; `wharf node` runs
+//! it on a cluster in place of kubelet. Start reading at [`NodeAgent::start`].
 
 mod departures;
 
@@ -11,7 +12,7 @@ use clap::Args;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, Events};
+use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
 use wharf_linux::Linux;
 use wharf_node::machine::{self, Health};
 use wharf_node::paths::Root;
@@ -19,95 +20,102 @@ use wharf_node::plugins::{self, Plugins};
 use wharf_node::pods::{self, Agent};
 use wharf_node::runtime::{self, Runtime};
 use wharf_node::volumes::{self, Volumes};
-use wharf_sidecar::board::Board;
+use wharf_sidecar::health_registry::HealthRegistry;
 
-use crate::pages;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
+use crate::status_pages;
 use departures::Departure;
 
 const EXPLANATION: &str = "\
-In place of kubelet, for machines whose pods may be processes of the machine itself: it registers the node, serves drivers
-that register in ROOT/plugins_registry, mounts volumes with kubelet's paths and runs pods. Images are not pulled.
+Replaces kubelet on machines whose pods may run as processes of the machine. It registers the node, serves the CSI drivers \
+that register in ROOT/plugins_registry, mounts volumes at kubelet's paths and runs pods. Images are not pulled: containers \
+run the machine's own programs.
 
   wharf node --node-name worker-1 --kubeconfig worker-1.conf
 
-It needs no more than a node's own credentials (user system:node:NAME, group system:nodes) and lives on a node's rights
-whatever it is given: what pods use is read by name when it is needed, and looked at again once a minute.
+A node's own credentials are enough (user system:node:NAME, group system:nodes). Even with broader credentials, the agent \
+uses only a node's permissions: it reads the objects that its pods use by name, and again once a minute.
 
-`kubectl logs` and `kubectl exec` need `wharf up`, where the API server is in the same process.";
+`kubectl logs` and `kubectl exec` need `wharf up`, where the API server runs in the same process.";
 
-/// Run pods of this node, in place of kubelet
+/// Run the pods of this node, in place of kubelet
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct NodeArgs {
-    /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
+    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The node's name [default: the host's name]
+    /// Name of the Node object [default: the host name]
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
-    /// Directory of pods, volumes and drivers' sockets
+    /// Directory for pods, volumes and drivers' sockets
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     root_dir: PathBuf,
-    /// Directory of logs
+    /// Directory for container logs
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
-    /// Directory in which a driver keeps volumes: pods see it empty; may be repeated
-    #[arg(long, value_name = "DIR", value_parser = hidden_place)]
+    /// Directory in which a driver stores volumes; pods see it empty; may be repeated
+    #[arg(long, value_name = "DIR", value_parser = hidden_dir)]
     hide: Vec<PathBuf>,
     /// Serve metrics at this address, such as 127.0.0.1:10255
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Do these things as kubelet does them, and not better
-    #[arg(long, value_name = "THINGS", value_enum, value_delimiter = ',')]
+    /// Behaviours in which to follow kubelet instead of Wharf's improvement
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     as_upstream: Vec<Departure>,
 }
 
-/// What a node's agent is made of.
-pub(crate) struct Node {
-    /// The API, with a node's rights.
+/// The inputs of the node agent.
+pub(crate) struct NodeAgent {
+    /// API client with a node's permissions.
     pub(crate) cluster: Cluster,
-    /// The API under a name that may watch what a node may not; what it tells is otherwise seen at the next look.
+    /// API client that may watch objects a node may not. Without it, the agent polls those objects.
     pub(crate) wide: Option<Cluster>,
-    /// Its name.
+    /// Name of the Node object.
     pub(crate) name: String,
-    /// Where pods, volumes and drivers' sockets are.
+    /// Directory of pods, volumes and drivers' sockets.
     pub(crate) root: PathBuf,
-    /// Containers.
+    /// Container runtime.
     pub(crate) runtime: Runtime,
-    /// Where pods find the API server.
+    /// Host and port of the API server, for pods.
     pub(crate) server: Option<(String, u16)>,
-    /// Nobody else looks after nodes that are not ready.
-    pub(crate) alone: bool,
-    /// What is done as kubelet does it, and not better.
+    /// There is no node controller: the agent registers its Node again and manages its taints itself.
+    pub(crate) single_node: bool,
+    /// Behaviours in which to follow kubelet.
     pub(crate) as_upstream: Vec<Departure>,
 }
 
-impl Node {
-    /// Its parts, each until the stop. What it counts is on the board.
-    pub(crate) fn start(self, gate: &Gate, board: &Board, mut part: impl FnMut(&'static str, Part)) {
-        let Self { cluster, wide, name, root, runtime, server, alone, as_upstream } = self;
+impl NodeAgent {
+    /// Starts all components through `spawn`; each runs until the gate stops it. Registers their metrics.
+    pub(crate) fn start(
+        self,
+        gate: &Gate,
+        health_registry: &HealthRegistry,
+        mut spawn: impl FnMut(&'static str, Component),
+    ) {
+        let Self { cluster, wide, name, root, runtime, server, single_node, as_upstream } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
-        let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
-        // Pods share the machine's network, and so its address.
+        let events = EventRecorder::start(&cluster, pods::COMPONENT, name.as_str());
+        // Pods use the machine's network, and so its address.
         let address = machine::own_address();
         let settings = machine::Settings {
             address: Some(address),
-            register_again: alone,
-            taints: alone,
+            recreate_node: single_node,
+            manage_taints: single_node,
             ..machine::Settings::new(name.as_str(), root.path())
         };
         let node = machine::run(cluster.clone(), wide.clone(), gate.clone(), health.clone(), settings);
-        let mut of_plugins = plugins::Settings::new(name.as_str(), root.registry());
-        let mut of_volumes = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
-        departures::revert(&as_upstream, &mut of_plugins, &mut of_volumes);
-        // First, so that the node is not ready before its drivers can be.
+        let mut plugin_settings = plugins::Settings::new(name.as_str(), root.registry());
+        let mut volume_settings =
+            volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
+        departures::revert(&as_upstream, &mut plugin_settings, &mut volume_settings);
+        // Started first, so that the node does not become Ready before drivers can register.
         let (own, wider) = (cluster.clone(), wide.clone());
-        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, of_plugins);
-        part("the plugin manager", Box::pin(running));
-        part("the node", Box::pin(node));
-        let parts = volumes::Parts {
+        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, plugin_settings);
+        spawn("plugin manager", Box::pin(running));
+        spawn("node status", Box::pin(node));
+        let parts = volumes::VolumeManagerDeps {
             cluster: cluster.clone(),
             wide: wide.clone(),
             events: events.clone(),
@@ -116,10 +124,10 @@ impl Node {
             root: root.clone(),
             node: name.clone(),
         };
-        let volumes = Volumes::new(parts, of_volumes);
-        let (counted, tried) = (volumes.clone(), volumes.clone());
-        board.show_with_attempts("node", move || counted.metrics(), move || tried.attempts());
-        part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
+        let volumes = Volumes::new(parts, volume_settings);
+        let (stats, attempts) = (volumes.clone(), volumes.clone());
+        health_registry.register_with_attempts("node", move || stats.metrics(), move || attempts.attempts());
+        spawn("volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,
             wide,
@@ -133,54 +141,60 @@ impl Node {
             settings: pods::Settings::default(),
             gate: gate.clone(),
         };
-        part("pods", Box::pin(pods::run(agent)));
+        spawn("pod manager", Box::pin(pods::run(agent)));
     }
 }
 
-/// A part of it.
-pub(crate) type Part = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A running component of the node agent.
+pub(crate) type Component = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Containers, whose state is in `directory` and who see nothing of `hidden`.
-pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>) -> anyhow::Result<Runtime> {
-    // This very program, also when another version is installed in its place meanwhile.
+/// Opens the container runtime with its state in `directory`. Containers see the directories in `hidden` empty.
+pub(crate) fn open_runtime(
+    directory: PathBuf,
+    logs: PathBuf,
+    hidden: Vec<PathBuf>,
+) -> anyhow::Result<Runtime> {
+    // The running binary, even if another version has been installed in its place.
     let settings = runtime::Settings { hidden, ..runtime::Settings::new("/proc/self/exe", directory, logs) };
     Ok(Runtime::open(settings)?)
 }
 
-/// A place of the host that no container is to see. It has to be there: a name with a mistake in it would hide nothing.
-pub(crate) fn hidden_place(name: &str) -> Result<PathBuf, String> {
-    let place = Path::new(name).canonicalize();
-    let place = place.map_err(|error| format!("{error}: correct the name, or make the directory first"))?;
-    if place == Path::new("/") {
-        return Err("pods would see nothing at all: name the directory that has the volumes".to_owned());
+/// Parses `--hide`. The directory must exist: a misspelt name would hide nothing.
+pub(crate) fn hidden_dir(name: &str) -> Result<PathBuf, String> {
+    let dir = Path::new(name).canonicalize();
+    let dir = dir.map_err(|error| format!("{error}: correct the name, or create the directory first"))?;
+    if dir == Path::new("/") {
+        return Err("pods would see nothing at all: name the directory that contains the volumes".to_owned());
     }
-    Ok(place)
+    Ok(dir)
 }
 
 pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let NodeArgs { kubeconfig, node_name, root_dir, log_dir, mut hide, metrics, as_upstream } = args;
     let stopped = stop_signal()?;
-    let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
+    let name = node_name
+        .or(Environment::read().host_name)
+        .context("cannot determine the host name: set --node-name")?;
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
     hide.push(root_dir.clone());
-    let runtime = containers(root_dir.join("containers"), log_dir, hide)?;
-    let node = Node {
+    let runtime = open_runtime(root_dir.join("containers"), log_dir, hide)?;
+    let agent = NodeAgent {
         cluster,
         wide: None,
         name: name.to_ascii_lowercase(),
         root: root_dir,
         runtime,
         server: None,
-        alone: false,
+        single_node: false,
         as_upstream,
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
-    let board = Board::default();
-    let serving = pages::serve(board.clone(), metrics).await?;
-    node.start(&Gate::new(None, stop.clone()), &board, |name, part| {
+    let health_registry = HealthRegistry::default();
+    let serving = status_pages::serve(health_registry.clone(), metrics).await?;
+    agent.start(&Gate::new(None, stop.clone()), &health_registry, |name, component| {
         running.spawn(async move {
-            part.await;
+            component.await;
             name
         });
     });
@@ -193,7 +207,7 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     while running.join_next().await.is_some() {}
     match ended {
         None => Ok(()),
-        Some(part) => anyhow::bail!("{} has ended by itself", part?),
+        Some(component) => anyhow::bail!("{} exited unexpectedly", component?),
     }
 }
 
@@ -202,21 +216,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_hidden() {
+    fn only_existing_directories_below_root_can_be_hidden() {
         let dir = tempfile::tempdir().unwrap();
         let (state, link) = (dir.path().join("state"), dir.path().join("link"));
         std::fs::create_dir(&state).unwrap();
         std::os::unix::fs::symlink(&state, &link).unwrap();
-        let hidden = |path: &Path| hidden_place(path.to_str().unwrap());
+        let hidden = |path: &Path| hidden_dir(path.to_str().unwrap());
         assert_eq!(hidden(&link).unwrap(), state.canonicalize().unwrap());
-        for (path, way_out) in [
+        for (path, remedy) in [
             (dir.path().join("stat"), "correct the name"),
             (PathBuf::new(), "correct the name"),
             (PathBuf::from("/"), "name the directory"),
             (PathBuf::from("/usr/.."), "name the directory"),
         ] {
             let error = hidden(&path).unwrap_err();
-            assert!(error.contains(way_out), "{}: {error}", path.display());
+            assert!(error.contains(remedy), "{}: {error}", path.display());
         }
     }
 }

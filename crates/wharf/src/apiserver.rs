@@ -1,4 +1,4 @@
-//! `wharf apiserver`: the Kubernetes API of this machine until it is told to stop, its backups, and credentials for it.
+//! `wharf apiserver`: runs the embedded Kubernetes API server until a stop signal; creates its backups and credentials.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -19,98 +19,105 @@ use wharf_model::Time;
 use crate::signal::stop_signal;
 
 const EXPLANATION: &str = "\
-A small Kubernetes API for one machine: claims, volumes, pods, secrets, leases and what else storage needs, kept durably
-in --data-dir. kubectl, our sidecar and other clients use it as they use a cluster's. It needs nothing beside it.
+A small Kubernetes API server for one machine. It stores claims, volumes, pods, secrets, leases and the other objects that \
+storage needs durably in --data-dir. kubectl, the Wharf sidecar and other clients use it like the API server of a cluster. \
+It has no dependencies: no etcd, no other process.
 
   wharf apiserver --data-dir /var/lib/wharf --kubeconfig-out ~/.kube/config
   kubectl get storageclasses
 
-It always speaks TLS, with an authority of its own that is made at the first start (DIR/pki; keep it as a secret).
-When it is ready it prints a line: `api URL`. /healthz, /livez and /readyz answer everybody.
+The server always uses TLS. It creates its own certificate authority in DIR/pki at the first start. Keep that directory \
+secret. When the server is ready, it prints one line: `api URL`. /healthz, /livez and /readyz need no credentials.
 
-Who may do what is built in: administrators all, sidecars (and service accounts of kube-system and wharf) what
-drivers need, a node's agent what its own pods need. Credentials for each:
-  wharf apiserver kubeconfig --data-dir /var/lib/wharf --identity node:worker-1 --out worker-1.kubeconfig
+Permissions are built in:
+  admin       everything
+  sidecar     what CSI drivers need; also granted to service accounts in kube-system and wharf
+  node:NAME   what the pods of that node need
+
+Create credentials for an identity:
+  wharf apiserver kubeconfig --data-dir /var/lib/wharf \\
+    --identity node:worker-1 --out worker-1.kubeconfig
 
 See docs/apiserver.md.";
 
-/// Run a Kubernetes API for this machine
+/// Run a Kubernetes API server for this machine
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ApiserverArgs {
     #[command(subcommand)]
-    tool: Option<Tool>,
-    /// Directory for objects and keys; made if it is not there
+    command: Option<Command>,
+    /// Directory for objects and keys; created if it does not exist
     #[arg(long, value_name = "DIR", required = true)]
     data_dir: Option<PathBuf>,
-    /// Address to listen on; port 0 for any
+    /// Listen address; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// Another name or address by which clients know this server, for its certificate; may be repeated
+    /// Additional host name or IP address for the server's certificate; may be repeated
     #[arg(long, value_name = "NAME")]
     tls_san: Vec<String>,
-    /// File for an administrator's kubeconfig, which only its owner can read
+    /// Write an administrator's kubeconfig to this file, readable only by its owner
     #[arg(long, value_name = "FILE")]
     kubeconfig_out: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
-enum Tool {
+enum Command {
     Backup(BackupArgs),
     Restore(RestoreArgs),
     Kubeconfig(KubeconfigArgs),
 }
 
-/// Write all objects to a file, while the server does not run
+/// Write all objects to a file, while the server is stopped
 ///
-/// Keys are not in it: without DIR/pki a restored server has a new authority, and clients need new credentials.
+/// The backup does not contain keys. Without DIR/pki, a restored server creates a new certificate authority, and clients
+/// need new credentials.
 #[derive(Debug, Args)]
 struct BackupArgs {
-    /// Directory of the server
+    /// Data directory of the server
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// File to write; there must be none yet
+    /// File to write; it must not exist
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 }
 
-/// Make a server's directory out of a backup
+/// Restore a backup into a data directory
 ///
-/// There must be no objects in it yet. Watchers of the old server begin anew.
+/// The directory must not contain objects yet. Clients that watched the old server must list again.
 #[derive(Debug, Args)]
 struct RestoreArgs {
     /// File that `wharf apiserver backup` wrote
     #[arg(long, value_name = "FILE")]
     from: PathBuf,
-    /// Directory of the server
+    /// Data directory of the server
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 }
 
-/// Write credentials for an administrator, a sidecar or a node's agent
+/// Create a kubeconfig for an administrator, a sidecar or a node
 ///
-/// They hold for a year. There is no way to take them back but a new authority (remove DIR/pki).
+/// Credentials are valid for one year. To revoke them, create a new certificate authority: remove DIR/pki.
 #[derive(Debug, Args)]
 struct KubeconfigArgs {
-    /// Directory of the server
+    /// Data directory of the server
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
-    /// For whom: admin, sidecar or node:NAME
-    #[arg(long, value_name = "WHO", default_value = "admin")]
-    identity: Who,
-    /// Where the server is
+    /// Identity of the credentials: admin, sidecar or node:NAME
+    #[arg(long, value_name = "IDENTITY", default_value = "admin")]
+    identity: IdentityArg,
+    /// URL of the server
     #[arg(long, value_name = "URL", default_value = "https://127.0.0.1:6443")]
     server: String,
-    /// File to write, which only its owner can read
+    /// File to write, readable only by its owner
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 }
 
-/// An identity as it is written on the command line.
+/// An identity on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Who(Identity);
+struct IdentityArg(Identity);
 
-impl FromStr for Who {
+impl FromStr for IdentityArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -122,35 +129,41 @@ impl FromStr for Who {
             ("admin", _) => Ok(Self(Identity::Admin)),
             ("sidecar", _) => Ok(Self(Identity::Sidecar)),
             (_, Some(name)) if is_name(name) => Ok(Self(Identity::Node(name.to_owned()))),
-            _ => Err(format!("{text:?} is not admin, sidecar or node:NAME with the name of a node")),
+            _ => Err(format!(
+                "{text:?} is not an identity: use admin, sidecar or node:NAME with a node's name"
+            )),
         }
     }
 }
 
 pub(crate) async fn run(args: ApiserverArgs) -> anyhow::Result<()> {
-    let ApiserverArgs { tool, data_dir, listen, tls_san, kubeconfig_out } = args;
-    match tool {
+    let ApiserverArgs { command, data_dir, listen, tls_san, kubeconfig_out } = args;
+    match command {
         None => {
-            // clap has seen to it.
+            // clap requires the flag.
             let data_dir = data_dir.context("--data-dir is missing")?;
             serve(&data_dir, listen, &tls_san, kubeconfig_out.as_deref()).await
         }
-        Some(Tool::Backup(BackupArgs { data_dir, to })) => {
-            // A server has made its keys: without them this is not the directory of one, and opening the store would
-            // make an empty one there.
+        Some(Command::Backup(BackupArgs { data_dir, to })) => {
+            // Without keys this is not a server's directory, and opening the store would create an empty one there.
             Pki::open(&data_dir)?;
             let store = Store::open(&data_dir, store::Options::default())
                 .with_context(|| format!("open {}", data_dir.display()))?;
             let revision = store.backup(&to).await?;
-            println!("{} has all objects up to revision {revision}", to.display());
+            println!("{}: backed up all objects up to revision {revision}", to.display());
             Ok(())
         }
-        Some(Tool::Restore(RestoreArgs { from, data_dir })) => {
+        Some(Command::Restore(RestoreArgs { from, data_dir })) => {
             let revision = Store::restore(&from, &data_dir)?;
-            println!("{} has all objects up to revision {revision}", data_dir.display());
+            println!("{}: restored all objects up to revision {revision}", data_dir.display());
             Ok(())
         }
-        Some(Tool::Kubeconfig(KubeconfigArgs { data_dir, identity: Who(identity), server, out })) => {
+        Some(Command::Kubeconfig(KubeconfigArgs {
+            data_dir,
+            identity: IdentityArg(identity),
+            server,
+            out,
+        })) => {
             let pki = Pki::open(&data_dir)?;
             write_kubeconfig(&pki, &identity, &server, &out)
         }
@@ -163,22 +176,23 @@ async fn serve(
     names: &[String],
     out: Option<&Path>,
 ) -> anyhow::Result<()> {
-    // Before anything else: a signal that comes meanwhile must not be lost.
+    // First, so that a signal during startup is not lost.
     let stopped = stop_signal()?;
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(data_dir)
-        .with_context(|| format!("make {}", data_dir.display()))?;
-    // Its lock keeps a second server out, also from the keys.
+        .with_context(|| format!("create {}", data_dir.display()))?;
+    // The store's lock excludes a second server, also from the keys.
     let store = Store::open(data_dir, store::Options::default())
         .with_context(|| format!("open {}", data_dir.display()))?;
-    let pki = Arc::new(Pki::open_or_make(data_dir, now())?);
+    let pki = Arc::new(Pki::open_or_create(data_dir, now())?);
     let server = Server::bind(listen).await?;
     let authority = pki.certificate_pem().to_owned();
-    let options = rest::Options { base: server.url(), authority, ..rest::Options::default() };
+    let options =
+        rest::Options { base_url: server.url(), ca_certificate: authority, ..rest::Options::default() };
     let api = Api::new(store, pki.access()?, options);
-    api.prepare().await.context("make the first namespaces")?;
+    api.prepare().await.context("create the initial namespaces")?;
     if let Some(out) = out {
         write_kubeconfig(&pki, &Identity::Admin, &server.url(), out)?;
     }
@@ -187,13 +201,13 @@ async fn serve(
         writeln!(stdout, "api {}", server.url())?;
         stdout.flush()?;
     }
-    tracing::info!(url = server.url(), data = %data_dir.display(), "serving");
+    tracing::info!(url = server.url(), data = %data_dir.display(), "serving API");
     let stop = CancellationToken::new();
     let serving = server.run(api.clone(), pki, names, stop.clone());
     tokio::pin!(serving);
     tokio::select! {
         served = &mut serving => return Ok(served?),
-        () = api.run() => anyhow::bail!("the store has closed"),
+        () = api.run() => anyhow::bail!("the object store closed unexpectedly"),
         () = stopped => stop.cancel(),
     }
     serving.await?;
@@ -217,32 +231,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn identities() {
+    fn identities_are_parsed_or_refused() {
         for (text, identity) in [
             ("admin", Identity::Admin),
             ("sidecar", Identity::Sidecar),
             ("node:worker-1.example", Identity::Node("worker-1.example".into())),
         ] {
-            assert_eq!(text.parse(), Ok(Who(identity)), "{text}");
+            assert_eq!(text.parse(), Ok(IdentityArg(identity)), "{text}");
         }
         for text in ["", "root", "node", "node:", "node:A b", "node:a/b", "system:node:a"] {
-            assert!(text.parse::<Who>().is_err(), "{text}");
+            assert!(text.parse::<IdentityArg>().is_err(), "{text}");
         }
     }
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCli {
         #[command(flatten)]
         args: ApiserverArgs,
     }
 
     #[test]
-    fn a_directory_is_asked_for_once() {
-        let read = |words: &[&str]| Line::try_parse_from([&["apiserver"], words].concat());
-        assert!(read(&["--data-dir", "d"]).unwrap().args.tool.is_none());
-        assert!(read(&["kubeconfig", "--data-dir", "d", "--out", "f"]).unwrap().args.tool.is_some());
-        assert!(read(&[]).is_err(), "no directory");
-        assert!(read(&["backup", "--to", "f"]).is_err(), "no directory");
-        assert!(read(&["--data-dir", "d", "backup", "--data-dir", "d", "--to", "f"]).is_err(), "both");
+    fn data_dir_is_required_exactly_once() {
+        let parse = |words: &[&str]| TestCli::try_parse_from([&["apiserver"], words].concat());
+        assert!(parse(&["--data-dir", "d"]).unwrap().args.command.is_none());
+        assert!(parse(&["kubeconfig", "--data-dir", "d", "--out", "f"]).unwrap().args.command.is_some());
+        assert!(parse(&[]).is_err(), "no directory");
+        assert!(parse(&["backup", "--to", "f"]).is_err(), "no directory");
+        assert!(parse(&["--data-dir", "d", "backup", "--data-dir", "d", "--to", "f"]).is_err(), "both");
     }
 }

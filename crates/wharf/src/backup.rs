@@ -1,5 +1,7 @@
-//! `wharf backup …`: full and incremental backups of block volumes from their snapshots, by what the metadata service
-//! says of changed blocks; and the way back. Small on purpose: it shows what the service is good for, and proves it.
+//! `wharf backup …`: full and incremental backups of block volumes from their snapshots, and their restore. The snapshot
+//! metadata service reports the allocated and changed blocks.
+//!
+//! Deliberately small: a demonstration and a test of the service, not a backup product.
 
 mod file;
 mod ranges;
@@ -13,21 +15,22 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 
-use file::{Base, Checked, Header, LONGEST, Writer, chain, read};
+use file::{Base, Header, MAX_BLOCK_LEN, VerifiedBackup, Writer, check_chain, read};
 use service::{Service, ServiceArgs};
 
 const EXPLANATION: &str = "\
-The data is read from --data: the block device of a volume that was restored from the snapshot, or anything else
-that has the snapshot's bytes. Which of them matter the metadata service says (wharf snapshot-metadata, or
-upstream's external-snapshot-metadata).
+The data is read from --data: the block device of a volume that was restored from the snapshot, or a file with the \
+snapshot's bytes. The snapshot metadata service (wharf snapshot-metadata, or upstream's external-snapshot-metadata) reports \
+which blocks to read.
 
 Examples:
-  wharf backup create --server sms.backup.svc:50051 --ca-file ca.pem --token-file token --namespace shop \\
-    --snapshot monday --handle snap-1 --data /dev/monday monday.backup
-  wharf backup create … --snapshot tuesday --handle snap-2 --data /dev/tuesday --base monday.backup tuesday.backup
+  wharf backup create --server sms.backup.svc:50051 --ca-file ca.pem --token-file token \\
+    --namespace shop --snapshot monday --handle snap-1 --data /dev/monday monday.backup
+  wharf backup create … --snapshot tuesday --handle snap-2 --data /dev/tuesday \\
+    --base monday.backup tuesday.backup
   wharf backup restore --onto /dev/new monday.backup tuesday.backup";
 
-/// Back up block volumes from their snapshots, whole or only what changed, and restore them
+/// Create full and incremental backups of block volumes from their snapshots, and restore them
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct BackupArgs {
@@ -37,35 +40,35 @@ pub(crate) struct BackupArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a backup of a snapshot: of all its data, or of what differs from an earlier backup
+    /// Back up a snapshot: all of its data, or the changes since an earlier backup
     Create {
         #[command(flatten)]
         service: ServiceArgs,
-        /// The driver's name of the snapshot (status.snapshotHandle of its VolumeSnapshotContent)
+        /// Snapshot handle of the driver (status.snapshotHandle of the VolumeSnapshotContent)
         #[arg(long, value_name = "HANDLE")]
         handle: String,
-        /// Where the snapshot's bytes are: a block device or a file
+        /// Block device or file with the snapshot's data
         #[arg(long, value_name = "PATH")]
         data: PathBuf,
-        /// An earlier backup of the same volume, to go on top of
+        /// Earlier backup of the same volume; only the changes since then are backed up
         #[arg(long, value_name = "FILE")]
         base: Option<PathBuf>,
-        /// The backup to make; it must not exist
+        /// Backup file to create; it must not exist
         #[arg(value_name = "FILE")]
         output: PathBuf,
     },
-    /// Write a full backup, and those on top of it, to a block device or file
+    /// Restore a full backup and its incremental backups to a block device or file
     Restore {
-        /// The block device or file; a file that does not exist is made. Everything in it is lost
+        /// Block device or file to overwrite; the file is created if it does not exist. Existing data is lost
         #[arg(long, value_name = "PATH")]
         onto: PathBuf,
-        /// The backups, the full one first
+        /// Backups in order, the full one first
         #[arg(required = true, value_name = "FILE")]
         backups: Vec<PathBuf>,
     },
 }
 
-/// Does it. Blocking calls are fine here: nothing else runs in this process.
+/// Runs the command. Blocking calls are fine: nothing else runs in this process.
 pub(crate) async fn run(args: BackupArgs) -> anyhow::Result<()> {
     match args.command {
         Command::Create { service, handle, data, base, output } => {
@@ -83,15 +86,17 @@ async fn create(
     output: &Path,
 ) -> anyhow::Result<()> {
     let base = base.map(|base| read(base, |_, _| Ok(()))).transpose()?;
-    let below =
-        base.map(|Checked { header, sha256, .. }| Base { snapshot_handle: header.snapshot_handle, sha256 });
+    let below = base.map(|VerifiedBackup { header, sha256, .. }| Base {
+        snapshot_handle: header.snapshot_handle,
+        sha256,
+    });
     let source = File::open(data).with_context(|| data.display().to_string())?;
     let available = length(&source).with_context(|| data.display().to_string())?;
-    let asked = below.as_ref().map(|base| base.snapshot_handle.clone());
+    let base_handle = below.as_ref().map(|base| base.snapshot_handle.clone());
     let begin = |volume_size: u64| -> anyhow::Result<Writer> {
         if available < volume_size {
             bail!(
-                "{} has {available} bytes, the volume {volume_size}: it is not the snapshot's",
+                "{} has {available} bytes, but the volume has {volume_size}: it does not contain this snapshot's data",
                 data.display()
             );
         }
@@ -101,7 +106,7 @@ async fn create(
     };
     let (mut writer, mut bytes) = (None, 0);
     let size = service
-        .ranges(asked.as_deref(), |size, range| {
+        .ranges(base_handle.as_deref(), |size, range| {
             let writer = match &mut writer {
                 Some(writer) => writer,
                 none => none.insert(begin(size)?),
@@ -113,24 +118,25 @@ async fn create(
         .await?;
     let writer = match writer {
         Some(writer) => writer,
-        // Nothing but nothing: a backup all the same.
+        // A backup without any ranges is still valid.
         None => begin(size)?,
     };
     let sha256 = writer.finish().with_context(|| output.display().to_string())?;
-    println!("{}: {bytes} of {size} bytes, sha256 {sha256}", output.display());
+    println!("{}: backed up {bytes} of {size} bytes, sha256 {sha256}", output.display());
     Ok(())
 }
 
-/// Reads a range in blocks.
+/// Reads a range in blocks of at most [`MAX_BLOCK_LEN`] bytes.
 fn copy(
     source: &File,
     range: std::ops::Range<u64>,
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let mut bytes = vec![0; LONGEST];
+    let mut bytes = vec![0; MAX_BLOCK_LEN];
     let mut offset = range.start;
     while offset < range.end {
-        let length = usize::try_from(range.end - offset).map_or(LONGEST, |left| left.min(LONGEST));
+        let length =
+            usize::try_from(range.end - offset).map_or(MAX_BLOCK_LEN, |left| left.min(MAX_BLOCK_LEN));
         source.read_exact_at(&mut bytes[..length], offset)?;
         each(offset, &bytes[..length])?;
         offset += length as u64;
@@ -139,13 +145,13 @@ fn copy(
 }
 
 fn restore(onto: &Path, backups: &[PathBuf]) -> anyhow::Result<()> {
-    // All of them first: what is half right must not overwrite anything.
+    // Verify all backups first: a corrupt one must not overwrite anything.
     let checked = backups.iter().map(|backup| read(backup, |_, _| Ok(()))).collect::<Result<Vec<_>, _>>()?;
-    chain(&checked)?;
+    check_chain(&checked)?;
     let Some(size) = checked.last().map(|last| last.header.volume_size) else { return Ok(()) };
     let target = || onto.display().to_string();
     let blank = !onto.exists();
-    // A device that is mounted, or otherwise somebody's, is refused by the kernel.
+    // O_EXCL makes the kernel refuse a device that is mounted or otherwise in use.
     let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
     let mut options = File::options();
     options.write(true).create_new(blank);
@@ -158,12 +164,12 @@ fn restore(onto: &Path, backups: &[PathBuf]) -> anyhow::Result<()> {
     }
     let has = length(&file).with_context(target)?;
     if has < size {
-        bail!("{} has {has} bytes, the volume {size}", onto.display());
+        bail!("{} is too small: it has {has} bytes, but the volume has {size}", onto.display());
     }
     for (number, backup) in checked.iter().enumerate() {
         let mut position = 0;
         let again = read(&backup.path, |offset, bytes| {
-            // What a full backup leaves out is zero.
+            // Ranges that are not in a full backup are zero.
             if number == 0 && !blank {
                 zero(&file, position..offset)?;
             }
@@ -174,11 +180,11 @@ fn restore(onto: &Path, backups: &[PathBuf]) -> anyhow::Result<()> {
             zero(&file, position..size).with_context(target)?;
         }
         if again != *backup {
-            bail!("{} changed while it was restored: restore once more", backup.path.display());
+            bail!("{} changed during the restore: run the restore again", backup.path.display());
         }
     }
     file.sync_all().with_context(target)?;
-    println!("{}: {size} bytes restored from {} backups", onto.display(), checked.len());
+    println!("{}: restored {size} bytes from {} backups", onto.display(), checked.len());
     Ok(())
 }
 
@@ -191,17 +197,18 @@ fn copy_zeros(
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut zeros = Vec::new();
-    io::repeat(0).take(LONGEST as u64).read_to_end(&mut zeros)?;
+    io::repeat(0).take(MAX_BLOCK_LEN as u64).read_to_end(&mut zeros)?;
     let mut offset = range.start;
     while offset < range.end {
-        let length = usize::try_from(range.end - offset).map_or(LONGEST, |left| left.min(LONGEST));
+        let length =
+            usize::try_from(range.end - offset).map_or(MAX_BLOCK_LEN, |left| left.min(MAX_BLOCK_LEN));
         each(offset, &zeros[..length])?;
         offset += length as u64;
     }
     Ok(())
 }
 
-/// How long a file or block device is.
+/// The size of a file or block device.
 fn length(file: &File) -> io::Result<u64> {
     let mut file = file;
     file.seek(SeekFrom::End(0))
@@ -221,9 +228,9 @@ mod tests {
         writer.finish().unwrap()
     }
 
-    /// A volume that has grown between two backups, onto a new file and onto one full of something else.
+    /// The volume was expanded between two backups. The restore targets are a new file and a file with old content.
     #[test]
-    fn what_was_backed_up_comes_back_bit_by_bit() {
+    fn restored_data_equals_the_backed_up_data() {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = (dir.path().join("one"), dir.path().join("two"));
         let full = Header { volume_size: 16, snapshot_handle: "s1".into(), base: None };
@@ -239,26 +246,26 @@ mod tests {
             restore(&onto, &[one.clone(), two.clone()]).unwrap();
             let restored = fs::read(&onto).unwrap();
             assert_eq!(restored[..20], *b"\0\0aX\0\0\0\0cdef\0\0\0\0\0\0YZ");
-            assert!(restored[20..].iter().all(|byte| *byte == 0xff), "what is not the volume's stays");
+            assert!(restored[20..].iter().all(|byte| *byte == 0xff), "bytes beyond the volume were changed");
             fs::remove_file(&onto).unwrap();
         }
     }
 
     #[test]
-    fn nothing_is_written_unless_all_is_right() {
+    fn invalid_backups_or_targets_leave_the_target_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let (one, onto) = (dir.path().join("one"), dir.path().join("target"));
         let full = Header { volume_size: 16, snapshot_handle: "s1".into(), base: None };
         backup(&one, &full, &[(2, b"ab")]);
         fs::write(&onto, [0xff; 8]).unwrap();
         assert!(restore(&onto, std::slice::from_ref(&one)).is_err(), "too small");
-        assert!(restore(&onto, &[one.clone(), one.clone()]).is_err(), "no chain");
+        assert!(restore(&onto, &[one.clone(), one.clone()]).is_err(), "not a chain");
         let mut bad = fs::read(&one).unwrap();
         let last = bad.len() - 1;
         bad[last] ^= 1;
         fs::write(&one, bad).unwrap();
         fs::write(&onto, [0xff; 16]).unwrap();
-        assert!(restore(&onto, std::slice::from_ref(&one)).is_err(), "broken");
+        assert!(restore(&onto, std::slice::from_ref(&one)).is_err(), "corrupt");
         assert_eq!(fs::read(&onto).unwrap(), [0xff; 16]);
         let absent = dir.path().join("absent");
         assert!(restore(&absent, &[one]).is_err() && !absent.exists());

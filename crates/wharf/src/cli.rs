@@ -1,4 +1,4 @@
-//! The command line as a whole: global flags, and which command does what.
+//! The command line: global flags, and the mapping of commands to modules.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -17,9 +17,17 @@ use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
 use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
 use crate::up::{self, UpArgs};
 
+const EXAMPLES: &str = "\
+Start here:
+  wharf up                  Kubernetes storage on this machine, without a cluster
+  wharf explain pvc/NAME    why a claim, pod or volume is not ready
+  wharf sidecar --help      replace the CSI sidecars of a driver in a cluster
+
+`wharf COMMAND --help` describes a command in full.";
+
 /// Kubernetes CSI storage in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "wharf", version, arg_required_else_help = true)]
+#[command(name = "wharf", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) log: LogArgs,
@@ -27,13 +35,13 @@ pub(crate) struct Cli {
     command: Command,
 }
 
-/// What is logged, and how; always to stderr.
+/// Log level and format. Logs always go to stderr.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogArgs {
-    /// What to log: error, warn, info, debug, trace, or a filter such as wharf_driver=debug,warn
+    /// Log level (error, warn, info, debug or trace), or a filter such as wharf_driver=debug,warn
     #[arg(long, env = "RUST_LOG", global = true, value_name = "FILTER", help_heading = "Logging")]
     pub(crate) log_level: Option<String>,
-    /// How log lines look
+    /// Log format
     #[arg(
         long,
         env = "WHARF_LOG_FORMAT",
@@ -46,12 +54,12 @@ pub(crate) struct LogArgs {
     pub(crate) log_format: LogFormat,
 }
 
-/// How log lines look.
+/// Log format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Human-readable lines
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
@@ -75,7 +83,7 @@ enum Command {
 }
 
 impl Cli {
-    /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
+    /// The default log level: `info` for long-running services, `warn` for tools.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
             Command::Up(_)
@@ -96,7 +104,7 @@ impl Cli {
         }
     }
 
-    /// Does what was asked.
+    /// Runs the selected command.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Up(args) => up::run(*args).await,
@@ -125,22 +133,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_holds_together() {
+    fn command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
-    /// Every flag and every command says what it is for: `--help` is where people look first.
+    /// `--help` is what users read first, so every command and flag must have a description.
     #[test]
-    fn everything_is_explained() {
-        fn look(command: &clap::Command, path: &str) {
+    fn every_command_and_flag_has_help() {
+        fn check(command: &clap::Command, path: &str) {
             assert!(command.get_about().is_some(), "{path} has no description");
             for flag in command.get_arguments() {
                 assert!(flag.get_help().is_some(), "{path} {} has no help", flag.get_id());
             }
             for child in command.get_subcommands() {
-                look(child, &format!("{path} {}", child.get_name()));
+                check(child, &format!("{path} {}", child.get_name()));
             }
         }
-        look(&Cli::command(), "wharf");
+        check(&Cli::command(), "wharf");
     }
 }

@@ -1,4 +1,4 @@
-//! `wharf controllers`: Kubernetes' own volume controllers and a scheduler, on any API server.
+//! `wharf controllers`: replaces Kubernetes' volume controllers, and optionally the scheduler, on any API server.
 
 mod departures;
 
@@ -12,44 +12,46 @@ use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, Events, Leadership, LeaseOptions};
+use wharf_cluster::{Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
-use wharf_sidecar::board::Board;
+use wharf_sidecar::health_registry::HealthRegistry;
 
-use crate::pages;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
+use crate::status_pages;
 use departures::Departure;
 pub(crate) use departures::Settings;
 
 const EXPLANATION: &str = "\
-In place of kube-controller-manager's controllers of these names (protection: all three of them), which are switched off there:
-  kube-controller-manager --controllers=*,-persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,...
+Replaces the controllers of the same names in kube-controller-manager (`protection` replaces its three protection \
+controllers). Disable them there first:
+
+  kube-controller-manager --controllers=*,-persistentvolume-binder-controller,...
   wharf controllers --kubeconfig controller-manager.conf
 
-The scheduler takes the place of kube-scheduler for pods of default-scheduler; it runs only where it is named. `wharf up`
-has all of them in it.";
+`scheduler` replaces kube-scheduler for pods with schedulerName default-scheduler. It runs only if you name it. `wharf up` \
+already includes all controllers.";
 
-/// The lease of those who compete.
+/// The lease of the leader election.
 const LEASE: &str = "wharf-controllers";
 
-/// Run Kubernetes' volume controllers, in place of kube-controller-manager's
+/// Run the volume controllers, in place of kube-controller-manager's
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct ControllersArgs {
-    /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
+    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Which of them [default: all but the scheduler]
+    /// Controllers to run [default: all but the scheduler]
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     controllers: Option<Vec<Controller>>,
-    /// Do these things as upstream does them, and not better
-    #[arg(long, value_name = "THINGS", value_enum, value_delimiter = ',')]
+    /// Behaviours in which to follow upstream instead of Wharf's improvement
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     as_upstream: Vec<Departure>,
-    /// Never detach by force because a node did not unmount in time, as kube-controller-manager's flag
+    /// Do not force-detach a volume when a node does not unmount it in time (same as kube-controller-manager's flag)
     #[arg(long)]
     disable_force_detach_on_timeout: bool,
-    /// Act only while no other replica does
+    /// Run the controllers only while this replica holds the lease
     #[arg(long)]
     leader_election: bool,
     /// Namespace of the lease
@@ -60,27 +62,27 @@ pub(crate) struct ControllersArgs {
     metrics: Option<SocketAddr>,
 }
 
-/// What the controllers count; clones count together.
+/// Metrics of the controllers. Clones share their counters.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Counted {
+pub(crate) struct ControllerMetrics {
     attach_detach: attach_detach::Metrics,
 }
 
-impl Counted {
-    /// In the format of OpenMetrics, with what is counted of the way to the cluster if nobody else shows that.
-    pub(crate) fn text(&self, cluster: Option<&Cluster>) -> String {
+impl ControllerMetrics {
+    /// Encodes the metrics in OpenMetrics format, with those of the API client if `cluster` is given.
+    pub(crate) fn encode(&self, cluster: Option<&Cluster>) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
         self.attach_detach.register(&mut registry);
         if let Some(cluster) = cluster {
             cluster.metrics().register(&mut registry);
         }
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = encode(&mut text, &registry);
         text
     }
 }
 
-/// A controller, by the name that it has in kube-controller-manager.
+/// A controller, with its name in kube-controller-manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Controller {
     /// Binds claims to volumes
@@ -89,16 +91,16 @@ pub(crate) enum Controller {
     /// Attaches volumes to nodes
     #[value(name = "persistentvolume-attach-detach-controller")]
     AttachDetach,
-    /// Tells of claims that wait to be expanded
+    /// Records events on claims that wait for expansion
     #[value(name = "persistentvolume-expander-controller")]
     Expander,
-    /// Keeps claims that pods use, volumes that claims use, and attribute classes that volumes use
+    /// Prevents deletion of claims used by pods, volumes used by claims, and VolumeAttributesClasses in use
     #[value(name = "protection")]
     Protection,
-    /// Makes claims for ephemeral volumes
+    /// Creates claims for ephemeral volumes
     #[value(name = "ephemeral-volume-controller")]
     Ephemeral,
-    /// Places pods on nodes
+    /// Assigns pods to nodes
     #[value(name = "scheduler")]
     Scheduler,
 }
@@ -113,42 +115,42 @@ impl Controller {
         Self::Scheduler,
     ];
 
-    /// Its name for people.
+    /// Its name in logs and errors.
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Binder => "the volume binder",
-            Self::AttachDetach => "the attach/detach controller",
-            Self::Expander => "the expansion controller",
-            Self::Protection => "protection",
-            Self::Ephemeral => "the ephemeral claims' controller",
-            Self::Scheduler => "the scheduler",
+            Self::Binder => "volume binder",
+            Self::AttachDetach => "attach/detach controller",
+            Self::Expander => "expansion controller",
+            Self::Protection => "protection controllers",
+            Self::Ephemeral => "ephemeral volume controller",
+            Self::Scheduler => "scheduler",
         }
     }
 
-    /// Runs it until the gate's stop.
+    /// Runs the controller until the gate stops it.
     pub(crate) async fn run(
         self,
         cluster: Cluster,
         gate: Gate,
         instance: String,
         settings: Settings,
-        counted: Counted,
+        metrics: ControllerMetrics,
     ) {
-        let with = |component: &str| Context {
-            events: Events::start(&cluster, component, instance.as_str()),
+        let context = |component: &str| Context {
+            events: EventRecorder::start(&cluster, component, instance.as_str()),
             cluster: cluster.clone(),
             gate: gate.clone(),
         };
         match self {
-            Self::Binder => binder::run(with(binder::COMPONENT), settings.binder).await,
+            Self::Binder => binder::run(context(binder::COMPONENT), settings.binder).await,
             Self::AttachDetach => {
-                let context = with(attach_detach::COMPONENT);
-                attach_detach::run(context, settings.attach_detach, counted.attach_detach).await;
+                let context = context(attach_detach::COMPONENT);
+                attach_detach::run(context, settings.attach_detach, metrics.attach_detach).await;
             }
-            Self::Expander => expand::run(with(expand::COMPONENT)).await,
-            Self::Protection => protection::run(with("protection")).await,
-            Self::Ephemeral => ephemeral::run(with(ephemeral::COMPONENT)).await,
-            Self::Scheduler => scheduler::run(with(scheduler::COMPONENT), settings.scheduler).await,
+            Self::Expander => expand::run(context(expand::COMPONENT)).await,
+            Self::Protection => protection::run(context("protection")).await,
+            Self::Ephemeral => ephemeral::run(context(ephemeral::COMPONENT)).await,
+            Self::Scheduler => scheduler::run(context(scheduler::COMPONENT), settings.scheduler).await,
         }
     }
 }
@@ -168,23 +170,23 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     let stopped = stop_signal()?;
     let identity = Environment::read().identity();
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
-    let (board, counted) = (Board::default(), Counted::default());
-    let serving = pages::serve(board.clone(), metrics).await?;
-    let (shown, way) = (counted.clone(), cluster.clone());
-    board.show("controllers", move || shown.text(Some(&way)));
+    let (health_registry, counters) = (HealthRegistry::default(), ControllerMetrics::default());
+    let serving = status_pages::serve(health_registry.clone(), metrics).await?;
+    let (registered, client) = (counters.clone(), cluster.clone());
+    health_registry.register("controllers", move || registered.encode(Some(&client)));
     let stop = CancellationToken::new();
     let leadership = leader_election.then(|| {
         let options = LeaseOptions::new(leader_election_namespace, LEASE, identity.as_str());
         Leadership::start(&cluster, options)
     });
     let gate = Gate::new(leadership.clone(), stop.clone());
-    let wanted = controllers
+    let selected = controllers
         .unwrap_or_else(|| Controller::ALL.into_iter().filter(|one| *one != Controller::Scheduler).collect());
     let mut running = JoinSet::new();
-    for controller in wanted {
-        tracing::info!(controller = controller.name(), "starting");
-        let (settings, counted) = (settings.clone(), counted.clone());
-        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, counted));
+    for controller in selected {
+        tracing::info!(controller = controller.name(), "starting controller");
+        let (settings, metrics) = (settings.clone(), counters.clone());
+        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, metrics));
     }
     tokio::select! {
         () = stopped => {}
@@ -193,7 +195,7 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     stop.cancel();
     while running.join_next().await.is_some() {}
     if let Some(leadership) = leadership
-        && !gate.was_cut()
+        && !gate.dropped_work()
     {
         leadership.release(Duration::from_secs(2)).await;
     }

@@ -1,5 +1,5 @@
-//! `wharf csi`: a client for any CSI socket, for driver authors and operators. One command is one RPC (or
-//! all pages of a listing), its flags are the request's fields, its output the response.
+//! `wharf csi`: a client for any CSI socket, for driver authors and operators. Each command is one RPC (or all pages of a
+//! listing): its flags are the fields of the request, its output is the response.
 
 mod group;
 mod identity;
@@ -21,7 +21,7 @@ use wharf_csi::v1::group_controller_client::GroupControllerClient;
 use wharf_csi::v1::identity_client::IdentityClient;
 use wharf_csi::v1::node_client::NodeClient;
 use wharf_csi::v1::snapshot_metadata_client::SnapshotMetadataClient;
-use wharf_csi::{Calls, Client, Endpoint};
+use wharf_csi::{Client, DeadlineChannel, Endpoint};
 
 use crate::cli::Cli;
 use crate::output::Format;
@@ -38,14 +38,14 @@ Examples:
 
 A failed call prints `CODE: message` and exits with status 1.";
 
-/// Speak to any CSI driver over its socket
+/// Call any CSI driver over its socket
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CsiArgs {
     /// The driver's socket, such as unix:///run/csi.sock
     #[arg(long, env = "WHARF_CSI_ENDPOINT", global = true, value_name = "ENDPOINT")]
     endpoint: Option<Endpoint>,
-    /// How long each call may take
+    /// Timeout of each call
     #[arg(
         long,
         env = "WHARF_CSI_TIMEOUT",
@@ -55,7 +55,7 @@ pub(crate) struct CsiArgs {
         default_value = "60s"
     )]
     timeout: Duration,
-    /// How to print the answer
+    /// Output format
     #[arg(
         long,
         short,
@@ -66,7 +66,7 @@ pub(crate) struct CsiArgs {
         value_name = "FORMAT"
     )]
     output: Format,
-    /// File with the secrets of the request: one JSON object of strings. Secrets are never taken from flags
+    /// File with the secrets of the request: a JSON object of strings. Secrets cannot be passed as flags
     #[arg(long, env = "WHARF_CSI_SECRETS_FILE", global = true, value_name = "FILE")]
     secrets_file: Option<PathBuf>,
     #[command(subcommand)]
@@ -88,30 +88,30 @@ enum Command {
     Node(node::Command),
 }
 
-/// What every command needs: the connection and the request's secrets.
+/// State of every command: the connection and the secrets of the request.
 struct Session {
     client: Client,
     secrets: BTreeMap<String, String>,
 }
 
 impl Session {
-    fn identity(&self) -> IdentityClient<Calls> {
+    fn identity(&self) -> IdentityClient<DeadlineChannel> {
         self.client.identity()
     }
 
-    fn controller(&self) -> ControllerClient<Calls> {
+    fn controller(&self) -> ControllerClient<DeadlineChannel> {
         self.client.controller()
     }
 
-    fn group_controller(&self) -> GroupControllerClient<Calls> {
+    fn group_controller(&self) -> GroupControllerClient<DeadlineChannel> {
         self.client.group_controller()
     }
 
-    fn snapshot_metadata(&self) -> SnapshotMetadataClient<Calls> {
+    fn snapshot_metadata(&self) -> SnapshotMetadataClient<DeadlineChannel> {
         self.client.snapshot_metadata()
     }
 
-    fn node(&self) -> NodeClient<Calls> {
+    fn node(&self) -> NodeClient<DeadlineChannel> {
         self.client.node()
     }
 
@@ -120,15 +120,15 @@ impl Session {
     }
 }
 
-/// Makes the call and prints its answer.
+/// Runs the call and prints its response.
 pub(crate) async fn run(args: CsiArgs) -> anyhow::Result<()> {
     let CsiArgs { endpoint, timeout, output, secrets_file, command } = args;
-    // clap has no flags that are both required and accepted after the subcommand.
+    // clap cannot define a global flag (accepted after the subcommand) that is also required.
     let Some(endpoint) = endpoint else {
         Cli::command()
             .error(
                 ErrorKind::MissingRequiredArgument,
-                "say which driver: --endpoint unix:///path/to/csi.sock, or WHARF_CSI_ENDPOINT",
+                "no driver endpoint: set --endpoint unix:///path/to/csi.sock or WHARF_CSI_ENDPOINT",
             )
             .exit()
     };
@@ -150,7 +150,7 @@ pub(crate) async fn run(args: CsiArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A code as the specifications spell it.
+/// The name of a code in the gRPC and CSI specifications.
 fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

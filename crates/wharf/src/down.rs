@@ -1,4 +1,4 @@
-//! `wharf down`: ends a `wharf up`, and before that its pods and their mounts, as one drains a node.
+//! `wharf down`: drains a running `wharf up` (deletes pods, waits for unmounts), then stops it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,76 +10,82 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
-use wharf_linux::{Beneath, Files as _, Linux, Mounts as _};
+use wharf_linux::{Files as _, Linux, Mounts as _, PathBeneath};
 use wharf_model::whole::Pod;
 use wharf_model::{Kind as _, VolumeAttachment};
 
 use crate::sidecar::parse_duration;
-use crate::up::{DATA_DIR, Place};
+use crate::up::{DATA_DIR, DataDir};
 
-/// For the process to end, once it was told to.
-const ENDING: Duration = Duration::from_secs(30);
+/// How long `wharf up` may take to exit after SIGTERM.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Between looks at what is still mounted.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval between reads of the mount table.
+const MOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const EXPLANATION: &str = "\
-Pods are deleted, as by `kubectl drain`: they are asked to stop and get their time, and when they are gone nothing is
-mounted any more. Claims, volumes and all other objects stay, and so does the data: `wharf up` has them again.
+Deletes all pods, waits until every volume is unmounted, then stops `wharf up`. Pods get their termination grace period, as \
+with `kubectl drain`. Claims, volumes, all other objects and the data remain for the next `wharf up`.
 
-`wharf up` must be running: it is what stops pods and unmounts. If it is not, start it first.
+The command needs a running `wharf up`, because that is what stops pods and unmounts volumes. If it is not running, start \
+it first.
 
-With --keep-pods only `wharf up` itself ends. Pods go on running, and the next `wharf up` finds them.";
+With --keep-pods, only `wharf up` itself stops. Pods keep running, and the next `wharf up` finds them.";
 
-/// Stop what `wharf up` started
+/// Stop `wharf up` and its pods
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct DownArgs {
-    /// Directory of `wharf up`
+    /// Data directory of `wharf up`
     #[arg(long, env = "WHARF_DATA_DIR", value_name = "DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
-    /// Let pods run on, with their volumes mounted
+    /// Leave pods running, with their volumes mounted
     #[arg(long)]
     keep_pods: bool,
-    /// How long pods may take to end; then nothing more is stopped, and it is said what still runs
+    /// How long to wait for pods and mounts to disappear; after that, the command lists what is left, leaves `wharf up`
+    /// running and fails
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2m")]
     timeout: Duration,
 }
 
 pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
-    let DownArgs { data_dir, keep_pods, timeout: patience } = args;
-    let place = Place::find(&data_dir)?;
-    let Some(process) = running(&place)? else {
-        let dir = data_dir.display();
+    let DownArgs { data_dir: path, keep_pods, timeout: limit } = args;
+    let data_dir = DataDir::open(&path)?;
+    let Some(process) = running_process(&data_dir)? else {
+        let dir = path.display();
         anyhow::bail!(
-            "no `wharf up` runs in {dir}. Pods that it left behind run on with their volumes mounted; to stop them, \
-             start `wharf up --data-dir {dir}`, then `wharf down --data-dir {dir}`"
+            "no `wharf up` runs in {dir}. Pods that it left behind keep running with their volumes mounted; to stop them, \
+             run `wharf up --data-dir {dir}`, then `wharf down --data-dir {dir}`"
         );
     };
     if !keep_pods {
-        let connect = ConnectOptions { kubeconfig: Some(place.kubeconfig()), ..ConnectOptions::default() };
+        let connect = ConnectOptions { kubeconfig: Some(data_dir.kubeconfig()), ..ConnectOptions::default() };
         let cluster = Cluster::connect(&connect).await?;
-        drain(&cluster, &place, patience).await?;
+        drain(&cluster, &data_dir, limit).await?;
     }
     let pidfd = pidfd_open(process, PidfdFlags::empty()).context("find the process of `wharf up`")?;
-    pidfd_send_signal(&pidfd, Signal::TERM).context("tell `wharf up` to stop")?;
+    pidfd_send_signal(&pidfd, Signal::TERM).context("send SIGTERM to `wharf up`")?;
     let ended = tokio::task::spawn_blocking(move || {
-        let wait = Timespec { tv_sec: ENDING.as_secs().cast_signed(), tv_nsec: 0 };
+        let wait = Timespec { tv_sec: EXIT_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&wait))
     });
-    anyhow::ensure!(ended.await?? > 0, "`wharf up` (process {}) has not ended yet", process.as_raw_nonzero());
+    anyhow::ensure!(
+        ended.await?? > 0,
+        "`wharf up` (process {}) has not exited yet",
+        process.as_raw_nonzero()
+    );
     if !keep_pods {
-        wharf_driver_local::disk::close(&Linux::new(), place.path())?;
+        wharf_driver_local::disk::close(&Linux::new(), data_dir.path())?;
     }
-    writeln!(std::io::stdout(), "stopped; `wharf up` goes on from here")?;
+    writeln!(std::io::stdout(), "stopped; run `wharf up` to continue")?;
     Ok(())
 }
 
-/// The process that has the directory.
-fn running(place: &Place) -> anyhow::Result<Option<Pid>> {
-    let file = place.pid();
-    let (dir, name) = (place.sockets(), Path::new("pid"));
-    if !file.exists() || Linux::new().try_lock(&Beneath::new(&dir, name))?.is_some() {
+/// The `wharf up` process that holds the lock of the data directory.
+fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<Pid>> {
+    let file = data_dir.pid_file();
+    let (dir, name) = (data_dir.run(), Path::new("pid"));
+    if !file.exists() || Linux::new().try_lock(&PathBeneath::new(&dir, name))?.is_some() {
         return Ok(None);
     }
     let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -87,13 +93,14 @@ fn running(place: &Place) -> anyhow::Result<Option<Pid>> {
     Ok(Some(pid.with_context(|| format!("{} does not name a process", file.display()))?))
 }
 
-/// Deletes all pods, and waits until they are gone and nothing is attached or mounted any more: not all drivers attach.
-async fn drain(cluster: &Cluster, place: &Place, patience: Duration) -> anyhow::Result<()> {
+/// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Both are checked, because not
+/// all drivers attach.
+async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow::Result<()> {
     let pods = cluster.store::<Pod>(WatchOptions::default());
     let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
-    let gone = async {
-        pods.synced().await;
-        attachments.synced().await;
+    let drained = async {
+        pods.wait_synced().await;
+        attachments.wait_synced().await;
         for pod in pods.all() {
             let preconditions =
                 Preconditions { uid: Some(pod.metadata.uid.clone()), ..Preconditions::default() };
@@ -103,14 +110,14 @@ async fn drain(cluster: &Cluster, place: &Place, patience: Duration) -> anyhow::
                 Err(error) => return Err(error),
             }
         }
-        empty(&pods).await;
-        empty(&attachments).await;
-        while !mounted(place).is_empty() {
-            sleep(LOOK).await;
+        wait_until_empty(&pods).await;
+        wait_until_empty(&attachments).await;
+        while !mounted_volumes(data_dir).is_empty() {
+            sleep(MOUNT_POLL_INTERVAL).await;
         }
         Ok(())
     };
-    match timeout(patience, gone).await {
+    match timeout(limit, drained).await {
         Ok(done) => Ok(done?),
         Err(_) => {
             let pods: Vec<_> = pods.all().iter().map(|pod| format!("pod {}", pod.key())).collect();
@@ -119,30 +126,31 @@ async fn drain(cluster: &Cluster, place: &Place, patience: Duration) -> anyhow::
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or("?");
                 format!("volume {volume} on {}", attachment.spec.node_name)
             });
-            let mounts = mounted(place);
+            let mounts = mounted_volumes(data_dir);
             let mounts = mounts.iter().map(|path| format!("mount {}", path.display()));
             let left: Vec<_> = pods.into_iter().chain(attached).chain(mounts).collect();
             anyhow::bail!(
-                "still there after {patience:?}: {}; nothing was stopped. `wharf explain pod/NAME` says why, a longer \
-                 --timeout waits on",
+                "not drained after {limit:?}; still present: {}. `wharf up` is still running. Run `wharf explain pod/NAME` \
+                 for the reason, or set a longer --timeout",
                 left.join(", ")
             )
         }
     }
 }
 
-/// Where volumes are mounted. Nobody is kept waiting by what a driver has mounted for itself, nor if nobody can tell.
-fn mounted(place: &Place) -> Vec<PathBuf> {
-    let ours = ["pods", "plugins/kubernetes.io"].map(|name| place.kubelet().join(name));
+/// The mount points of volumes. A driver's own mounts do not count. If the mount table cannot be read, the result is
+/// empty, so that `wharf down` can finish.
+fn mounted_volumes(data_dir: &DataDir) -> Vec<PathBuf> {
+    let ours = ["pods", "plugins/kubernetes.io"].map(|name| data_dir.kubelet_root().join(name));
     let table = Linux::new().mount_table().inspect_err(|error| {
-        tracing::warn!(%error, "nobody can tell what is still mounted");
+        tracing::warn!(%error, "failed to read the mount table; volumes may still be mounted");
     });
     let mounts = table.iter().flat_map(|table| table.mounts()).map(|mount| mount.mount_point.clone());
-    mounts.filter(|path| ours.iter().any(|place| path.starts_with(place))).collect()
+    mounts.filter(|path| ours.iter().any(|dir| path.starts_with(dir))).collect()
 }
 
-async fn empty<K: wharf_model::Kind>(store: &Store<K>) {
-    let mut changes = store.changes();
+async fn wait_until_empty<K: wharf_model::Kind>(store: &Store<K>) {
+    let mut changes = store.subscribe();
     while !store.all().is_empty() {
         if changes.next().await.is_none() {
             return;

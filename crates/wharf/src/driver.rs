@@ -1,4 +1,4 @@
-//! `wharf driver …`: run a CSI driver until it is told to stop.
+//! `wharf driver …`: runs a CSI driver until a stop signal.
 
 mod digitalocean;
 mod local;

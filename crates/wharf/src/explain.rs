@@ -1,4 +1,4 @@
-//! `wharf explain`: why is my volume not there yet.
+//! `wharf explain`: why a claim, pod, volume or snapshot is not ready.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,61 +9,67 @@ use wharf_explain::Subject;
 
 use crate::ExitStatus;
 use crate::output::Format;
-use crate::up::Place;
+use crate::up::DataDir;
 
 const EXPLANATION: &str = "\
-Walks from a claim to its volume, its attachment, its node and its driver, and says which step waits, for what, since when
-and whose turn it is, with the last error of each. It reads only; what it may not read it says so.
+Follows the object from claim to volume, attachment, node and driver. For each step that is not done, it prints what the \
+step is waiting for, since when, which component has to act, and the last error. The command only reads. If it lacks \
+permission to read an object, it says so.
 
+Examples:
   wharf explain pvc/data
   wharf explain pod/db-0 --namespace shop
   wharf explain pv/pvc-0f3c… --output json
   wharf explain volumesnapshot/before --attempts 127.0.0.1:9808
 
-Exit status: 0 nothing is waited for, 3 something waits, 4 the last try failed, 5 it cannot be told; 1 the server could not
-be asked.";
+Exit status:
+  0  nothing is pending
+  1  the API server cannot be reached
+  3  a step is waiting
+  4  the last attempt of a step failed
+  5  the state cannot be determined";
 
-/// Say why a claim, pod, volume or snapshot is not there yet
+/// Explain why a claim, pod, volume or snapshot is not ready
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct ExplainArgs {
     /// pvc/NAME, pod/NAME, pv/NAME or volumesnapshot/NAME
     #[arg(value_name = "KIND/NAME")]
     subject: Subject,
-    /// Its namespace [default: that of the kubeconfig]
+    /// Namespace of the object [default: the kubeconfig's]
     #[arg(long, short, value_name = "NAME")]
     namespace: Option<String>,
-    /// Credentials for the cluster [default: KUBECONFIG, or else your own]
+    /// Kubeconfig file [default: KUBECONFIG, else the pod's service account or ~/.kube/config]
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Where a sidecar has its pages, to ask it what it tried: HOST:PORT, or unix://SOCKET [default: that of `wharf up`,
-    /// if its kubeconfig is used]
+    /// Address of a sidecar's HTTP endpoint, to include its last attempts: HOST:PORT or unix://SOCKET [default: the socket of
+    /// `wharf up`, if its kubeconfig is used]
     #[arg(long, value_name = "ADDRESS")]
     attempts: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORMAT")]
     output: Format,
 }
 
 pub(crate) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let ExplainArgs { mut subject, namespace, kubeconfig, attempts, output } = args;
-    let attempts = attempts.or_else(|| pages_of_up(kubeconfig.as_deref()?));
+    let attempts = attempts.or_else(|| status_socket_of_up(kubeconfig.as_deref()?));
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
     subject.namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
-    let story = wharf_explain::explain(&cluster, &subject, attempts.as_deref(), now()).await?;
+    let explanation = wharf_explain::explain(&cluster, &subject, attempts.as_deref(), now()).await?;
     let mut stdout = std::io::stdout().lock();
     match output {
-        Format::Table => write!(stdout, "{story}")?,
-        Format::Json => writeln!(stdout, "{:#}", story.json())?,
+        Format::Table => write!(stdout, "{explanation}")?,
+        Format::Json => writeln!(stdout, "{:#}", explanation.json())?,
     }
-    match story.exit_status() {
+    match explanation.exit_status() {
         0 => Ok(()),
         status => Err(ExitStatus(status).into()),
     }
 }
 
-/// The pages of a `wharf up` that this kubeconfig is of, if we can reach them.
-fn pages_of_up(kubeconfig: &Path) -> Option<String> {
-    let socket = Place::find(kubeconfig.parent()?).ok()?.pages();
+/// The status socket of the `wharf up` that wrote this kubeconfig, if this process can access it.
+fn status_socket_of_up(kubeconfig: &Path) -> Option<String> {
+    let socket = DataDir::open(kubeconfig.parent()?).ok()?.status_socket();
     socket.exists().then(|| format!("unix://{}", socket.display()))
 }

@@ -1,10 +1,10 @@
-//! `wharf fake …`: run the double of a cloud until it is told to stop.
+//! `wharf fake …`: runs a fake of a cloud's API until a stop signal.
 
 mod digitalocean;
 
 use clap::{Args, Subcommand};
 
-/// Run a double of a cloud's API, to test against
+/// Run a fake of a cloud's API, for tests
 #[derive(Debug, Args)]
 pub(crate) struct FakeArgs {
     #[command(subcommand)]

@@ -1,6 +1,6 @@
-//! `wharf local …`: an operator's look at a pool, and the few things one may do to it by hand.
+//! `wharf local …`: inspects and repairs a pool of the local driver.
 //!
-//! Looking takes no lock and works while a driver runs. What changes something wants the pool for itself.
+//! Read-only commands take no lock and work while the driver runs. Commands that change the pool need exclusive access.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::sync::Arc;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::json;
-use wharf_driver::backend::{Format as Bytes, Source};
-use wharf_driver_local::{Contents, Finding, Pool, Provisioning, Purged, Severity};
+use wharf_driver::backend::{FormatState as Bytes, VolumeContentSource};
+use wharf_driver_local::{Finding, Pool, PoolContents, Provisioning, PurgedPath, Severity};
 use wharf_linux::Linux;
 
 use crate::output::{Format, Report, Table, or_dash};
 use crate::size::human_size;
 
 const EXPLANATION: &str = "\
-`list`, `check` and `purge --dry-run` only look, and work while the driver runs. `purge` and `check --adopt`
-change the pool, and want the driver stopped.";
+`list`, `check` and `purge --dry-run` only read the pool and work while the driver runs. `purge` and `check --adopt` change \
+the pool: stop the driver first.";
 
-/// Look at a local pool, and put it in order
+/// Inspect and repair a pool of the local driver
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct LocalArgs {
@@ -29,25 +29,25 @@ pub(crate) struct LocalArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// List volumes, snapshots and groups, and how full the pool is
+    /// List volumes, snapshots and groups, and the usage of the pool
     List {
         #[command(flatten)]
         pool: PoolArgs,
     },
-    /// Report what does not add up, and the way out; exits with 1 if something cannot be used
+    /// Report inconsistencies and how to fix them; exits with 1 if there is an error
     Check {
         #[command(flatten)]
         pool: PoolArgs,
-        /// Take the image that this volume or snapshot has now for its own, after you made sure that it is: a
-        /// pool that was restored from a backup has its images in new files; may be repeated
+        /// Accept the current image file of this volume or snapshot as its own, for example after the pool was restored
+        /// from a backup and its images are new files. Verify the image first; may be repeated
         #[arg(long, value_name = "ID")]
         adopt: Vec<String>,
     },
-    /// Empty the trash at once, and undo what a crash left unfinished
+    /// Empty the trash now, and undo operations that a crash left unfinished
     Purge {
         #[command(flatten)]
         pool: PoolArgs,
-        /// Only show what would be removed
+        /// Show what would be removed, and change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -55,15 +55,15 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct PoolArgs {
-    /// Directory of the pool
+    /// Pool directory
     #[arg(long, env = "WHARF_POOL", value_name = "DIR")]
     pool: PathBuf,
-    /// How to print
+    /// Output format
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORMAT")]
     output: Format,
 }
 
-/// Does it. Blocking calls are fine here: nothing else runs in this process.
+/// Runs the command. Blocking calls are fine: nothing else runs in this process.
 pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
     let kernel = Arc::new(Linux::new());
     match args.command {
@@ -97,8 +97,8 @@ pub(crate) fn run(args: LocalArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn contents_report(contents: &Contents) -> anyhow::Result<Report> {
-    let Contents { pool, volumes, snapshots, groups } = contents;
+fn contents_report(contents: &PoolContents) -> anyhow::Result<Report> {
+    let PoolContents { pool, volumes, snapshots, groups } = contents;
     let mut about = Table::new(&["POOL", "SIZE", "USED", "AVAILABLE", "PROMISED"]);
     about.row([
         pool.path.display().to_string(),
@@ -134,7 +134,7 @@ fn contents_report(contents: &Contents) -> anyhow::Result<Report> {
             state(volume.state, volume.copied, volume.size),
             or_dash(volume.node.clone().unwrap_or_default()),
             match &volume.source {
-                Some(Source::Snapshot(id) | Source::Volume(id)) => id.clone(),
+                Some(VolumeContentSource::Snapshot(id) | VolumeContentSource::Volume(id)) => id.clone(),
                 None => "-".to_owned(),
             },
             or_dash(mounts.join(",")),
@@ -179,13 +179,13 @@ fn findings_report(findings: &[Finding]) -> Report {
         };
         table.row([severity.to_owned(), object.clone(), problem.clone(), way_out.clone()]);
     }
-    let tables = if findings.is_empty() { sentence("everything adds up") } else { table };
+    let tables = if findings.is_empty() { sentence("no problems found") } else { table };
     Report::list(json!({"findings": findings}), tables)
 }
 
-fn purged_report(purged: &[Purged], dry_run: bool) -> Report {
+fn purged_report(purged: &[PurgedPath], dry_run: bool) -> Report {
     let mut table = Table::new(&[if dry_run { "WOULD BE REMOVED" } else { "REMOVED" }]);
-    for Purged { path } in purged {
+    for PurgedPath { path } in purged {
         table.row([path.display().to_string()]);
     }
     let table = if purged.is_empty() { sentence("nothing to remove") } else { table };
@@ -198,11 +198,11 @@ fn sentence(text: &str) -> Table {
     table
 }
 
-/// What a volume's bytes are, in a word or two.
+/// A short description of a volume's content.
 fn content(format: &Bytes) -> String {
     match format {
         Bytes::Blank => "blank".to_owned(),
-        Bytes::Formatting { fs, .. } => format!("{fs}, being made"),
+        Bytes::Formatting { fs, .. } => format!("{fs}, formatting"),
         Bytes::Formatted { fs, .. } => fs.to_string(),
         Bytes::Copied { fs, .. } => format!("{fs}, fresh copy"),
         Bytes::Raw => "raw".to_owned(),
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_shows_how_far_it_is() {
+    fn copying_state_shows_progress() {
         assert_eq!(state("ready", None, 100), "ready");
         assert_eq!(state("copying", Some(25), 100), "copying 25%");
         assert_eq!(state("copying", Some(u64::MAX / 2), u64::MAX), "copying 49%");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_in_both_forms() {
+    fn findings_are_rendered_as_table_and_json() {
         let found = Finding {
             severity: Severity::Error,
             object: "vol-1".into(),
@@ -249,14 +249,14 @@ mod tests {
         );
         let json: Value = serde_json::from_str(&report.render(Format::Json)).unwrap();
         assert_eq!(json["findings"][0]["wayOut"], "put it back");
-        assert_eq!(findings_report(&[]).render(Format::Table), "everything adds up\n");
+        assert_eq!(findings_report(&[]).render(Format::Table), "no problems found\n");
     }
 
     #[test]
-    fn purge_says_whether_it_did_it() {
-        let gone = [Purged { path: "trash/vol-1.0".into() }];
-        assert_eq!(purged_report(&gone, true).render(Format::Table), "WOULD BE REMOVED\ntrash/vol-1.0\n");
-        assert_eq!(purged_report(&gone, false).render(Format::Table), "REMOVED\ntrash/vol-1.0\n");
+    fn purge_report_distinguishes_dry_run() {
+        let removed = [PurgedPath { path: "trash/vol-1.0".into() }];
+        assert_eq!(purged_report(&removed, true).render(Format::Table), "WOULD BE REMOVED\ntrash/vol-1.0\n");
+        assert_eq!(purged_report(&removed, false).render(Format::Table), "REMOVED\ntrash/vol-1.0\n");
         assert_eq!(purged_report(&[], false).render(Format::Table), "nothing to remove\n");
     }
 }

@@ -1,4 +1,4 @@
-//! Log lines: to stderr, as text or JSON. What a command prints goes to stdout and is never mixed with them.
+//! Logging to stderr, as text or JSON. The output of commands goes to stdout, so the two never mix.
 
 use std::io::{self, IsTerminal};
 
@@ -7,11 +7,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{LogArgs, LogFormat};
 
-/// Begins logging; a filter that makes no sense is an error rather than silence.
+/// Initialises logging. An invalid filter is an error: ignoring it would silently drop logs.
 pub(crate) fn init(args: &LogArgs, default_level: &str) -> anyhow::Result<()> {
     let LogArgs { log_level, log_format } = args;
     let filter = log_level.as_deref().filter(|filter| !filter.is_empty()).unwrap_or(default_level);
-    let filter = EnvFilter::try_new(filter).with_context(|| format!("log filter {filter:?}"))?;
+    let filter = EnvFilter::try_new(filter).with_context(|| format!("invalid log filter {filter:?}"))?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match log_format {
         LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),

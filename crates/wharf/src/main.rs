@@ -1,5 +1,7 @@
-//! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
-//! done, 1 failed, 2 not understood; `wharf explain` has more of its own.
+//! The `wharf` binary: one subcommand per role. Called under the name of an upstream sidecar, it parses that program's
+//! flags and does its work.
+//!
+//! Exit status: 0 success, 1 failure, 2 invalid command line. `wharf explain` defines more. Start reading at `cli`.
 
 mod agent;
 mod apiserver;
@@ -15,11 +17,11 @@ mod install;
 mod local;
 mod log;
 mod output;
-mod pages;
 mod sidecar;
 mod signal;
 mod size;
 mod snapshot_metadata;
+mod status_pages;
 mod up;
 
 use std::future::Future;
@@ -29,20 +31,20 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use crate::cli::{Cli, LogArgs};
-use crate::sidecar::{Asked, Environment, Program};
+use crate::sidecar::{Environment, Invocation, Program};
 
-/// A command that has said all it had to say, and ends with this status.
+/// Ends the process with this status and without an error message: the command has already printed its result.
 #[derive(Debug, thiserror::Error)]
 #[error("exit status {0}")]
 pub(crate) struct ExitStatus(pub(crate) u8);
 
 fn main() -> ExitCode {
-    // Containers are started through this program: before there is any thread.
-    if let Some(code) = wharf_node::runtime::helper(std::env::args_os()) {
+    // Containers are started through this binary. The helper must run before any thread exists.
+    if let Some(code) = wharf_node::runtime::run_helper(std::env::args_os()) {
         return code;
     }
-    match std::env::args_os().next().and_then(|argv0| Program::called(&argv0)) {
-        Some(program) => stand_in(program),
+    match std::env::args_os().next().and_then(|argv0| Program::from_argv0(&argv0)) {
+        Some(program) => run_as_upstream(program),
         None => {
             let cli = Cli::parse();
             let (log, level) = (cli.log.clone(), cli.default_log_level());
@@ -51,30 +53,30 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does the work of an upstream sidecar.
-fn stand_in(program: Program) -> ExitCode {
-    let words: Vec<String> =
-        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    match program.asked(&words, &Environment::read()) {
+/// Runs as a drop-in replacement of an upstream sidecar.
+fn run_as_upstream(program: Program) -> ExitCode {
+    let args: Vec<String> =
+        std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    match program.parse(&args, &Environment::read()) {
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(2)
         }
-        Ok(Asked::Text(text)) => {
+        Ok(Invocation::Print(text)) => {
             print!("{text}");
             ExitCode::SUCCESS
         }
-        Ok(Asked::Nothing) => ExitCode::SUCCESS,
-        Ok(Asked::Run { work, log, warnings }) => run(&log, "info", || async {
+        Ok(Invocation::Exit) => ExitCode::SUCCESS,
+        Ok(Invocation::Run { task, log, warnings }) => run(&log, "info", || async {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
-            sidecar::work(work).await
+            sidecar::run_task(task).await
         }),
     }
 }
 
-/// Runs `work` to its end. It is made within: only there is a log.
+/// Initialises logging, then creates and runs the future. It is created inside, so that it can log from the start.
 fn run<F: Future<Output = anyhow::Result<()>>>(
     log: &LogArgs,
     level: &str,
@@ -82,8 +84,8 @@ fn run<F: Future<Output = anyhow::Result<()>>>(
 ) -> ExitCode {
     let run = || {
         log::init(log, level)?;
-        // One thread: a driver mostly waits for the kernel, and stays small that way. What blocks goes to
-        // tokio's blocking threads.
+        // One thread: a driver mostly waits for the kernel, and one thread keeps its memory small. Blocking calls run
+        // on tokio's blocking threads.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -1,6 +1,6 @@
-//! What commands print: one report, as a table for people or as JSON for programs.
+//! Output of commands: a report that renders as a table for people or as JSON for programs.
 //!
-//! JSON keeps the specification's field names and numbers as they came; only tables make sizes readable.
+//! JSON keeps the field names of the CSI specification and exact numbers. Only tables print human-readable sizes.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::size::human_size;
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// Aligned columns, for people.
@@ -18,7 +18,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// The outcome of a command in both forms.
+/// The result of a command in both formats.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Report {
     json: Value,
@@ -38,11 +38,14 @@ impl Table {
     }
 
     pub(crate) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        debug_assert!(self.header.is_empty() || self.header.len() == N, "as many cells as columns");
+        debug_assert!(
+            self.header.is_empty() || self.header.len() == N,
+            "number of cells differs from number of columns"
+        );
         self.rows.push(cells.to_vec());
     }
 
-    /// Two spaces between columns, the last one not padded.
+    /// Two spaces between columns; the last column is not padded.
     fn render(&self) -> String {
         let header: Vec<String> = self.header.iter().map(|name| (*name).to_owned()).collect();
         let lines = (!header.is_empty()).then_some(&header).into_iter().chain(&self.rows);
@@ -65,31 +68,31 @@ impl Table {
 }
 
 impl Report {
-    /// A list: its JSON, and the table that people see.
+    /// A list as JSON and as a table.
     pub(crate) fn list(json: Value, table: Table) -> Self {
         Self { json, tables: vec![table] }
     }
 
-    /// Several lists in one document; people see their tables one below the other.
+    /// Several lists in one JSON document; their tables are printed below each other.
     pub(crate) fn lists(json: Value, tables: Vec<Table>) -> Self {
         Self { json, tables }
     }
 
-    /// One object: people see its fields, one a line.
+    /// One object; as a table it has one field per line.
     pub(crate) fn object(json: Value) -> Self {
         let mut table = Table::default();
         fields("", &json, &mut table);
         Self::list(json, table)
     }
 
-    /// Something was done, and there is nothing to show but that.
-    pub(crate) fn done(what: String) -> Self {
+    /// A confirmation without data: a sentence, or an empty JSON object.
+    pub(crate) fn done(sentence: String) -> Self {
         let mut table = Table::default();
-        table.row([what]);
+        table.row([sentence]);
         Self::list(Value::Object(serde_json::Map::new()), table)
     }
 
-    /// The whole text, ending in a newline unless it is empty.
+    /// The full text. It ends in a newline unless it is empty.
     pub(crate) fn render(&self, format: Format) -> String {
         match format {
             Format::Table => self.tables.iter().map(Table::render).collect::<Vec<_>>().join("\n"),
@@ -97,7 +100,7 @@ impl Report {
         }
     }
 
-    /// Prints it. A reader that has gone away (`| head`) is not an error.
+    /// Prints the report. A closed pipe (`| head`) is not an error.
     pub(crate) fn print(&self, format: Format) -> io::Result<()> {
         match io::stdout().lock().write_all(self.render(format).as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -124,8 +127,8 @@ fn fields(name: &str, value: &Value, table: &mut Table) {
             }
         }
         Value::Array(items) => {
-            let words: Vec<String> = items.iter().map(|item| scalar("", item)).collect();
-            table.row([name.to_owned(), or_dash(words.join(", "))]);
+            let values: Vec<String> = items.iter().map(|item| scalar("", item)).collect();
+            table.row([name.to_owned(), or_dash(values.join(", "))]);
         }
         plain => table.row([name.to_owned(), scalar(name, plain)]),
     }
@@ -145,14 +148,14 @@ fn scalar(name: &str, value: &Value) -> String {
     }
 }
 
-/// The specification's names of fields that count bytes.
+/// Whether a field of this name counts bytes in the CSI specification.
 fn is_bytes(name: &str) -> bool {
     let last = name.rsplit('.').next().unwrap_or(name);
     last.ends_with("_bytes")
         || ["available_capacity", "maximum_volume_size", "minimum_volume_size", "byte_offset"].contains(&last)
 }
 
-/// An empty cell would be invisible, and shift the columns for who reads them with `awk`.
+/// Replaces empty text by a dash: an empty cell would shift the columns for tools such as `awk`.
 pub(crate) fn or_dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
@@ -173,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_still_has_its_header() {
+    fn empty_list_has_a_header() {
         let report = Report::list(json!({"entries": []}), Table::new(&["ID", "SIZE"]));
         assert_eq!(report.render(Format::Table), "ID  SIZE\n");
         assert_eq!(report.render(Format::Json), "{\n  \"entries\": []\n}\n");
     }
 
     #[test]
-    fn an_object_is_shown_field_by_field() {
+    fn object_is_rendered_field_by_field() {
         let report = Report::object(json!({
             "volume_id": "v",
             "capacity_bytes": 1_073_741_824i64,
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn several_tables_have_a_line_between_them() {
+    fn several_tables_are_separated_by_an_empty_line() {
         let mut first = Table::new(&["A"]);
         first.row(["1".into()]);
         let report = Report::lists(json!({}), vec![first, Table::new(&["B"])]);

@@ -1,10 +1,12 @@
-//! `wharf sidecar`: what stands between a CSI driver and Kubernetes, on a node or for the whole cluster. Called by
-//! the name of an upstream sidecar, the binary takes that program's flags and does its work.
+//! `wharf sidecar`: connects a CSI driver to Kubernetes, on a node or for the whole cluster.
+//!
+//! `roles` has the flags of `wharf sidecar`. `upstream` has the flags of the upstream sidecars, which the binary takes when
+//! it is called under their names.
 
 mod environment;
 mod goflags;
 mod roles;
-mod snapshots;
+mod snapshot_controller;
 mod upstream;
 
 use std::path::PathBuf;
@@ -14,29 +16,38 @@ use wharf_csi::Endpoint;
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::registrar::{self, legacy};
 
-use crate::signal::{stop_signal, which_signal};
+use crate::signal::{received_stop_signal, stop_signal};
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
-pub(crate) use snapshots::{SnapshotControllerArgs, run as run_snapshot_controller};
-pub(crate) use upstream::{Asked, Program, Work};
+pub(crate) use snapshot_controller::{SnapshotControllerArgs, run as run_snapshot_controller};
+pub(crate) use upstream::{Invocation, Program, Task};
 
 const EXPLANATION: &str = "\
-For the cluster it makes, attaches, expands and deletes the driver's volumes and tells of their health, in place of
-external-provisioner, external-attacher, external-resizer and external-health-monitor. The driver says which of
-these roles it needs; --roles says it instead.
-Each role works while it holds the lease that upstream's sidecar would hold, so the two never act side by side,
-and asks for no permissions that upstream's does not have. It waits for a driver or an API server that is away.
+The controller roles and what they replace:
+  provisioner           external-provisioner
+  attacher              external-attacher
+  resizer               external-resizer
+  snapshotter           csi-snapshotter
+  health-monitor        external-health-monitor
+  snapshot-controller   snapshot-controller, for all drivers; runs only if --roles names it
 
-With --node it registers the driver with kubelet and answers for its health, in place of node-driver-registrar
-and livenessprobe. With --node and --roles it does both.
+The driver's capabilities select the roles; --roles overrides them. Each role acts only while it holds the lease of the \
+upstream sidecar that it replaces. The two never act at the same time if the upstream sidecar runs with \
+--leader-election. It needs no permissions beyond upstream's. If the \
+driver or the API server is unavailable, the sidecar waits and does not exit.
 
-  /healthz                   the driver answers Probe (--node); made for the driver's container
-  /healthz/registration      the registration socket is served and kubelet did not refuse the driver (--node)
-  /healthz/leader-election   the process is well
-  /readyz                    all of it, and the driver has said what it can do
-  /metrics                   for Prometheus
-  /debug/attempts            what was last tried for each object, and what came of it
+The node roles:
+  With --node, the sidecar registers the driver with kubelet and serves its liveness probe, in place of \
+node-driver-registrar and livenessprobe. With --node and --roles, one process runs both.
+
+HTTP endpoints:
+  /healthz                   --node: the driver responds to Probe; liveness probe of its container
+  /healthz/registration      --node: the registration socket is served, kubelet did not refuse it
+  /healthz/leader-election   the roles that hold their lease; always 200
+  /readyz                    all of the above, and the driver has reported its capabilities
+  /metrics                   Prometheus metrics
+  /debug/attempts            the last attempt for each object and its result, as JSON
 
 Examples:
   wharf sidecar --csi-address /csi/csi.sock
@@ -44,36 +55,35 @@ Examples:
   wharf sidecar --node --csi-address /csi/csi.sock \\
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
-POD_NAME names this replica among others; without it the host's name does.
+The environment variable POD_NAME identifies this replica in leases; the default is the host name.
 
-With --roles snapshot-controller it also binds the snapshots of all drivers, as `wharf snapshot-controller` does.
+If the binary is called csi-provisioner, csi-attacher, csi-resizer, csi-snapshotter, \
+csi-external-health-monitor-controller, csi-node-driver-registrar or livenessprobe (a link of that name is enough), it takes \
+that program's flags.";
 
-Called as csi-provisioner, csi-attacher, csi-resizer, csi-external-health-monitor-controller,
-csi-node-driver-registrar or livenessprobe (by a link of that name), the binary takes the flags of that program.";
-
-/// Run what a CSI driver needs beside it in Kubernetes
+/// Run the Kubernetes sidecars of a CSI driver in one process
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct SidecarArgs {
     /// The driver's socket, such as /csi/csi.sock
     #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]
     csi_address: Endpoint,
-    /// Run the roles of a node: register the driver with kubelet, and answer for its health
+    /// Run the node roles: register the driver with kubelet and serve its liveness probe
     #[arg(long, requires = "kubelet_registration_path")]
     node: bool,
-    /// The driver's socket, as kubelet sees it on the host
+    /// Path of the driver's socket on the host, for kubelet
     #[arg(long, value_name = "PATH", requires = "node")]
     kubelet_registration_path: Option<String>,
-    /// Kubelet's directory plugins_registry, as this process sees it
+    /// Kubelet's plugins_registry directory, as mounted in this container
     #[arg(long, value_name = "DIR", default_value = "/registration")]
     plugin_registration_path: PathBuf,
-    /// How long the driver may take to answer a Probe
+    /// Timeout of Probe calls to the driver
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "3s")]
     probe_timeout: Duration,
-    /// Port for the pages, on all addresses
+    /// Port of the HTTP endpoints, on all addresses
     #[arg(long, value_name = "PORT", default_value_t = upstream::HEALTH_PORT)]
     health_port: u16,
-    /// Address for the pages instead, such as 127.0.0.1:9808 or :9808
+    /// Listen address of the HTTP endpoints, instead of --health-port, such as 127.0.0.1:9808 or :9808
     #[arg(long, value_name = "ADDRESS", conflicts_with = "health_port")]
     http_endpoint: Option<Address>,
     #[command(flatten)]
@@ -81,7 +91,7 @@ pub(crate) struct SidecarArgs {
 }
 
 impl SidecarArgs {
-    fn checked(self, environment: &Environment) -> anyhow::Result<Sidecar> {
+    fn into_sidecar(self, environment: &Environment) -> anyhow::Result<Sidecar> {
         let Self {
             csi_address,
             node,
@@ -98,38 +108,38 @@ impl SidecarArgs {
             kubelet_registration_path,
             timeout,
         });
-        // A node's sidecar has no business with the cluster unless it is told so.
-        let controls = !node || roles.are_named();
+        // A node's sidecar runs controller roles only if --roles names them.
+        let runs_controllers = !node || roles.any_named();
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
         Ok(Sidecar {
             driver: Some(csi_address),
             registrar,
             probe_timeout: node.then_some(probe_timeout),
-            controller: controls.then(|| roles.checked(environment)).transpose()?,
+            controller: runs_controllers.then(|| roles.into_config(environment)).transpose()?,
             listen: vec![Listen { address, health: true, metrics: Some("/metrics".to_owned()) }],
         })
     }
 }
 
-/// A time of more than nothing, as upstream's flags take it.
+/// Parses a duration in Go's format, as upstream's flags do. Zero is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let some = goflags::parse_duration(text).filter(|time| !time.is_zero());
-    some.ok_or_else(|| {
+    let duration = goflags::parse_duration(text).filter(|duration| !duration.is_zero());
+    duration.ok_or_else(|| {
         format!("{text:?} is not a duration: write numbers and units, such as 500ms, 30s or 1m30s")
     })
 }
 
 /// `wharf sidecar`.
 pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
-    work(Work::Sidecar(Box::new(args.checked(&Environment::read())?))).await
+    run_task(Task::Sidecar(Box::new(args.into_sidecar(&Environment::read())?))).await
 }
 
-/// Works until a signal says to stop.
-pub(crate) async fn work(work: Work) -> anyhow::Result<()> {
-    match work {
-        Work::Sidecar(sidecar) => process::run(*sidecar, stop_signal()?).await?,
-        Work::SnapshotMetadata(config) => crate::snapshot_metadata::serve(*config).await?,
-        Work::Legacy(config) => legacy::run(config, which_signal()?).await?,
+/// Runs the task until a stop signal.
+pub(crate) async fn run_task(task: Task) -> anyhow::Result<()> {
+    match task {
+        Task::Sidecar(sidecar) => process::run(*sidecar, stop_signal()?).await?,
+        Task::SnapshotMetadata(config) => crate::snapshot_metadata::serve(*config).await?,
+        Task::LegacyRegistrar(config) => legacy::run(config, received_stop_signal()?).await?,
     }
     Ok(())
 }

@@ -1,26 +1,26 @@
-//! How a process of ours is told to stop.
+//! Stop signals.
 
 use std::future::Future;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
-use wharf_sidecar::registrar::legacy::Leaving;
+use wharf_sidecar::registrar::legacy::StopReason;
 
-/// Ready at SIGTERM (how init systems and kubelet end a process) or SIGINT (how people do). From this call
-/// on neither ends the process by itself.
+/// Completes on SIGTERM (sent by init systems and kubelet) or SIGINT (Ctrl-C). From this call on, neither signal ends
+/// the process by default.
 pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let signal = which_signal()?;
+    let signal = received_stop_signal()?;
     Ok(async move { _ = signal.await })
 }
 
-/// The same, for who has to know which of the two it was.
-pub(crate) fn which_signal() -> anyhow::Result<impl Future<Output = Leaving>> {
+/// Like [`stop_signal`], for callers that distinguish the two signals.
+pub(crate) fn received_stop_signal() -> anyhow::Result<impl Future<Output = StopReason>> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     Ok(async move {
         let (name, leaving) = tokio::select! {
-            _ = terminate.recv() => ("SIGTERM", Leaving::Terminated),
-            _ = interrupt.recv() => ("SIGINT", Leaving::Interrupted),
+            _ = terminate.recv() => ("SIGTERM", StopReason::Terminated),
+            _ = interrupt.recv() => ("SIGINT", StopReason::Interrupted),
         };
         tracing::info!(signal = name, "stopping");
         leaving

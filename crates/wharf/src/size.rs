@@ -1,5 +1,5 @@
-//! Sizes and durations as people write them: `10GiB`, `500Mi`, `1G`, `30s`. Pure functions, no guessing: what
-//! is not a whole number of bytes, or does not fit CSI's signed 64 bits, is an error.
+//! Parses and prints sizes and durations such as `10GiB`, `500Mi`, `1G` and `30s`. Pure functions. A size that is not a
+//! whole number of bytes, or exceeds CSI's signed 64 bits, is an error.
 
 use std::time::Duration;
 
@@ -28,23 +28,24 @@ const UNITS: &[(&str, u64)] = &[
     ("pib", 1 << 50),
 ];
 
-/// Bytes from `10GiB`, `500Mi`, `1G`, `1.5Ti` or a plain number. Units ending in `i` or `iB` are powers of
-/// 1024, the others powers of 1000, as in Kubernetes quantities; their case does not matter.
+/// Parses `10GiB`, `500Mi`, `1G`, `1.5Ti` or a plain number of bytes. Units ending in `i` or `iB` are powers of 1024, the
+/// others powers of 1000, as in Kubernetes quantities. Case is ignored.
 pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
-    let wrong = || format!("{text:?} is not a size: write a number and a unit, such as 10GiB, 500Mi or 1G");
+    let invalid = || format!("{text:?} is not a size: write a number and a unit, such as 10GiB, 500Mi or 1G");
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = unit.trim_start().to_ascii_lowercase();
-    let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor).ok_or_else(wrong)?;
+    let factor =
+        UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor).ok_or_else(invalid)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || (number.contains('.') && fraction.is_empty()) || fraction.len() > 9 {
-        return Err(wrong());
+        return Err(invalid());
     }
-    let too_large = || format!("{text:?} is too large: at most {} bytes fit in CSI", i64::MAX);
+    let too_large = || format!("{text:?} is too large: CSI's limit is {} bytes", i64::MAX);
     let whole: u128 = whole.parse().map_err(|_| too_large())?;
-    // At most nine digits: fits.
-    let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| wrong())? };
+    // At most nine digits, so this cannot overflow.
+    let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| invalid())? };
     let scale = 10u128.pow(fraction.len() as u32);
     let part = digits * u128::from(factor);
     if !part.is_multiple_of(scale) {
@@ -57,7 +58,7 @@ pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
         .ok_or_else(too_large)
 }
 
-/// Bytes for people: the largest binary unit, one decimal unless it comes out even.
+/// Formats bytes in the largest binary unit, with one decimal unless the value is exact.
 pub(crate) fn human_size(bytes: i64) -> String {
     let mut unit = 1u64;
     let mut name = "B";
@@ -77,21 +78,22 @@ pub(crate) fn human_size(bytes: i64) -> String {
     }
 }
 
-/// A duration from `500ms`, `30s`, `2m` or `1h`; more than nothing.
+/// Parses `500ms`, `30s`, `2m` or `1h`. Zero is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is not a duration: write a number and a unit, such as 500ms, 30s or 2m");
+    let invalid =
+        || format!("{text:?} is not a duration: write a number and a unit, such as 500ms, 30s or 2m");
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let number: u64 = number.parse().map_err(|_| invalid())?;
     let milliseconds: u64 = match unit {
         "ms" => 1,
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        _ => return Err(wrong()),
+        _ => return Err(invalid()),
     };
     match number.checked_mul(milliseconds) {
-        Some(0) | None => Err(wrong()),
+        Some(0) | None => Err(invalid()),
         Some(total) => Ok(Duration::from_millis(total)),
     }
 }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_people_write_them() {
+    fn valid_sizes_are_parsed() {
         const GIB: i64 = 1 << 30;
         for (text, bytes) in [
             ("0", 0),
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_size() {
+    fn invalid_sizes_are_refused() {
         for text in [
             "",
             " ",
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_are_printed_in_binary_units() {
         for (bytes, text) in [
             (0, "0B"),
             (1, "1B"),
@@ -173,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn what_people_read_can_be_typed_again() {
+    fn printed_sizes_can_be_parsed() {
         for bytes in [0, 1, 512, 1 << 20, 300 << 20, 10 << 30, 3 << 40] {
             assert_eq!(parse_size(&human_size(bytes)), Ok(bytes));
         }
     }
 
     #[test]
-    fn durations() {
-        for (text, wanted) in [("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)] {
-            assert_eq!(parse_duration(text), Ok(Duration::from_millis(wanted)), "{text}");
+    fn durations_are_parsed_or_refused() {
+        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
         for text in
             ["", "0s", "5", "s", "-1s", "1.5s", "1d", "99999999999999999999s", "18446744073709551615h"]

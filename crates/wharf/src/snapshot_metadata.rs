@@ -1,4 +1,4 @@
-//! `wharf snapshot-metadata`: the driver's changed blocks for backup programs.
+//! `wharf snapshot-metadata`: serves the allocated and changed blocks of snapshots to backup programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,45 +12,49 @@ use crate::sidecar::parse_duration;
 use crate::signal::stop_signal;
 
 const EXPLANATION: &str = "\
-Stands beside a driver with SNAPSHOT_METADATA_SERVICE, in place of external-snapshot-metadata, whose name
-(csi-snapshot-metadata, by a link) and flags it takes too. Who asks shows a token, made for the audience of the
-driver's SnapshotMetadataService object, and has to be allowed to get volumesnapshots in the namespace they ask for.
+Replaces external-snapshot-metadata. It runs next to a driver with the capability SNAPSHOT_METADATA_SERVICE. If the binary \
+is called csi-snapshot-metadata (a link of that name is enough), it takes that program's flags.
 
-  /health    the driver is ready
-  /metrics   for Prometheus
+A caller authenticates with a token for the audience of the driver's SnapshotMetadataService object, and needs permission \
+to get volumesnapshots in the requested namespace.
+
+HTTP endpoints:
+  /health    200 if the driver is ready
+  /metrics   Prometheus metrics
 
 Example:
-  wharf snapshot-metadata --csi-address /csi/csi.sock --tls-cert /certs/tls.crt --tls-key /certs/tls.key";
+  wharf snapshot-metadata --csi-address /csi/csi.sock \\
+    --tls-cert /certs/tls.crt --tls-key /certs/tls.key";
 
-/// Tell backup programs which blocks of a snapshot hold data, or differ from an older one's
+/// Serve the allocated and changed blocks of snapshots to backup programs
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct SnapshotMetadataArgs {
     /// The driver's socket, such as /csi/csi.sock
     #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]
     csi_address: Endpoint,
-    /// The service's certificate with its chain, in PEM; a renewed one is taken without a restart
+    /// Certificate chain of the service, in PEM; reloaded when it changes
     #[arg(long, value_name = "FILE", env = "TLS_CERT_PATH")]
     tls_cert: PathBuf,
-    /// Its key, in PEM
+    /// Private key of the certificate, in PEM
     #[arg(long, value_name = "FILE", env = "TLS_KEY_PATH")]
     tls_key: PathBuf,
-    /// The service's port, on all addresses
+    /// Port of the service, on all addresses
     #[arg(long, value_name = "PORT", default_value_t = 50051)]
     port: u16,
-    /// The service's address instead, such as 127.0.0.1:50051
+    /// Address of the service, instead of --port, such as 127.0.0.1:50051
     #[arg(long, value_name = "ADDRESS", conflicts_with = "port")]
     address: Option<Address>,
-    /// Audience of tokens [default: that of the driver's SnapshotMetadataService]
+    /// Audience of tokens [default: the audience of the driver's SnapshotMetadataService]
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     audience: Option<String>,
-    /// How long an answer may take in all
+    /// Maximum duration of a response stream
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "10m")]
     max_streaming_duration: Duration,
-    /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
+    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Address for the pages
+    /// Listen address of the HTTP endpoints
     #[arg(long, value_name = "ADDRESS", default_value = ":8080")]
     http_endpoint: Address,
 }
@@ -72,16 +76,16 @@ pub(crate) async fn run(args: SnapshotMetadataArgs) -> anyhow::Result<()> {
         driver: csi_address,
         connect: ConnectOptions { kubeconfig, ..ConnectOptions::default() },
         address: address.unwrap_or_else(|| Address::port(port)),
-        tls: Tls { cert: tls_cert, key: tls_key, only_1_3: false },
+        tls: Tls { cert: tls_cert, key: tls_key, tls13_only: false },
         audience,
-        longest: max_streaming_duration,
-        pages: Some(http_endpoint),
-        metrics: Some("/metrics".to_owned()),
+        max_stream_duration: max_streaming_duration,
+        http_endpoint: Some(http_endpoint),
+        metrics_path: Some("/metrics".to_owned()),
     })
     .await
 }
 
-/// Serves until a signal says to stop.
+/// Serves until a stop signal.
 pub(crate) async fn serve(config: Config) -> anyhow::Result<()> {
     Ok(snapshot_metadata::run(config, stop_signal()?).await?)
 }

@@ -1,83 +1,92 @@
-//! `wharf up`: the six flows on this machine, from one command: API, controllers, scheduler, node agent, sidecar and the
-//! local driver in one process, until it is told to stop.
+//! `wharf up`: API server, controllers, scheduler, node agent, sidecar and local driver in one process, until a stop
+//! signal.
 //!
-//! - Everything it keeps is beneath one directory; what it was doing when it died it goes on with at the next start.
-//! - Stopping leaves pods and volumes as they are. `wharf down` asks for them to be stopped and unmounted first.
-//! - Each part sees what it would see on a cluster; they share one handle of the API, and so one watch for each kind.
+//! - All state is in one directory. After a crash, the next start resumes unfinished work.
+//! - A stop leaves pods and volumes as they are. `wharf down` deletes pods and waits for unmounts first.
+//! - Each component uses the API as it would on a cluster. They share one API client, and so one watch per kind.
+//!
+//! Start reading at `components::run`.
 
-mod drivers;
+mod components;
+mod data_dir;
+mod external_driver;
 mod objects;
-mod parts;
-mod place;
-mod served;
+mod served_driver;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::agent::hidden_place;
+use crate::agent::hidden_dir;
 use crate::size::parse_size;
-use drivers::Foreign;
-pub(crate) use place::Place;
+pub(crate) use data_dir::DataDir;
+use external_driver::ExternalDriver;
 
 pub(crate) const DATA_DIR: &str = "/var/lib/wharf";
 
 const EXPLANATION: &str = "\
-A machine with Kubernetes storage and without Kubernetes: apply a claim and a pod, and the pod runs with its volume.
+Runs the Kubernetes API, the volume controllers, a scheduler, a node agent and the local CSI driver in one process. Apply \
+a claim and a pod, and the pod runs with its volume:
 
   wharf up &
   export KUBECONFIG=/var/lib/wharf/kubeconfig
   kubectl apply -f examples/claim-and-pod.yaml
   kubectl get pod,pvc
 
-Volumes are in a pool of the local driver (classes local, local-xfs and local-btrfs). Where the disk cannot share blocks,
-the pool is kept in one file with xfs in it, so that volumes in use can be snapshotted.
+Volumes:
+  The local driver stores volumes in a pool (StorageClasses local, local-xfs and local-btrfs). If the disk cannot share \
+blocks, the pool is a file that contains an xfs file system, so that volumes in use can be snapshotted.
 
-A pod's containers run as processes of this machine, in namespaces of their own, on an overlay of its root whose changes
-are thrown away. Images are not pulled: the machine's own programs are what there is. There are pods only: Deployments and
-StatefulSets are for a cluster.
+Pods:
+  Containers are processes of this machine in their own namespaces. Their root is an overlay over the machine's root; \
+changes to it are discarded. Images are not pulled: containers run the machine's own programs. Only pods are supported: \
+Deployments and StatefulSets need a cluster.
 
-With --csi somebody else's driver is served too, as on a cluster:
+Other CSI drivers:
   wharf up --csi unix:///run/my-driver/csi.sock
-Words after the socket say what a driver cannot say itself: pod-info, ephemeral, fs-group=POLICY. If it keeps volumes as
-directories of this machine, name the directory above them with --hide, or all pods see them.
 
-SIGTERM and SIGINT stop it; pods go on running, and the next start finds them. `wharf down` stops pods and unmounts.";
+  Wharf registers the driver and starts the sidecar roles that it needs, as on a cluster. Append properties that a driver \
+cannot report itself, separated by commas: pod-info, ephemeral, fs-group=POLICY. If the driver stores volumes in \
+directories of this machine, name their parent directory with --hide; otherwise all pods can read them.
+
+Stopping:
+  SIGTERM and SIGINT stop wharf up. Pods keep running, and the next start finds them. `wharf down` stops pods and \
+unmounts their volumes.";
 
 /// Run Kubernetes storage on this machine, without a cluster
 #[derive(Debug, Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct UpArgs {
-    /// Directory for everything that is kept; made if it is not there
+    /// Data directory; created if it does not exist
     #[arg(long, env = "WHARF_DATA_DIR", value_name = "DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
-    /// Address of the API; port 0 for any
+    /// Listen address of the API server; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// This machine's name as a node [default: the host's name]
+    /// Name of this machine's Node object [default: the host name]
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     node_name: Option<String>,
-    /// Directory of the local driver's pool [default: in --data-dir]
+    /// Pool directory of the local driver [default: in --data-dir]
     #[arg(long, env = "WHARF_POOL", value_name = "DIR", conflicts_with = "pool_size")]
     pool: Option<PathBuf>,
-    /// The most that the pool may hold, if it is made in a file [default: what the disk has free]
+    /// Maximum size of the pool, if it is created as a file [default: the free space of the disk]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pool_size: Option<i64>,
-    /// Socket of somebody else's driver, such as unix:///run/csi.sock, and words about it; may be repeated
-    #[arg(long, value_name = "SOCKET[,WORD]...")]
-    csi: Vec<Foreign>,
-    /// Directory in which a driver of --csi keeps volumes: pods see it empty; may be repeated
-    #[arg(long, value_name = "DIR", value_parser = hidden_place)]
+    /// Socket of another CSI driver, such as unix:///run/csi.sock, with options (see below); may be repeated
+    #[arg(long, value_name = "SOCKET[,OPTION]...")]
+    csi: Vec<ExternalDriver>,
+    /// Directory in which a --csi driver stores volumes; pods see it empty; may be repeated
+    #[arg(long, value_name = "DIR", value_parser = hidden_dir)]
     hide: Vec<PathBuf>,
-    /// Serve metrics at this address too, beside the socket in --data-dir
+    /// Also serve metrics at this address (they are always served on a socket in --data-dir)
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Leave the local driver out
+    /// Do not run the local driver
     #[arg(long, requires = "csi")]
     no_local: bool,
 }
 
 pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {
-    parts::run(args).await
+    components::run(args).await
 }

@@ -1,6 +1,6 @@
-//! `wharf apiserver` as a program: what it writes, who may do what over HTTPS, and what is left of it after its end.
+//! `wharf apiserver` as a process: files and their permissions, authorization over HTTPS, durability, backups.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers: a panic is the intended failure
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,12 +9,17 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions};
-use wharf_model::{Api, Key, Scope};
+use wharf_model::{ApiResource, Key, Scope};
 
-const CONFIG_MAPS: Api =
-    Api { group: "", version: "v1", kind: "ConfigMap", plural: "configmaps", scope: Scope::Namespaced };
-const SECRETS: Api =
-    Api { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
+const CONFIG_MAPS: ApiResource = ApiResource {
+    group: "",
+    version: "v1",
+    kind: "ConfigMap",
+    plural: "configmaps",
+    scope: Scope::Namespaced,
+};
+const SECRETS: ApiResource =
+    ApiResource { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
 
 fn wharf(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_wharf"));
@@ -54,11 +59,12 @@ impl Server {
         connect(&self.kubeconfig).await
     }
 
-    async fn identity(&self, who: &str) -> Cluster {
-        let out = self.data.with_extension(format!("{}.kubeconfig", who.replace(':', "-")));
-        let words = ["kubeconfig", "--data-dir", text(&self.data), "--identity", who, "--server", &self.url];
-        let made = wharf(&words).args(["--out", text(&out)]).output().unwrap();
-        assert!(made.status.success(), "{made:?}");
+    async fn identity(&self, identity: &str) -> Cluster {
+        let out = self.data.with_extension(format!("{}.kubeconfig", identity.replace(':', "-")));
+        let args =
+            ["kubeconfig", "--data-dir", text(&self.data), "--identity", identity, "--server", &self.url];
+        let output = wharf(&args).args(["--out", text(&out)]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
         connect(&out).await
     }
 
@@ -71,7 +77,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ended by the test already, or the test has failed.
+        // Still running only if the test has failed or did not stop it.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal("-KILL");
         }
@@ -88,7 +94,7 @@ fn named(kind: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_was_answered_is_there_after_a_kill() {
+async fn acknowledged_writes_survive_a_kill() {
     let root = tempfile::tempdir().unwrap();
     let data = root.path().join("data");
     let mut server = Server::start(&data);
@@ -96,48 +102,48 @@ async fn what_was_answered_is_there_after_a_kill() {
         assert_eq!(private.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{private:?}");
     }
     assert_eq!(data.metadata().unwrap().permissions().mode() & 0o777, 0o700);
-    let made =
+    let created =
         server.admin().await.create(&CONFIG_MAPS, Some("default"), &named("ConfigMap", "a")).await.unwrap();
     assert_eq!(server.signal("-KILL"), None);
 
     let mut server = Server::start(&data);
     let key = Key::namespaced("default", "a");
     let found = server.admin().await.get_raw(&CONFIG_MAPS, &key).await.unwrap().unwrap();
-    assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
+    assert_eq!(found["metadata"]["uid"], created["metadata"]["uid"]);
     let second = ran(&["--data-dir", text(&data), "--listen", "127.0.0.1:0"]);
-    assert_eq!(second.status.code(), Some(1), "a second server of one directory");
+    assert_eq!(second.status.code(), Some(1), "a second server on the same directory");
     assert_eq!(server.signal("-TERM"), Some(0));
 }
 
 #[tokio::test]
-async fn a_backup_is_restored() {
+async fn backup_is_restored_into_an_empty_directory_only() {
     let root = tempfile::tempdir().unwrap();
     let (data, other) = (root.path().join("data"), root.path().join("other"));
     let file = root.path().join("objects.backup");
     let mut server = Server::start(&data);
-    let made =
+    let created =
         server.admin().await.create(&CONFIG_MAPS, Some("default"), &named("ConfigMap", "a")).await.unwrap();
-    let nothing = root.path().join("nothing");
-    let mistyped = ran(&["backup", "--data-dir", text(&nothing), "--to", text(&file)]);
-    assert_eq!(mistyped.status.code(), Some(1), "there is no server");
-    assert!(!nothing.exists() && !file.exists(), "and none is made, nor backed up");
+    let missing = root.path().join("missing");
+    let mistyped = ran(&["backup", "--data-dir", text(&missing), "--to", text(&file)]);
+    assert_eq!(mistyped.status.code(), Some(1), "backed up a directory that does not exist");
+    assert!(!missing.exists() && !file.exists(), "created a directory or a backup");
     let backup = ["backup", "--data-dir", text(&data), "--to", text(&file)];
-    assert_eq!(ran(&backup).status.code(), Some(1), "it runs");
+    assert_eq!(ran(&backup).status.code(), Some(1), "backed up a running server");
     assert_eq!(server.signal("-TERM"), Some(0));
     assert_eq!(ran(&backup).status.code(), Some(0));
     let restored = ran(&["restore", "--from", text(&file), "--data-dir", text(&other)]);
     assert!(restored.status.success(), "{restored:?}");
     let again = ran(&["restore", "--from", text(&file), "--data-dir", text(&other)]);
-    assert_eq!(again.status.code(), Some(1), "there are objects already");
+    assert_eq!(again.status.code(), Some(1), "restored over existing objects");
 
     let server = Server::start(&other);
     let found =
         server.admin().await.get_raw(&CONFIG_MAPS, &Key::namespaced("default", "a")).await.unwrap().unwrap();
-    assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
+    assert_eq!(found["metadata"]["uid"], created["metadata"]["uid"]);
 }
 
 #[tokio::test]
-async fn each_identity_may_do_its_own() {
+async fn each_identity_has_only_its_permissions() {
     let root = tempfile::tempdir().unwrap();
     let server = Server::start(&root.path().join("data"));
     let (admin, sidecar, node) =
@@ -149,7 +155,7 @@ async fn each_identity_may_do_its_own() {
     assert_eq!(error.reason(), "Forbidden", "{error}");
     let error = node.get_raw(&SECRETS, &key).await.unwrap_err();
     assert_eq!(error.reason(), "Forbidden", "{error}");
-    // Of secrets the client tells no words of the server's.
+    // The client hides the server's message for Secrets, so this uses a ConfigMap.
     admin.create(&CONFIG_MAPS, Some("default"), &named("ConfigMap", "a")).await.unwrap();
     let error = node.get_raw(&CONFIG_MAPS, &Key::namespaced("default", "a")).await.unwrap_err();
     assert!(error.to_string().contains("no relationship found between node 'n1' and this object"), "{error}");

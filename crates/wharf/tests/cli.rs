@@ -1,4 +1,4 @@
-//! The binary from outside: help everywhere, exit statuses, and what goes to which stream.
+//! The command line: help of every command, exit statuses, stdout and stderr.
 
 use std::process::{Command, Output};
 
@@ -25,7 +25,7 @@ fn subcommands(help: &str) -> Vec<String> {
         .skip_while(|line| *line != "Commands:")
         .skip(1)
         .take_while(|line| !line.trim().is_empty())
-        // Names are indented by two; further lines of a description by more.
+        // Names are indented by two spaces; continuation lines of descriptions by more.
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
@@ -33,7 +33,7 @@ fn subcommands(help: &str) -> Vec<String> {
         .collect()
 }
 
-/// Asks for help of the command at `path` and of everything below it; answers how many commands that were.
+/// Runs `--help` for the command at `path` and all of its subcommands. Returns the number of commands.
 fn help_of(path: &[&str]) -> usize {
     let output = wharf(&[path, &["--help"]].concat());
     assert_eq!(output.status.code(), Some(0), "{path:?} --help: {}", stderr(&output));
@@ -45,11 +45,11 @@ fn help_of(path: &[&str]) -> usize {
 #[test]
 fn every_command_has_help() {
     let commands = help_of(&[]);
-    assert!(commands >= 45, "only {commands} commands found: the help text is not read as it is meant");
+    assert!(commands >= 45, "only {commands} commands found: the help text was not parsed correctly");
 }
 
 #[test]
-fn what_is_not_understood_is_status_2_and_says_so_on_stderr() {
+fn invalid_command_line_exits_with_2_and_prints_to_stderr() {
     for words in [
         &["nonsense"][..],
         &["csi", "--endpoint", "tcp://127.0.0.1:1", "identity", "info"],
@@ -68,9 +68,9 @@ fn what_is_not_understood_is_status_2_and_says_so_on_stderr() {
 }
 
 #[test]
-fn a_failed_call_is_status_1_with_its_code() {
+fn failed_call_exits_with_1_and_prints_its_code() {
     let dir = tempfile::tempdir().expect("a directory");
-    let endpoint = format!("unix://{}/nobody.sock", dir.path().display());
+    let endpoint = format!("unix://{}/missing.sock", dir.path().display());
     let output = wharf(&["csi", "--endpoint", &endpoint, "--timeout", "2s", "identity", "info"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).starts_with("UNAVAILABLE: "), "{}", stderr(&output));
@@ -78,7 +78,7 @@ fn a_failed_call_is_status_1_with_its_code() {
 }
 
 #[test]
-fn secrets_are_not_taken_from_flags() {
+fn no_flag_takes_secrets() {
     for words in [&["csi", "--help"][..], &["csi", "volume", "create", "--help"]] {
         let help = stdout(&wharf(words));
         assert!(help.contains("--secrets-file"), "{words:?}");

@@ -1,5 +1,5 @@
-//! The manifests in deploy/: they parse, their parts fit together, and they ask for no more than they need. And the unit for
-//! systemd, which has to fit the binary.
+//! The manifests in deploy/: they parse, their objects match, and they request no more permissions than needed. And the
+//! systemd unit, which must match the binary.
 
 use std::path::Path;
 use std::process::Command;
@@ -51,7 +51,7 @@ fn rights(objects: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn rules_have_no_wildcards_and_bindings_fit() {
+fn rules_have_no_wildcards_and_bindings_match() {
     for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml", "snapshot-controller.yaml"] {
         let objects = objects(name);
         let rights = rights(&objects);
@@ -72,9 +72,9 @@ fn rules_have_no_wildcards_and_bindings_fit() {
     }
 }
 
-/// The snapshot metadata service asks and reads; it writes nothing but its questions.
+/// The snapshot metadata service only reads; the only objects that it creates are reviews.
 #[test]
-fn the_metadata_service_changes_nothing() {
+fn snapshot_metadata_rules_are_read_only() {
     let objects = objects("snapshot-metadata.yaml");
     let rights = rights(&objects);
     assert!(rights.len() >= 10, "{rights:?}");
@@ -87,12 +87,12 @@ fn the_metadata_service_changes_nothing() {
     assert_eq!(binding["roleRef"]["name"], of_kind(&objects, "ClusterRole")[0]["metadata"]["name"]);
 }
 
-/// The local driver's volumes need no secrets and no attachments, and a node's process knows where it is by itself.
+/// The local driver needs no secrets and no attachments, and its process knows its own node.
 #[test]
-fn the_local_drivers_rules_are_fewer_than_the_sidecars() {
+fn local_driver_rules_are_a_subset_of_the_sidecar_rules() {
     let (local, all) = (rights(&objects("local.yaml")), rights(&objects("sidecar-rbac.yaml")));
     for right in &local {
-        assert!(all.contains(right), "{right} is beyond what any sidecar needs");
+        assert!(all.contains(right), "{right} is not in sidecar-rbac.yaml");
     }
     for of in [
         "/secrets",
@@ -105,9 +105,9 @@ fn the_local_drivers_rules_are_fewer_than_the_sidecars() {
     }
 }
 
-/// Upstream's rules let nobody patch a claim or a lease; neither do ours for what stands beside a driver.
+/// Upstream's rules do not allow its sidecars to patch claims or leases; neither do ours.
 #[test]
-fn claims_and_leases_are_never_patched() {
+fn sidecar_rules_do_not_allow_patching_claims_or_leases() {
     for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml"] {
         let rights = rights(&objects(name));
         for right in ["/persistentvolumeclaims: patch", "coordination.k8s.io/leases: patch"] {
@@ -117,7 +117,7 @@ fn claims_and_leases_are_never_patched() {
 }
 
 #[test]
-fn the_daemon_set_starts_what_there_is() {
+fn local_daemon_set_matches_the_binary() {
     let objects = objects("local.yaml");
     let driver = &one(&objects, "CSIDriver")["metadata"]["name"];
     let class = one(&objects, "StorageClass");
@@ -137,7 +137,7 @@ fn the_daemon_set_starts_what_there_is() {
             pod["volumes"].as_array().expect("volumes").iter().any(|volume| volume["name"] == mount["name"]);
         assert!(named, "{mount}");
     }
-    // The binary knows the flags: a pool that is not there is the first thing it stumbles over.
+    // The binary accepts the flags: the first error is the missing pool.
     let dir = tempfile::tempdir().expect("a directory");
     let arguments: Vec<String> = arguments
         .into_iter()
@@ -148,14 +148,14 @@ fn the_daemon_set_starts_what_there_is() {
         })
         .collect();
     let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("/none"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("/none"), "{stderr}");
 }
 
-/// A node has neither DigitalOcean's token nor the cluster's, and nobody reads secrets by the API.
+/// A node has neither DigitalOcean's token nor a service account token, and no rule allows reading Secrets.
 #[test]
-fn digitalocean_has_the_existing_drivers_names_and_no_more_rights_than_it_needs() {
+fn digitalocean_manifest_has_csi_digitaloceans_names_and_minimal_permissions() {
     let objects = objects("digitalocean.yaml");
     let driver = "dobs.csi.digitalocean.com";
     assert_eq!(one(&objects, "CSIDriver")["metadata"]["name"], driver);
@@ -176,9 +176,9 @@ fn digitalocean_has_the_existing_drivers_names_and_no_more_rights_than_it_needs(
     );
     let (ours, all) = (rights(&objects), rights(&self::objects("sidecar-rbac.yaml")));
     for right in &ours {
-        assert!(all.contains(right), "{right} is beyond what any sidecar needs");
+        assert!(all.contains(right), "{right} is not in sidecar-rbac.yaml");
     }
-    // What volumes had been ill before a restart is read from events.
+    // After a restart, the health monitor reads earlier events.
     assert!(ours.iter().any(|right| right == "/events: list"), "{ours:?}");
     for of in ["/secrets", "apps/replicasets", "storage.k8s.io/csistoragecapacities", "groupsnapshot"] {
         assert!(!ours.iter().any(|right| right.starts_with(of)), "{of}");
@@ -197,13 +197,12 @@ fn digitalocean_has_the_existing_drivers_names_and_no_more_rights_than_it_needs(
     }
 }
 
-/// The binary knows the flags of the manifest: a token that is not there, and a metadata service that is not there, are
-/// what it stumbles over.
+/// The binary accepts the flags of the manifest: the first errors are the missing token and the missing metadata service.
 #[test]
-fn digitalocean_starts_with_the_flags_of_its_manifest() {
+fn digitalocean_manifest_flags_are_accepted() {
     let objects = objects("digitalocean.yaml");
     let dir = tempfile::tempdir().expect("a directory");
-    for (kind, stumbles) in [("StatefulSet", "/none"), ("DaemonSet", "metadata service")] {
+    for (kind, expected) in [("StatefulSet", "/none"), ("DaemonSet", "metadata service")] {
         let container = &one(&objects, kind)["spec"]["template"]["spec"]["containers"][0];
         let mut arguments: Vec<String> = texts(&container["args"])
             .into_iter()
@@ -216,36 +215,36 @@ fn digitalocean_starts_with_the_flags_of_its_manifest() {
         arguments.push("--metadata-url=http://127.0.0.1:9".to_owned());
         let output =
             Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.contains(stumbles), "{said}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 
-/// What the unit says of a key, which it has to say once.
-fn said(unit: &str, key: &str) -> String {
-    let of = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.trim().to_owned());
-    let all: Vec<String> = unit.lines().filter_map(of).collect();
+/// The value of a key that the unit must set exactly once.
+fn setting(unit: &str, key: &str) -> String {
+    let value = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.trim().to_owned());
+    let all: Vec<String> = unit.lines().filter_map(value).collect();
     assert_eq!(all.len(), 1, "{key}: {all:?}");
     all[0].clone()
 }
 
-/// Pods outlive the unit's process, and what they and it keep is where systemd makes room for it.
+/// Pods outlive the unit's main process, and the data directory is systemd's state directory.
 #[test]
-fn the_unit_starts_what_there_is_and_lets_pods_run_on() {
+fn systemd_unit_matches_the_binary_and_keeps_pods_running() {
     let unit = text("wharf.service");
-    assert_eq!(said(&unit, "KillMode"), "process");
-    let start = said(&unit, "ExecStart");
+    assert_eq!(setting(&unit, "KillMode"), "process");
+    let start = setting(&unit, "ExecStart");
     let mut words = start.split_whitespace();
     assert_eq!(words.next(), Some("/usr/local/bin/wharf"));
-    // Help is given only if all before it was understood.
+    // Help is printed only if the arguments before it are valid.
     let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(words).arg("--help").output().expect("start");
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(0), "{start}: {}", String::from_utf8_lossy(&output.stderr));
     assert!(help.contains("Usage: wharf up"), "{help}");
-    assert!(!start.contains("--data-dir"), "another directory than that which is compared");
-    let directory = format!("[default: /var/lib/{}]", said(&unit, "StateDirectory"));
+    assert!(!start.contains("--data-dir"), "the data directory differs from the compared default");
+    let directory = format!("[default: /var/lib/{}]", setting(&unit, "StateDirectory"));
     let option = help.split("--data-dir").nth(1).and_then(|rest| rest.split("\n      --").next());
     assert!(option.is_some_and(|option| option.contains(&directory)), "{directory} in {help}");
-    assert_eq!(said(&unit, "StateDirectoryMode"), "0700", "it has keys and data");
+    assert_eq!(setting(&unit, "StateDirectoryMode"), "0700", "the directory contains keys and data");
 }

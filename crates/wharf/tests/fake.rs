@@ -1,6 +1,6 @@
-//! `wharf fake digitalocean` as a program: its addresses, its state, and how it ends. Needs root.
+//! `wharf fake digitalocean` as a process: addresses, durable state and shutdown. Needs root.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers: a panic is the intended failure
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use wharf_linux::{Devices as _, Linux};
+use wharf_linux::{BlockDevices as _, Linux};
 
 struct Fake {
     child: Child,
@@ -35,7 +35,7 @@ impl Fake {
         Self { child, api, metadata }
     }
 
-    fn ask(&self, address: &str, method: &str, path: &str, body: &str) -> String {
+    fn request(&self, address: &str, method: &str, path: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         let length = body.len();
         write!(
@@ -44,9 +44,9 @@ impl Fake {
              content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         )
         .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        response
     }
 
     fn signal(&mut self, name: &str) -> Option<i32> {
@@ -58,7 +58,7 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        // Ended by the test already, or the test has failed.
+        // Still running only if the test has failed or did not stop it.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal("-TERM");
         }
@@ -74,17 +74,17 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 #[test]
-fn it_goes_on_after_a_kill_and_leaves_nothing_after_a_stop() {
+fn fake_resumes_after_a_kill_and_removes_devices_on_stop() {
     let root = tempfile::tempdir().unwrap();
     let link: PathBuf = root.path().join("by-id/101/scsi-0DO_Volume_data");
     let mut fake = Fake::start(root.path());
-    assert!(fake.ask(&fake.metadata, "GET", "/metadata/v1/region", "").ends_with("\r\n\r\nams3"));
+    assert!(fake.request(&fake.metadata, "GET", "/metadata/v1/region", "").ends_with("\r\n\r\nams3"));
     let body = r#"{"name":"data","region":"ams3","size_gigabytes":1}"#;
-    let made = fake.ask(&fake.api, "POST", "/v2/volumes", body);
-    let id = made.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+    let created = fake.request(&fake.api, "POST", "/v2/volumes", body);
+    let id = created.split("\"id\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     let body = r#"{"type":"attach","droplet_id":101}"#;
-    let begun = fake.ask(&fake.api, "POST", &format!("/v2/volumes/{id}/actions"), body);
-    assert!(begun.starts_with("HTTP/1.1 202 "), "{begun}");
+    let attached = fake.request(&fake.api, "POST", &format!("/v2/volumes/{id}/actions"), body);
+    assert!(attached.starts_with("HTTP/1.1 202 "), "{attached}");
     let device = || {
         let devices = Linux::new().loop_devices().unwrap();
         devices.into_iter().find(|device| device.label == id).map(|device| device.path)
@@ -92,12 +92,12 @@ fn it_goes_on_after_a_kill_and_leaves_nothing_after_a_stop() {
     until("the device appears", || link.exists());
     let before = device();
     assert_eq!(fake.signal("-KILL"), None);
-    assert_eq!((link.exists(), device()), (true, before.clone()), "nobody has cleaned up");
+    assert_eq!((link.exists(), device()), (true, before.clone()), "the device disappeared with the process");
 
     let mut fake = Fake::start(root.path());
-    let found = fake.ask(&fake.api, "GET", &format!("/v2/volumes/{id}"), "");
+    let found = fake.request(&fake.api, "GET", &format!("/v2/volumes/{id}"), "");
     assert!(found.contains("\"droplet_ids\":[101]"), "{found}");
-    assert_eq!((link.exists(), device()), (true, before), "it is the same device");
+    assert_eq!((link.exists(), device()), (true, before), "the device was replaced");
     assert_eq!(fake.signal("-TERM"), Some(0));
     assert_eq!((link.is_symlink(), device()), (false, None));
 }

@@ -1,5 +1,6 @@
-//! The old driver-registrar's two modes as a process, between a real driver and an API server that is played here: it
-//! keeps two objects, and lets CSIDrivers be made and deleted but not read, as the rules of that time.
+//! Runs the legacy driver-registrar as a process in both of its modes, with a real driver and a fake API server. The
+//! fake server stores one CSIDriver and one Node. A CSIDriver can be created and deleted but not read, as under the
+//! RBAC rules of that time.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -20,11 +21,11 @@ const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
 struct Objects {
     driver: Option<Value>,
     node: Value,
-    /// How often a CSIDriver was made.
-    made: u32,
+    /// How many CSIDrivers were created.
+    created: u32,
 }
 
-/// The server's state; its threads end with the test's process.
+/// The fake API server. Its threads run until the test process exits.
 #[derive(Clone, Default)]
 struct Server {
     objects: Arc<Mutex<Objects>>,
@@ -62,14 +63,14 @@ impl Server {
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let words: Vec<&str> = request.split_whitespace().collect();
         let path = words[1].split('?').next().unwrap_or_default();
-        let (status, answer) = self.answer(words[0], path, &body);
-        let answer = answer.to_string();
+        let (status, response) = self.respond(words[0], path, &body);
+        let response = response.to_string();
         let head = format!("HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\n");
-        // Who has hung up does not want it.
-        let _ = write!(reader.into_inner(), "{head}content-length: {}\r\n\r\n{answer}", answer.len());
+        // The client may have disconnected.
+        let _ = write!(reader.into_inner(), "{head}content-length: {}\r\n\r\n{response}", response.len());
     }
 
-    fn answer(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    fn respond(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
         let refuse = |code: u16, reason: &str| {
             (
                 code,
@@ -81,9 +82,9 @@ impl Server {
         match (method, path) {
             ("POST", path) if path == drivers && objects.driver.is_some() => refuse(409, "AlreadyExists"),
             ("POST", path) if path == drivers => {
-                objects.made += 1;
+                objects.created += 1;
                 let mut driver = body.clone();
-                driver["metadata"]["uid"] = json!(format!("u{}", objects.made));
+                driver["metadata"]["uid"] = json!(format!("u{}", objects.created));
                 objects.driver = Some(driver.clone());
                 (201, driver)
             }
@@ -113,13 +114,13 @@ impl Server {
             if let Some(found) = found(&self.objects.lock().expect("the objects")) {
                 return found;
             }
-            assert!(Instant::now() < deadline, "not in time: {what}");
+            assert!(Instant::now() < deadline, "timed out waiting: {what}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 }
 
-/// A child that does not outlive its test.
+/// A child process that is killed at the end of the test.
 struct Process(Child);
 
 impl Process {
@@ -130,8 +131,8 @@ impl Process {
         Self(command.stdin(Stdio::null()).stderr(log).spawn().expect("start it"))
     }
 
-    /// Sends it a signal, and answers its exit status.
-    fn end(&mut self, signal: &str) -> Option<i32> {
+    /// Sends a signal and returns the exit status.
+    fn stop(&mut self, signal: &str) -> Option<i32> {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
         assert!(sent.expect("run kill").success());
         self.0.wait().expect("wait for it").code()
@@ -140,13 +141,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ended already is what we want.
+        // Fails if the process has already exited, which is fine.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A driver, and a registrar that is started in some mode.
+/// A node with a running driver, on which tests start a registrar.
 struct Node {
     dir: TempDir,
     server: Server,
@@ -186,27 +187,27 @@ impl Node {
 
 /// sidecars.md 1.7, legacy driver-registrar: `kubernetes-register`
 #[test]
-fn the_driver_object_is_made_and_deleted_only_when_interrupted() {
+fn csi_driver_object_is_created_and_deleted_only_on_sigint() {
     let node = Node::new();
-    let there = |objects: &Objects| objects.driver.clone();
+    let exists = |objects: &Objects| objects.driver.clone();
     let mut registrar = node.registrar(&["--mode=kubernetes-register", "--pod-info-mount-version=v1"]);
-    let driver = node.server.wait_for("it is made", there);
+    let driver = node.server.wait_for("CSIDriver is created", exists);
     assert_eq!(driver["metadata"]["name"], DRIVER);
     assert_eq!(driver["spec"], json!({"attachRequired": false, "podInfoOnMount": true}));
-    assert_eq!(registrar.end("-TERM"), Some(0));
-    node.server.wait_for("it stays", there);
+    assert_eq!(registrar.stop("-TERM"), Some(0));
+    node.server.wait_for("CSIDriver remains", exists);
 
     node.server.objects.lock().expect("the objects").driver = None;
     let mut registrar = node.registrar(&["--mode=kubernetes-register"]);
-    node.server.wait_for("it is made again", there);
-    assert_eq!(registrar.end("-INT"), Some(0));
+    node.server.wait_for("CSIDriver is created again", exists);
+    assert_eq!(registrar.stop("-INT"), Some(0));
     let objects = node.server.objects.lock().expect("the objects");
-    assert_eq!((&objects.driver, objects.made), (&None, 2));
+    assert_eq!((&objects.driver, objects.created), (&None, 2));
 }
 
 /// sidecars.md 1.7, legacy driver-registrar: `node-register` without a socket
 #[test]
-fn the_nodes_annotation_is_written_beside_those_of_others() {
+fn node_id_annotation_keeps_entries_of_other_drivers() {
     let node = Node::new();
     node.server.objects.lock().expect("the objects").node = json!({
         "apiVersion": "v1", "kind": "Node",
@@ -215,7 +216,7 @@ fn the_nodes_annotation_is_written_beside_those_of_others() {
     let annotation = |objects: &Objects| objects.node["metadata"]["annotations"][NODE_ID].clone();
     let mut registrar = node.registrar(&["--mode=node-register"]);
     let expected = json!(r#"{"local.csi.wharf.dev":"id-1","other":"x"}"#);
-    node.server.wait_for("it is written", |objects| (annotation(objects) == expected).then_some(()));
-    assert_eq!(registrar.end("-INT"), Some(0));
+    node.server.wait_for("annotation is written", |objects| (annotation(objects) == expected).then_some(()));
+    assert_eq!(registrar.stop("-INT"), Some(0));
     assert_eq!(annotation(&node.server.objects.lock().expect("the objects")), json!(r#"{"other":"x"}"#));
 }

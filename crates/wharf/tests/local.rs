@@ -1,4 +1,4 @@
-//! `wharf driver local` as a process, with `wharf csi` and `wharf local` beside it.
+//! `wharf driver local` as a process, used through `wharf csi` and `wharf local`.
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A driver on a pool of its own; killed with the test if it still runs.
+/// A driver with its own pool; killed at the end of the test.
 struct Driver {
     dir: TempDir,
     child: Child,
@@ -28,7 +28,7 @@ impl Driver {
             .spawn()
             .expect("start the driver");
         let driver = Self { dir, child };
-        driver.wait_until("it listens", || driver.socket().exists());
+        driver.wait_until("the driver listens", || driver.socket().exists());
         driver
     }
 
@@ -47,7 +47,7 @@ impl Driver {
     fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !done() {
-            assert!(Instant::now() < deadline, "not in time: {what}; log:\n{}", self.log());
+            assert!(Instant::now() < deadline, "timed out waiting: {what}; log:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -60,17 +60,17 @@ impl Driver {
         wharf(&[words, &["--pool", &self.path("pool"), "--output", "json"]].concat())
     }
 
-    /// Asks it to stop, and answers its exit status.
+    /// Sends the signal and returns the exit status.
     fn stop(&mut self, signal: &str) -> Option<i32> {
-        let asked = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
-        assert!(asked.expect("run kill").success());
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.expect("run kill").success());
         self.child.wait().expect("wait for the driver").code()
     }
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        // Ended already is what we want.
+        // Fails if the process has already exited, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -90,48 +90,48 @@ fn json(output: Output) -> Value {
 }
 
 #[test]
-fn a_pool_is_served_looked_at_and_put_in_order() {
+fn pool_is_served_inspected_and_purged() {
     let mut driver = Driver::start();
     let info = json(driver.csi(&["identity", "info"]));
     assert_eq!(info["name"], "local.csi.wharf.dev");
-    let made = json(driver.csi(&["volume", "create", "data", "--size", "64Mi"]));
-    assert_eq!(made["capacity_bytes"], 64 << 20);
-    assert_eq!(made["accessible_topology"][0]["segments"]["local.csi.wharf.dev/node"], "n1");
-    let id = made["volume_id"].as_str().expect("an id").to_owned();
+    let created = json(driver.csi(&["volume", "create", "data", "--size", "64Mi"]));
+    assert_eq!(created["capacity_bytes"], 64 << 20);
+    assert_eq!(created["accessible_topology"][0]["segments"]["local.csi.wharf.dev/node"], "n1");
+    let id = created["volume_id"].as_str().expect("an id").to_owned();
     let listed = json(driver.csi(&["volume", "list"]));
     assert_eq!(listed["entries"][0]["volume"]["volume_id"], id.as_str());
 
-    // Looking needs no lock; changing does.
+    // Reading needs no lock; changing does.
     let contents = json(driver.local(&["local", "list"]));
     assert_eq!(contents["volumes"][0]["name"], "data");
-    // How full this machine's disk is, is not the pool's fault.
+    // Ignore findings about the free space of this machine's disk.
     let mut findings = json(driver.local(&["local", "check"]))["findings"].take();
     findings.as_array_mut().expect("findings").retain(|finding| finding["object"] != "pool");
     assert_eq!(findings, Value::Array(vec![]));
     let refused = driver.local(&["local", "purge"]);
     assert_eq!(refused.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("in use"), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(stderr.contains("in use"), "{stderr}");
 
-    let wrong = driver.csi(&["volume", "create", "data", "--size", "128Mi"]);
-    assert_eq!(wrong.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(said.starts_with("ALREADY_EXISTS: "), "{said}");
+    let conflicting = driver.csi(&["volume", "create", "data", "--size", "128Mi"]);
+    assert_eq!(conflicting.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&conflicting.stderr).into_owned();
+    assert!(stderr.starts_with("ALREADY_EXISTS: "), "{stderr}");
 
     assert_eq!(driver.stop("-TERM"), Some(0), "{}", driver.log());
-    assert!(!driver.socket().exists(), "the socket stays behind");
+    assert!(!driver.socket().exists(), "the socket was not removed");
     assert_eq!(json(driver.local(&["local", "purge"]))["removed"], Value::Array(vec![]));
-    // An image that is gone is an error, and says so by the exit status too.
+    // A missing image is an error, which the exit status reports, too.
     std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image")).expect("remove");
-    let sick = driver.local(&["local", "check"]);
-    assert_eq!(sick.status.code(), Some(1));
-    let found: Value = serde_json::from_slice(&sick.stdout).expect("JSON on stdout");
+    let check = driver.local(&["local", "check"]);
+    assert_eq!(check.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&check.stdout).expect("JSON on stdout");
     let findings = found["findings"].as_array().expect("findings");
     assert!(findings.iter().any(|finding| finding["object"] == id.as_str()), "{found}");
 }
 
 #[test]
-fn log_lines_are_json_if_asked_for_and_sigint_stops_too() {
+fn json_log_lines_parse_and_sigint_stops_the_driver() {
     let mut driver = Driver::start();
     assert_eq!(driver.stop("-INT"), Some(0), "{}", driver.log());
     let log = driver.log();
@@ -142,7 +142,7 @@ fn log_lines_are_json_if_asked_for_and_sigint_stops_too() {
 }
 
 #[test]
-fn a_pool_that_is_not_there_is_not_made() {
+fn missing_pool_directory_is_an_error_and_not_created() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("pool");
     let socket = dir.path().join("csi.sock").display().to_string();

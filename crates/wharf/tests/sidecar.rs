@@ -1,5 +1,5 @@
-//! `wharf sidecar` and the upstream programs it stands in for, as processes: between a real driver and a kubelet that
-//! is played here. There is no API server: what needs one waits for it.
+//! `wharf sidecar` and the upstream programs that it replaces, as processes with a real driver and a fake kubelet. There is
+//! no API server: roles that need one wait for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,7 +16,7 @@ use wharf_csi::{Client, Endpoint, SocketIdentity};
 const DRIVER: &str = "local.csi.wharf.dev";
 const WHARF: &str = env!("CARGO_BIN_EXE_wharf");
 
-/// A process that does not outlive its test.
+/// A process that is killed at the end of the test.
 struct Process {
     child: Child,
     log: PathBuf,
@@ -30,7 +30,7 @@ impl Process {
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(&log).expect("a log"))
             .spawn()
-            .expect("start it");
+            .expect("start the process");
         Self { child, log }
     }
 
@@ -43,29 +43,30 @@ impl Process {
         assert!(sent.expect("run kill").success());
     }
 
-    /// Asks it to stop, and answers its exit status.
+    /// Sends SIGTERM and returns the exit status.
     fn stop(&mut self) -> Option<i32> {
         self.signal("-TERM");
         self.child.wait().expect("wait for it").code()
     }
 
-    /// The address that its pages got.
+    /// The address of its HTTP endpoints.
     fn address(&self) -> String {
         let found = || {
             let log = self.log();
             let line = log.lines().find(|line| line.contains("serving pages"))?.to_owned();
             Some(line.split_once("address=\"")?.1.split_once('"')?.0.to_owned())
         };
-        wait_for("it serves pages", found)
+        wait_for("HTTP endpoints are served", found)
     }
 
-    /// A page's status and text.
+    /// Status and body of a GET request.
     fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address()).expect("connect");
-        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("ask");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, text) = answer.split_once("\r\n\r\n").expect("a page");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .expect("send the request");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).expect("read the response");
+        let (head, text) = response.split_once("\r\n\r\n").expect("an HTTP response");
         (head[9..12].parse().expect("a status"), text.to_owned())
     }
 
@@ -79,7 +80,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ended already is what we want.
+        // Fails if the process has already exited, which is fine.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -94,12 +95,12 @@ fn wait_for<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(Instant::now() < deadline, "not in time: {what}");
+        assert!(Instant::now() < deadline, "timed out waiting: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A node: a place for the driver, and kubelet's plugin directory.
+/// A node with a directory for the driver and kubelet's plugin directory.
 struct Node {
     dir: TempDir,
     kubelet: tokio::runtime::Runtime,
@@ -119,7 +120,7 @@ impl Node {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// Credentials for an API server that is away.
+    /// A kubeconfig for an API server that is not running.
     fn kubeconfig(&self) -> String {
         let path = self.path("kubeconfig");
         let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], \
@@ -162,10 +163,10 @@ impl Node {
     }
 
     fn identity(&self) -> Option<SocketIdentity> {
-        SocketIdentity::of(&self.socket()).ok()
+        SocketIdentity::of_path(&self.socket()).ok()
     }
 
-    /// Waits for a socket that is not this one.
+    /// Waits for a socket that differs from this one.
     fn next_socket(&self, before: Option<&SocketIdentity>) -> SocketIdentity {
         wait_for("a new socket", || self.identity().filter(|found| Some(found) != before))
     }
@@ -179,34 +180,34 @@ impl Node {
             .block_on(async { call(Client::new(&endpoint).with_deadline(Duration::from_secs(5))).await })
     }
 
-    /// Asks as kubelet does when it sees a socket; one that is being bound does not listen yet.
+    /// Calls GetInfo, as kubelet does when a socket appears. Retries, because a new socket may not listen yet.
     fn info(&self) -> PluginInfo {
-        wait_for("kubelet gets an answer", || {
+        wait_for("GetInfo succeeds", || {
             self.call(async |client| Ok(client.registration().get_info(InfoRequest {}).await?.into_inner()))
                 .ok()
         })
     }
 
-    fn say(&self, plugin_registered: bool, error: &str) {
+    fn notify(&self, plugin_registered: bool, error: &str) {
         let status = RegistrationStatus { plugin_registered, error: error.to_owned() };
-        let said = self
+        let notified = self
             .call(async |client| client.registration().notify_registration_status(status).await.map(|_| ()));
-        said.expect("tell the registrar");
+        notified.expect("call NotifyRegistrationStatus");
     }
 }
 
 /// sidecars.md 1.7 "Socket", "API", "Health"; 1.8 "/healthz"
 #[test]
-fn a_driver_is_registered_and_answered_for() {
+fn driver_is_registered_and_its_health_is_served() {
     let node = Node::new();
-    // A registrar that was killed leaves its socket behind.
+    // A killed registrar leaves its socket behind.
     drop(UnixListener::bind(node.socket()).expect("a stale socket"));
     let stale = node.identity().expect("the stale socket");
     let mut sidecar = node.sidecar();
     assert_eq!(sidecar.get("/healthz").0, 500);
     let (status, text) = sidecar.get("/healthz/registration");
     assert_eq!(status, 404, "{text}");
-    assert!(text.contains("the driver's socket"), "{text}");
+    assert!(text.contains("driver socket"), "{text}");
 
     let _driver = node.driver("n1");
     node.next_socket(Some(&stale));
@@ -220,7 +221,7 @@ fn a_driver_is_registered_and_answered_for() {
     assert_eq!(sidecar.get("/readyz"), (200, "ok".to_owned()));
     assert_eq!(sidecar.get("/nonsense").0, 404);
 
-    node.say(true, "");
+    node.notify(true, "");
     wait_for("registered", || {
         sidecar.get("/metrics").1.contains("wharf_registrar_registered 1").then_some(())
     });
@@ -229,59 +230,59 @@ fn a_driver_is_registered_and_answered_for() {
         format!("driver_name=\"{DRIVER}\",method_name=\"/csi.v1.Identity/Probe\",grpc_status_code=\"OK\"");
     assert!(metrics.contains(&call), "{metrics}");
     assert_eq!(sidecar.stop(), Some(0), "{}", sidecar.log());
-    assert!(!node.socket().exists(), "the socket stays behind");
+    assert!(!node.socket().exists(), "the socket was not removed");
 }
 
 /// sidecars.md 1.7 "API": NotifyRegistrationStatus(false)
 #[test]
-fn a_refused_driver_is_offered_again_until_kubelet_takes_it() {
+fn refused_driver_is_registered_again_with_backoff() {
     let node = Node::new();
     let _driver = node.driver("n1");
     let sidecar = node.sidecar();
     let first = node.next_socket(None);
     node.info();
-    node.say(false, "no such node");
+    node.notify(false, "no such node");
     let text = sidecar.wait_for_status("/healthz/registration", 500);
     assert!(text.contains("no such node"), "{text}");
-    assert_eq!(sidecar.get("/healthz").0, 200, "the driver is not to blame");
+    assert_eq!(sidecar.get("/healthz").0, 200, "a refusal is not a failure of the driver");
     assert_eq!(sidecar.get("/readyz").0, 500);
 
     let second = node.next_socket(Some(&first));
     node.info();
-    assert_eq!(sidecar.get("/healthz/registration").0, 500, "kubelet has not changed its mind yet");
-    node.say(false, "still not");
+    assert_eq!(sidecar.get("/healthz/registration").0, 500, "kubelet has not accepted the driver yet");
+    node.notify(false, "still not");
     let refused = Instant::now();
     node.next_socket(Some(&second));
-    assert!(refused.elapsed() > Duration::from_millis(1500), "pauses grow");
+    assert!(refused.elapsed() > Duration::from_millis(1500), "the backoff did not grow");
     node.info();
-    node.say(true, "");
+    node.notify(true, "");
     sidecar.wait_for_status("/healthz/registration", 200);
     assert!(sidecar.get("/metrics").1.contains(r#"wharf_registrar_registrations_total{result="refused"} 2"#));
 }
 
 #[test]
-fn a_restarted_driver_is_registered_again_only_if_it_tells_something_new() {
+fn restarted_driver_is_registered_again_only_if_its_node_info_changed() {
     let node = Node::new();
     let mut driver = node.driver("n1");
     let sidecar = node.sidecar();
     let first = node.next_socket(None);
     node.info();
-    node.say(true, "");
-    // It has to know what kubelet was told.
-    let asked = "method_name=\"/csi.v1.Node/NodeGetInfo\",grpc_status_code=\"OK\"";
-    let node_was_asked = |times: usize| {
-        let count = format!("_count{{driver_name=\"{DRIVER}\",{asked}}} {times}\n");
-        wait_for("the node was asked", || sidecar.get("/metrics").1.contains(&count).then_some(()));
+    node.notify(true, "");
+    // The sidecar records the node info that kubelet received.
+    let call = "method_name=\"/csi.v1.Node/NodeGetInfo\",grpc_status_code=\"OK\"";
+    let wait_for_node_info_calls = |times: usize| {
+        let count = format!("_count{{driver_name=\"{DRIVER}\",{call}}} {times}\n");
+        wait_for("NodeGetInfo was called", || sidecar.get("/metrics").1.contains(&count).then_some(()));
     };
-    node_was_asked(1);
+    wait_for_node_info_calls(1);
 
     assert_eq!(driver.stop(), Some(0));
     sidecar.wait_for_status("/healthz", 500);
     assert_eq!(sidecar.get("/healthz/registration").0, 200, "a driver that restarts stays registered");
     let mut driver = node.driver("n1");
     sidecar.wait_for_status("/healthz", 200);
-    node_was_asked(2);
-    assert_eq!(node.identity().as_ref(), Some(&first), "the same driver was registered anew");
+    wait_for_node_info_calls(2);
+    assert_eq!(node.identity().as_ref(), Some(&first), "an unchanged driver was registered again");
 
     driver.stop();
     let _driver = node.driver("n2");
@@ -291,23 +292,23 @@ fn a_restarted_driver_is_registered_again_only_if_it_tells_something_new() {
 }
 
 #[test]
-fn a_wiped_directory_gets_its_socket_back() {
+fn removed_socket_or_directory_is_restored() {
     let node = Node::new();
     let _driver = node.driver("n1");
     let sidecar = node.sidecar();
     let first = node.next_socket(None);
     node.info();
-    std::fs::remove_file(node.socket()).expect("wipe it");
-    let wiped = Instant::now();
+    std::fs::remove_file(node.socket()).expect("remove the socket");
+    let removed = Instant::now();
     let second = node.next_socket(Some(&first));
-    assert!(wiped.elapsed() < Duration::from_secs(5), "only the timer saw it");
+    assert!(removed.elapsed() < Duration::from_secs(5), "only the periodic check noticed the removal");
     node.info();
 
-    // The directory itself goes and comes back, as on a node that is set up anew.
+    // The directory itself is removed and created again, as when a node is set up again.
     let directory = node.dir.path().join("registration");
-    std::fs::remove_dir_all(&directory).expect("remove it");
+    std::fs::remove_dir_all(&directory).expect("remove the directory");
     sidecar.wait_for_status("/healthz/registration", 404);
-    std::fs::create_dir(&directory).expect("make it again");
+    std::fs::create_dir(&directory).expect("create the directory again");
     node.next_socket(Some(&second));
     node.info();
     sidecar.wait_for_status("/healthz/registration", 200);
@@ -315,7 +316,7 @@ fn a_wiped_directory_gets_its_socket_back() {
 
 /// sidecars.md 1.7 "Socket": non-socket file → error
 #[test]
-fn what_is_not_a_socket_is_left_alone() {
+fn existing_file_that_is_not_a_socket_is_an_error() {
     let node = Node::new();
     std::fs::write(node.socket(), "precious").expect("a file");
     let _driver = node.driver("n1");
@@ -325,9 +326,9 @@ fn what_is_not_a_socket_is_left_alone() {
     assert_eq!(std::fs::read_to_string(node.socket()).expect("the file"), "precious");
 }
 
-/// In a rolling update the new one starts before the old one ends.
+/// In a rolling update, the new sidecar starts before the old one exits.
 #[test]
-fn who_comes_later_takes_over_and_who_goes_leaves_it_alone() {
+fn newer_sidecar_takes_over_and_older_one_keeps_its_socket() {
     let node = Node::new();
     let _driver = node.driver("n1");
     let mut old = node.sidecar();
@@ -335,15 +336,15 @@ fn who_comes_later_takes_over_and_who_goes_leaves_it_alone() {
     let new = node.named_sidecar("new.log");
     let second = node.next_socket(Some(&first));
     node.info();
-    assert_eq!(old.get("/healthz/registration").0, 200, "somebody serves the driver");
+    assert_eq!(old.get("/healthz/registration").0, 200, "the driver is registered");
     assert_eq!(old.stop(), Some(0));
-    assert_eq!(node.identity().as_ref(), Some(&second), "the old one took the new one's socket away");
+    assert_eq!(node.identity().as_ref(), Some(&second), "the old sidecar removed the new one's socket");
     assert_eq!(new.get("/healthz/registration").0, 200);
 }
 
-/// Driver, registrar, liveness and the roles of the controller in one process: all there, and all gone in order.
+/// Driver, registrar, liveness probe and controller roles in one process: all start, and stop in order.
 #[test]
-fn a_driver_with_its_sidecar_in_one_process() {
+fn driver_with_embedded_sidecar_starts_and_stops_together() {
     let node = Node::new();
     let (endpoint, pool, registration) =
         (node.path("csi.sock"), node.path("pool"), node.path("registration"));
@@ -365,7 +366,7 @@ fn a_driver_with_its_sidecar_in_one_process() {
     ];
     let mut both = Process::start(Path::new(WHARF), &flags, node.dir.path().join("both.log"));
     node.next_socket(None);
-    assert_eq!(node.info().endpoint, endpoint, "kubelet is told the driver's own socket");
+    assert_eq!(node.info().endpoint, endpoint, "kubelet did not get the driver's own socket");
     assert_eq!(both.wait_for_status("/healthz", 200), "ok");
     both.wait_for_status("/readyz", 200);
     assert_eq!(both.get("/debug/attempts").0, 200);
@@ -373,16 +374,16 @@ fn a_driver_with_its_sidecar_in_one_process() {
         both.log().contains(r#"roles="provisioner,resizer,snapshotter,health-monitor""#).then_some(())
     });
     assert_eq!(both.stop(), Some(0), "{}", both.log());
-    assert!(!node.socket().exists() && !Path::new(&endpoint).exists(), "sockets stay behind");
+    assert!(!node.socket().exists() && !Path::new(&endpoint).exists(), "sockets were not removed");
 
-    // A socket that cannot be made ends both: the driver alone would never be used.
+    // A socket that cannot be created ends both: the driver alone would never be used.
     std::fs::write(node.socket(), "precious").expect("a file");
     let mut both = Process::start(Path::new(WHARF), &flags, node.dir.path().join("failed.log"));
     assert_eq!(both.child.wait().expect("wait for it").code(), Some(1));
     assert!(both.log().contains("is not a socket") && !Path::new(&endpoint).exists(), "{}", both.log());
 }
 
-/// sidecars.md 1.0 "Connect", "Readiness": nothing of that is the end here; "HTTP"
+/// sidecars.md 1.0 "Connect", "Readiness": unlike upstream, the process does not exit; "HTTP"
 #[test]
 fn controllers_wait_for_the_driver_and_the_api_server() {
     let node = Node::new();
@@ -390,7 +391,7 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
     let address = format!("--csi-address={socket}");
     let flags = ["sidecar", &address, &kubeconfig, "--http-endpoint=127.0.0.1:0"];
     let mut sidecar = Process::start(Path::new(WHARF), &flags, node.dir.path().join("all.log"));
-    assert_eq!(sidecar.get("/readyz").0, 500, "the driver has not said yet what it can do");
+    assert_eq!(sidecar.get("/readyz").0, 500, "the driver has not reported its capabilities yet");
     let _driver = node.driver("n1");
     sidecar.wait_for_status("/readyz", 200);
     let chosen = r#"roles="provisioner,resizer,snapshotter,health-monitor""#;
@@ -412,22 +413,22 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
             "--http-endpoint=127.0.0.1:0",
             "--connection-timeout=1s",
         ];
-        let mut stand_in = Process::start(&program, &flags, node.dir.path().join(format!("{name}.log")));
-        stand_in.wait_for_status("/readyz", 200);
+        let mut replacement = Process::start(&program, &flags, node.dir.path().join(format!("{name}.log")));
+        replacement.wait_for_status("/readyz", 200);
         let leases = (200, format!("{role}: standing by\n"));
-        assert_eq!(stand_in.get("/healthz/leader-election"), leases);
-        assert_eq!(stand_in.get("/healthz/registration").0, 404);
-        let log = stand_in.log();
+        assert_eq!(replacement.get("/healthz/leader-election"), leases);
+        assert_eq!(replacement.get("/healthz/registration").0, 404);
+        let log = replacement.log();
         assert!(log.contains(&format!("roles=\"{role}\"")), "{log}");
         assert!(log.contains("flag -connection-timeout is ignored"), "{log}");
-        assert_eq!(stand_in.stop(), Some(0), "{}", stand_in.log());
+        assert_eq!(replacement.stop(), Some(0), "{}", replacement.log());
     }
     assert_eq!(sidecar.stop(), Some(0), "{}", sidecar.log());
 }
 
 /// sidecars.md 1.7 "Health", 1.8 "/healthz": 500 on error
 #[test]
-fn upstreams_programs_by_their_names() {
+fn upstream_program_names_and_flags_are_accepted() {
     let node = Node::new();
     let driver = node.driver("n1");
     let called = |name: &str, flags: &[&str]| {
@@ -461,7 +462,7 @@ fn upstreams_programs_by_their_names() {
     let mode = ["--kubelet-registration-path=/k", "--mode=kubelet-registration-probe"];
     assert_eq!(called("node-driver-registrar", &mode).child.wait().expect("wait").code(), Some(0));
     std::fs::remove_file(node.path("livenessprobe")).expect("unlink");
-    let mut wrong = called("livenessprobe", &["--nonsense=1"]);
-    assert_eq!(wrong.child.wait().expect("wait").code(), Some(2));
-    assert_eq!(wrong.log(), "livenessprobe: there is no flag \"--nonsense=1\"; -help lists them all\n");
+    let mut invalid = called("livenessprobe", &["--nonsense=1"]);
+    assert_eq!(invalid.child.wait().expect("wait").code(), Some(2));
+    assert_eq!(invalid.log(), "livenessprobe: unknown flag \"--nonsense=1\"; -help lists all flags\n");
 }

@@ -1,5 +1,5 @@
-//! Who asks: by the client certificate that TLS has verified, or by a bearer token. Who shows nothing is nobody, and
-//! is answered about health and version alone. Why a token was not believed is for the log, not for who sent it.
+//! Authentication: by the client certificate that TLS has verified, or by a bearer token. Requests without credentials
+//! are anonymous and limited to health and version. The reason for rejecting a token is logged, not returned.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -9,12 +9,12 @@ use wharf_model::Time;
 
 use super::token::{self, ISSUER, KeyError, Signer, TokenError};
 use super::{Objects, User, certificate, impersonate, roles};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Knows whose a token is; signs tokens.
+/// Authenticates requests and signs tokens.
 pub struct Access {
     pub(super) signer: Signer,
-    /// Of the administrator's token. The hash: comparing hashes tells nothing about the token by the time it takes.
+    /// SHA-256 of the administrator's token. Comparing hashes leaks nothing about the token through timing.
     admin: Option<[u8; 32]>,
 }
 
@@ -24,27 +24,27 @@ impl std::fmt::Debug for Access {
     }
 }
 
-/// Whose a token is.
+/// The result of authenticating a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authenticated {
-    /// Who.
+    /// The user.
     pub user: User,
-    /// For which of the audiences that were asked about.
+    /// The requested audiences that the token is valid for.
     pub audiences: Vec<String>,
 }
 
 impl Access {
-    /// With the key of tokens, and the administrator's token if there is one.
+    /// Uses this token key, and the administrator's token if there is one.
     pub fn new(signer: Signer, admin_token: Option<&str>) -> Self {
         Self { signer, admin: admin_token.map(|token| Sha256::digest(token).into()) }
     }
 
-    /// With a key of its own, for a server that keeps nothing.
+    /// Uses a new token key, for a server that stores no keys.
     pub fn generate() -> Result<Self, KeyError> {
         Ok(Self::new(Signer::generate()?, None))
     }
 
-    /// Who sends a request. `peer` is the client's certificate, verified, in DER.
+    /// The user of a request. `peer` is the verified client certificate in DER.
     pub fn authenticate(
         &self,
         headers: &HeaderMap,
@@ -52,13 +52,13 @@ impl Access {
         path: &str,
         objects: &dyn Objects,
         now: Time,
-    ) -> Result<User, Refusal> {
-        let user = match (peer.and_then(by_certificate), bearer(headers)) {
+    ) -> Result<User, StatusError> {
+        let user = match (peer.and_then(user_from_certificate), bearer(headers)) {
             (Some(user), _) => user,
             (None, Some(token)) => match self.authenticate_token(token, &[ISSUER.into()], objects, now) {
                 Ok(Authenticated { user, .. }) => user,
                 Err(error) => {
-                    tracing::debug!(%error, "a token was not believed");
+                    tracing::debug!(%error, "rejected bearer token");
                     return Err(unauthorized());
                 }
             },
@@ -67,10 +67,10 @@ impl Access {
             }
             (None, None) => return Err(unauthorized()),
         };
-        impersonate::as_asked(user, headers, objects)
+        impersonate::resolve(user, headers, objects)
     }
 
-    /// Whose a token is, asked for any of the audiences.
+    /// Authenticates a token for any of the audiences.
     pub fn authenticate_token(
         &self,
         token: &str,
@@ -79,33 +79,34 @@ impl Access {
         now: Time,
     ) -> Result<Authenticated, TokenError> {
         if self.admin.is_some_and(|admin| <[u8; 32]>::from(Sha256::digest(token)) == admin) {
-            // It was made for this API and no other.
+            // The administrator's token is valid for this API only.
             let audiences: Vec<String> =
                 audiences.iter().filter(|audience| *audience == ISSUER).cloned().collect();
             return if audiences.is_empty() {
-                Err(TokenError::Foreign)
+                Err(TokenError::Invalid)
             } else {
                 Ok(Authenticated { user: User::admin(), audiences })
             };
         }
-        let (user, audiences) = token::check(&self.signer.verify(token)?, audiences, objects, now)?;
+        let (user, audiences) = token::validate(&self.signer.verify(token)?, audiences, objects, now)?;
         Ok(Authenticated { user, audiences })
     }
 
-    /// `/openid/v1/jwks`; its type is `application/jwk-set+json`.
+    /// The content of `/openid/v1/jwks`. Its media type is `application/jwk-set+json`.
     pub fn jwks(&self) -> Value {
         self.signer.jwks()
     }
 
-    /// `/.well-known/openid-configuration`. `base` is where this server is, as `https://127.0.0.1:6443`.
+    /// The content of `/.well-known/openid-configuration`. `base` is the URL of this server, such as
+    /// `https://127.0.0.1:6443`.
     pub fn openid_configuration(&self, base: &str) -> Value {
         token::openid_configuration(base)
     }
 }
 
-/// The refusal of who is not known.
-pub(crate) fn unauthorized() -> Refusal {
-    Refusal::new(401, "Unauthorized", "Unauthorized")
+/// The error for unauthenticated requests.
+pub(crate) fn unauthorized() -> StatusError {
+    StatusError::new(401, "Unauthorized", "Unauthorized")
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -114,7 +115,7 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-fn by_certificate(der: &[u8]) -> Option<User> {
+fn user_from_certificate(der: &[u8]) -> Option<User> {
     let subject = certificate::subject(der)?;
     let groups: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
     let mut user = User::new(subject.common_name, &groups);
@@ -132,7 +133,7 @@ mod tests {
     use rcgen::{CertificateParams, DnType, KeyPair};
 
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
     const NOW: Time = Time(1_800_000_000_000);
 
@@ -145,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn who_asks() {
+    fn credentials_identify_the_user() {
         let access = Access::new(Signer::generate().unwrap(), Some("the-admin-token"));
         let jane = certificate("jane", "devs");
-        let nobody = certificate("", "system:masters");
+        let unnamed = certificate("", "system:masters");
         let cases = [
             // (case, authorization, certificate, path, name or none for 401)
             ("nothing", None, None, "/api", None),
@@ -163,30 +164,31 @@ mod tests {
             ("empty", Some("Bearer "), None, "/api", None),
             ("a certificate", None, Some(&jane), "/api", Some("jane")),
             ("a certificate and a token", Some("Bearer the-admin-token"), Some(&jane), "/api", Some("jane")),
-            ("a certificate of nobody", None, Some(&nobody), "/api", None),
+            ("a certificate without a name", None, Some(&unnamed), "/api", None),
         ];
         for (case, authorization, peer, path, name) in cases {
             let mut headers = HeaderMap::new();
             if let Some(value) = authorization {
                 headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
             }
-            let user = access.authenticate(&headers, peer.map(Vec::as_slice), path, &Fixed::default(), NOW);
+            let user =
+                access.authenticate(&headers, peer.map(Vec::as_slice), path, &FakeObjects::default(), NOW);
             match name {
                 Some(name) => assert_eq!(user.unwrap().name, name, "{case}"),
                 None => assert_eq!(user.unwrap_err(), unauthorized(), "{case}"),
             }
         }
-        let user = by_certificate(&jane).unwrap();
+        let user = user_from_certificate(&jane).unwrap();
         assert_eq!(user.groups, ["devs", "system:authenticated"]);
         assert!(user.extra["authentication.kubernetes.io/credential-id"][0].starts_with("X509SHA256="));
         assert!(!format!("{access:?}").contains("the-admin-token"));
     }
 
     #[test]
-    fn the_admins_token_is_for_this_api_alone() {
+    fn admin_token_is_invalid_for_other_audiences() {
         let access = Access::new(Signer::generate().unwrap(), Some("the-admin-token"));
         let elsewhere =
-            access.authenticate_token("the-admin-token", &["vault".into()], &Fixed::default(), NOW);
-        assert_eq!(elsewhere, Err(TokenError::Foreign));
+            access.authenticate_token("the-admin-token", &["vault".into()], &FakeObjects::default(), NOW);
+        assert_eq!(elsewhere, Err(TokenError::Invalid));
     }
 }

@@ -1,9 +1,10 @@
-//! May they? The roles' rules, and for a node's agent what its pods need. Who is refused is told in upstream's words.
+//! Authorization: the rules of the user's roles, and for a node agent what its pods need. Denials have upstream's
+//! wording.
 
 use super::{Objects, User, node, roles};
-use crate::status::{Refusal, Resource};
+use crate::status::{Resource, StatusError};
 
-/// What is asked.
+/// The attributes of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; for a path the method in
@@ -11,19 +12,19 @@ pub struct Attributes<'a> {
     pub verb: &'a str,
     /// Empty for the core group.
     pub group: &'a str,
-    /// As `v1`.
+    /// For example `v1`.
     pub version: &'a str,
-    /// Plural; empty if it is about a path.
+    /// The plural resource name; empty for a non-resource path.
     pub resource: &'a str,
-    /// As `status`.
+    /// For example `status`.
     pub subresource: &'a str,
-    /// Empty for all, and for kinds without.
+    /// Empty for all namespaces and for cluster-scoped kinds.
     pub namespace: &'a str,
-    /// Empty for a collection; of a list or watch whose field selector asks for one `metadata.name`, that.
+    /// Empty for a collection. For a list or watch whose field selector requires one `metadata.name`, that name.
     pub name: &'a str,
-    /// The field selector of a list, watch or deletecollection, as it was asked for.
+    /// The field selector of a list, watch or deletecollection, as sent.
     pub fields: &'a str,
-    /// What is asked for if it is no resource.
+    /// The path of a non-resource request.
     pub path: &'a str,
 }
 
@@ -32,50 +33,50 @@ impl Attributes<'_> {
         !self.resource.is_empty()
     }
 
-    /// The refusal for somebody who may not, for a reason as [`authorize`] gives it.
-    pub fn forbidden(&self, why: &str) -> Refusal {
+    /// The `Forbidden` error for a reason that [`authorize`] returned.
+    pub fn forbidden(&self, reason: &str) -> StatusError {
         if self.is_resource() {
-            Refusal::forbidden(Resource { group: self.group, plural: self.resource }, self.name, why)
+            StatusError::forbidden(Resource { group: self.group, plural: self.resource }, self.name, reason)
         } else {
-            Refusal::new(403, "Forbidden", format!("forbidden: {why}"))
+            StatusError::new(403, "Forbidden", format!("forbidden: {reason}"))
         }
     }
 
-    fn words(&self, user: &User) -> String {
+    fn denial(&self, user: &User) -> String {
         let Self { verb, group, resource, subresource, namespace, path, .. } = self;
         let name = &user.name;
         if !self.is_resource() {
             return format!("User {name:?} cannot {verb} path {path:?}");
         }
         let slash = if subresource.is_empty() { "" } else { "/" };
-        let what = format!(
+        let message = format!(
             "User {name:?} cannot {verb} resource \"{resource}{slash}{subresource}\" in API group {group:?}"
         );
         if namespace.is_empty() {
-            format!("{what} at the cluster scope")
+            format!("{message} at the cluster scope")
         } else {
-            format!("{what} in the namespace {namespace:?}")
+            format!("{message} in the namespace {namespace:?}")
         }
     }
 }
 
-/// Lets pass, or says in upstream's words why not.
-pub fn authorize(user: &User, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    judge(user, asked, objects).map_err(|reason| {
-        let words = asked.words(user);
-        // As upstream does, for those who show it in a browser.
-        let words = words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-        if reason.is_empty() { words } else { format!("{words}: {reason}") }
+/// Allows the request, or returns the denial in upstream's wording.
+pub fn authorize(user: &User, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    check(user, attrs, objects).map_err(|reason| {
+        let denial = attrs.denial(user);
+        // Escaped as upstream does, for clients that show it in a browser.
+        let denial = denial.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        if reason.is_empty() { denial } else { format!("{denial}: {reason}") }
     })
 }
 
-/// The same with the reason alone, which may be empty.
-pub(super) fn judge(user: &User, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    if roles::of(user).any(|rule| rule.allows(asked)) {
+/// As [`authorize`], but returns only the reason, which may be empty.
+pub(super) fn check(user: &User, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    if roles::rules_for(user).any(|rule| rule.allows(attrs)) {
         return Ok(());
     }
     match user.node_name() {
-        Some(name) if asked.is_resource() => node::authorize(name, asked, objects),
+        Some(name) if attrs.is_resource() => node::authorize(name, attrs, objects),
         _ => Err(String::new()),
     }
 }
@@ -83,10 +84,10 @@ pub(super) fn judge(user: &User, asked: &Attributes<'_>, objects: &dyn Objects) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
     #[test]
-    fn the_words_of_a_refusal() {
+    fn denial_has_upstream_wording() {
         let user = User::new("jane", &[]);
         let pods = Attributes { verb: "list", version: "v1", resource: "pods", ..Attributes::default() };
         let snapshots = Attributes {
@@ -117,27 +118,27 @@ mod tests {
                 r#"forbidden: User "jane" cannot get path "/logs/&lt;a&gt;""#,
             ),
         ];
-        for (asked, expected) in cases {
-            let why = authorize(&user, &asked, &Fixed::default()).unwrap_err();
-            let refusal = asked.forbidden(&why);
-            assert_eq!(refusal.message, expected);
-            assert_eq!((refusal.code, refusal.reason), (403, "Forbidden"));
-            assert_eq!(authorize(&User::admin(), &asked, &Fixed::default()), Ok(()));
+        for (attrs, expected) in cases {
+            let reason = authorize(&user, &attrs, &FakeObjects::default()).unwrap_err();
+            let status_error = attrs.forbidden(&reason);
+            assert_eq!(status_error.message, expected);
+            assert_eq!((status_error.code, status_error.reason), (403, "Forbidden"));
+            assert_eq!(authorize(&User::admin(), &attrs, &FakeObjects::default()), Ok(()));
         }
     }
 
     #[test]
-    fn a_nodes_refusal_says_the_relation_that_is_missing() {
-        let asked = Attributes {
+    fn denial_of_node_names_the_missing_relationship() {
+        let attrs = Attributes {
             verb: "get",
             resource: "secrets",
             namespace: "ns",
             name: "s",
             ..Attributes::default()
         };
-        let why = authorize(&User::node("n1"), &asked, &Fixed::default()).unwrap_err();
+        let reason = authorize(&User::node("n1"), &attrs, &FakeObjects::default()).unwrap_err();
         assert_eq!(
-            why,
+            reason,
             r#"User "system:node:n1" cannot get resource "secrets" in API group "" in the namespace "ns": no relationship found between node 'n1' and this object"#
         );
     }

@@ -1,21 +1,22 @@
-//! To act as somebody else (`kubectl --as`). Who may not is refused: to ignore the headers would let people do as
-//! themselves what they meant to do as another.
+//! Impersonation (`kubectl --as`). The request of a user without the permission is rejected. If the headers were
+//! ignored instead, the request would run with the user's own identity.
 
 use http::HeaderMap;
 use std::collections::BTreeMap;
 
 use super::{AUTHENTICATED, Attributes, Objects, SERVICE_ACCOUNT_PREFIX, UNAUTHENTICATED, User, authorize};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
 const USER: &str = "impersonate-user";
 const UID: &str = "impersonate-uid";
 const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user that the headers name, if `user` may act as them; else `user`.
-pub(super) fn as_asked(user: User, headers: &HeaderMap, objects: &dyn Objects) -> Result<User, Refusal> {
-    let Some(asked) = Asked::read(headers)? else { return Ok(user) };
-    let may = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
+/// The user that the headers name, or `user` if there are no such headers. Fails if `user` is not allowed to
+/// impersonate.
+pub(super) fn resolve(user: User, headers: &HeaderMap, objects: &dyn Objects) -> Result<User, StatusError> {
+    let Some(requested) = ImpersonationHeaders::read(headers)? else { return Ok(user) };
+    let check = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
         let attributes = Attributes {
             verb: "impersonate",
             group,
@@ -25,47 +26,47 @@ pub(super) fn as_asked(user: User, headers: &HeaderMap, objects: &dyn Objects) -
             name,
             ..Attributes::default()
         };
-        authorize(&user, &attributes, objects).map_err(|why| attributes.forbidden(&why))
+        authorize(&user, &attributes, objects).map_err(|reason| attributes.forbidden(&reason))
     };
-    let account = asked.name.strip_prefix(SERVICE_ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
+    let account = requested.name.strip_prefix(SERVICE_ACCOUNT_PREFIX).and_then(|rest| rest.split_once(':'));
     match account {
-        Some((namespace, name)) => may("", "serviceaccounts", "", namespace, name)?,
-        None => may("", "users", "", "", &asked.name)?,
+        Some((namespace, name)) => check("", "serviceaccounts", "", namespace, name)?,
+        None => check("", "users", "", "", &requested.name)?,
     }
-    for group in &asked.groups {
-        may("", "groups", "", "", group)?;
+    for group in &requested.groups {
+        check("", "groups", "", "", group)?;
     }
-    if !asked.uid.is_empty() {
-        may("authentication.k8s.io", "uids", "", "", &asked.uid)?;
+    if !requested.uid.is_empty() {
+        check("authentication.k8s.io", "uids", "", "", &requested.uid)?;
     }
-    for (key, values) in &asked.extra {
+    for (key, values) in &requested.extra {
         for value in values {
-            may("authentication.k8s.io", "userextras", key, "", value)?;
+            check("authentication.k8s.io", "userextras", key, "", value)?;
         }
     }
     let mut other = match account {
-        Some((namespace, name)) if asked.groups.is_empty() => User::service_account(namespace, name, ""),
-        _ => User { name: asked.name, groups: asked.groups, ..User::default() },
+        Some((namespace, name)) if requested.groups.is_empty() => User::service_account(namespace, name, ""),
+        _ => User { name: requested.name, groups: requested.groups, ..User::default() },
     };
-    let everybody = if other.name == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED };
+    let implied_group = if other.name == "system:anonymous" { UNAUTHENTICATED } else { AUTHENTICATED };
     if !other.is_in(AUTHENTICATED) && !other.is_in(UNAUTHENTICATED) {
-        other.groups.push(everybody.into());
+        other.groups.push(implied_group.into());
     }
-    (other.uid, other.extra) = (asked.uid, asked.extra);
+    (other.uid, other.extra) = (requested.uid, requested.extra);
     Ok(other)
 }
 
-struct Asked {
+struct ImpersonationHeaders {
     name: String,
     uid: String,
     groups: Vec<String>,
     extra: BTreeMap<String, Vec<String>>,
 }
 
-impl Asked {
-    fn read(headers: &HeaderMap) -> Result<Option<Self>, Refusal> {
-        let unreadable = || Refusal::bad_request("impersonation headers have to be text");
-        let mut asked =
+impl ImpersonationHeaders {
+    fn read(headers: &HeaderMap) -> Result<Option<Self>, StatusError> {
+        let unreadable = || StatusError::bad_request("impersonation headers must be text");
+        let mut requested =
             Self { name: String::new(), uid: String::new(), groups: Vec::new(), extra: BTreeMap::new() };
         for (header, value) in headers {
             let header = header.as_str();
@@ -74,30 +75,38 @@ impl Asked {
             }
             let value = value.to_str().map_err(|_| unreadable())?.to_owned();
             match header {
-                USER => asked.name = value,
-                UID => asked.uid = value,
-                GROUP => asked.groups.push(value),
+                USER => requested.name = value,
+                UID => requested.uid = value,
+                GROUP => requested.groups.push(value),
                 _ => match header.strip_prefix(EXTRA) {
                     Some(key) => {
-                        asked.extra.entry(decoded(key).ok_or_else(unreadable)?).or_default().push(value);
+                        requested
+                            .extra
+                            .entry(percent_decode(key).ok_or_else(unreadable)?)
+                            .or_default()
+                            .push(value);
                     }
                     None => {
-                        return Err(Refusal::bad_request(format!("unknown impersonation header {header:?}")));
+                        return Err(StatusError::bad_request(format!(
+                            "unknown impersonation header {header:?}"
+                        )));
                     }
                 },
             }
         }
-        let more = !asked.uid.is_empty() || !asked.groups.is_empty() || !asked.extra.is_empty();
-        match (asked.name.is_empty(), more) {
-            (false, _) => Ok(Some(asked)),
+        let more = !requested.uid.is_empty() || !requested.groups.is_empty() || !requested.extra.is_empty();
+        match (requested.name.is_empty(), more) {
+            (false, _) => Ok(Some(requested)),
             (true, false) => Ok(None),
-            (true, true) => Err(Refusal::bad_request("requested impersonation without impersonating a user")),
+            (true, true) => {
+                Err(StatusError::bad_request("requested impersonation without impersonating a user"))
+            }
         }
     }
 }
 
-/// Percent signs undone; a key may have what a header's name may not.
-fn decoded(text: &str) -> Option<String> {
+/// Decodes percent-encoding: an extra key may contain characters that are not allowed in header names.
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
@@ -118,7 +127,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         let pairs = pairs.iter();
@@ -126,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrator_may_be_anybody() {
+    fn administrator_may_impersonate_anyone() {
         let extra = BTreeMap::from([("example.com/team".to_owned(), vec!["a".to_owned()])]);
         let cases = [
             (headers(&[]), User::admin()),
@@ -143,12 +152,16 @@ mod tests {
             ),
         ];
         for (headers, expected) in cases {
-            assert_eq!(as_asked(User::admin(), &headers, &Fixed::default()), Ok(expected), "{headers:?}");
+            assert_eq!(
+                resolve(User::admin(), &headers, &FakeObjects::default()),
+                Ok(expected),
+                "{headers:?}"
+            );
         }
     }
 
     #[test]
-    fn others_may_not_and_are_told() {
+    fn impersonation_without_permission_is_rejected() {
         let cases = [
             (
                 headers(&[(USER, "jane")]),
@@ -168,14 +181,14 @@ mod tests {
             (headers(&[("impersonate-me", "x")]), 400, r#"unknown impersonation header "impersonate-me""#),
         ];
         for (headers, code, message) in cases {
-            let refusal = as_asked(User::sidecar(), &headers, &Fixed::default()).unwrap_err();
-            assert_eq!((refusal.code, refusal.message.as_str()), (code, message));
+            let status_error = resolve(User::sidecar(), &headers, &FakeObjects::default()).unwrap_err();
+            assert_eq!((status_error.code, status_error.message.as_str()), (code, message));
         }
         assert!(
-            as_asked(
+            resolve(
                 User::sidecar(),
                 &headers(&[("impersonate-extra-a%2", "x"), (USER, "j")]),
-                &Fixed::default()
+                &FakeObjects::default()
             )
             .is_err()
         );

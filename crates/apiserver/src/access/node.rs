@@ -1,6 +1,6 @@
-//! What a node's agent may ask for: its own node, the pods that are bound to it, and what those name.
+//! Authorization of node agents: their own Node, the pods bound to it, and what those pods reference.
 //!
-//! The way from a node to a secret is one of these, each step read from the objects as they are now:
+//! A node may read a Secret along one of these paths. Each step is read from the current objects:
 //!
 //! ```text
 //! node → pod (spec.nodeName) → secret, configmap, service account
@@ -10,148 +10,149 @@
 
 use serde_json::Value;
 
-use super::named::Named;
+use super::pod_references::PodReferences;
 use super::{Attributes, Objects, text};
 
-pub(super) const LEASES: &str = "kube-node-lease";
+pub(super) const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// Lets pass, or says why not. Asked only about what no rule allows already.
-pub(super) fn authorize(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    match (asked.group, asked.resource) {
-        ("", "secrets") => read(node, asked, || has_secret(node, asked, objects)),
-        ("", "configmaps") => read(node, asked, || has_config_map(node, asked, objects)),
-        ("", "persistentvolumeclaims") => claim(node, asked, objects),
-        ("", "persistentvolumes") => get(node, asked, || has_volume(node, asked, objects)),
-        ("storage.k8s.io", "volumeattachments") => get(node, asked, || has_attachment(node, asked, objects)),
-        ("", "serviceaccounts") => token(node, asked, objects),
-        ("coordination.k8s.io", "leases") => lease(node, asked),
-        ("storage.k8s.io", "csinodes") => csinode(node, asked),
-        ("", "nodes") => own_node(node, asked),
-        ("", "pods") => pod(node, asked, objects),
+/// Allows the request or returns the reason for the denial. Only called for requests that no role allows.
+pub(super) fn authorize(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    match (attrs.group, attrs.resource) {
+        ("", "secrets") => read(node, attrs, || has_secret(node, attrs, objects)),
+        ("", "configmaps") => read(node, attrs, || has_config_map(node, attrs, objects)),
+        ("", "persistentvolumeclaims") => claim(node, attrs, objects),
+        ("", "persistentvolumes") => get(node, attrs, || has_volume(node, attrs, objects)),
+        ("storage.k8s.io", "volumeattachments") => get(node, attrs, || has_attachment(node, attrs, objects)),
+        ("", "serviceaccounts") => token(node, attrs, objects),
+        ("coordination.k8s.io", "leases") => lease(node, attrs),
+        ("storage.k8s.io", "csinodes") => csinode(node, attrs),
+        ("", "nodes") => own_node(node, attrs),
+        ("", "pods") => pod(node, attrs, objects),
         _ => Err(String::new()),
     }
 }
 
-fn no(reason: impl Into<String>) -> Result<(), String> {
+fn deny(reason: impl Into<String>) -> Result<(), String> {
     Err(reason.into())
 }
 
-fn related(node: &str, is: bool) -> Result<(), String> {
-    if is { Ok(()) } else { no(format!("no relationship found between node '{node}' and this object")) }
+fn require_relationship(node: &str, is: bool) -> Result<(), String> {
+    if is { Ok(()) } else { deny(format!("no relationship found between node '{node}' and this object")) }
 }
 
-/// Objects of a namespace, by name alone; a list or watch has to be of one name.
-fn read(node: &str, asked: &Attributes<'_>, has: impl FnOnce() -> bool) -> Result<(), String> {
-    match asked.verb {
+/// Namespaced objects, by name only: a list or watch has to select one name.
+fn read(node: &str, attrs: &Attributes<'_>, has: impl FnOnce() -> bool) -> Result<(), String> {
+    match attrs.verb {
         "get" | "list" | "watch" => {}
-        _ => return no("can only read resources of this type"),
+        _ => return deny("can only read resources of this type"),
     }
-    if !asked.subresource.is_empty() {
-        return no("cannot read subresource");
+    if !attrs.subresource.is_empty() {
+        return deny("cannot read subresource");
     }
-    if asked.namespace.is_empty() {
-        return no("can only read namespaced object of this type");
+    if attrs.namespace.is_empty() {
+        return deny("can only read namespaced object of this type");
     }
-    if asked.name.is_empty() {
-        return no("No Object name found");
+    if attrs.name.is_empty() {
+        return deny("No Object name found");
     }
-    related(node, has())
+    require_relationship(node, has())
 }
 
-fn get(node: &str, asked: &Attributes<'_>, has: impl FnOnce() -> bool) -> Result<(), String> {
-    if asked.verb != "get" {
-        return no("can only get individual resources of this type");
+fn get(node: &str, attrs: &Attributes<'_>, has: impl FnOnce() -> bool) -> Result<(), String> {
+    if attrs.verb != "get" {
+        return deny("can only get individual resources of this type");
     }
-    if !asked.subresource.is_empty() {
-        return no("cannot get subresource");
+    if !attrs.subresource.is_empty() {
+        return deny("cannot get subresource");
     }
-    if asked.name.is_empty() {
-        return no("No Object name found");
+    if attrs.name.is_empty() {
+        return deny("No Object name found");
     }
-    related(node, has())
+    require_relationship(node, has())
 }
 
-fn claim(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    let used = || uses_claim(node, asked.namespace, asked.name, objects);
-    match (asked.subresource, asked.verb) {
-        ("status", "get" | "update" | "patch") => related(node, used()),
-        ("status", _) => no("can only get/update/patch this type"),
-        _ => get(node, asked, used),
+fn claim(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    let used = || uses_claim(node, attrs.namespace, attrs.name, objects);
+    match (attrs.subresource, attrs.verb) {
+        ("status", "get" | "update" | "patch") => require_relationship(node, used()),
+        ("status", _) => deny("can only get/update/patch this type"),
+        _ => get(node, attrs, used),
     }
 }
 
-fn token(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    match (asked.verb, asked.subresource) {
-        ("create", "token") if !asked.name.is_empty() => {
-            let runs = |pod: &Named| &*pod.namespace == asked.namespace && &*pod.account == asked.name;
-            related(node, objects.named_on(node).iter().any(|pod| runs(pod)))
+fn token(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    match (attrs.verb, attrs.subresource) {
+        ("create", "token") if !attrs.name.is_empty() => {
+            let runs =
+                |pod: &PodReferences| &*pod.namespace == attrs.namespace && &*pod.account == attrs.name;
+            require_relationship(node, objects.pod_references_on(node).iter().any(|pod| runs(pod)))
         }
-        _ => no("can only create tokens for individual service accounts"),
+        _ => deny("can only create tokens for individual service accounts"),
     }
 }
 
-fn lease(node: &str, asked: &Attributes<'_>) -> Result<(), String> {
-    match asked.verb {
+fn lease(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+    match attrs.verb {
         "get" | "create" | "update" | "patch" | "delete" => {}
-        _ => return no("can only get, create, update, patch, or delete a node lease"),
+        _ => return deny("can only get, create, update, patch, or delete a node lease"),
     }
-    if asked.namespace != LEASES {
-        return no(format!("can only access leases in the {LEASES:?} system namespace"));
+    if attrs.namespace != LEASE_NAMESPACE {
+        return deny(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
     }
-    // The name of what is created is in the object, which `restrict_node` looks at.
-    if asked.verb != "create" && asked.name != node {
-        return no("can only access node lease with the same name as the requesting node");
+    // The name of a created object is in its body, which `restrict_node` checks.
+    if attrs.verb != "create" && attrs.name != node {
+        return deny("can only access node lease with the same name as the requesting node");
     }
     Ok(())
 }
 
-fn csinode(node: &str, asked: &Attributes<'_>) -> Result<(), String> {
-    if !asked.subresource.is_empty() {
-        return no("cannot authorize CSINode subresources");
+fn csinode(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+    if !attrs.subresource.is_empty() {
+        return deny("cannot authorize CSINode subresources");
     }
-    match asked.verb {
+    match attrs.verb {
         "get" | "create" | "update" | "patch" | "delete" => {}
-        _ => return no("can only get, create, update, patch, or delete a CSINode"),
+        _ => return deny("can only get, create, update, patch, or delete a CSINode"),
     }
-    if asked.verb != "create" && asked.name != node {
-        return no("can only access CSINode with the same name as the requesting node");
+    if attrs.verb != "create" && attrs.name != node {
+        return deny("can only access CSINode with the same name as the requesting node");
     }
     Ok(())
 }
 
-fn own_node(node: &str, asked: &Attributes<'_>) -> Result<(), String> {
-    match (asked.subresource, asked.verb) {
+fn own_node(node: &str, attrs: &Attributes<'_>) -> Result<(), String> {
+    match (attrs.subresource, attrs.verb) {
         ("", "create") => Ok(()),
         ("", "get" | "list" | "watch" | "update" | "patch") | ("status", "get" | "update" | "patch")
-            if asked.name == node =>
+            if attrs.name == node =>
         {
             Ok(())
         }
-        ("", "get" | "list" | "watch") if asked.name.is_empty() => {
-            no(format!("node '{node}' cannot read all nodes, only its own Node object"))
+        ("", "get" | "list" | "watch") if attrs.name.is_empty() => {
+            deny(format!("node '{node}' cannot read all nodes, only its own Node object"))
         }
         ("", "get" | "list" | "watch") => {
-            no(format!("node '{node}' cannot read '{}', only its own Node object", asked.name))
+            deny(format!("node '{node}' cannot read '{}', only its own Node object", attrs.name))
         }
-        _ => no(""),
+        _ => deny(""),
     }
 }
 
-fn pod(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
-    match (asked.subresource, asked.verb) {
+fn pod(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
+    match (attrs.subresource, attrs.verb) {
         ("" | "status", "get") => {
-            let bound = objects.get("", "pods", asked.namespace, asked.name);
-            related(node, bound.is_some_and(|pod| text(&pod, "/spec/nodeName") == node))
+            let bound = objects.get("", "pods", attrs.namespace, attrs.name);
+            require_relationship(node, bound.is_some_and(|pod| text(&pod, "/spec/nodeName") == node))
         }
-        ("", "list" | "watch") if selects_node(asked.fields, node) => Ok(()),
-        ("", "list" | "watch") => no("can only list/watch pods with spec.nodeName field selector"),
-        // Which pods: `restrict_node` knows when it sees them.
+        ("", "list" | "watch") if selects_node(attrs.fields, node) => Ok(()),
+        ("", "list" | "watch") => deny("can only list/watch pods with spec.nodeName field selector"),
+        // `restrict_node` checks the pods themselves.
         ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
-        _ => no(""),
+        _ => deny(""),
     }
 }
 
-/// Whether the selector lets pass only pods of this node.
+/// Whether the selector only matches pods of this node.
 fn selects_node(fields: &str, node: &str) -> bool {
     fields.split(',').any(|term| {
         let Some((field, value)) = term.split_once('=') else { return false };
@@ -159,21 +160,23 @@ fn selects_node(fields: &str, node: &str) -> bool {
     })
 }
 
-/// A secret that pods name themselves, or that their volumes do.
-fn has_secret(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    let pods = objects.named_on(node);
-    let near = |pod: &Named| &*pod.namespace == asked.namespace && Named::has(&pod.secrets, asked.name);
-    // Volumes have to be read: last.
-    pods.iter().any(|pod| near(pod))
+/// Whether the node's pods, or their volumes, reference the Secret.
+fn has_secret(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> bool {
+    let pods = objects.pod_references_on(node);
+    let named_by_pod = |pod: &PodReferences| {
+        &*pod.namespace == attrs.namespace && PodReferences::contains(&pod.secrets, attrs.name)
+    };
+    // Last, because it reads the volumes.
+    pods.iter().any(|pod| named_by_pod(pod))
         || pods.iter().flat_map(|pod| pod.claims.iter().map(|claim| (&*pod.namespace, claim))).any(
             |(namespace, claim)| {
                 let volume = volume_of(namespace, claim, objects);
-                volume.is_some_and(|volume| volume_names_secret(&volume, asked.namespace, asked.name))
+                volume.is_some_and(|volume| volume_names_secret(&volume, attrs.namespace, attrs.name))
             },
         )
 }
 
-/// The secrets of a driver's calls on the node; those of the controller's calls are none of the node's business.
+/// Whether the volume references the Secret for node calls. Secrets of controller calls are not for the node.
 fn volume_names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
     ["nodePublishSecretRef", "nodeStageSecretRef", "nodeExpandSecretRef"].iter().any(|key| {
         let reference = &volume["spec"]["csi"][key];
@@ -181,17 +184,20 @@ fn volume_names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
     })
 }
 
-fn has_config_map(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    let has = |pod: &Named| &*pod.namespace == asked.namespace && Named::has(&pod.config_maps, asked.name);
-    objects.named_on(node).iter().any(|pod| has(pod))
+fn has_config_map(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> bool {
+    let has = |pod: &PodReferences| {
+        &*pod.namespace == attrs.namespace && PodReferences::contains(&pod.config_maps, attrs.name)
+    };
+    objects.pod_references_on(node).iter().any(|pod| has(pod))
 }
 
 fn uses_claim(node: &str, namespace: &str, name: &str, objects: &dyn Objects) -> bool {
-    let has = |pod: &Named| &*pod.namespace == namespace && Named::has(&pod.claims, name);
-    !name.is_empty() && objects.named_on(node).iter().any(|pod| has(pod))
+    let has =
+        |pod: &PodReferences| &*pod.namespace == namespace && PodReferences::contains(&pod.claims, name);
+    !name.is_empty() && objects.pod_references_on(node).iter().any(|pod| has(pod))
 }
 
-/// The volume of a claim, if volume and claim name each other.
+/// The volume of a claim, if both reference each other.
 fn volume_of(namespace: &str, claim: &str, objects: &dyn Objects) -> Option<Value> {
     let claimed = objects.get("", "persistentvolumeclaims", namespace, claim)?;
     let volume = objects.get("", "persistentvolumes", "", text(&claimed, "/spec/volumeName"))?;
@@ -200,14 +206,14 @@ fn volume_of(namespace: &str, claim: &str, objects: &dyn Objects) -> Option<Valu
     same.then_some(volume)
 }
 
-fn has_volume(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    let Some(volume) = objects.get("", "persistentvolumes", "", asked.name) else { return false };
+fn has_volume(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> bool {
+    let Some(volume) = objects.get("", "persistentvolumes", "", attrs.name) else { return false };
     let reference = &volume["spec"]["claimRef"];
     uses_claim(node, text(reference, "/namespace"), text(reference, "/name"), objects)
 }
 
-fn has_attachment(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    let attachment = objects.get("storage.k8s.io", "volumeattachments", "", asked.name);
+fn has_attachment(node: &str, attrs: &Attributes<'_>, objects: &dyn Objects) -> bool {
+    let attachment = objects.get("storage.k8s.io", "volumeattachments", "", attrs.name);
     attachment.is_some_and(|attachment| text(&attachment, "/spec/nodeName") == node)
 }
 
@@ -216,10 +222,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
-    /// Pod `ns/p` on n1 with all that a pod can name; pod `other/q` on n2.
-    fn world() -> Fixed {
+    /// Pod `ns/p` on n1 with every kind of reference; pod `other/q` on n2.
+    fn objects_fixture() -> FakeObjects {
         let volumes = json!([
             {"name": "a", "secret": {"secretName": "mounted"}},
             {"name": "b", "projected": {"sources": [{"secret": {"name": "projected"}}, {"configMap": {"name": "pcm"}}]}},
@@ -249,7 +255,7 @@ mod tests {
         });
         let volume =
             |claim: &str| json!({"spec": {"claimRef": {"namespace": "ns", "name": claim}, "csi": csi}});
-        Fixed::default()
+        FakeObjects::default()
             .with("/pods/ns/p", pod)
             .with(
                 "/pods/other/q",
@@ -266,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_nodes_pods_need_and_no_more() {
+    fn node_may_only_read_what_its_pods_reference() {
         // (group/resource, namespace, name, n1 may get it)
         let cases = [
             ("/secrets", "ns", "mounted", true),
@@ -302,23 +308,23 @@ mod tests {
             ("/nodes", "", "n2", false),
             ("storage.k8s.io/csinodes", "", "n1", true),
             ("storage.k8s.io/csinodes", "", "n2", false),
-            ("coordination.k8s.io/leases", LEASES, "n1", true),
-            ("coordination.k8s.io/leases", LEASES, "n2", false),
+            ("coordination.k8s.io/leases", LEASE_NAMESPACE, "n1", true),
+            ("coordination.k8s.io/leases", LEASE_NAMESPACE, "n2", false),
             ("coordination.k8s.io/leases", "default", "n1", false),
             ("storage.k8s.io/storageclasses", "", "fast", false),
             ("/namespaces", "", "ns", false),
         ];
-        let world = world();
+        let objects = objects_fixture();
         for (kind, namespace, name, may) in cases {
             let (group, resource) = kind.split_once('/').unwrap();
-            let asked = Attributes { verb: "get", group, resource, namespace, name, ..Attributes::default() };
-            assert_eq!(authorize("n1", &asked, &world).is_ok(), may, "{asked:?}");
-            assert!(authorize("n3", &asked, &world).is_err(), "a node without pods: {asked:?}");
+            let attrs = Attributes { verb: "get", group, resource, namespace, name, ..Attributes::default() };
+            assert_eq!(authorize("n1", &attrs, &objects).is_ok(), may, "{attrs:?}");
+            assert!(authorize("n3", &attrs, &objects).is_err(), "a node without pods: {attrs:?}");
         }
     }
 
     #[test]
-    fn verbs_and_subresources() {
+    fn verbs_and_subresources_are_limited() {
         let cases = [
             // (verb, group/resource, subresource, namespace, name, fields, reason)
             ("list", "/secrets", "", "ns", "mounted", "metadata.name=mounted", None),
@@ -423,12 +429,12 @@ mod tests {
                 "list",
                 "coordination.k8s.io/leases",
                 "",
-                LEASES,
+                LEASE_NAMESPACE,
                 "",
                 "",
                 Some("can only get, create, update, patch, or delete a node lease"),
             ),
-            ("create", "coordination.k8s.io/leases", "", LEASES, "", "", None),
+            ("create", "coordination.k8s.io/leases", "", LEASE_NAMESPACE, "", "", None),
             (
                 "list",
                 "storage.k8s.io/csinodes",
@@ -440,10 +446,10 @@ mod tests {
             ),
             ("create", "storage.k8s.io/csinodes", "", "", "", "", None),
         ];
-        let world = world();
+        let objects = objects_fixture();
         for (verb, kind, subresource, namespace, name, fields, reason) in cases {
             let (group, resource) = kind.split_once('/').unwrap();
-            let asked = Attributes {
+            let attrs = Attributes {
                 verb,
                 group,
                 resource,
@@ -453,7 +459,7 @@ mod tests {
                 fields,
                 ..Attributes::default()
             };
-            assert_eq!(authorize("n1", &asked, &world).err().as_deref(), reason, "{asked:?}");
+            assert_eq!(authorize("n1", &attrs, &objects).err().as_deref(), reason, "{attrs:?}");
         }
     }
 }

@@ -1,53 +1,53 @@
-//! What a node's agent may write: only what is about itself. Upstream's NodeRestriction admission.
+//! Upstream's NodeRestriction admission: a node agent may only write objects about its own node.
 //!
-//! [`super::authorize`] has seen the request; here the objects are seen, the old and the new.
+//! [`super::authorize`] has checked the request; here the old and the new object are checked.
 
 use serde_json::Value;
 
-use super::node::LEASES;
+use super::node::LEASE_NAMESPACE;
 use super::{Attributes, Objects, User, items, text};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const SECRETS: &[&str] =
     &["secret", "secretName", "secretRef", "secretKeyRef", "nodePublishSecretRef", "imagePullSecrets"];
 
-/// Lets pass what is not written by a node's agent, or is about its own node. `new` is what would be stored or was
-/// posted to a subresource, `old` what is stored now.
+/// Allows writes by other users, and writes about the agent's own node. `new` is the object to be stored or posted to a
+/// subresource, `old` the stored object.
 pub fn restrict_node(
     user: &User,
-    asked: &Attributes<'_>,
+    attrs: &Attributes<'_>,
     new: Option<&Value>,
     old: Option<&Value>,
     objects: &dyn Objects,
-) -> Result<(), Refusal> {
+) -> Result<(), StatusError> {
     let Some(node) = user.node_name() else { return Ok(()) };
     let null = &Value::Null;
     let (new, old) = (new.unwrap_or(null), old.unwrap_or(null));
-    let judged = match (asked.group, asked.resource, asked.subresource) {
-        ("", "pods", "") => pod(node, asked.verb, new, old, objects),
+    let result = match (attrs.group, attrs.resource, attrs.subresource) {
+        ("", "pods", "") => pod(node, attrs.verb, new, old, objects),
         ("", "pods", "status") => pod_status(node, new, old),
-        ("", "pods", "eviction") => eviction(node, asked, new, objects),
-        ("", "nodes", _) => own_node(node, asked, new, old),
+        ("", "pods", "eviction") => eviction(node, attrs, new, objects),
+        ("", "nodes", _) => own_node(node, attrs, new, old),
         ("", "persistentvolumeclaims", "status") => claim_status(node, new, old),
-        ("", "serviceaccounts", "token") => token(node, asked, new, objects),
-        ("coordination.k8s.io", "leases", _) => lease(node, asked, new),
-        ("storage.k8s.io", "csinodes", _) => csinode(node, asked, new),
+        ("", "serviceaccounts", "token") => token(node, attrs, new, objects),
+        ("coordination.k8s.io", "leases", _) => lease(node, attrs, new),
+        ("storage.k8s.io", "csinodes", _) => csinode(node, attrs, new),
         _ => Ok(()),
     };
-    judged.map_err(|why| {
-        let name = named(asked, new);
-        Attributes { name, ..*asked }.forbidden(&why)
+    result.map_err(|reason| {
+        let name = target_name(attrs, new);
+        Attributes { name, ..*attrs }.forbidden(&reason)
     })
 }
 
-/// The name, in the path or else in the object that is to be made.
-fn named<'a>(asked: &Attributes<'a>, new: &'a Value) -> &'a str {
-    if asked.name.is_empty() { text(new, "/metadata/name") } else { asked.name }
+/// The name from the path, or from the object to be created.
+fn target_name<'a>(attrs: &Attributes<'a>, new: &'a Value) -> &'a str {
+    if attrs.name.is_empty() { text(new, "/metadata/name") } else { attrs.name }
 }
 
-fn check(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(why()) }
+fn require(holds: bool, reason: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(reason()) }
 }
 
 fn is_on(pod: &Value, node: &str) -> bool {
@@ -57,7 +57,7 @@ fn is_on(pod: &Value, node: &str) -> bool {
 fn pod(node: &str, verb: &str, new: &Value, old: &Value, objects: &dyn Objects) -> Result<(), String> {
     match verb {
         "create" => mirror_pod(node, new, objects),
-        "delete" => check(is_on(old, node), || {
+        "delete" => require(is_on(old, node), || {
             format!("node {node:?} can only delete pods with spec.nodeName set to itself")
         }),
         _ => Err(format!(
@@ -66,13 +66,13 @@ fn pod(node: &str, verb: &str, new: &Value, old: &Value, objects: &dyn Objects) 
     }
 }
 
-/// A node may show the pods that it runs from its own files, and those must not open anything to it.
+/// A node may publish mirror pods of its static pods. They must not give it access to anything.
 fn mirror_pod(node: &str, pod: &Value, objects: &dyn Objects) -> Result<(), String> {
     let annotated = pod["metadata"]["annotations"].get(MIRROR).is_some();
-    check(annotated, || {
+    require(annotated, || {
         format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods")
     })?;
-    check(is_on(pod, node), || {
+    require(is_on(pod, node), || {
         format!("node {node:?} can only create pods with spec.nodeName set to itself")
     })?;
     let owners: Vec<&Value> = items(pod, "/metadata/ownerReferences").collect();
@@ -80,11 +80,11 @@ fn mirror_pod(node: &str, pod: &Value, objects: &dyn Objects) -> Result<(), Stri
     let owned = matches!(owners.as_slice(), [owner]
         if text(owner, "/apiVersion") == "v1" && text(owner, "/kind") == "Node" && text(owner, "/name") == node
             && uid.as_deref() == Some(text(owner, "/uid")));
-    check(owned, || {
+    require(owned, || {
         format!("node {node:?} can only create pods with a single owner reference set to itself")
     })?;
     let account = text(pod, "/spec/serviceAccountName");
-    check(account.is_empty(), || {
+    require(account.is_empty(), || {
         format!("node {node:?} can not create pods that reference a service account")
     })?;
     for (keys, what) in [
@@ -92,14 +92,14 @@ fn mirror_pod(node: &str, pod: &Value, objects: &dyn Objects) -> Result<(), Stri
         (&["configMap", "configMapRef", "configMapKeyRef"], "configmaps"),
         (&["persistentVolumeClaim", "ephemeral"], "persistentvolumeclaims"),
     ] {
-        check(!has_key(&pod["spec"], keys), || {
+        require(!has_key(&pod["spec"], keys), || {
             format!("node {node:?} can not create pods that reference {what}")
         })?;
     }
     Ok(())
 }
 
-/// Whether any of the keys is anywhere within.
+/// Whether the value contains any of the keys at any depth.
 fn has_key(value: &Value, keys: &[&str]) -> bool {
     match value {
         Value::Object(map) => {
@@ -111,49 +111,49 @@ fn has_key(value: &Value, keys: &[&str]) -> bool {
 }
 
 fn pod_status(node: &str, new: &Value, old: &Value) -> Result<(), String> {
-    check(is_on(old, node), || {
+    require(is_on(old, node), || {
         format!("node {node:?} can only update pod status for pods with spec.nodeName set to itself")
     })?;
     let same = new["metadata"].get("labels") == old["metadata"].get("labels");
-    check(same, || format!("node {node:?} cannot update labels through pod status"))
+    require(same, || format!("node {node:?} cannot update labels through pod status"))
 }
 
-fn eviction(node: &str, asked: &Attributes<'_>, new: &Value, objects: &dyn Objects) -> Result<(), String> {
-    let pod = objects.get("", "pods", asked.namespace, named(asked, new));
-    check(pod.is_some_and(|pod| is_on(&pod, node)), || {
+fn eviction(node: &str, attrs: &Attributes<'_>, new: &Value, objects: &dyn Objects) -> Result<(), String> {
+    let pod = objects.get("", "pods", attrs.namespace, target_name(attrs, new));
+    require(pod.is_some_and(|pod| is_on(&pod, node)), || {
         format!("node {node} can only evict pods with spec.nodeName set to itself")
     })
 }
 
-fn own_node(node: &str, asked: &Attributes<'_>, new: &Value, old: &Value) -> Result<(), String> {
-    let name = named(asked, new);
-    check(name == node, || format!("node {node:?} is not allowed to modify node {name:?}"))?;
-    if asked.verb == "delete" {
+fn own_node(node: &str, attrs: &Attributes<'_>, new: &Value, old: &Value) -> Result<(), String> {
+    let name = target_name(attrs, new);
+    require(name == node, || format!("node {node:?} is not allowed to modify node {name:?}"))?;
+    if attrs.verb == "delete" {
         return Ok(());
     }
     let null = &Value::Null;
     let labels = |object: &Value| object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     let (before, after) = (labels(old), labels(new));
     let changed = before.keys().chain(after.keys()).filter(|label| before.get(*label) != after.get(*label));
-    let mut refused: Vec<&str> = changed.map(String::as_str).filter(|label| !may_label(label)).collect();
+    let mut refused: Vec<&str> = changed.map(String::as_str).filter(|label| !may_set_label(label)).collect();
     refused.sort_unstable();
     refused.dedup();
-    if asked.verb == "create" {
-        return check(refused.is_empty(), || {
+    if attrs.verb == "create" {
+        return require(refused.is_empty(), || {
             format!("node {node:?} is not allowed to set the following labels: {}", refused.join(", "))
         });
     }
-    check(refused.is_empty(), || {
+    require(refused.is_empty(), || {
         format!("node {node:?} is not allowed to modify labels: {}", refused.join(", "))
     })?;
     let taints = |object: &Value| object.pointer("/spec/taints").unwrap_or(null).clone();
-    check(taints(old) == taints(new), || format!("node {node:?} is not allowed to modify taints"))?;
+    require(taints(old) == taints(new), || format!("node {node:?} is not allowed to modify taints"))?;
     let owners = |object: &Value| object.pointer("/metadata/ownerReferences").unwrap_or(null).clone();
-    check(owners(old) == owners(new), || format!("node {node:?} is not allowed to modify ownerReferences"))
+    require(owners(old) == owners(new), || format!("node {node:?} is not allowed to modify ownerReferences"))
 }
 
-/// Labels that say what a node is are its own; those that say what may run there are not.
-fn may_label(label: &str) -> bool {
+/// A node may set labels that describe it, not labels that decide which pods may run there.
+fn may_set_label(label: &str) -> bool {
     const OWN: &[&str] = &[
         "kubernetes.io/hostname",
         "kubernetes.io/os",
@@ -178,7 +178,7 @@ fn may_label(label: &str) -> bool {
     !reserved || OWN.contains(&label) || within("kubelet.kubernetes.io") || within("node.kubernetes.io")
 }
 
-/// How far an expansion has come on the node, and nothing else.
+/// Allows only the progress of a node expansion to change.
 fn claim_status(node: &str, new: &Value, old: &Value) -> Result<(), String> {
     let rest = |object: &Value| {
         let mut object = object.clone();
@@ -196,43 +196,43 @@ fn claim_status(node: &str, new: &Value, old: &Value) -> Result<(), String> {
         }
         object
     };
-    check(rest(new) == rest(old), || {
+    require(rest(new) == rest(old), || {
         format!(
             "node {node:?} is not allowed to update fields other than status.quantity and status.conditions"
         )
     })
 }
 
-/// Only tokens that end with a pod of this node.
-fn token(node: &str, asked: &Attributes<'_>, new: &Value, objects: &dyn Objects) -> Result<(), String> {
+/// Allows only tokens that are bound to a pod of this node.
+fn token(node: &str, attrs: &Attributes<'_>, new: &Value, objects: &dyn Objects) -> Result<(), String> {
     let bound = &new["spec"]["boundObjectRef"];
     let is_pod = text(bound, "/apiVersion") == "v1" && text(bound, "/kind") == "Pod";
-    check(is_pod && !text(bound, "/name").is_empty(), || "node requested token not bound to a pod".into())?;
+    require(is_pod && !text(bound, "/name").is_empty(), || "node requested token not bound to a pod".into())?;
     let uid = text(bound, "/uid");
-    check(!uid.is_empty(), || "node requested token with a pod binding without a uid".into())?;
+    require(!uid.is_empty(), || "node requested token with a pod binding without a uid".into())?;
     let name = text(bound, "/name");
     let pod =
-        objects.get("", "pods", asked.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
-    check(text(&pod, "/metadata/uid") == uid, || {
+        objects.get("", "pods", attrs.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
+    require(text(&pod, "/metadata/uid") == uid, || {
         format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         )
     })?;
-    check(is_on(&pod, node), || "node requested token bound to a pod scheduled on a different node".into())
+    require(is_on(&pod, node), || "node requested token bound to a pod scheduled on a different node".into())
 }
 
-fn lease(node: &str, asked: &Attributes<'_>, new: &Value) -> Result<(), String> {
-    check(asked.namespace == LEASES, || {
-        format!("can only access leases in the {LEASES:?} system namespace")
+fn lease(node: &str, attrs: &Attributes<'_>, new: &Value) -> Result<(), String> {
+    require(attrs.namespace == LEASE_NAMESPACE, || {
+        format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace")
     })?;
-    check(named(asked, new) == node, || {
+    require(target_name(attrs, new) == node, || {
         "can only access node lease with the same name as the requesting node".into()
     })
 }
 
-fn csinode(node: &str, asked: &Attributes<'_>, new: &Value) -> Result<(), String> {
-    check(named(asked, new) == node, || {
+fn csinode(node: &str, attrs: &Attributes<'_>, new: &Value) -> Result<(), String> {
+    require(target_name(attrs, new) == node, || {
         "can only access CSINode with the same name as the requesting node".into()
     })
 }

@@ -1,13 +1,13 @@
-//! The server's own authority: made at the first start, kept in `DIR/pki`, and never told to anybody.
+//! The server's own certificate authority (CA): created at the first start and stored in `DIR/pki`.
 //!
-//! | File | What |
+//! | File | Content |
 //! |---|---|
-//! | `ca.key`, `ca.crt` | the authority; clients trust `ca.crt` |
-//! | `sa.key` | signs tokens of service accounts |
+//! | `ca.key`, `ca.crt` | the CA; clients trust `ca.crt` |
+//! | `sa.key` | the key that signs service account tokens |
 //! | `admin.token` | a bearer token of the administrator, for programs without certificates |
 //!
-//! The server's own certificate is made anew at each start and while it runs ([`crate::server`]), and is not kept.
-//! What is missing is made, but for the key of an authority that is there: a new one would lock out every client.
+//! The server certificate is issued at each start, renewed while the server runs ([`crate::server`]) and never stored.
+//! Missing files are created, except the key of an existing CA: a new key would lock out every client.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -30,70 +30,72 @@ use wharf_model::Time;
 use super::token::KeyError;
 use super::{Access, MASTERS, NODES, SIDECARS, Signer, User};
 
-const AUTHORITY: &str = "wharf";
-const AUTHORITY_DAYS: i64 = 3650;
-/// Of the server's certificate, which is renewed long before.
+const CA_NAME: &str = "wharf";
+const CA_DAYS: i64 = 3650;
+/// Validity of the server certificate, which is renewed long before it expires.
 const SERVER_DAYS: i64 = 90;
 const CLIENT_DAYS: i64 = 365;
 
-/// The authority cannot be used, and what can be done.
+/// Why the CA cannot be used, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Others could read a key.
-    #[error("{path} can be read by others than its owner; if nobody has, `chmod 600 {path}` and start again")]
-    Open {
-        /// Which.
-        path: PathBuf,
-    },
-    /// The certificate is there and its key is not.
+    /// Other users can read a key.
     #[error(
-        "{path} is missing, but its certificate is there; restore the key, or remove the whole directory to begin with \
-         a new authority, which no client knows"
+        "{path} is readable by users other than its owner; if it was not read, run `chmod 600 {path}` and start again"
     )]
-    Lost {
-        /// Which.
+    Exposed {
+        /// The path.
         path: PathBuf,
     },
-    /// A file is not what it should be. Nothing of it is quoted.
-    #[error("{path} cannot be used: {why}")]
-    Unfit {
-        /// Which.
+    /// The CA certificate exists, but its key does not.
+    #[error(
+        "{path} is missing, but its certificate exists; restore the key, or remove the whole directory to start with \
+         a new CA, which no client trusts"
+    )]
+    KeyMissing {
+        /// The path.
         path: PathBuf,
-        /// Why.
-        why: String,
     },
-    /// A certificate cannot be made.
-    #[error("a certificate cannot be made: {0}")]
-    Make(#[from] rcgen::Error),
-    /// The system gives no randomness.
-    #[error("the system gives no randomness: {0}")]
+    /// The content of a file is invalid. The message does not quote it.
+    #[error("{path} is unusable: {reason}")]
+    Unusable {
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// A certificate or key cannot be generated.
+    #[error("failed to generate a certificate or key: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// The operating system returned no random bytes.
+    #[error("failed to read random bytes: {0}")]
     Randomness(getrandom::Error),
-    /// A made certificate cannot be used.
-    #[error("a certificate cannot be used: {0}")]
+    /// TLS rejects a generated certificate or key.
+    #[error("failed to use a certificate: {0}")]
     Tls(#[from] rustls::Error),
 }
 
-/// For whom certificates are made.
+/// The identity that a client certificate is issued for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Identity {
-    /// May do all.
+    /// The administrator, with all permissions.
     Admin,
-    /// What stands between drivers and the API.
+    /// A CSI sidecar.
     Sidecar,
-    /// The agent of this node.
+    /// The agent of the named node.
     Node(String),
 }
 
 impl Identity {
-    /// The user that the certificate names.
+    /// The user that the certificate identifies.
     pub fn user(&self) -> User {
         match self {
             Self::Admin => User::admin(),
@@ -111,12 +113,12 @@ impl Identity {
     }
 }
 
-/// The authority, its keys in memory.
+/// The CA with its keys in memory.
 pub struct Pki {
-    authority: Issuer<'static, KeyPair>,
+    ca: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
-    tokens: Vec<u8>,
+    token_key: Vec<u8>,
     admin_token: String,
 }
 
@@ -127,12 +129,11 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// Opens the authority in `data/pki`, and makes it if there is none. One process at a time: who calls holds the
-    /// lock of the data directory.
-    pub fn open_or_make(data: &Path, now: Time) -> Result<Self, PkiError> {
+    /// Opens the CA in `data/pki`, creating it if there is none. The caller must hold the lock of the data directory.
+    pub fn open_or_create(data: &Path, now: Time) -> Result<Self, PkiError> {
         let dir = Dir(data.join("pki"));
-        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir.0);
-        made.map_err(|source| PkiError::File { path: dir.0.clone(), source })?;
+        let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir.0);
+        created.map_err(|source| PkiError::File { path: dir.0.clone(), source })?;
         if dir.read("sa.key")?.is_none() {
             dir.write("sa.key", KeyPair::generate()?.serialize_pem().as_bytes())?;
         }
@@ -143,8 +144,8 @@ impl Pki {
         }
         match (dir.read("ca.key")?, dir.read("ca.crt")?) {
             (Some(_), Some(_)) => {}
-            (None, Some(_)) => return Err(PkiError::Lost { path: dir.path("ca.key") }),
-            // The certificate comes last: if we died before it, nobody has seen this authority.
+            (None, Some(_)) => return Err(PkiError::KeyMissing { path: dir.path("ca.key") }),
+            // The certificate is written last: if the process crashed before, no client has seen this CA.
             (key, None) => {
                 let key = match key {
                     Some(pem) => dir.key("ca.key", &pem)?,
@@ -154,75 +155,70 @@ impl Pki {
                         key
                     }
                 };
-                let mut params = authority();
-                validity(&mut params, now, AUTHORITY_DAYS);
+                let mut params = ca_params();
+                set_validity(&mut params, now, CA_DAYS);
                 dir.write("ca.crt", params.self_signed(&key)?.pem().as_bytes())?;
             }
         }
         Self::open(data)
     }
 
-    /// Opens the authority in `data/pki`.
+    /// Opens the CA in `data/pki`.
     pub fn open(data: &Path) -> Result<Self, PkiError> {
         let dir = Dir(data.join("pki"));
-        let there = |name: &str| {
+        let require = |name: &str| {
             let missing = || PkiError::File { path: dir.path(name), source: io::ErrorKind::NotFound.into() };
             dir.read(name)?.ok_or_else(missing)
         };
-        let unfit = |name: &str, why: &dyn std::fmt::Display| PkiError::Unfit {
+        let unusable = |name: &str, reason: &dyn std::fmt::Display| PkiError::Unusable {
             path: dir.path(name),
-            why: why.to_string(),
+            reason: reason.to_string(),
         };
-        let certificate_pem = there("ca.crt")?;
+        let certificate_pem = require("ca.crt")?;
         let certificate = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
-            .map_err(|error| unfit("ca.crt", &error))?;
-        let key = dir.key("ca.key", &there("ca.key")?)?;
-        let both = certified(certificate.clone(), &key)?;
-        both.keys_match().map_err(|_| unfit("ca.crt", &"it is not the certificate of ca.key"))?;
-        let tokens = dir.key("sa.key", &there("sa.key")?)?.serialize_der();
-        Signer::new(&tokens).map_err(|error| unfit("sa.key", &error))?;
-        let admin_token = there("admin.token")?.trim().to_owned();
+            .map_err(|error| unusable("ca.crt", &error))?;
+        let key = dir.key("ca.key", &require("ca.key")?)?;
+        let both = certified_key(certificate.clone(), &key)?;
+        both.keys_match().map_err(|_| unusable("ca.crt", &"it does not belong to ca.key"))?;
+        let token_key = dir.key("sa.key", &require("sa.key")?)?.serialize_der();
+        Signer::new(&token_key).map_err(|error| unusable("sa.key", &error))?;
+        let admin_token = require("admin.token")?.trim().to_owned();
         if admin_token.len() < 32 {
-            return Err(unfit(
+            return Err(unusable(
                 "admin.token",
-                &"it is too short to be a secret; remove it, and a new one is made",
+                &"it is too short to be a secret; remove it to generate a new one",
             ));
         }
-        Ok(Self {
-            authority: Issuer::new(authority(), key),
-            certificate,
-            certificate_pem,
-            tokens,
-            admin_token,
-        })
+        Ok(Self { ca: Issuer::new(ca_params(), key), certificate, certificate_pem, token_key, admin_token })
     }
 
-    /// Who knows whose a token is.
+    /// The authenticator for this CA's tokens.
     pub fn access(&self) -> Result<Access, KeyError> {
-        Ok(Access::new(Signer::new(&self.tokens)?, Some(&self.admin_token)))
+        Ok(Access::new(Signer::new(&self.token_key)?, Some(&self.admin_token)))
     }
 
-    /// The authority's certificate as text, for those who are to know the server by it.
+    /// The CA certificate in PEM, for clients that verify the server.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem
     }
 
-    /// The authority's certificate, which signs those of clients.
+    /// The CA certificate, which also signs client certificates.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// A certificate for the server under these names and addresses.
-    pub fn server(&self, names: &[String], now: Time) -> Result<CertifiedKey, PkiError> {
+    /// Issues a server certificate for these names and addresses.
+    pub fn server_certificate(&self, names: &[String], now: Time) -> Result<CertifiedKey, PkiError> {
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "wharf-apiserver");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let (certificate, key) = self.sign(params, now, SERVER_DAYS)?;
-        certified(certificate.der().clone(), &key)
+        certified_key(certificate.der().clone(), &key)
     }
 
-    /// A kubeconfig with a certificate for `identity`, and `server` as `https://127.0.0.1:6443`. It holds a key.
+    /// A kubeconfig with a client certificate for `identity`. `server` is a URL such as `https://127.0.0.1:6443`. The
+    /// result contains a private key.
     pub fn kubeconfig(&self, identity: &Identity, server: &str, now: Time) -> Result<String, PkiError> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
@@ -231,7 +227,7 @@ impl Pki {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let (certificate, key) = self.sign(params, now, CLIENT_DAYS)?;
         let name = identity.user().name;
-        let authority = BASE64_STANDARD.encode(&self.certificate_pem);
+        let ca = BASE64_STANDARD.encode(&self.certificate_pem);
         let certificate = BASE64_STANDARD.encode(certificate.pem());
         let key = BASE64_STANDARD.encode(key.serialize_pem());
         Ok(format!(
@@ -242,7 +238,7 @@ clusters:
 - name: wharf
   cluster:
     server: {server}
-    certificate-authority-data: {authority}
+    certificate-authority-data: {ca}
 users:
 - name: {name:?}
   user:
@@ -266,24 +262,24 @@ current-context: wharf
     ) -> Result<(rcgen::Certificate, KeyPair), PkiError> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        validity(&mut params, now, days);
+        set_validity(&mut params, now, days);
         let key = KeyPair::generate()?;
-        Ok((params.signed_by(&key, &self.authority)?, key))
+        Ok((params.signed_by(&key, &self.ca)?, key))
     }
 }
 
-/// What the authority's certificate says, but for its time: the same at every start.
-fn authority() -> CertificateParams {
+/// The parameters of the CA certificate, without its validity: the same at every start.
+fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, AUTHORITY);
+    params.distinguished_name.push(DnType::CommonName, CA_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
     params
 }
 
-/// From yesterday, for clocks that go after.
-fn validity(params: &mut CertificateParams, now: Time, days: i64) {
+/// Valid from yesterday, to tolerate clock skew.
+fn set_validity(params: &mut CertificateParams, now: Time, days: i64) {
     let today = jiff::Timestamp::from_millisecond(now.0).unwrap_or_default().to_zoned(TimeZone::UTC).date();
     let day = |days: i64| {
         let date: Date = today.saturating_add(jiff::Span::new().days(days));
@@ -293,7 +289,7 @@ fn validity(params: &mut CertificateParams, now: Time, days: i64) {
     params.not_after = day(days);
 }
 
-fn certified(certificate: CertificateDer<'static>, key: &KeyPair) -> Result<CertifiedKey, PkiError> {
+fn certified_key(certificate: CertificateDer<'static>, key: &KeyPair) -> Result<CertifiedKey, PkiError> {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     Ok(CertifiedKey::new(vec![certificate], rustls::crypto::ring::sign::any_ecdsa_type(&key)?))
 }
@@ -305,7 +301,7 @@ impl Dir {
         self.0.join(name)
     }
 
-    /// None if there is none. A secret that others can read is none any more.
+    /// Reads a file; none if it does not exist. A secret that other users can read is rejected.
     fn read(&self, name: &str) -> Result<Option<String>, PkiError> {
         let path = self.path(name);
         let failed = |source| PkiError::File { path: path.clone(), source };
@@ -316,7 +312,7 @@ impl Dir {
         };
         let mode = fs::metadata(&path).map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 && name != "ca.crt" {
-            return Err(PkiError::Open { path });
+            return Err(PkiError::Exposed { path });
         }
         Ok(Some(text))
     }
@@ -327,18 +323,18 @@ impl Dir {
     }
 
     fn key(&self, name: &str, pem: &str) -> Result<KeyPair, PkiError> {
-        let unfit =
-            |_| PkiError::Unfit { path: self.path(name), why: "it has to be a P-256 key in PEM".into() };
-        KeyPair::from_pem(pem).map_err(unfit)
+        let unusable =
+            |_| PkiError::Unusable { path: self.path(name), reason: "not a P-256 key in PEM".into() };
+        KeyPair::from_pem(pem).map_err(unusable)
     }
 }
 
-/// Writes a file that its owner alone can read, whole and durably or not at all.
+/// Writes a file that only its owner can read, completely and durably or not at all.
 pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    // One that stayed behind may be open to others; its mode would stay.
+    // A leftover file may be readable by others, and would keep its mode.
     match fs::remove_file(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -354,7 +350,7 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
     const NOW: Time = Time(1_800_000_000_000);
 
@@ -363,12 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn is_made_once_and_kept() {
+    fn ca_is_created_once_and_reused() {
         let dir = tempfile::tempdir().unwrap();
-        let first = Pki::open_or_make(dir.path(), NOW).unwrap();
-        let again = Pki::open_or_make(dir.path(), NOW.plus(std::time::Duration::from_secs(1))).unwrap();
+        let first = Pki::open_or_create(dir.path(), NOW).unwrap();
+        let again = Pki::open_or_create(dir.path(), NOW.plus(std::time::Duration::from_secs(1))).unwrap();
         assert_eq!(first.certificate(), again.certificate());
-        assert_eq!(first.tokens, again.tokens);
+        assert_eq!(first.token_key, again.token_key);
         assert_eq!(first.admin_token, again.admin_token);
         let pki = dir.path().join("pki");
         assert_eq!(mode(&pki), 0o700);
@@ -378,65 +374,72 @@ mod tests {
         for name in names {
             assert_eq!(mode(&pki.join(name)), 0o600);
         }
-        let shown = format!("{first:?}");
-        assert!(!shown.contains(&first.admin_token) && !shown.contains("PRIVATE"), "{shown}");
+        let debug_output = format!("{first:?}");
+        assert!(
+            !debug_output.contains(&first.admin_token) && !debug_output.contains("PRIVATE"),
+            "{debug_output}"
+        );
         let mut headers = http::HeaderMap::new();
         let value = format!("Bearer {}", first.admin_token);
         headers.insert(http::header::AUTHORIZATION, value.parse().unwrap());
-        let user = again.access().unwrap().authenticate(&headers, None, "/api", &Fixed::default(), NOW);
+        let user = again.access().unwrap().authenticate(&headers, None, "/api", &FakeObjects::default(), NOW);
         assert_eq!(user, Ok(User::admin()));
     }
 
     #[test]
-    fn a_start_that_died_is_finished() {
-        // After each file that was written.
+    fn interrupted_creation_is_completed() {
+        // The files in the order in which they are written.
         let order = ["sa.key", "admin.token", "ca.key"];
         let whole = tempfile::tempdir().unwrap();
-        Pki::open_or_make(whole.path(), NOW).unwrap();
-        for died_after in 0..=order.len() {
+        Pki::open_or_create(whole.path(), NOW).unwrap();
+        for crashed_after in 0..=order.len() {
             let dir = tempfile::tempdir().unwrap();
             fs::DirBuilder::new().mode(0o700).create(dir.path().join("pki")).unwrap();
-            for name in &order[..died_after] {
+            for name in &order[..crashed_after] {
                 fs::copy(whole.path().join("pki").join(name), dir.path().join("pki").join(name)).unwrap();
             }
             fs::write(dir.path().join("pki/ca.crt.tmp"), "half").unwrap();
-            let made = Pki::open_or_make(dir.path(), NOW).unwrap();
-            assert_eq!(made.certificate(), Pki::open(dir.path()).unwrap().certificate(), "{died_after}");
+            let created = Pki::open_or_create(dir.path(), NOW).unwrap();
+            assert_eq!(
+                created.certificate(),
+                Pki::open(dir.path()).unwrap().certificate(),
+                "{crashed_after}"
+            );
         }
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused() {
+    fn unusable_files_are_rejected() {
         let other = tempfile::tempdir().unwrap();
-        Pki::open_or_make(other.path(), NOW).unwrap();
+        Pki::open_or_create(other.path(), NOW).unwrap();
         let broken = |name: &str, how: &dyn Fn(&Path)| {
             let dir = tempfile::tempdir().unwrap();
-            Pki::open_or_make(dir.path(), NOW).unwrap();
+            Pki::open_or_create(dir.path(), NOW).unwrap();
             how(&dir.path().join("pki").join(name));
-            Pki::open_or_make(dir.path(), NOW).unwrap_err()
+            Pki::open_or_create(dir.path(), NOW).unwrap_err()
         };
         let lost = broken("ca.key", &|path| fs::remove_file(path).unwrap());
-        assert!(matches!(lost, PkiError::Lost { .. }), "{lost}");
+        assert!(matches!(lost, PkiError::KeyMissing { .. }), "{lost}");
         for name in ["ca.key", "sa.key", "admin.token"] {
             let open =
                 broken(name, &|path| fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap());
-            assert!(matches!(open, PkiError::Open { .. }), "{open}");
-            let unfit = broken(name, &|path| write_private(path, b"nonsense").unwrap());
-            assert!(matches!(unfit, PkiError::Unfit { .. }), "{unfit}");
-            assert!(!unfit.to_string().contains("nonsense"), "{unfit}");
+            assert!(matches!(open, PkiError::Exposed { .. }), "{open}");
+            let unusable = broken(name, &|path| write_private(path, b"nonsense").unwrap());
+            assert!(matches!(unusable, PkiError::Unusable { .. }), "{unusable}");
+            assert!(!unusable.to_string().contains("nonsense"), "{unusable}");
         }
         let foreign = broken("ca.crt", &|path| {
             fs::copy(other.path().join("pki/ca.crt"), path).unwrap();
         });
-        assert!(matches!(foreign, PkiError::Unfit { .. }), "{foreign}");
+        assert!(matches!(foreign, PkiError::Unusable { .. }), "{foreign}");
         let none = Pki::open(Path::new("/nonexistent")).unwrap_err();
         assert!(matches!(none, PkiError::File { .. }), "{none}");
     }
 
     #[test]
-    fn kubeconfigs_name_whom_they_are_for() {
+    fn kubeconfig_authenticates_its_identity() {
         let dir = tempfile::tempdir().unwrap();
-        let pki = Pki::open_or_make(dir.path(), NOW).unwrap();
+        let pki = Pki::open_or_create(dir.path(), NOW).unwrap();
         let access = pki.access().unwrap();
         for identity in [Identity::Admin, Identity::Sidecar, Identity::Node("n1".into())] {
             let text = pki.kubeconfig(&identity, "https://127.0.0.1:6443", NOW).unwrap();
@@ -446,7 +449,8 @@ mod tests {
             let pem = BASE64_STANDARD.decode(encoded).unwrap();
             let der = CertificateDer::from_pem_slice(&pem).unwrap();
             let headers = http::HeaderMap::new();
-            let user = access.authenticate(&headers, Some(&der), "/api", &Fixed::default(), NOW).unwrap();
+            let user =
+                access.authenticate(&headers, Some(&der), "/api", &FakeObjects::default(), NOW).unwrap();
             assert_eq!((user.name, user.groups), (identity.user().name, identity.user().groups));
         }
     }

@@ -1,23 +1,28 @@
-//! Questions about access: whose a token is, and who may do what. Answered by the same rules that decide requests.
+//! TokenReview and the access reviews, evaluated with the same rules as requests.
 //!
-//! Each takes the review as it was posted and conformed, and gives it back with its status.
+//! Each function takes the posted review, which conforms to its schema, and returns it with its status.
 
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
 
-use super::authorize::judge;
+use super::authorize::check;
 use super::token::ISSUER;
 use super::{Access, Attributes, Authenticated, Objects, TokenError, User, items, roles, text};
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
 
 impl Access {
     /// `tokenreviews`.
-    pub fn token_review(&self, review: Value, objects: &dyn Objects, now: Time) -> Result<Value, Refusal> {
+    pub fn token_review(
+        &self,
+        review: Value,
+        objects: &dyn Objects,
+        now: Time,
+    ) -> Result<Value, StatusError> {
         let token = text(&review, "/spec/token");
         if token.is_empty() {
-            return Err(Refusal::bad_request("token is required for TokenReview in authentication"));
+            return Err(StatusError::bad_request("token is required for TokenReview in authentication"));
         }
         let mut audiences: Vec<String> =
             items(&review, "/spec/audiences").filter_map(Value::as_str).map(str::to_owned).collect();
@@ -28,71 +33,71 @@ impl Access {
             Ok(Authenticated { user, audiences }) => {
                 json!({"authenticated": true, "user": user.to_json(), "audiences": audiences})
             }
-            Err(TokenError::Foreign) => json!({"user": {}, "error": TokenError::Foreign.to_string()}),
-            Err(error) => json!({"user": {}, "error": format!("[{}, {error}]", TokenError::Foreign)}),
+            Err(TokenError::Invalid) => json!({"user": {}, "error": TokenError::Invalid.to_string()}),
+            Err(error) => json!({"user": {}, "error": format!("[{}, {error}]", TokenError::Invalid)}),
         };
-        Ok(answered(review, status))
+        Ok(with_status(review, status))
     }
 }
 
-/// `selfsubjectreviews`: who am I.
+/// `selfsubjectreviews`: the user's own attributes.
 pub fn self_subject_review(review: Value, user: &User) -> Value {
-    answered(review, json!({"userInfo": user.to_json()}))
+    with_status(review, json!({"userInfo": user.to_json()}))
 }
 
-/// `subjectaccessreviews`: may they.
-pub fn subject_access_review(review: Value, objects: &dyn Objects) -> Result<Value, Refusal> {
-    let mut causes = about(&review);
-    causes.extend(subject(&review));
-    refuse(causes, "SubjectAccessReview", &review)?;
-    let status = decided(&review, &subject_of(&review), objects);
-    Ok(answered(review, status))
+/// `subjectaccessreviews`: whether a user is allowed a request.
+pub fn subject_access_review(review: Value, objects: &dyn Objects) -> Result<Value, StatusError> {
+    let mut causes = attribute_causes(&review);
+    causes.extend(subject_cause(&review));
+    reject_invalid(causes, "SubjectAccessReview", &review)?;
+    let status = access_status(&review, &subject_of(&review), objects);
+    Ok(with_status(review, status))
 }
 
-/// `localsubjectaccessreviews`: may they, in this namespace.
+/// `localsubjectaccessreviews`: whether a user is allowed a request in this namespace.
 pub fn local_subject_access_review(
     review: Value,
     namespace: &str,
     objects: &dyn Objects,
-) -> Result<Value, Refusal> {
+) -> Result<Value, StatusError> {
     if text(&review, "/metadata/namespace") != namespace {
         let message = format!("spec.resourceAttributes.namespace must match namespace: {namespace}");
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
-    let mut causes = about(&review);
-    causes.extend(subject(&review));
-    let within =
+    let mut causes = attribute_causes(&review);
+    causes.extend(subject_cause(&review));
+    let requested_namespace =
         review.pointer("/spec/resourceAttributes/namespace").and_then(Value::as_str).unwrap_or_default();
-    if review.pointer("/spec/resourceAttributes").is_some() && within != namespace {
+    if review.pointer("/spec/resourceAttributes").is_some() && requested_namespace != namespace {
         let field = "spec.resourceAttributes.namespace";
-        causes.push(Cause::invalid(field, &within.into(), "must match metadata.namespace"));
+        causes.push(Cause::invalid(field, &requested_namespace.into(), "must match metadata.namespace"));
     }
     if let Some(attributes) = review.pointer("/spec/nonResourceAttributes") {
         let field = "spec.nonResourceAttributes";
         causes.push(Cause::invalid(field, attributes, "disallowed on this kind of request"));
     }
-    refuse(causes, "LocalSubjectAccessReview", &review)?;
-    let status = decided(&review, &subject_of(&review), objects);
-    Ok(answered(review, status))
+    reject_invalid(causes, "LocalSubjectAccessReview", &review)?;
+    let status = access_status(&review, &subject_of(&review), objects);
+    Ok(with_status(review, status))
 }
 
-/// `selfsubjectaccessreviews`: may I.
+/// `selfsubjectaccessreviews`: whether the user itself is allowed a request.
 pub fn self_subject_access_review(
     review: Value,
     user: &User,
     objects: &dyn Objects,
-) -> Result<Value, Refusal> {
-    refuse(about(&review), "SelfSubjectAccessReview", &review)?;
-    let status = decided(&review, user, objects);
-    Ok(answered(review, status))
+) -> Result<Value, StatusError> {
+    reject_invalid(attribute_causes(&review), "SelfSubjectAccessReview", &review)?;
+    let status = access_status(&review, user, objects);
+    Ok(with_status(review, status))
 }
 
-/// `selfsubjectrulesreviews`: what may I. What a node's agent may depends on its pods, and is not told.
-pub fn self_subject_rules_review(review: Value, user: &User) -> Result<Value, Refusal> {
+/// `selfsubjectrulesreviews`: the user's rules. The permissions of a node agent depend on its pods and are not listed.
+pub fn self_subject_rules_review(review: Value, user: &User) -> Result<Value, StatusError> {
     if text(&review, "/spec/namespace").is_empty() {
-        return Err(Refusal::bad_request("no namespace on request"));
+        return Err(StatusError::bad_request("no namespace on request"));
     }
-    let rules: Vec<&roles::Rule> = roles::of(user).collect();
+    let rules: Vec<&roles::Rule> = roles::rules_for(user).collect();
     let (paths, resources): (Vec<&roles::Rule>, Vec<&roles::Rule>) =
         rules.into_iter().partition(|rule| !rule.paths.is_empty());
     let resources = resources
@@ -106,10 +111,10 @@ pub fn self_subject_rules_review(review: Value, user: &User) -> Result<Value, Re
     if user.node_name().is_some() {
         status["evaluationError"] = "node authorizer does not support user rule resolution".into();
     }
-    Ok(answered(review, status))
+    Ok(with_status(review, status))
 }
 
-fn answered(mut review: Value, status: Value) -> Value {
+fn with_status(mut review: Value, status: Value) -> Value {
     if let Some(review) = review.as_object_mut() {
         review.entry("metadata").or_insert_with(|| Map::new().into());
         review.insert("status".into(), status);
@@ -117,8 +122,8 @@ fn answered(mut review: Value, status: Value) -> Value {
     review
 }
 
-/// What is wrong with what the review is about.
-fn about(review: &Value) -> Vec<Cause> {
+/// Validates what the review asks about.
+fn attribute_causes(review: &Value) -> Vec<Cause> {
     let null = &Value::Null;
     let resource = review.pointer("/spec/resourceAttributes").filter(|value| !value.is_null());
     let path = review.pointer("/spec/nonResourceAttributes").filter(|value| !value.is_null());
@@ -140,53 +145,54 @@ fn about(review: &Value) -> Vec<Cause> {
     causes
 }
 
-fn subject(review: &Value) -> Option<Cause> {
-    let nobody = text(review, "/spec/user").is_empty() && items(review, "/spec/groups").next().is_none();
-    nobody.then(|| Cause::invalid("spec.user", &"".into(), "at least one of user or group must be specified"))
+fn subject_cause(review: &Value) -> Option<Cause> {
+    let no_subject = text(review, "/spec/user").is_empty() && items(review, "/spec/groups").next().is_none();
+    no_subject
+        .then(|| Cause::invalid("spec.user", &"".into(), "at least one of user or group must be specified"))
 }
 
-fn refuse(causes: Vec<Cause>, kind: &str, review: &Value) -> Result<(), Refusal> {
+fn reject_invalid(causes: Vec<Cause>, kind: &str, review: &Value) -> Result<(), StatusError> {
     if causes.is_empty() {
         return Ok(());
     }
-    Err(Refusal::invalid(AUTHORIZATION, kind, text(review, "/metadata/name"), causes))
+    Err(StatusError::invalid(AUTHORIZATION, kind, text(review, "/metadata/name"), causes))
 }
 
 fn subject_of(review: &Value) -> User {
     let spec = &review["spec"];
-    let words = |value: &Value| {
+    let strings = |value: &Value| {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };
     let extra = spec["extra"].as_object().into_iter().flatten();
     User {
         name: text(spec, "/user").into(),
         uid: text(spec, "/uid").into(),
-        groups: words(&spec["groups"]),
-        extra: extra.map(|(key, values)| (key.to_lowercase(), words(values))).collect(),
+        groups: strings(&spec["groups"]),
+        extra: extra.map(|(key, values)| (key.to_lowercase(), strings(values))).collect(),
     }
 }
 
-fn decided(review: &Value, user: &User, objects: &dyn Objects) -> Value {
+fn access_status(review: &Value, user: &User, objects: &dyn Objects) -> Value {
     let spec = &review["spec"];
     let resource = &spec["resourceAttributes"];
     let path = &spec["nonResourceAttributes"];
-    let asked = if resource.is_object() {
-        let of = |field: &str| resource[field].as_str().unwrap_or_default();
+    let attrs = if resource.is_object() {
+        let field = |field: &str| resource[field].as_str().unwrap_or_default();
         Attributes {
-            verb: of("verb"),
-            group: of("group"),
-            version: of("version"),
-            resource: of("resource"),
-            subresource: of("subresource"),
-            namespace: of("namespace"),
-            name: of("name"),
+            verb: field("verb"),
+            group: field("group"),
+            version: field("version"),
+            resource: field("resource"),
+            subresource: field("subresource"),
+            namespace: field("namespace"),
+            name: field("name"),
             fields: text(resource, "/fieldSelector/rawSelector"),
             path: "",
         }
     } else {
         Attributes { verb: text(path, "/verb"), path: text(path, "/path"), ..Attributes::default() }
     };
-    match judge(user, &asked, objects) {
+    match check(user, &attrs, objects) {
         Ok(()) => json!({"allowed": true}),
         Err(reason) if reason.is_empty() => json!({"allowed": false}),
         Err(reason) => json!({"allowed": false, "reason": reason}),
@@ -196,45 +202,46 @@ fn decided(review: &Value, user: &User, objects: &dyn Objects) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
     use crate::access::{NODES, Signer};
 
     const NOW: Time = Time(1_800_000_000_000);
 
     #[test]
-    fn tokens() {
+    fn token_review_reports_user_or_error() {
         let access = Access::new(Signer::generate().unwrap(), Some("admin-token"));
-        let world = Fixed::default()
+        let objects = FakeObjects::default()
             .with("/serviceaccounts/ns/app", json!({"metadata": {"name": "app", "uid": "sa-1"}}));
         let request = access
-            .token_request("ns", "app", json!({"spec": {"audiences": ["vault"]}}), &world, NOW)
+            .token_request("ns", "app", json!({"spec": {"audiences": ["vault"]}}), &objects, NOW)
             .unwrap();
         let token = request["status"]["token"].as_str().unwrap();
-        let asked = |token: &str, audiences: Value| json!({"spec": {"token": token, "audiences": audiences}});
-        let review =
-            |asked: Value, world: &Fixed| access.token_review(asked, world, NOW).unwrap()["status"].clone();
+        let attrs = |token: &str, audiences: Value| json!({"spec": {"token": token, "audiences": audiences}});
+        let review = |attrs: Value, objects: &FakeObjects| {
+            access.token_review(attrs, objects, NOW).unwrap()["status"].clone()
+        };
 
-        let status = review(asked(token, json!(["vault", "x"])), &world);
+        let status = review(attrs(token, json!(["vault", "x"])), &objects);
         assert_eq!(status["authenticated"], true);
         assert_eq!(status["user"]["username"], "system:serviceaccount:ns:app");
         assert_eq!(status["audiences"], json!(["vault"]));
-        assert_eq!(review(asked("admin-token", json!([])), &world)["user"]["username"], "wharf:admin");
+        assert_eq!(review(attrs("admin-token", json!([])), &objects)["user"]["username"], "wharf:admin");
 
-        let error = |token: &str, world: &Fixed| review(asked(token, json!(["vault"])), world);
-        assert_eq!(error("x", &world), json!({"user": {}, "error": "invalid bearer token"}));
-        let gone = error(token, &Fixed::default());
+        let error = |token: &str, objects: &FakeObjects| review(attrs(token, json!(["vault"])), objects);
+        assert_eq!(error("x", &objects), json!({"user": {}, "error": "invalid bearer token"}));
+        let gone = error(token, &FakeObjects::default());
         assert_eq!(
             gone,
             json!({"user": {}, "error": r#"[invalid bearer token, serviceaccounts "app" not found]"#})
         );
-        let api = review(asked(token, json!([])), &world);
+        let api = review(attrs(token, json!([])), &objects);
         assert_eq!(
             api["error"],
             format!(
                 r#"[invalid bearer token, token audiences ["vault"] is invalid for the target audiences ["{ISSUER}"]]"#
             )
         );
-        let empty = access.token_review(json!({"spec": {}}), &world, NOW).unwrap_err();
+        let empty = access.token_review(json!({"spec": {}}), &objects, NOW).unwrap_err();
         assert_eq!(
             (empty.code, empty.message.as_str()),
             (400, "token is required for TokenReview in authentication")
@@ -242,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn may_they() {
+    fn subject_access_review_follows_the_roles() {
         let resource = |user: &str, groups: Value, verb: &str, resource: &str, name: &str| {
             let attributes = json!({"verb": verb, "resource": resource, "namespace": "ns", "name": name});
             json!({"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}})
@@ -262,20 +269,20 @@ mod tests {
             (path(json!([]), "/api"), json!({"allowed": false})),
         ];
         for (review, status) in cases {
-            let answer = subject_access_review(review.clone(), &Fixed::default()).unwrap();
-            assert_eq!(answer["status"], status, "{review}");
-            assert_eq!(answer["metadata"], json!({}));
+            let response = subject_access_review(review.clone(), &FakeObjects::default()).unwrap();
+            assert_eq!(response["status"], status, "{review}");
+            assert_eq!(response["metadata"], json!({}));
         }
     }
 
     #[test]
-    fn may_i_and_what_and_who() {
+    fn self_reviews_describe_the_user() {
         let list = json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "secrets"}}});
-        let answer = |user: &User| {
-            self_subject_access_review(list.clone(), user, &Fixed::default()).unwrap()["status"].clone()
+        let response = |user: &User| {
+            self_subject_access_review(list.clone(), user, &FakeObjects::default()).unwrap()["status"].clone()
         };
-        assert_eq!(answer(&User::admin()), json!({"allowed": true}));
-        assert_eq!(answer(&User::sidecar()), json!({"allowed": false}));
+        assert_eq!(response(&User::admin()), json!({"allowed": true}));
+        assert_eq!(response(&User::sidecar()), json!({"allowed": false}));
 
         let rules = |user: &User| {
             self_subject_rules_review(json!({"spec": {"namespace": "ns"}}), user).unwrap()["status"].clone()
@@ -293,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn reviews_that_make_no_sense() {
+    fn invalid_reviews_are_rejected() {
         let attributes = json!({"verb": "get", "resource": "pods", "namespace": "ns"});
         let path = json!({"verb": "get", "path": "/api"});
         let one = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -311,21 +318,22 @@ mod tests {
             ),
         ];
         for (spec, message) in cases {
-            let refusal = subject_access_review(json!({"spec": spec}), &Fixed::default()).unwrap_err();
+            let status_error =
+                subject_access_review(json!({"spec": spec}), &FakeObjects::default()).unwrap_err();
             let expected = format!("SubjectAccessReview.authorization.k8s.io \"\" is invalid: {message}");
-            assert_eq!((refusal.code, refusal.message), (422, expected));
+            assert_eq!((status_error.code, status_error.message), (422, expected));
         }
     }
 
     #[test]
-    fn in_this_namespace_alone() {
-        let review = |namespace: &str, within: &str| {
-            let attributes = json!({"verb": "get", "resource": "pods", "namespace": within});
+    fn local_review_is_limited_to_its_namespace() {
+        let review = |namespace: &str, requested_namespace: &str| {
+            let attributes = json!({"verb": "get", "resource": "pods", "namespace": requested_namespace});
             let review = json!({
                 "metadata": {"namespace": namespace},
                 "spec": {"user": "jane", "groups": ["system:masters"], "resourceAttributes": attributes},
             });
-            local_subject_access_review(review, "ns", &Fixed::default())
+            local_subject_access_review(review, "ns", &FakeObjects::default())
         };
         assert_eq!(review("ns", "ns").unwrap()["status"], json!({"allowed": true}));
         assert_eq!(review("other", "ns").unwrap_err().code, 400);

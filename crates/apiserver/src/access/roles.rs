@@ -1,26 +1,27 @@
-//! Who may do what: the built-in roles, as data.
+//! The built-in roles, as data.
 //!
-//! | Role | Who |
+//! | Role | Subjects |
 //! |---|---|
 //! | all | group `system:masters` |
 //! | sidecar | group `wharf:sidecar`; service accounts of the namespaces `kube-system` and `wharf`, where drivers run |
-//! | node | group `system:nodes`, one by one in [`super::node`] |
-//! | discovery, questions about oneself | everybody who is known |
-//! | keys of service-account tokens | every service account |
-//! | health and version | everybody |
+//! | node | group `system:nodes`, with per-object rules in [`super::node`] |
+//! | discovery, self reviews | all authenticated users |
+//! | issuer discovery: the public keys of service account tokens | all service accounts |
+//! | health and version | everyone |
 //!
-//! Service accounts of other namespaces have no role: a token in any pod would else open every secret.
+//! Service accounts of other namespaces do not have the sidecar role: with it, the token in any pod would give access
+//! to every Secret.
 
 use super::{AUTHENTICATED, Attributes, MASTERS, NODES, SIDECARS, UNAUTHENTICATED, User};
 
-/// What may be done. Either about resources or about paths.
+/// A permission, for either resources or paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) verbs: &'static [&'static str],
     pub(super) groups: &'static [&'static str],
-    /// As `pods` and `pods/status`.
+    /// For example `pods` and `pods/status`.
     pub(super) resources: &'static [&'static str],
-    /// With `*` at the end for all that begin so.
+    /// A trailing `*` matches any suffix.
     pub(super) paths: &'static [&'static str],
 }
 
@@ -56,7 +57,7 @@ const DISCOVERY: &[Rule] = &[paths(
     &["get"],
 )];
 
-const ABOUT_ONESELF: &[Rule] = &[
+const SELF_REVIEW: &[Rule] = &[
     resources(
         &["authorization.k8s.io"],
         &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
@@ -65,7 +66,7 @@ const ABOUT_ONESELF: &[Rule] = &[
     resources(&["authentication.k8s.io"], &["selfsubjectreviews"], &["create"]),
 ];
 
-/// What is answered to anybody, known or not.
+/// Paths that are also open to anonymous users.
 pub(super) const PUBLIC: &[&str] = &["/healthz", "/livez", "/readyz", "/version", "/version/"];
 const PUBLIC_RULES: &[Rule] = &[paths(PUBLIC, &["get"])];
 
@@ -79,8 +80,8 @@ const ISSUER_DISCOVERY: &[Rule] = &[paths(
     &["get"],
 )];
 
-/// `deploy/sidecar-rbac.yaml`, the snapshot controller's and the snapshot-metadata service's together, in every
-/// namespace.
+/// The combined rules of `deploy/sidecar-rbac.yaml`, `deploy/snapshot-controller.yaml` and
+/// `deploy/snapshot-metadata.yaml`, in every namespace.
 const SIDECAR: &[Rule] = &[
     resources(
         &[""],
@@ -137,7 +138,7 @@ const SIDECAR: &[Rule] = &[
     resources(&["authorization.k8s.io"], &["subjectaccessreviews"], &["create"]),
 ];
 
-/// What a node's agent may do whatever it is about; the rest is asked of [`super::node`].
+/// Permissions that do not depend on the object; [`super::node`] authorizes all other requests of a node agent.
 const NODE: &[Rule] = &[
     resources(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
     resources(&["authorization.k8s.io"], &["subjectaccessreviews", "localsubjectaccessreviews"], &["create"]),
@@ -145,7 +146,7 @@ const NODE: &[Rule] = &[
     resources(&["storage.k8s.io"], &["csidrivers"], READ),
 ];
 
-/// Which group has which rules.
+/// The rules of each group.
 const ROLES: &[(&str, &[Rule])] = &[
     (MASTERS, ALL),
     (SIDECARS, SIDECAR),
@@ -154,39 +155,39 @@ const ROLES: &[(&str, &[Rule])] = &[
     (NODES, NODE),
     ("system:serviceaccounts", ISSUER_DISCOVERY),
     (AUTHENTICATED, DISCOVERY),
-    (AUTHENTICATED, ABOUT_ONESELF),
+    (AUTHENTICATED, SELF_REVIEW),
     (AUTHENTICATED, PUBLIC_RULES),
     (UNAUTHENTICATED, PUBLIC_RULES),
 ];
 
-/// The rules of all groups that the user is in.
-pub(super) fn of(user: &User) -> impl Iterator<Item = &'static Rule> + '_ {
+/// The rules of all groups of the user.
+pub(super) fn rules_for(user: &User) -> impl Iterator<Item = &'static Rule> + '_ {
     let roles = ROLES.iter().filter(|(group, _)| user.is_in(group));
     roles.flat_map(|(_, rules)| *rules)
 }
 
 impl Rule {
-    pub(super) fn allows(&self, asked: &Attributes<'_>) -> bool {
-        let any = |of: &[&str], word: &str| of.iter().any(|&known| known == "*" || known == word);
-        if !any(self.verbs, asked.verb) {
+    pub(super) fn allows(&self, attrs: &Attributes<'_>) -> bool {
+        let any = |allowed: &[&str], value: &str| allowed.iter().any(|&entry| entry == "*" || entry == value);
+        if !any(self.verbs, attrs.verb) {
             return false;
         }
-        if asked.is_resource() {
-            any(self.groups, asked.group) && self.resources.iter().any(|of| is_resource(of, asked))
+        if attrs.is_resource() {
+            any(self.groups, attrs.group) && self.resources.iter().any(|rule| is_resource(rule, attrs))
         } else {
             self.paths.iter().any(|&path| match path.strip_suffix('*') {
-                Some(beginning) => asked.path.starts_with(beginning),
-                None => asked.path == path,
+                Some(prefix) => attrs.path.starts_with(prefix),
+                None => attrs.path == path,
             })
         }
     }
 }
 
-fn is_resource(rule: &str, asked: &Attributes<'_>) -> bool {
+fn is_resource(rule: &str, attrs: &Attributes<'_>) -> bool {
     match rule.split_once('/') {
         _ if rule == "*" => true,
-        Some((resource, subresource)) => resource == asked.resource && subresource == asked.subresource,
-        None => rule == asked.resource && asked.subresource.is_empty(),
+        Some((resource, subresource)) => resource == attrs.resource && subresource == attrs.subresource,
+        None => rule == attrs.resource && attrs.subresource.is_empty(),
     }
 }
 
@@ -196,25 +197,25 @@ mod tests {
 
     use super::*;
 
-    fn may(user: &User, asked: &Attributes<'_>) -> bool {
-        of(user).any(|rule| rule.allows(asked))
+    fn allows(user: &User, attrs: &Attributes<'_>) -> bool {
+        rules_for(user).any(|rule| rule.allows(attrs))
     }
 
     #[test]
-    fn paths_and_resources() {
-        let known = User::new("somebody", &[]);
+    fn rules_match_paths_and_resources() {
+        let jane = User::new("jane", &[]);
         let account = User::service_account("ns", "app", "");
         let driver = User::service_account("kube-system", "driver", "");
         let cases = [
-            // (who, verb, group, resource, subresource, path, may)
-            (&known, "get", "", "", "", "/api", true),
-            (&known, "get", "", "", "", "/apis/storage.k8s.io/v1", true),
-            (&known, "get", "", "", "", "/apisx", false),
-            (&known, "post", "", "", "", "/api", false),
-            (&known, "get", "", "", "", "/openid/v1/jwks", false),
+            // (user, verb, group, resource, subresource, path, allowed)
+            (&jane, "get", "", "", "", "/api", true),
+            (&jane, "get", "", "", "", "/apis/storage.k8s.io/v1", true),
+            (&jane, "get", "", "", "", "/apisx", false),
+            (&jane, "post", "", "", "", "/api", false),
+            (&jane, "get", "", "", "", "/openid/v1/jwks", false),
             (&account, "get", "", "", "", "/openid/v1/jwks", true),
-            (&known, "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", "", true),
-            (&known, "create", "authorization.k8s.io", "subjectaccessreviews", "", "", false),
+            (&jane, "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", "", true),
+            (&jane, "create", "authorization.k8s.io", "subjectaccessreviews", "", "", false),
             (&account, "get", "", "secrets", "", "", false),
             (&driver, "get", "", "secrets", "", "", true),
             (&driver, "list", "", "secrets", "", "", false),
@@ -227,28 +228,28 @@ mod tests {
             (&User::admin(), "delete", "", "", "", "/logs", true),
         ];
         for (user, verb, group, resource, subresource, path, expected) in cases {
-            let asked = Attributes { verb, group, resource, subresource, path, ..Attributes::default() };
-            assert_eq!(may(user, &asked), expected, "{} {asked:?}", user.name);
+            let attrs = Attributes { verb, group, resource, subresource, path, ..Attributes::default() };
+            assert_eq!(allows(user, &attrs), expected, "{} {attrs:?}", user.name);
         }
     }
 
     #[derive(Deserialize)]
     struct Manifest {
         #[serde(default)]
-        rules: Vec<Written>,
+        rules: Vec<ManifestRule>,
     }
 
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Written {
+    struct ManifestRule {
         api_groups: Vec<String>,
         resources: Vec<String>,
         verbs: Vec<String>,
     }
 
-    /// On this server a sidecar may do at least what our manifests ask for on a cluster, and what upstream's do.
+    /// On this server a sidecar has at least the permissions that Wharf's and upstream's manifests grant in a cluster.
     #[test]
-    fn a_sidecar_may_do_what_the_manifests_say() {
+    fn sidecar_has_all_permissions_of_the_manifests() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
         let files = [
             "deploy/sidecar-rbac.yaml",
@@ -264,26 +265,26 @@ mod tests {
             "test/rbac/snapshotter.yaml",
         ];
         let sidecar = User::sidecar();
-        let mut asked_for = 0;
+        let mut checked = 0;
         for file in files {
             let text = std::fs::read_to_string(format!("{root}{file}")).unwrap();
             for part in text.split("\n---\n").filter(|part| part.contains("\nrules:")) {
                 let manifest: Manifest = serde_saphyr::from_str(part).unwrap();
                 for rule in manifest.rules {
-                    for (group, resource, verb) in every(&rule) {
+                    for (group, resource, verb) in expand(&rule) {
                         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-                        let asked =
+                        let attrs =
                             Attributes { verb, group, resource, subresource, ..Attributes::default() };
-                        assert!(may(&sidecar, &asked), "{file}: {asked:?}");
-                        asked_for += 1;
+                        assert!(allows(&sidecar, &attrs), "{file}: {attrs:?}");
+                        checked += 1;
                     }
                 }
             }
         }
-        assert!(asked_for > 100, "only {asked_for} rules were read");
+        assert!(checked > 100, "only {checked} rules were read");
     }
 
-    fn every(rule: &Written) -> impl Iterator<Item = (&str, &str, &str)> {
+    fn expand(rule: &ManifestRule) -> impl Iterator<Item = (&str, &str, &str)> {
         rule.api_groups.iter().flat_map(move |group| {
             rule.resources.iter().flat_map(move |resource| {
                 rule.verbs.iter().map(move |verb| (group.as_str(), resource.as_str(), verb.as_str()))

@@ -1,7 +1,7 @@
-//! Tokens of service accounts: JWTs signed with ES256, bound to an account and perhaps to a pod, secret or node.
+//! Service account tokens: JWTs signed with ES256, bound to a service account and optionally to a pod, Secret or node.
 //!
-//! A token is worth as much as the objects that it names: if the account or what it is bound to is gone, or is
-//! another one of the same name, the token is worth nothing.
+//! A token is valid only while the objects it names exist: if the service account or the bound object is deleted or
+//! replaced by another of the same name, the token is invalid.
 
 use std::time::Duration;
 
@@ -18,48 +18,48 @@ use wharf_model::Time;
 
 use super::{Objects, User, text};
 
-/// Who issues tokens, and the audience of the API itself. Not this server's address: tokens outlive that.
+/// The issuer of tokens and the audience of the API itself. Not the server's address, because tokens outlive it.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-/// No token of ours is longer.
-const LONGEST: usize = 16 << 10;
-/// For clocks that differ, and for pods that are just ending.
+/// No token that this server issues is longer.
+const MAX_LENGTH: usize = 16 << 10;
+/// Tolerates clock skew and pods that are just terminating.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// Why a token is not believed.
+/// Why a token was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token of ours.
+    /// This server did not issue the token.
     #[error("invalid bearer token")]
-    Foreign,
-    /// Made for others.
-    #[error("token audiences {} is invalid for the target audiences {}", quoted(.of), quoted(.wanted))]
+    Invalid,
+    /// The token is for other audiences.
+    #[error("token audiences {} is invalid for the target audiences {}", go_quoted(.in_token), go_quoted(.requested))]
     Audience {
-        /// Those in the token.
-        of: Vec<String>,
-        /// Those asked for.
-        wanted: Vec<String>,
+        /// The audiences of the token.
+        in_token: Vec<String>,
+        /// The requested audiences.
+        requested: Vec<String>,
     },
-    /// Too old.
+    /// The token has expired.
     #[error("service account token has expired")]
     Expired,
-    /// Not yet.
+    /// The token is not valid yet.
     #[error("service account token is not valid yet")]
-    Early,
-    /// What it rests on is gone, or is another.
+    NotYetValid,
+    /// An object that the token is bound to was deleted or replaced.
     #[error("{0}")]
     Invalidated(String),
 }
 
-/// A list as upstream's messages have it: `["a" "b"]`.
-fn quoted(words: &[String]) -> String {
-    let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
-    format!("[{}]", words.join(" "))
+/// A list in the format of upstream's messages: `["a" "b"]`.
+fn go_quoted(values: &[String]) -> String {
+    let values: Vec<String> = values.iter().map(|value| format!("{value:?}")).collect();
+    format!("[{}]", values.join(" "))
 }
 
-/// Of whom nothing more is said than that it is over.
+/// The message for deleted bound objects; it reveals nothing else.
 const INVALIDATED: &str = "service account token has been invalidated";
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Claims {
     pub(super) aud: Vec<String>,
@@ -73,7 +73,7 @@ pub(super) struct Claims {
     pub(super) sub: String,
 }
 
-/// Whose it is, and what it ends with.
+/// The service account, and the objects that the token is bound to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bound {
     pub(super) namespace: String,
@@ -86,7 +86,7 @@ pub(super) struct Bound {
     pub(super) serviceaccount: Reference,
 }
 
-/// One object, and no other of its name.
+/// One object, identified by name and UID.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reference {
     pub(super) name: String,
@@ -113,13 +113,13 @@ impl std::fmt::Debug for Signer {
     }
 }
 
-/// The key cannot be used.
+/// The key is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("it has to be a P-256 key in PKCS #8")]
+#[error("not a P-256 key in PKCS #8")]
 pub struct KeyError;
 
 impl Signer {
-    /// From a P-256 key in PKCS #8, DER.
+    /// Loads a P-256 key in PKCS #8 DER.
     pub fn new(pkcs8: &[u8]) -> Result<Self, KeyError> {
         let random = SystemRandom::new();
         let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8, &random)
@@ -128,7 +128,7 @@ impl Signer {
         Ok(Self { key, random, kid })
     }
 
-    /// A new key, for a server that keeps nothing.
+    /// Generates a key, for a server that stores no keys.
     pub fn generate() -> Result<Self, KeyError> {
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new());
         Self::new(pkcs8.map_err(|_| KeyError)?.as_ref())
@@ -144,7 +144,7 @@ impl Signer {
         Ok(token)
     }
 
-    /// What a token says, if it is ours.
+    /// The claims of a token that this key signed.
     pub(super) fn verify(&self, token: &str) -> Result<Claims, TokenError> {
         #[derive(Deserialize)]
         struct Header {
@@ -152,7 +152,7 @@ impl Signer {
             kid: String,
         }
         let read = || {
-            if token.len() > LONGEST {
+            if token.len() > MAX_LENGTH {
                 return None;
             }
             let (signed, signature) = token.rsplit_once('.')?;
@@ -166,12 +166,12 @@ impl Signer {
             let claims: Claims = serde_json::from_slice(&BASE64.decode(claims).ok()?).ok()?;
             (claims.iss == ISSUER).then_some(claims)
         };
-        read().ok_or(TokenError::Foreign)
+        read().ok_or(TokenError::Invalid)
     }
 
-    /// The public key, for those who check tokens themselves.
+    /// The public key, for clients that verify tokens themselves.
     pub fn jwks(&self) -> Value {
-        // Uncompressed: a mark, then both coordinates of 32 bytes.
+        // Uncompressed point: a tag byte, then two coordinates of 32 bytes.
         let point = self.key.public_key().as_ref();
         let coordinate = |range: std::ops::Range<usize>| point.get(range).map(|bytes| BASE64.encode(bytes));
         json!({"keys": [{
@@ -181,7 +181,7 @@ impl Signer {
     }
 }
 
-/// Where the key is, as OpenID wants to be told. `base` as `https://127.0.0.1:6443`.
+/// The OpenID discovery document. `base` is the server's URL, such as `https://127.0.0.1:6443`.
 pub(super) fn openid_configuration(base: &str) -> Value {
     json!({
         "issuer": ISSUER,
@@ -192,36 +192,36 @@ pub(super) fn openid_configuration(base: &str) -> Value {
     })
 }
 
-/// Whose the token is, and for which of the wanted audiences, if it is still worth something.
-pub(super) fn check(
+/// The user of the token, and the requested audiences it is valid for, if the token is valid now.
+pub(super) fn validate(
     claims: &Claims,
-    wanted: &[String],
+    requested: &[String],
     objects: &dyn Objects,
     now: Time,
 ) -> Result<(User, Vec<String>), TokenError> {
     let audiences: Vec<String> =
-        wanted.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();
+        requested.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();
     if audiences.is_empty() {
-        return Err(TokenError::Audience { of: claims.aud.clone(), wanted: wanted.to_vec() });
+        return Err(TokenError::Audience { in_token: claims.aud.clone(), requested: requested.to_vec() });
     }
     let seconds = now.0.div_euclid(1000);
     if seconds >= claims.exp {
         return Err(TokenError::Expired);
     }
     if now.plus(LEEWAY) < Time(claims.nbf.saturating_mul(1000)) {
-        return Err(TokenError::Early);
+        return Err(TokenError::NotYetValid);
     }
     let Bound { namespace, node, pod, secret, serviceaccount } = &claims.kubernetes;
-    let rests_on = [
+    let references = [
         ("serviceaccounts", "service account", namespace.as_str(), Some(serviceaccount)),
         ("pods", "pod", namespace, pod.as_ref()),
         ("secrets", "secret", namespace, secret.as_ref()),
-        // A pod's token says where it runs; that node may come and go under it.
+        // A pod's token names its node for information only; the node may be deleted and recreated.
         ("nodes", "node", "", node.as_ref().filter(|_| pod.is_none())),
     ];
-    for (plural, what, namespace, reference) in rests_on {
+    for (plural, what, namespace, reference) in references {
         if let Some(reference) = reference {
-            is_there(plural, what, namespace, reference, objects, now)?;
+            check_reference(plural, what, namespace, reference, objects, now)?;
         }
     }
     let mut user = User::service_account(namespace, &serviceaccount.name, &serviceaccount.uid);
@@ -240,7 +240,7 @@ pub(super) fn check(
     Ok((user, audiences))
 }
 
-fn is_there(
+fn check_reference(
     plural: &str,
     what: &str,
     namespace: &str,
@@ -249,19 +249,19 @@ fn is_there(
     now: Time,
 ) -> Result<(), TokenError> {
     let Reference { name, uid } = reference;
-    let invalid = |why: String| Err(TokenError::Invalidated(why));
+    let invalid = |reason: String| Err(TokenError::Invalidated(reason));
     let is_account = plural == "serviceaccounts";
     let Some(object) = objects.get("", plural, namespace, name) else {
         return invalid(if is_account { format!("{plural} {name:?} not found") } else { INVALIDATED.into() });
     };
-    let is = text(&object, "/metadata/uid");
-    if is != uid {
+    let found_uid = text(&object, "/metadata/uid");
+    if found_uid != uid {
         let claim = if is_account { String::new() } else { format!("service account {what} ref ") };
-        return invalid(format!("{what} UID ({is}) does not match {claim}claim ({uid})"));
+        return invalid(format!("{what} UID ({found_uid}) does not match {claim}claim ({uid})"));
     }
     let ends = object.pointer("/metadata/deletionTimestamp").and_then(Value::as_str);
     let ended = ends.is_some_and(|at| {
-        // A time that cannot be read is taken as past.
+        // An unreadable timestamp counts as past.
         let at: Option<Time> = serde_json::from_value(at.into()).ok();
         at.is_none_or(|at| at.plus(LEEWAY) < now)
     });
@@ -273,7 +273,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
 
     const NOW: Time = Time(1_800_000_000_000);
 
@@ -300,17 +300,19 @@ mod tests {
         }
     }
 
-    fn world() -> Fixed {
+    fn objects_fixture() -> FakeObjects {
         let object = |uid: &str| json!({"metadata": {"uid": uid}});
-        Fixed::default().with("/serviceaccounts/ns/app", object("sa-1")).with("/pods/ns/p", object("pod-1"))
+        FakeObjects::default()
+            .with("/serviceaccounts/ns/app", object("sa-1"))
+            .with("/pods/ns/p", object("pod-1"))
     }
 
     #[test]
-    fn what_is_signed_is_read_again_and_nothing_else_is() {
+    fn only_signed_tokens_are_accepted() {
         let signer = Signer::generate().unwrap();
         let token = signer.sign(&claims()).unwrap();
         assert_eq!(signer.verify(&token), Ok(claims()));
-        assert_eq!(Signer::generate().unwrap().verify(&token), Err(TokenError::Foreign), "another key");
+        assert_eq!(Signer::generate().unwrap().verify(&token), Err(TokenError::Invalid), "another key");
 
         let mut parts = token.split('.');
         let (header, body, signature) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
@@ -327,35 +329,41 @@ mod tests {
             format!("{none}.{body}."),
             format!("{hmac}.{body}.{signature}"),
             format!("{header}.{body}.{signature}.{signature}"),
-            format!("{token}{}", "A".repeat(LONGEST)),
+            format!("{token}{}", "A".repeat(MAX_LENGTH)),
         ] {
-            assert_eq!(signer.verify(&forged), Err(TokenError::Foreign), "{forged}");
+            assert_eq!(signer.verify(&forged), Err(TokenError::Invalid), "{forged}");
         }
         let foreign = signer.sign(&Claims { iss: "https://elsewhere".into(), ..claims() }).unwrap();
-        assert_eq!(signer.verify(&foreign), Err(TokenError::Foreign));
+        assert_eq!(signer.verify(&foreign), Err(TokenError::Invalid));
     }
 
     #[test]
-    fn a_token_is_worth_what_it_rests_on() {
+    fn token_is_valid_only_with_its_bound_objects() {
         let with = |change: fn(&mut Claims)| {
             let mut claims = claims();
             change(&mut claims);
             claims
         };
         let gone = |key: &str| {
-            let mut world = world();
-            world.0.remove(key);
-            world
+            let mut objects_fixture = objects_fixture();
+            objects_fixture.0.remove(key);
+            objects_fixture
         };
         let ending = |at: &str| {
-            world().with("/pods/ns/p", json!({"metadata": {"uid": "pod-1", "deletionTimestamp": at}}))
+            objects_fixture()
+                .with("/pods/ns/p", json!({"metadata": {"uid": "pod-1", "deletionTimestamp": at}}))
         };
-        let invalid = |why: &str| Some(TokenError::Invalidated(why.into()));
+        let invalid = |reason: &str| Some(TokenError::Invalidated(reason.into()));
         let cases = [
-            ("good", claims(), world(), None),
-            ("expired", with(|claims| claims.exp = 1_800_000_000), world(), Some(TokenError::Expired)),
-            ("a clock that goes after", with(|claims| claims.nbf += 60), world(), None),
-            ("early", with(|claims| claims.nbf += 61), world(), Some(TokenError::Early)),
+            ("good", claims(), objects_fixture(), None),
+            (
+                "expired",
+                with(|claims| claims.exp = 1_800_000_000),
+                objects_fixture(),
+                Some(TokenError::Expired),
+            ),
+            ("clock skew", with(|claims| claims.nbf += 60), objects_fixture(), None),
+            ("early", with(|claims| claims.nbf += 61), objects_fixture(), Some(TokenError::NotYetValid)),
             (
                 "no account",
                 claims(),
@@ -365,7 +373,7 @@ mod tests {
             (
                 "another account",
                 with(|claims| claims.kubernetes.serviceaccount.uid = "sa-0".into()),
-                world(),
+                objects_fixture(),
                 invalid("service account UID (sa-1) does not match claim (sa-0)"),
             ),
             ("no pod", claims(), gone("/pods/ns/p"), invalid(INVALIDATED)),
@@ -374,7 +382,7 @@ mod tests {
                 with(|claims| {
                     claims.kubernetes.pod = Some(Reference { name: "p".into(), uid: "pod-0".into() })
                 }),
-                world(),
+                objects_fixture(),
                 invalid("pod UID (pod-1) does not match service account pod ref claim (pod-0)"),
             ),
             ("ending", claims(), ending("2027-01-15T08:00:00Z"), None),
@@ -385,25 +393,26 @@ mod tests {
                 with(|claims| {
                     claims.kubernetes.secret = Some(Reference { name: "s".into(), uid: "x".into() })
                 }),
-                world(),
+                objects_fixture(),
                 invalid(INVALIDATED),
             ),
-            ("no node", with(|claims| claims.kubernetes.pod = None), world(), invalid(INVALIDATED)),
+            ("no node", with(|claims| claims.kubernetes.pod = None), objects_fixture(), invalid(INVALIDATED)),
             (
                 "for others",
                 with(|claims| claims.aud = vec!["vault".into()]),
-                world(),
-                Some(TokenError::Audience { of: vec!["vault".into()], wanted: vec![ISSUER.into()] }),
+                objects_fixture(),
+                Some(TokenError::Audience { in_token: vec!["vault".into()], requested: vec![ISSUER.into()] }),
             ),
         ];
-        for (case, claims, world, error) in cases {
-            assert_eq!(check(&claims, &[ISSUER.into()], &world, NOW).err(), error, "{case}");
+        for (case, claims, objects, error) in cases {
+            assert_eq!(validate(&claims, &[ISSUER.into()], &objects, NOW).err(), error, "{case}");
         }
     }
 
     #[test]
-    fn who_a_token_says_it_is() {
-        let (user, audiences) = check(&claims(), &["vault".into(), "other".into()], &world(), NOW).unwrap();
+    fn token_identifies_user_and_extra_attributes() {
+        let (user, audiences) =
+            validate(&claims(), &["vault".into(), "other".into()], &objects_fixture(), NOW).unwrap();
         assert_eq!(audiences, ["vault"]);
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("system:serviceaccount:ns:app", "sa-1"));
         let extra: Vec<(&str, &str)> = user
@@ -424,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_key_is_the_key() {
+    fn jwks_key_verifies_tokens() {
         let signer = Signer::generate().unwrap();
         let token = signer.sign(&claims()).unwrap();
         let key = &signer.jwks()["keys"][0];
@@ -442,9 +451,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_a_token(token in "\\PC{0,120}") {
+        fn arbitrary_text_is_not_a_token(token in "\\PC{0,120}") {
             let signer = Signer::generate().unwrap();
-            prop_assert_eq!(signer.verify(&token), Err(TokenError::Foreign));
+            prop_assert_eq!(signer.verify(&token), Err(TokenError::Invalid));
         }
     }
 }

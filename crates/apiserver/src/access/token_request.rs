@@ -1,4 +1,5 @@
-//! `serviceaccounts/token`: a new token for an account, for certain audiences, for a time, bound perhaps to an object.
+//! `serviceaccounts/token`: issues a token for a service account with audiences, an expiration and an optional bound
+//! object.
 
 use std::time::Duration;
 
@@ -8,14 +9,14 @@ use wharf_model::Time;
 use super::token::{Bound, Claims, ISSUER, Reference};
 use super::{Access, Objects, SERVICE_ACCOUNT_PREFIX, items, text};
 use crate::rest::random;
-use crate::status::{Cause, Refusal, Resource};
+use crate::status::{Cause, Resource, StatusError};
 
-const SHORTEST: i64 = 600;
-const LONGEST: i64 = 1 << 32;
-const USUAL: i64 = 3600;
+const MIN_SECONDS: i64 = 600;
+const MAX_SECONDS: i64 = 1 << 32;
+const DEFAULT_SECONDS: i64 = 3600;
 
 impl Access {
-    /// Answers a `TokenRequest`, which has been conformed already.
+    /// Handles a `TokenRequest` that conforms to its schema.
     pub fn token_request(
         &self,
         namespace: &str,
@@ -23,35 +24,37 @@ impl Access {
         mut request: Value,
         objects: &dyn Objects,
         now: Time,
-    ) -> Result<Value, Refusal> {
-        let invalid =
-            |name: &str, cause| Refusal::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause]);
+    ) -> Result<Value, StatusError> {
+        let invalid = |name: &str, cause| {
+            StatusError::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause])
+        };
         for (field, expected, what) in [("name", account, "name"), ("namespace", namespace, "namespace")] {
-            let is = text(&request["metadata"], &format!("/{field}"));
-            if !is.is_empty() && is != expected {
+            let given = text(&request["metadata"], &format!("/{field}"));
+            if !given.is_empty() && given != expected {
                 let detail = format!("must match the service account {what} if specified");
                 return Err(invalid(
                     account,
-                    Cause::invalid(&format!("metadata.{field}"), &is.into(), &detail),
+                    Cause::invalid(&format!("metadata.{field}"), &given.into(), &detail),
                 ));
             }
         }
         let resource = Resource { group: "", plural: "serviceaccounts" };
         let object = objects.get("", "serviceaccounts", namespace, account);
-        let object = object.ok_or_else(|| Refusal::not_found(resource, account))?;
+        let object = object.ok_or_else(|| StatusError::not_found(resource, account))?;
 
         let mut audiences: Vec<String> =
             items(&request, "/spec/audiences").filter_map(Value::as_str).map(str::to_owned).collect();
         if audiences.is_empty() {
             audiences.push(ISSUER.into());
         }
-        let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(USUAL);
-        let wrong = match seconds {
-            ..SHORTEST => Some("may not specify a duration less than 10 minutes"),
-            SHORTEST..=LONGEST => None,
+        let seconds =
+            request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT_SECONDS);
+        let problem = match seconds {
+            ..MIN_SECONDS => Some("may not specify a duration less than 10 minutes"),
+            MIN_SECONDS..=MAX_SECONDS => None,
             _ => Some("may not specify a duration larger than 2^32 seconds"),
         };
-        if let Some(detail) = wrong {
+        if let Some(detail) = problem {
             return Err(invalid("", Cause::invalid("spec.expirationSeconds", &seconds.into(), detail)));
         }
 
@@ -63,7 +66,7 @@ impl Access {
         {
             bind(&mut bound, reference, objects)?;
         }
-        // Whole seconds, rounded down: what the answer says is never later than what the token says.
+        // Rounded down to whole seconds: the response never names a later time than the token.
         let issued = now.0.div_euclid(1000);
         let claims = Claims {
             aud: audiences.clone(),
@@ -75,7 +78,7 @@ impl Access {
             nbf: issued,
             sub: format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{account}"),
         };
-        let token = self.signer.sign(&claims).map_err(|_| broken())?;
+        let token = self.signer.sign(&claims).map_err(|_| signing_failed())?;
 
         let expires = now.plus(Duration::from_secs(seconds.unsigned_abs()));
         request["kind"] = "TokenRequest".into();
@@ -90,20 +93,20 @@ impl Access {
     }
 }
 
-/// Binds the token to the object, as that is now.
-fn bind(bound: &mut Bound, reference: &Value, objects: &dyn Objects) -> Result<(), Refusal> {
+/// Binds the token to the current object.
+fn bind(bound: &mut Bound, reference: &Value, objects: &dyn Objects) -> Result<(), StatusError> {
     let (version, kind, name) =
         (text(reference, "/apiVersion"), text(reference, "/kind"), text(reference, "/name"));
     let find = |plural: &'static str, namespace: &str| {
         let object = objects.get("", plural, namespace, name);
-        object.ok_or_else(|| Refusal::not_found(Resource { group: "", plural }, name))
+        object.ok_or_else(|| StatusError::not_found(Resource { group: "", plural }, name))
     };
     let object = match (version, kind) {
         ("v1", "Pod") => {
             let pod = find("pods", &bound.namespace)?;
             let account = &bound.serviceaccount.name;
             if text(&pod, "/spec/serviceAccountName") != account {
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
                 )));
             }
@@ -128,40 +131,40 @@ fn bind(bound: &mut Bound, reference: &Value, objects: &dyn Objects) -> Result<(
         }
         _ => {
             let (group, version) = version.split_once('/').unwrap_or(("", version));
-            let of = format!("{group}/{version}, Kind={kind}");
-            return Err(Refusal::bad_request(format!("cannot bind token to object of type {of}")));
+            let type_name = format!("{group}/{version}, Kind={kind}");
+            return Err(StatusError::bad_request(format!("cannot bind token to object of type {type_name}")));
         }
     };
-    let (wanted, uid) = (text(reference, "/uid"), text(&object, "/metadata/uid"));
-    if !wanted.is_empty() && wanted != uid {
-        let why = format!(
-            "the UID in the bound object reference ({wanted}) does not match the UID in record. The object might have \
+    let (requested, uid) = (text(reference, "/uid"), text(&object, "/metadata/uid"));
+    if !requested.is_empty() && requested != uid {
+        let reason = format!(
+            "the UID in the bound object reference ({requested}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(Refusal::conflict(Resource { group: "", plural: kind }, name, &why));
+        return Err(StatusError::conflict(Resource { group: "", plural: kind }, name, &reason));
     }
     Ok(())
 }
 
-fn broken() -> Refusal {
-    Refusal::new(500, "InternalError", "failed to generate token: the token could not be signed")
+fn signing_failed() -> StatusError {
+    StatusError::new(500, "InternalError", "failed to generate token: the token could not be signed")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::testing::Fixed;
+    use crate::access::testing::FakeObjects;
     use crate::access::{Authenticated, TokenError};
 
     const NOW: Time = Time(1_800_000_000_500);
 
-    fn world() -> Fixed {
+    fn objects_fixture() -> FakeObjects {
         let object = |name: &str, uid: &str| json!({"metadata": {"name": name, "uid": uid}});
         let mut pod = object("p", "pod-1");
         pod["spec"] = json!({"serviceAccountName": "app", "nodeName": "n1"});
         let mut other = object("q", "pod-2");
         other["spec"] = json!({"serviceAccountName": "other"});
-        Fixed::default()
+        FakeObjects::default()
             .with("/serviceaccounts/ns/app", object("app", "sa-1"))
             .with("/pods/ns/p", pod)
             .with("/pods/ns/q", other)
@@ -174,55 +177,65 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_then_believed() {
+    fn issued_token_authenticates_its_service_account() {
         let access = Access::generate().unwrap();
         let mut request = bound_to("Pod", "p", "pod-1");
         request["spec"]["audiences"] = json!(["vault"]);
         request["spec"]["expirationSeconds"] = 600.into();
-        let answer = access.token_request("ns", "app", request, &world(), NOW).unwrap();
+        let response = access.token_request("ns", "app", request, &objects_fixture(), NOW).unwrap();
         assert_eq!(
-            answer["metadata"],
+            response["metadata"],
             json!({"name": "app", "namespace": "ns", "creationTimestamp": "2027-01-15T08:00:00Z"})
         );
-        assert_eq!(answer["status"]["expirationTimestamp"], "2027-01-15T08:10:00Z");
-        let token = answer["status"]["token"].as_str().unwrap();
-        let ask = |audience: &str, world: &Fixed, now| {
-            access.authenticate_token(token, &[audience.into()], world, now)
+        assert_eq!(response["status"]["expirationTimestamp"], "2027-01-15T08:10:00Z");
+        let token = response["status"]["token"].as_str().unwrap();
+        let authenticate = |audience: &str, objects_fixture: &FakeObjects, now| {
+            access.authenticate_token(token, &[audience.into()], objects_fixture, now)
         };
 
-        let Authenticated { user, audiences } = ask("vault", &world(), NOW).unwrap();
+        let Authenticated { user, audiences } = authenticate("vault", &objects_fixture(), NOW).unwrap();
         assert_eq!(
             (user.name.as_str(), audiences),
             ("system:serviceaccount:ns:app", vec!["vault".to_owned()])
         );
         assert_eq!(user.extra["authentication.kubernetes.io/node-uid"], ["node-1"]);
-        assert!(matches!(ask(ISSUER, &world(), NOW), Err(TokenError::Audience { .. })), "not for the API");
+        assert!(
+            matches!(authenticate(ISSUER, &objects_fixture(), NOW), Err(TokenError::Audience { .. })),
+            "not for the API"
+        );
         let later = NOW.plus(Duration::from_secs(600));
-        assert_eq!(ask("vault", &world(), later), Err(TokenError::Expired));
-        let mut gone = world();
+        assert_eq!(authenticate("vault", &objects_fixture(), later), Err(TokenError::Expired));
+        let mut gone = objects_fixture();
         gone.0.remove("/pods/ns/p");
-        assert!(matches!(ask("vault", &gone, NOW), Err(TokenError::Invalidated(_))), "the pod is gone");
+        assert!(
+            matches!(authenticate("vault", &gone, NOW), Err(TokenError::Invalidated(_))),
+            "the pod is deleted"
+        );
     }
 
     #[test]
-    fn what_is_not_said_is_set() {
+    fn request_is_defaulted() {
         let access = Access::generate().unwrap();
         for (request, extra) in [
             (json!({}), "credential-id"),
             (bound_to("Node", "n1", ""), "node-name"),
             (bound_to("Secret", "s", "secret-1"), "credential-id"),
         ] {
-            let answer = access.token_request("ns", "app", request, &world(), NOW).unwrap();
-            assert_eq!(answer["spec"]["audiences"], json!([ISSUER]));
-            assert_eq!(answer["spec"]["expirationSeconds"], 3600);
-            let token = answer["status"]["token"].as_str().unwrap();
-            let who = access.authenticate_token(token, &[ISSUER.into()], &world(), NOW).unwrap();
-            assert!(who.user.extra.contains_key(&format!("authentication.kubernetes.io/{extra}")), "{extra}");
+            let response = access.token_request("ns", "app", request, &objects_fixture(), NOW).unwrap();
+            assert_eq!(response["spec"]["audiences"], json!([ISSUER]));
+            assert_eq!(response["spec"]["expirationSeconds"], 3600);
+            let token = response["status"]["token"].as_str().unwrap();
+            let authenticated =
+                access.authenticate_token(token, &[ISSUER.into()], &objects_fixture(), NOW).unwrap();
+            assert!(
+                authenticated.user.extra.contains_key(&format!("authentication.kubernetes.io/{extra}")),
+                "{extra}"
+            );
         }
     }
 
     #[test]
-    fn requests_that_are_refused() {
+    fn invalid_requests_are_rejected() {
         let seconds = |seconds: i64| json!({"spec": {"expirationSeconds": seconds}});
         let cases = [
             ("none", json!({}), 404, r#"serviceaccounts "none" not found"#),
@@ -246,7 +259,7 @@ mod tests {
             ),
             (
                 "app",
-                seconds(LONGEST + 1),
+                seconds(MAX_SECONDS + 1),
                 422,
                 r#"TokenRequest.authentication.k8s.io "" is invalid: spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds"#,
             ),
@@ -272,8 +285,9 @@ mod tests {
         ];
         let access = Access::generate().unwrap();
         for (account, request, code, message) in cases {
-            let refusal = access.token_request("ns", account, request, &world(), NOW).unwrap_err();
-            assert_eq!((refusal.code, refusal.message.as_str()), (code, message));
+            let status_error =
+                access.token_request("ns", account, request, &objects_fixture(), NOW).unwrap_err();
+            assert_eq!((status_error.code, status_error.message.as_str()), (code, message));
         }
     }
 }

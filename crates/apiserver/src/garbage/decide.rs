@@ -1,11 +1,13 @@
-//! What is to be done with one object, by how its owners and its dependents stand.
+//! Garbage collection rules: the next step for one object, given the state of its owners and dependents.
+//!
+//! Pure functions, no I/O. [`decide`] is the entry point.
 
 use serde_json::Value;
 
 use crate::kinds::{self, Kind};
 use crate::rest::{FOREGROUND, ORPHAN, Propagation};
 
-/// An owner, as a dependent names it.
+/// An owner reference of a dependent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) uid: String,
@@ -16,9 +18,9 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Its kind, if it is served here.
+    /// The owner's kind, if it is served here.
     pub(super) fn kind(&self) -> Option<&'static Kind> {
-        // In whichever version it is named: the objects of a group are the same in all.
+        // In any version: the objects of a group are the same in all versions.
         let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
         kinds::KINDS
             .iter()
@@ -45,93 +47,93 @@ pub(super) fn owners(object: &Value) -> Vec<Owner> {
         .collect()
 }
 
-/// How an owner stands.
+/// The state of an owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It is there.
-    There,
-    /// It is there, and waits for its dependents to go.
-    Waits,
-    /// Its place is empty, or another object's.
-    Gone,
-    /// It cannot be here at all: nothing is known of it, so it holds.
+pub(super) enum OwnerState {
+    /// The owner exists.
+    Present,
+    /// The owner exists and waits for its dependents to be deleted (foreground deletion).
+    WaitsForDependents,
+    /// The owner's key is empty or holds another object.
+    Absent,
+    /// The owner's kind is not served here. Nothing is known about the owner, so it counts as existing.
     Unknown,
 }
 
-/// How an owner stands whose place holds this.
-pub(super) fn standing(owner: &Owner, there: Option<&Value>) -> Standing {
-    match there {
+/// The state of an owner whose key holds this object.
+pub(super) fn owner_state(owner: &Owner, existing: Option<&Value>) -> OwnerState {
+    match existing {
         Some(object) if object.pointer("/metadata/uid").and_then(Value::as_str) == Some(&owner.uid) => {
             if is_deleting(object) && has_finalizer(object, FOREGROUND) {
-                Standing::Waits
+                OwnerState::WaitsForDependents
             } else {
-                Standing::There
+                OwnerState::Present
             }
         }
-        _ => Standing::Gone,
+        _ => OwnerState::Absent,
     }
 }
 
-/// One that names this object as its owner.
+/// An object that names this one as its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dependent {
-    /// The owner has to wait for it.
+    /// Its `blockOwnerDeletion` is set: the owner has to wait for it.
     pub(super) blocks: bool,
-    /// It waits for dependents of its own.
+    /// It waits for its own dependents.
     pub(super) waits: bool,
 }
 
-/// All that the decision rests on.
+/// The input of [`decide`].
 pub(super) struct View<'a> {
     pub(super) object: &'a Value,
-    pub(super) owners: Vec<(Owner, Standing)>,
+    pub(super) owners: Vec<(Owner, OwnerState)>,
     pub(super) dependents: Vec<Dependent>,
 }
 
-/// What is to be done.
+/// The next step for an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    Nothing,
-    /// Nobody owns it any more.
+    Idle,
+    /// No owner exists any more: delete the object.
     Delete(Propagation),
-    /// Some owners are gone: it forgets them.
-    Disown(Vec<String>),
-    /// It and its owners would wait for each other.
+    /// Some owners are absent: remove these owner references, given by UID.
+    RemoveOwners(Vec<String>),
+    /// The object and its owners would wait for each other: clear `blockOwnerDeletion`.
     Unblock,
-    /// Its dependents forget it.
-    FreeDependents,
-    /// Nothing holds it on account of its dependents.
-    Release(&'static str),
+    /// Remove the owner reference from all dependents.
+    OrphanDependents,
+    /// No dependent blocks the deletion any more: remove this finalizer.
+    RemoveFinalizer(&'static str),
 }
 
-/// Decides.
+/// Returns the next step for the object.
 pub(super) fn decide(view: &View<'_>) -> Step {
     let View { object, owners, dependents } = view;
     if is_deleting(object) {
         return match (has_finalizer(object, ORPHAN), has_finalizer(object, FOREGROUND)) {
-            (true, _) if !dependents.is_empty() => Step::FreeDependents,
-            (true, _) => Step::Release(ORPHAN),
-            (false, true) if dependents.iter().any(|dependent| dependent.blocks) => Step::Nothing,
-            (false, true) => Step::Release(FOREGROUND),
-            (false, false) => Step::Nothing,
+            (true, _) if !dependents.is_empty() => Step::OrphanDependents,
+            (true, _) => Step::RemoveFinalizer(ORPHAN),
+            (false, true) if dependents.iter().any(|dependent| dependent.blocks) => Step::Idle,
+            (false, true) => Step::RemoveFinalizer(FOREGROUND),
+            (false, false) => Step::Idle,
         };
     }
     if owners.is_empty() {
-        return Step::Nothing;
+        return Step::Idle;
     }
-    let holds = |standing: Standing| matches!(standing, Standing::There | Standing::Unknown);
-    if owners.iter().any(|(_, standing)| holds(*standing)) {
-        let lost: Vec<String> = owners
+    let keeps = |owner_state: OwnerState| matches!(owner_state, OwnerState::Present | OwnerState::Unknown);
+    if owners.iter().any(|(_, owner_state)| keeps(*owner_state)) {
+        let absent: Vec<String> = owners
             .iter()
-            .filter(|(_, standing)| !holds(*standing))
+            .filter(|(_, owner_state)| !keeps(*owner_state))
             .map(|(owner, _)| owner.uid.clone())
             .collect();
-        return if lost.is_empty() { Step::Nothing } else { Step::Disown(lost) };
+        return if absent.is_empty() { Step::Idle } else { Step::RemoveOwners(absent) };
     }
-    let waited_for = owners.iter().any(|(_, standing)| *standing == Standing::Waits);
-    if waited_for && !dependents.is_empty() {
-        let circle = dependents.iter().any(|dependent| dependent.waits);
-        if circle && owners.iter().any(|(owner, _)| owner.blocks) {
+    let owner_waits = owners.iter().any(|(_, owner_state)| *owner_state == OwnerState::WaitsForDependents);
+    if owner_waits && !dependents.is_empty() {
+        let cycle = dependents.iter().any(|dependent| dependent.waits);
+        if cycle && owners.iter().any(|(owner, _)| owner.blocks) {
             return Step::Unblock;
         }
         return Step::Delete(Propagation::Foreground);
@@ -151,7 +153,7 @@ fn is_deleting(object: &Value) -> bool {
 
 fn has_finalizer(object: &Value, finalizer: &str) -> bool {
     let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-    finalizers.is_some_and(|finalizers| finalizers.iter().any(|of| of == finalizer))
+    finalizers.is_some_and(|finalizers| finalizers.iter().any(|entry| entry == finalizer))
 }
 
 #[cfg(test)]
@@ -163,64 +165,72 @@ mod tests {
         Owner { uid: uid.into(), name: "o".into(), api_version: "v1".into(), kind: "Pod".into(), blocks }
     }
 
-    const QUIET: Dependent = Dependent { blocks: false, waits: false };
-    const BLOCKS: Dependent = Dependent { blocks: true, waits: false };
-    const CIRCLE: Dependent = Dependent { blocks: true, waits: true };
+    const NON_BLOCKING: Dependent = Dependent { blocks: false, waits: false };
+    const BLOCKING: Dependent = Dependent { blocks: true, waits: false };
+    const CYCLE: Dependent = Dependent { blocks: true, waits: true };
 
     #[test]
-    fn dependents() {
-        use Standing::{Gone, There, Unknown, Waits};
-        let alive = json!({"metadata": {}});
+    fn dependent_follows_the_state_of_its_owners() {
+        use OwnerState::{Absent, Present, Unknown, WaitsForDependents};
+        let live = json!({"metadata": {}});
         let orphan = json!({"metadata": {"finalizers": [ORPHAN]}});
-        let on_its_way = json!({"metadata": {"deletionTimestamp": "t"}});
-        for (object, standings, dependents, expected) in [
-            (&alive, vec![], vec![], Step::Nothing),
-            (&alive, vec![There], vec![], Step::Nothing),
-            (&alive, vec![Unknown], vec![], Step::Nothing),
-            (&alive, vec![Gone], vec![], Step::Delete(Propagation::Background)),
-            (&alive, vec![Gone, Gone], vec![QUIET], Step::Delete(Propagation::Background)),
-            (&alive, vec![There, Gone], vec![], Step::Disown(vec!["1".into()])),
-            (&alive, vec![Unknown, Waits, Gone], vec![], Step::Disown(vec!["1".into(), "2".into()])),
-            (&alive, vec![Waits], vec![], Step::Delete(Propagation::Background)),
-            (&alive, vec![Waits], vec![QUIET], Step::Delete(Propagation::Foreground)),
-            (&alive, vec![Waits], vec![CIRCLE], Step::Unblock),
-            (&orphan, vec![Gone], vec![], Step::Delete(Propagation::Orphan)),
-            (&on_its_way, vec![Gone], vec![], Step::Nothing),
+        let deleting = json!({"metadata": {"deletionTimestamp": "t"}});
+        for (object, states, dependents, expected) in [
+            (&live, vec![], vec![], Step::Idle),
+            (&live, vec![Present], vec![], Step::Idle),
+            (&live, vec![Unknown], vec![], Step::Idle),
+            (&live, vec![Absent], vec![], Step::Delete(Propagation::Background)),
+            (&live, vec![Absent, Absent], vec![NON_BLOCKING], Step::Delete(Propagation::Background)),
+            (&live, vec![Present, Absent], vec![], Step::RemoveOwners(vec!["1".into()])),
+            (
+                &live,
+                vec![Unknown, WaitsForDependents, Absent],
+                vec![],
+                Step::RemoveOwners(vec!["1".into(), "2".into()]),
+            ),
+            (&live, vec![WaitsForDependents], vec![], Step::Delete(Propagation::Background)),
+            (&live, vec![WaitsForDependents], vec![NON_BLOCKING], Step::Delete(Propagation::Foreground)),
+            (&live, vec![WaitsForDependents], vec![CYCLE], Step::Unblock),
+            (&orphan, vec![Absent], vec![], Step::Delete(Propagation::Orphan)),
+            (&deleting, vec![Absent], vec![], Step::Idle),
         ] {
-            let owners: Vec<(Owner, Standing)> = standings
+            let owners: Vec<(Owner, OwnerState)> = states
                 .iter()
                 .enumerate()
-                .map(|(position, standing)| (owner(&position.to_string(), true), *standing))
+                .map(|(position, owner_state)| (owner(&position.to_string(), true), *owner_state))
                 .collect();
-            let said = format!("{object} {standings:?} {dependents:?}");
-            assert_eq!(decide(&View { object, owners, dependents }), expected, "{said}");
+            let case = format!("{object} {states:?} {dependents:?}");
+            assert_eq!(decide(&View { object, owners, dependents }), expected, "{case}");
         }
     }
 
     #[test]
-    fn owners_that_are_deleted() {
+    fn deleted_owner_waits_for_or_orphans_its_dependents() {
         for (finalizers, dependents, expected) in [
-            (json!([FOREGROUND]), vec![BLOCKS], Step::Nothing),
-            (json!([FOREGROUND]), vec![QUIET], Step::Release(FOREGROUND)),
-            (json!([FOREGROUND]), vec![], Step::Release(FOREGROUND)),
-            (json!([ORPHAN]), vec![QUIET], Step::FreeDependents),
-            (json!([ORPHAN]), vec![], Step::Release(ORPHAN)),
-            (json!(["a/b"]), vec![BLOCKS], Step::Nothing),
+            (json!([FOREGROUND]), vec![BLOCKING], Step::Idle),
+            (json!([FOREGROUND]), vec![NON_BLOCKING], Step::RemoveFinalizer(FOREGROUND)),
+            (json!([FOREGROUND]), vec![], Step::RemoveFinalizer(FOREGROUND)),
+            (json!([ORPHAN]), vec![NON_BLOCKING], Step::OrphanDependents),
+            (json!([ORPHAN]), vec![], Step::RemoveFinalizer(ORPHAN)),
+            (json!(["a/b"]), vec![BLOCKING], Step::Idle),
         ] {
             let object = json!({"metadata": {"deletionTimestamp": "t", "finalizers": finalizers}});
-            let said = format!("{finalizers} {dependents:?}");
-            assert_eq!(decide(&View { object: &object, owners: Vec::new(), dependents }), expected, "{said}");
+            let case = format!("{finalizers} {dependents:?}");
+            assert_eq!(decide(&View { object: &object, owners: Vec::new(), dependents }), expected, "{case}");
         }
     }
 
     #[test]
-    fn an_owner_is_gone_only_if_its_place_is_not_its_own() {
-        let of = |uid: &str, finalizers: Value| json!({"metadata": {"uid": uid, "deletionTimestamp": "t", "finalizers": finalizers}});
+    fn owner_is_absent_only_if_its_key_holds_another_object() {
+        let entry = |uid: &str, finalizers: Value| json!({"metadata": {"uid": uid, "deletionTimestamp": "t", "finalizers": finalizers}});
         let owner = owner("u", false);
-        assert_eq!(standing(&owner, None), Standing::Gone);
-        assert_eq!(standing(&owner, Some(&of("v", json!([])))), Standing::Gone);
-        assert_eq!(standing(&owner, Some(&of("u", json!([])))), Standing::There);
-        assert_eq!(standing(&owner, Some(&of("u", json!([FOREGROUND])))), Standing::Waits);
+        assert_eq!(owner_state(&owner, None), OwnerState::Absent);
+        assert_eq!(owner_state(&owner, Some(&entry("v", json!([])))), OwnerState::Absent);
+        assert_eq!(owner_state(&owner, Some(&entry("u", json!([])))), OwnerState::Present);
+        assert_eq!(
+            owner_state(&owner, Some(&entry("u", json!([FOREGROUND])))),
+            OwnerState::WaitsForDependents
+        );
         let deployment = Owner { api_version: "apps/v1".into(), kind: "Deployment".into(), ..owner };
         assert!(deployment.kind().is_none());
     }

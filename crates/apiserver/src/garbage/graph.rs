@@ -1,4 +1,5 @@
-//! Who names whom as owner, and what is to be looked at after a write. Synchronous: told of each write in order.
+//! The graph of owner references. It determines which objects to reconcile after a write. It does no I/O; the caller
+//! passes all writes to it, in order.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,24 +9,24 @@ use crate::kinds::{self, Kind};
 use crate::rest::{FOREGROUND, ORPHAN};
 use crate::store::Key;
 
-/// Where an object is, by its key.
-pub(super) struct Place<'a> {
+/// The location of an object, parsed from its key.
+pub(super) struct ObjectPath<'a> {
     pub(super) kind: &'static Kind,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
 }
 
-/// Reads a key: `group/plural/namespace/name`.
-pub(super) fn place(key: &str) -> Option<Place<'_>> {
+/// Parses a key: `group/plural/namespace/name`.
+pub(super) fn parse_key(key: &str) -> Option<ObjectPath<'_>> {
     let mut parts = key.splitn(4, '/');
     let (group, plural, namespace, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     let kind = kinds::KINDS.iter().copied().find(|kind| kind.group == group && kind.plural == plural)?;
-    Some(Place { kind, namespace, name })
+    Some(ObjectPath { kind, namespace, name })
 }
 
-/// As much of an object as counts here.
+/// The part of an object that the graph needs.
 #[derive(Deserialize, Default)]
-struct Head {
+struct ObjectHead {
     #[serde(default)]
     metadata: Metadata,
 }
@@ -46,26 +47,26 @@ struct Reference {
     block_owner_deletion: Option<bool>,
 }
 
-/// What is known of an object that owns or is owned.
+/// An object that has owners or waits for dependents.
 #[derive(Default)]
 struct Node {
     owners: Vec<String>,
-    /// It is being deleted, and waits for its dependents.
+    /// The object is being deleted and waits for its dependents.
     waits: bool,
 }
 
-/// All objects that name owners, by these.
+/// All owner references, indexed by owner.
 #[derive(Default)]
 pub(super) struct Graph {
     nodes: HashMap<Key, Node>,
-    /// Dependents by the owner's uid, and whether they block it.
+    /// Dependents by the owner's UID, and whether each blocks the owner's deletion.
     dependents: HashMap<String, BTreeMap<Key, bool>>,
-    /// Where owners are that are being deleted and held on account of their dependents.
+    /// Keys of owners, by UID, whose deletion is held up by a garbage collection finalizer.
     waiting: HashMap<String, Key>,
 }
 
 impl Graph {
-    /// Who names this object as owner.
+    /// The objects that name this UID as owner.
     pub(super) fn dependents<'a>(&'a self, uid: &str) -> impl Iterator<Item = (&'a Key, bool)> {
         self.dependents.get(uid).into_iter().flatten().map(|(key, blocks)| (key, *blocks))
     }
@@ -75,13 +76,13 @@ impl Graph {
         self.nodes.get(key).is_some_and(|node| node.waits)
     }
 
-    /// An object is as it is; what is to be looked at therefore.
-    pub(super) fn written(&mut self, key: &Key, stored: &[u8]) -> Vec<Key> {
-        let head: Head = serde_json::from_slice(stored).unwrap_or_default();
-        let Metadata { uid, deletion_timestamp, finalizers, owner_references } = head.metadata;
-        let mut due = self.forget(key);
+    /// Records a written object. Returns the keys to reconcile.
+    pub(super) fn upsert(&mut self, key: &Key, stored: &[u8]) -> Vec<Key> {
+        let object: ObjectHead = serde_json::from_slice(stored).unwrap_or_default();
+        let Metadata { uid, deletion_timestamp, finalizers, owner_references } = object.metadata;
+        let mut due = self.detach(key);
         let deleting = deletion_timestamp.is_some();
-        let has = |finalizer: &str| finalizers.iter().any(|of| of == finalizer);
+        let has = |finalizer: &str| finalizers.iter().any(|entry| entry == finalizer);
         let waits = deleting && has(FOREGROUND);
         let held = waits || (deleting && has(ORPHAN));
         if held {
@@ -102,17 +103,17 @@ impl Graph {
         due
     }
 
-    /// An object is gone; what is to be looked at therefore.
-    pub(super) fn deleted(&mut self, key: &Key, stored: &[u8]) -> Vec<Key> {
-        let head: Head = serde_json::from_slice(stored).unwrap_or_default();
-        let mut due = self.forget(key);
-        self.waiting.remove(&head.metadata.uid);
-        due.extend(self.dependents(&head.metadata.uid).map(|(key, _)| key.clone()));
+    /// Records a deletion. Returns the keys to reconcile.
+    pub(super) fn remove(&mut self, key: &Key, stored: &[u8]) -> Vec<Key> {
+        let object: ObjectHead = serde_json::from_slice(stored).unwrap_or_default();
+        let mut due = self.detach(key);
+        self.waiting.remove(&object.metadata.uid);
+        due.extend(self.dependents(&object.metadata.uid).map(|(key, _)| key.clone()));
         due
     }
 
-    /// Takes out what was known of the object; those who waited for it are to be looked at.
-    fn forget(&mut self, key: &Key) -> Vec<Key> {
+    /// Removes the object from the graph. Returns the owners that waited for it.
+    fn detach(&mut self, key: &Key) -> Vec<Key> {
         let Some(node) = self.nodes.remove(key) else { return Vec::new() };
         let mut due = Vec::new();
         for owner in node.owners {
@@ -134,29 +135,29 @@ mod tests {
     use serde_json::{Value, json};
 
     fn write(graph: &mut Graph, key: &str, metadata: Value) -> Vec<String> {
-        let due = graph.written(&key.into(), json!({"metadata": metadata}).to_string().as_bytes());
+        let due = graph.upsert(&key.into(), json!({"metadata": metadata}).to_string().as_bytes());
         due.iter().map(|key| key.to_string()).collect()
     }
 
     #[test]
-    fn what_is_looked_at() {
+    fn writes_return_the_affected_keys() {
         let mut graph = Graph::default();
         assert!(write(&mut graph, "/pods/a/owner", json!({"uid": "o"})).is_empty());
         let owned = json!({"uid": "d", "ownerReferences": [{"uid": "o", "blockOwnerDeletion": true}]});
         assert_eq!(write(&mut graph, "/configmaps/a/d", owned), ["/configmaps/a/d"]);
         assert_eq!(graph.dependents("o").count(), 1);
-        // The owner begins to wait: it and its dependents.
+        // The owner starts to wait: reconcile it and its dependents.
         let waits = json!({"uid": "o", "deletionTimestamp": "t", "finalizers": [FOREGROUND]});
         assert_eq!(write(&mut graph, "/pods/a/owner", waits), ["/configmaps/a/d", "/pods/a/owner"]);
         assert!(graph.waits(&"/pods/a/owner".into()));
-        // The dependent goes: the owner has something less to wait for.
-        let due = graph.deleted(&"/configmaps/a/d".into(), br#"{"metadata":{"uid":"d"}}"#);
+        // The dependent is deleted: reconcile the owner, which may have no dependents left.
+        let due = graph.remove(&"/configmaps/a/d".into(), br#"{"metadata":{"uid":"d"}}"#);
         assert_eq!(due, ["/pods/a/owner".into()]);
         assert_eq!(graph.dependents("o").count(), 0);
     }
 
     #[test]
-    fn an_owner_that_sets_its_dependents_free_is_looked_at_when_they_are() {
+    fn orphaning_owner_is_reconciled_when_its_dependents_are_released() {
         let mut graph = Graph::default();
         write(&mut graph, "/configmaps/a/d", json!({"uid": "d", "ownerReferences": [{"uid": "o"}]}));
         let orphans = json!({"uid": "o", "deletionTimestamp": "t", "finalizers": [ORPHAN]});
@@ -165,26 +166,26 @@ mod tests {
     }
 
     #[test]
-    fn dependents_of_what_is_gone() {
+    fn deletion_of_owner_returns_its_dependents() {
         let mut graph = Graph::default();
-        // The dependent may be seen before its owner, and after it.
+        // The dependent may be written before or after its owner.
         let owned = json!({"uid": "d", "ownerReferences": [{"uid": "o"}, {"uid": "p"}]});
         write(&mut graph, "/configmaps/a/d", owned);
-        let due = graph.deleted(&"/pods/a/owner".into(), br#"{"metadata":{"uid":"o"}}"#);
+        let due = graph.remove(&"/pods/a/owner".into(), br#"{"metadata":{"uid":"o"}}"#);
         assert_eq!(due, ["/configmaps/a/d".into()]);
-        // It forgets the owner: nobody is left to look at.
+        // The owner reference is removed: nothing is left to reconcile.
         write(&mut graph, "/configmaps/a/d", json!({"uid": "d"}));
         assert_eq!(graph.dependents("o").count() + graph.dependents("p").count(), 0);
-        assert!(graph.deleted(&"/pods/a/owner".into(), br#"{"metadata":{"uid":"o"}}"#).is_empty());
+        assert!(graph.remove(&"/pods/a/owner".into(), br#"{"metadata":{"uid":"o"}}"#).is_empty());
     }
 
     #[test]
-    fn places() {
-        let of = place("/pods/a/x").unwrap();
-        assert_eq!((of.kind.plural, of.namespace, of.name), ("pods", "a", "x"));
-        let of = place("storage.k8s.io/csinodes//n").unwrap();
-        assert_eq!((of.kind.plural, of.namespace, of.name), ("csinodes", "", "n"));
-        assert!(place("unknown/things//n").is_none());
-        assert!(place("x").is_none());
+    fn keys_are_parsed() {
+        let path = parse_key("/pods/a/x").unwrap();
+        assert_eq!((path.kind.plural, path.namespace, path.name), ("pods", "a", "x"));
+        let path = parse_key("storage.k8s.io/csinodes//n").unwrap();
+        assert_eq!((path.kind.plural, path.namespace, path.name), ("csinodes", "", "n"));
+        assert!(parse_key("unknown/things//n").is_none());
+        assert!(parse_key("x").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! How long ago, as kubectl says it.
+//! Ages, as kubectl prints them.
 
 use serde_json::Value;
 use wharf_model::Time;
@@ -10,28 +10,29 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// How long ago the object was made.
+/// Returns the time since an object was created, as kubectl prints it.
 pub fn age(object: &Value, now: Time) -> String {
     since(object, "/metadata/creationTimestamp", now)
 }
 
-/// How long ago the moment at a pointer was; `<unknown>` if there is none.
+/// The time since the timestamp at a pointer; `<unknown>` if there is none.
 pub(super) fn since(object: &Value, pointer: &str, now: Time) -> String {
-    moment(object, pointer).map_or_else(|| "<unknown>".into(), |then| words(now.0 - then.0))
+    timestamp(object, pointer).map_or_else(|| "<unknown>".into(), |then| human_duration(now.0 - then.0))
 }
 
-/// The moment at a pointer.
-pub(super) fn moment(object: &Value, pointer: &str) -> Option<Time> {
+/// Parses the timestamp at a pointer.
+pub(super) fn timestamp(object: &Value, pointer: &str) -> Option<Time> {
     let text = json::text(object, pointer);
     text.parse::<jiff::Timestamp>().ok().map(|then| Time(then.as_millisecond()))
 }
 
-/// A duration with two or three digits that count. A little of the future is now: clocks differ.
-pub(super) fn words(milliseconds: i64) -> String {
+/// A duration with two or three significant digits (upstream's `duration.HumanDuration`). A time less than two seconds
+/// in the future counts as now, because clocks differ.
+pub(super) fn human_duration(milliseconds: i64) -> String {
     let two = |first: i64, unit: char, rest: i64, part: char| {
         if rest == 0 { format!("{first}{unit}") } else { format!("{first}{unit}{rest}{part}") }
     };
-    // Towards zero, as Go's int() does: 1.9 seconds to come are one.
+    // Truncates towards zero, as Go's int() does: -1.9 seconds become -1.
     match milliseconds / 1000 {
         ..=-2 => "<invalid>".into(),
         -1 => "0s".into(),
@@ -52,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_durations() {
+    fn human_durations() {
         for (seconds, expected) in [
             (-2, "<invalid>"),
             (-1, "0s"),
@@ -74,12 +75,12 @@ mod tests {
             (2 * YEAR + 3 * DAY, "2y3d"),
             (8 * YEAR + 3 * DAY, "8y"),
         ] {
-            assert_eq!(words(seconds * 1000), expected, "{seconds}");
+            assert_eq!(human_duration(seconds * 1000), expected, "{seconds}");
         }
     }
 
     #[test]
-    fn without_a_moment_it_is_unknown() {
+    fn age_without_timestamp_is_unknown() {
         let object = serde_json::json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:10.5Z"}});
         assert_eq!(age(&object, Time(15_500)), "5s");
         assert_eq!(age(&serde_json::json!({}), Time(0)), "<unknown>");

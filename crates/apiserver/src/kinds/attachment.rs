@@ -1,11 +1,10 @@
-//! VolumeAttachment: a volume is to be at a node.
+//! VolumeAttachment: the request to attach a volume to a node, and its state.
 
 use serde_json::{Value, json};
 
 use super::{AGE, BASE, Column, Kind, NAME, Subresource, age, csi_node, go, json, meta, names, volume};
 use crate::status::Cause;
 
-/// A volume at a node.
 pub(super) static ATTACHMENT: Kind = Kind {
     group: "storage.k8s.io",
     kind: "VolumeAttachment",
@@ -14,9 +13,9 @@ pub(super) static ATTACHMENT: Kind = Kind {
     subresources: &[Subresource::status("storage.k8s.io", "VolumeAttachment")],
     unconditional_update: false,
     default: |attachment| {
-        json::fill(json::map(attachment, "spec"), "source", json!({}));
-        let status = json::map(attachment, "status");
-        json::fill(status, "attached", false);
+        json::set_default(json::object_mut(attachment, "spec"), "source", json!({}));
+        let status = json::object_mut(attachment, "status");
+        json::set_default(status, "attached", false);
         for error in ["attachError", "detachError"] {
             if let Some(Value::Object(error)) = status.get_mut(error) {
                 error.entry("time").or_insert(Value::Null);
@@ -24,15 +23,15 @@ pub(super) static ATTACHMENT: Kind = Kind {
         }
     },
     on_create: |attachment, _| attachment["status"] = json!({"attached": false}),
-    on_update: |attachment, old, _| json::keep(attachment, old, "status"),
+    on_update: |attachment, old, _| json::restore(attachment, old, "status"),
     on_status: |attachment, old, _| {
-        json::keep(attachment, old, "spec");
+        json::restore(attachment, old, "spec");
         if let (Some(metadata), Some(old)) = (attachment.get_mut("metadata"), old.get("metadata")) {
             for field in ["deletionTimestamp", "labels", "annotations", "finalizers", "ownerReferences"] {
-                json::keep(metadata, old, field);
+                json::restore(metadata, old, field);
             }
         }
-        // Upstream's gate MutableCSINodeAllocatableCount is off.
+        // Upstream's feature gate MutableCSINodeAllocatableCount is disabled by default.
         for error in ["attachError", "detachError"] {
             if !json::has(old, &format!("/status/{error}/errorCode"))
                 && let Some(error) = attachment.pointer_mut(&format!("/status/{error}"))
@@ -46,7 +45,7 @@ pub(super) static ATTACHMENT: Kind = Kind {
         causes.extend(csi_node::driver_name(json::text(attachment, "/spec/attacher"), "spec.attacher"));
         if json::has(attachment, VOLUME_NAME) {
             let name = json::text(attachment, VOLUME_NAME);
-            causes.extend(meta::each(
+            causes.extend(meta::invalid_causes(
                 "spec.source.persistentVolumeName",
                 name,
                 names::subdomain(name, false),
@@ -58,10 +57,10 @@ pub(super) static ATTACHMENT: Kind = Kind {
     validate_status: validate_update,
     columns: &[
         NAME,
-        Column { format: "name", ..Column::text("Attacher", "The driver that attaches it.") },
-        Column::text("PV", "The volume."),
-        Column::text("Node", "Where it is to be."),
-        Column::new("Attached", "boolean", "Whether it is there."),
+        Column { format: "name", ..Column::text("Attacher", "The CSI driver that attaches the volume.") },
+        Column::text("PV", "The PersistentVolume to attach."),
+        Column::text("Node", "The node to attach the volume to."),
+        Column::new("Attached", "boolean", "Whether the volume is attached."),
         AGE,
     ],
     row: |attachment, now| {
@@ -78,8 +77,8 @@ pub(super) static ATTACHMENT: Kind = Kind {
 };
 
 const VOLUME_NAME: &str = "/spec/source/persistentVolumeName";
-const METADATA_BYTES: usize = 256 << 10;
-const MESSAGE_BYTES: usize = 1024;
+const MAX_METADATA_BYTES: usize = 256 << 10;
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 fn validate(attachment: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(attachment, false, names::subdomain);
@@ -101,17 +100,17 @@ fn validate(attachment: &Value) -> Vec<Cause> {
         }
     }
     let node = json::text(attachment, "/spec/nodeName");
-    causes.extend(meta::each("spec.nodeName", node, names::subdomain(node, false)));
+    causes.extend(meta::invalid_causes("spec.nodeName", node, names::subdomain(node, false)));
     let metadata = json::entries(attachment, "/status/attachmentMetadata");
     let bytes: usize =
         metadata.map(|(key, value)| key.len() + value.as_str().unwrap_or_default().len()).sum();
-    if bytes > METADATA_BYTES {
-        causes.push(Cause::too_long("status.attachmentMetadata", METADATA_BYTES));
+    if bytes > MAX_METADATA_BYTES {
+        causes.push(Cause::too_long("status.attachmentMetadata", MAX_METADATA_BYTES));
     }
     for error in ["attachError", "detachError"] {
-        if json::text(attachment, &format!("/status/{error}/message")).len() > MESSAGE_BYTES {
-            // Upstream says the other limit.
-            causes.push(Cause::too_long(&format!("status.{error}.message"), METADATA_BYTES));
+        if json::text(attachment, &format!("/status/{error}/message")).len() > MAX_MESSAGE_BYTES {
+            // Upstream reports the other limit.
+            causes.push(Cause::too_long(&format!("status.{error}.message"), MAX_METADATA_BYTES));
         }
         if let Some(code @ ..0) = json::number(attachment, &format!("/status/{error}/errorCode")) {
             let detail = "must be between 0 and 2147483647, inclusive";
@@ -126,7 +125,7 @@ fn validate_update(attachment: &Value, old: &Value) -> Vec<Cause> {
     causes.extend(validate(attachment));
     if attachment.get("spec") != old.get("spec") {
         let spec = go::compact(&json::at(attachment, "/spec"), "VolumeAttachmentSpec");
-        causes.push(meta::raw("spec", &spec, "field is immutable"));
+        causes.push(meta::invalid_raw("spec", &spec, "field is immutable"));
     }
     causes
 }
@@ -136,9 +135,9 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, lines, with};
+    use crate::kinds::testing::{invalid, invalid_update, lines, with};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({
             "metadata": {"name": "csi-1"},
             "spec": {"attacher": "d.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "pv1"}},
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn new_attachments() {
+    fn create_is_validated() {
         let inline = json!({
             "accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "h"}, "volumeMode": "Filesystem",
         });
@@ -170,19 +169,19 @@ mod tests {
                 "status.attachError.message: Too long: may not be more than 262144 bytes".into(),
             ]),
         ] {
-            assert_eq!(invalid(&ATTACHMENT, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&ATTACHMENT, &valid(), &patch), expected, "{patch}");
         }
-        let bare = invalid(&ATTACHMENT, &good(), &json!({"spec": {"attacher": null}}));
+        let bare = invalid(&ATTACHMENT, &valid(), &json!({"spec": {"attacher": null}}));
         assert_eq!(bare[..2], ["spec.attacher: Required value", "spec.attacher: Required value"]);
     }
 
     #[test]
-    fn its_spec_is_fixed() {
+    fn spec_is_immutable() {
         assert!(
-            invalid_change(&ATTACHMENT, &good(), &json!({"metadata": {"finalizers": ["a/b"]}})).is_empty()
+            invalid_update(&ATTACHMENT, &valid(), &json!({"metadata": {"finalizers": ["a/b"]}})).is_empty()
         );
         assert_eq!(
-            invalid_change(&ATTACHMENT, &good(), &json!({"spec": {"nodeName": "n2"}})),
+            invalid_update(&ATTACHMENT, &valid(), &json!({"spec": {"nodeName": "n2"}})),
             [
                 "spec: Invalid value: {\"Attacher\":\"d.example.com\",\"Source\":{\"PersistentVolumeName\":\"pv1\",\
               \"InlineVolumeSpec\":null},\"NodeName\":\"n2\"}: field is immutable"
@@ -191,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_written_apart() {
+    fn status_update_changes_only_status() {
         let mut old = with(
-            &good(),
+            &valid(),
             &json!({"metadata": {"resourceVersion": "1", "uid": "u"}, "status": {"attached": true}}),
         );
         (ATTACHMENT.default)(&mut old);
@@ -215,8 +214,8 @@ mod tests {
     }
 
     #[test]
-    fn rows() {
-        let row = Value::from((ATTACHMENT.row)(&good(), Time(0)));
+    fn table_rows() {
+        let row = Value::from((ATTACHMENT.row)(&valid(), Time(0)));
         assert_eq!(row, json!(["csi-1", "d.example.com", "pv1", "n1", false, "<unknown>"]));
         assert_eq!(ATTACHMENT.columns[1].format, "name");
     }

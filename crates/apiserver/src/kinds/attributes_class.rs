@@ -1,11 +1,10 @@
-//! VolumeAttributesClass: what a volume is changed to.
+//! VolumeAttributesClass: the mutable parameters of volumes.
 
 use serde_json::Value;
 
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names, storage_class, volume};
 use crate::status::Cause;
 
-/// What a volume is changed to.
 pub(super) static ATTRIBUTES_CLASS: Kind = Kind {
     group: "storage.k8s.io",
     kind: "VolumeAttributesClass",
@@ -16,27 +15,27 @@ pub(super) static ATTRIBUTES_CLASS: Kind = Kind {
     validate_update: |class, old| {
         let mut causes = validate(class);
         causes.extend(meta::validate_update(class, old));
-        causes.extend(storage_class::fixed(class, old, "driverName"));
-        causes.extend(storage_class::fixed(class, old, "parameters"));
+        causes.extend(storage_class::forbidden_change(class, old, "driverName"));
+        causes.extend(storage_class::forbidden_change(class, old, "parameters"));
         causes.extend(validate(class));
         causes
     },
     admit: |class, admission| {
-        volume::protect(class, admission, "kubernetes.io/vac-protection");
+        volume::add_protection_finalizer(class, admission, "kubernetes.io/vac-protection");
         Ok(())
     },
-    columns: &[NAME, Column::text("DriverName", "The driver whose volumes it is for."), AGE],
+    columns: &[NAME, Column::text("DriverName", "The CSI driver that the class is for."), AGE],
     row: |class, now| {
-        let of = |pointer: &str| Value::from(json::text(class, pointer));
-        vec![of("/metadata/name"), of("/driverName"), age(class, now).into()]
+        let cell = |pointer: &str| Value::from(json::text(class, pointer));
+        vec![cell("/metadata/name"), cell("/driverName"), age(class, now).into()]
     },
     ..BASE
 };
 
 fn validate(class: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(class, false, names::subdomain);
-    causes.extend(storage_class::driver(class, "driverName"));
-    causes.extend(storage_class::parameters(class, false));
+    causes.extend(storage_class::driver_name(class, "driverName"));
+    causes.extend(storage_class::validate_parameters(class, false));
     causes
 }
 
@@ -47,14 +46,14 @@ mod tests {
 
     use super::*;
     use crate::kinds::Operation;
-    use crate::kinds::testing::{Others, admit, invalid, invalid_change};
+    use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "gold"}, "driverName": "d.example.com", "parameters": {"iops": "100"}})
     }
 
     #[test]
-    fn rules() {
+    fn create_and_update_are_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (json!({"driverName": null}), vec!["driverName: Required value"]),
@@ -63,7 +62,7 @@ mod tests {
                 vec!["parameters: Required value: must contain at least one key/value pair"],
             ),
         ] {
-            assert_eq!(invalid(&ATTRIBUTES_CLASS, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&ATTRIBUTES_CLASS, &valid(), &patch), expected, "{patch}");
         }
         for (patch, expected) in [
             (json!({"metadata": {"labels": {"a": "b"}}}), vec![]),
@@ -73,15 +72,15 @@ mod tests {
                 vec!["parameters: Forbidden: updates to parameters are forbidden."],
             ),
         ] {
-            assert_eq!(invalid_change(&ATTRIBUTES_CLASS, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&ATTRIBUTES_CLASS, &valid(), &patch), expected, "{patch}");
         }
     }
 
     /// kubernetes.md 1.2 "Admission".
     #[test]
-    fn it_is_protected() {
-        let mut class = good();
-        admit(&ATTRIBUTES_CLASS, &mut class, Operation::Create, None, &Others(vec![])).unwrap();
+    fn create_adds_protection_finalizer() {
+        let mut class = valid();
+        admit(&ATTRIBUTES_CLASS, &mut class, Operation::Create, None, &FakeLookup(vec![])).unwrap();
         assert_eq!(class["metadata"]["finalizers"], json!(["kubernetes.io/vac-protection"]));
         assert_eq!(
             Value::from((ATTRIBUTES_CLASS.row)(&class, Time(0))),

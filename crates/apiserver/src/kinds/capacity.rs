@@ -1,11 +1,10 @@
-//! CSIStorageCapacity: what a driver has room for.
+//! CSIStorageCapacity: the capacity that a driver reports for a topology segment.
 
 use serde_json::Value;
 
 use super::{BASE, Kind, json, meta, names, topology};
 use crate::status::Cause;
 
-/// What a driver has room for.
 pub(super) static CAPACITY: Kind = Kind {
     group: "storage.k8s.io",
     kind: "CSIStorageCapacity",
@@ -15,8 +14,8 @@ pub(super) static CAPACITY: Kind = Kind {
     unconditional_update: false,
     validate: |capacity| validate(capacity, false),
     validate_update: |capacity, old| {
-        let any_value = !meta::label_selector(old, "/nodeTopology", "", false).is_empty();
-        let mut causes = validate(capacity, any_value);
+        let allow_invalid_values = !meta::label_selector(old, "/nodeTopology", "", false).is_empty();
+        let mut causes = validate(capacity, allow_invalid_values);
         causes.extend(meta::validate_update(capacity, old));
         causes.extend(meta::immutable(capacity, old, "/nodeTopology", "nodeTopology"));
         causes.extend(meta::immutable(capacity, old, "/storageClassName", "storageClassName"));
@@ -26,13 +25,13 @@ pub(super) static CAPACITY: Kind = Kind {
         let mut warnings = Vec::new();
         for (index, one) in json::list(capacity, "/nodeTopology/matchExpressions").iter().enumerate() {
             let key = json::text(one, "/key");
-            if let Some(words) = topology::deprecated(key) {
-                warnings.push(format!("nodeTopology.matchExpressions[{index}].key: {key} is {words}"));
+            if let Some(warning) = topology::deprecation(key) {
+                warnings.push(format!("nodeTopology.matchExpressions[{index}].key: {key} is {warning}"));
             }
         }
         for (label, _) in json::entries(capacity, "/nodeTopology/matchLabels") {
-            if let Some(words) = topology::deprecated(label) {
-                warnings.push(format!("nodeTopology.matchLabels.{label}: {words}"));
+            if let Some(warning) = topology::deprecation(label) {
+                warnings.push(format!("nodeTopology.matchLabels.{label}: {warning}"));
             }
         }
         warnings
@@ -40,11 +39,11 @@ pub(super) static CAPACITY: Kind = Kind {
     ..BASE
 };
 
-fn validate(capacity: &Value, any_value: bool) -> Vec<Cause> {
+fn validate(capacity: &Value, allow_invalid_values: bool) -> Vec<Cause> {
     let mut causes = meta::validate(capacity, true, names::subdomain);
-    causes.extend(meta::label_selector(capacity, "/nodeTopology", "nodeTopology", any_value));
+    causes.extend(meta::label_selector(capacity, "/nodeTopology", "nodeTopology", allow_invalid_values));
     let class = json::text(capacity, "/storageClassName");
-    causes.extend(meta::each("storageClassName", class, names::subdomain(class, false)));
+    causes.extend(meta::invalid_causes("storageClassName", class, names::subdomain(class, false)));
     if json::quantity(capacity, "/capacity").is_some_and(|room| room < wharf_model::Quantity::ZERO) {
         let value = json::at(capacity, "/capacity");
         causes.push(Cause::invalid("capacity", &value, "must be greater than or equal to 0"));
@@ -57,9 +56,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change};
+    use crate::kinds::testing::{invalid, invalid_update};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({
             "metadata": {"name": "c", "namespace": "ns"}, "storageClassName": "fast", "capacity": "1Gi",
             "nodeTopology": {"matchLabels": {"zone": "a"}},
@@ -67,24 +66,24 @@ mod tests {
     }
 
     #[test]
-    fn new_capacities() {
-        assert!(invalid(&CAPACITY, &good(), &json!({})).is_empty());
+    fn create_is_validated() {
+        assert!(invalid(&CAPACITY, &valid(), &json!({})).is_empty());
         assert_eq!(
-            invalid(&CAPACITY, &good(), &json!({"capacity": "-1"})),
+            invalid(&CAPACITY, &valid(), &json!({"capacity": "-1"})),
             ["capacity: Invalid value: \"-1\": must be greater than or equal to 0"]
         );
         assert!(
-            invalid(&CAPACITY, &good(), &json!({"storageClassName": null}))[0]
+            invalid(&CAPACITY, &valid(), &json!({"storageClassName": null}))[0]
                 .starts_with("storageClassName: Invalid value: \"\": a lowercase RFC 1123 subdomain")
         );
         assert!(
-            invalid(&CAPACITY, &good(), &json!({"nodeTopology": {"matchLabels": {"a b": "x"}}}))[0]
+            invalid(&CAPACITY, &valid(), &json!({"nodeTopology": {"matchLabels": {"a b": "x"}}}))[0]
                 .starts_with("nodeTopology.matchLabels: Invalid value: \"a b\": name part")
         );
     }
 
     #[test]
-    fn what_was_asked_stays() {
+    fn class_and_topology_are_immutable() {
         for (patch, expected) in [
             (json!({"capacity": "2Gi", "maximumVolumeSize": "1Gi"}), vec![]),
             (
@@ -97,12 +96,12 @@ mod tests {
             ),
             (json!({"nodeTopology": null}), vec!["nodeTopology: Invalid value: null: field is immutable"]),
         ] {
-            assert_eq!(invalid_change(&CAPACITY, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&CAPACITY, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn old_labels_are_warned_of() {
+    fn deprecated_labels_cause_warnings() {
         let old = json!({"nodeTopology": {
             "matchLabels": {"beta.kubernetes.io/os": "linux"},
             "matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}],

@@ -1,16 +1,15 @@
-//! PersistentVolumeClaim: the volume that a user asks for.
+//! PersistentVolumeClaim: a user's request for a volume.
 
 use serde_json::{Value, json};
 
 use super::{
     AGE, Admission, BASE, Column, Kind, NAME, Operation, Subresource, age, json, names, storage_class, volume,
 };
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-mod change;
 pub(super) mod spec;
+mod update;
 
-/// The volume that a user asks for.
 pub(super) static CLAIM: Kind = Kind {
     kind: "PersistentVolumeClaim",
     plural: "persistentvolumeclaims",
@@ -19,55 +18,59 @@ pub(super) static CLAIM: Kind = Kind {
     namespaced: true,
     subresources: &[Subresource::status("", "PersistentVolumeClaim")],
     default: |claim| {
-        json::fill(json::map(claim, "spec"), "volumeMode", "Filesystem");
-        json::fill(json::map(claim, "status"), "phase", "Pending");
-        json::times(claim, "/status/conditions", &["lastProbeTime", "lastTransitionTime"]);
+        json::set_default(json::object_mut(claim, "spec"), "volumeMode", "Filesystem");
+        json::set_default(json::object_mut(claim, "status"), "phase", "Pending");
+        json::null_missing_times(claim, "/status/conditions", &["lastProbeTime", "lastTransitionTime"]);
     },
     on_create: |claim, _| {
         claim["status"] = json!({"phase": "Pending"});
-        data_sources(claim, None);
+        normalize_data_sources(claim, None);
     },
     on_update: |claim, old, _| {
-        json::keep(claim, old, "status");
-        data_sources(claim, Some(old));
+        json::restore(claim, old, "status");
+        normalize_data_sources(claim, Some(old));
     },
-    on_status: |claim, old, _| json::keep(claim, old, "spec"),
+    on_status: |claim, old, _| json::restore(claim, old, "spec"),
     validate: |claim| {
         let mut causes = super::meta::validate(claim, true, names::subdomain);
-        causes.extend(spec::validate(&json::at(claim, "/spec"), "spec", &spec::Leave::default()));
+        causes.extend(spec::validate(
+            &json::at(claim, "/spec"),
+            "spec",
+            &spec::SpecValidationOptions::default(),
+        ));
         causes
     },
-    validate_update: change::validate,
-    validate_status: change::validate_status,
+    validate_update: update::validate,
+    validate_status: update::validate_status,
     warnings: |claim, _| {
         let mut warnings = Vec::new();
         if json::annotation(claim, volume::BETA_CLASS).is_some() {
-            let words = "deprecated since v1.8; use \"storageClassName\" attribute instead";
-            warnings.push(format!("metadata.annotations[{}]: {words}", volume::BETA_CLASS));
+            let warning = "deprecated since v1.8; use \"storageClassName\" attribute instead";
+            warnings.push(format!("metadata.annotations[{}]: {warning}", volume::BETA_CLASS));
         }
         warnings.extend(spec::warnings(&json::at(claim, "/spec"), "spec"));
         warnings
     },
     admit: |claim, admission| {
         if admission.operation == Operation::Create && admission.subresource.is_empty() {
-            volume::protect(claim, admission, "kubernetes.io/pvc-protection");
+            volume::add_protection_finalizer(claim, admission, "kubernetes.io/pvc-protection");
             if let Some(class) = default_class(claim, admission) {
-                json::map(claim, "spec").insert("storageClassName".into(), class);
+                json::object_mut(claim, "spec").insert("storageClassName".into(), class);
             }
         }
         Ok(())
     },
-    confirm: may_grow,
+    validate_admission: check_expansion,
     columns: &[
         NAME,
-        Column::text("Status", "Whether it is bound."),
-        Column::text("Volume", "The volume it is bound to, or is to be."),
-        Column::text("Capacity", "The size of that volume."),
-        Column::text("Access Modes", "How that volume can be used."),
-        Column::text("StorageClass", "The class its volume is made by."),
-        Column::text("VolumeAttributesClass", "The class of its volume's attributes."),
+        Column::text("Status", "The phase of the claim."),
+        Column::text("Volume", "The PersistentVolume that the claim is, or will be, bound to."),
+        Column::text("Capacity", "The size of the bound volume."),
+        Column::text("Access Modes", "The access modes of the bound volume."),
+        Column::text("StorageClass", "The StorageClass of the claim."),
+        Column::text("VolumeAttributesClass", "The VolumeAttributesClass of the claim."),
         AGE,
-        Column::text("VolumeMode", "A file system or a bare device.").wide(),
+        Column::text("VolumeMode", "Filesystem or Block.").wide(),
     ],
     row: |claim, now| {
         let name = json::text(claim, "/spec/volumeName");
@@ -75,13 +78,13 @@ pub(super) static CLAIM: Kind = Kind {
             (String::new(), String::new())
         } else {
             (
-                volume::size(claim, "/status/capacity/storage"),
-                volume::modes(json::list(claim, "/status/accessModes")),
+                volume::size_cell(claim, "/status/capacity/storage"),
+                volume::short_access_modes(json::list(claim, "/status/accessModes")),
             )
         };
         vec![
             json::text(claim, "/metadata/name").into(),
-            volume::phase(claim).into(),
+            volume::phase_cell(claim).into(),
             name.into(),
             capacity.into(),
             modes.into(),
@@ -94,12 +97,12 @@ pub(super) static CLAIM: Kind = Kind {
     ..BASE
 };
 
-/// The class of a claim; the annotation goes before the field.
+/// The class of a claim. The annotation takes precedence over the field.
 fn class(claim: &Value) -> &str {
     json::annotation(claim, volume::BETA_CLASS).unwrap_or(json::text(claim, "/spec/storageClassName"))
 }
 
-/// The class for a claim that names none, not even the empty one: the newest that is marked as default.
+/// The newest default class, for a claim that names no class. An empty name counts as a name: it disables the default.
 fn default_class(claim: &Value, admission: &Admission<'_>) -> Option<Value> {
     if json::annotation(claim, volume::BETA_CLASS).is_some() || json::has(claim, "/spec/storageClassName") {
         return None;
@@ -113,8 +116,8 @@ fn default_class(claim: &Value, admission: &Admission<'_>) -> Option<Value> {
     newest.map(|class| json::at(class, "/metadata/name"))
 }
 
-/// A claim grows only when it is bound and its class allows it.
-fn may_grow(claim: &Value, admission: &Admission<'_>) -> Result<(), Refusal> {
+/// A claim can be expanded only if it is bound and its class allows expansion.
+fn check_expansion(claim: &Value, admission: &Admission<'_>) -> Result<(), StatusError> {
     let (Some(old), "") = (admission.old, admission.subresource) else { return Ok(()) };
     const SIZE: &str = "/spec/resources/requests/storage";
     let grows = match (json::quantity(claim, SIZE), json::quantity(old, SIZE)) {
@@ -124,10 +127,11 @@ fn may_grow(claim: &Value, admission: &Admission<'_>) -> Result<(), Refusal> {
     if admission.operation != Operation::Update || !grows {
         return Ok(());
     }
-    let refuse =
-        |why: &str| Err(Refusal::forbidden(CLAIM.resource(), json::text(claim, "/metadata/name"), why));
+    let forbid = |reason: &str| {
+        Err(StatusError::forbidden(CLAIM.resource(), json::text(claim, "/metadata/name"), reason))
+    };
     if json::text(old, "/status/phase") != "Bound" {
-        return refuse("Only bound persistent volume claims can be expanded");
+        return forbid("Only bound persistent volume claims can be expanded");
     }
     let name = class(claim);
     let allowed = !name.is_empty()
@@ -137,7 +141,7 @@ fn may_grow(claim: &Value, admission: &Admission<'_>) -> Result<(), Refusal> {
             .get(&storage_class::STORAGE_CLASS, "", name)
             .is_some_and(|class| json::flag(&class, "/allowVolumeExpansion"));
     if !allowed {
-        return refuse(
+        return forbid(
             "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support \
              resize",
         );
@@ -145,15 +149,16 @@ fn may_grow(claim: &Value, admission: &Admission<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A claim says twice what it is filled from: the older field knows only claims and snapshots.
-fn data_sources(claim: &mut Value, old: Option<&Value>) {
+/// Synchronizes `dataSource` and `dataSourceRef`. The older field, `dataSource`, allows only claims and snapshots.
+fn normalize_data_sources(claim: &mut Value, old: Option<&Value>) {
     let used = |field: &str| old.is_some_and(|old| json::has(old, &format!("/spec/{field}")));
     let was_used = used("dataSource") || used("dataSourceRef");
-    let spec = json::map(claim, "spec");
-    // A source in another namespace: upstream's gate CrossNamespaceVolumeDataSource is off.
-    let elsewhere =
+    let spec = json::object_mut(claim, "spec");
+    // A source in another namespace is dropped: upstream's feature gate CrossNamespaceVolumeDataSource is disabled by
+    // default.
+    let in_other_namespace =
         spec.get("dataSourceRef").is_some_and(|source| !json::text(source, "/namespace").is_empty());
-    if elsewhere && !used("dataSourceRef") {
+    if in_other_namespace && !used("dataSourceRef") {
         spec.remove("dataSourceRef");
     }
     if !was_used && !spec.contains_key("dataSourceRef") {

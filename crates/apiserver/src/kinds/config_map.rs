@@ -1,11 +1,10 @@
-//! ConfigMap: words for programs.
+//! ConfigMap: configuration data.
 
 use serde_json::Value;
 
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names, secret};
 use crate::status::Cause;
 
-/// Words for programs.
 pub(super) static CONFIG_MAP: Kind = Kind {
     kind: "ConfigMap",
     plural: "configmaps",
@@ -15,11 +14,11 @@ pub(super) static CONFIG_MAP: Kind = Kind {
     validate,
     validate_update: |map, old| {
         let mut causes = meta::validate_update(map, old);
-        causes.extend(secret::sealed(map, old, &["data", "binaryData"]));
+        causes.extend(secret::check_immutable(map, old, &["data", "binaryData"]));
         causes.extend(validate(map));
         causes
     },
-    columns: &[NAME, Column::text("Data", "How many keys it has."), AGE],
+    columns: &[NAME, Column::text("Data", "The number of keys."), AGE],
     row: |map, now| {
         let keys = json::entries(map, "/data").count() + json::entries(map, "/binaryData").count();
         vec![json::text(map, "/metadata/name").into(), keys.into(), age(map, now).into()]
@@ -32,19 +31,19 @@ fn validate(map: &Value) -> Vec<Cause> {
     let mut bytes = 0;
     for (key, value) in json::entries(map, "/data") {
         let field = format!("data[{key}]");
-        causes.extend(meta::each(&field, key, names::key(key)));
+        causes.extend(meta::invalid_causes(&field, key, names::config_key(key)));
         if json::entries(map, "/binaryData").any(|(other, _)| other == key) {
             causes.push(Cause::invalid(&field, &key.into(), "duplicate of key present in binaryData"));
         }
         bytes += value.as_str().unwrap_or_default().len();
     }
     for (key, value) in json::entries(map, "/binaryData") {
-        causes.extend(meta::each(&format!("binaryData[{key}]"), key, names::key(key)));
+        causes.extend(meta::invalid_causes(&format!("binaryData[{key}]"), key, names::config_key(key)));
         bytes += secret::decoded_bytes(value);
     }
-    if bytes > secret::MOST_BYTES {
-        // That is how upstream prints a field without a name.
-        causes.push(Cause::too_long("[]", secret::MOST_BYTES));
+    if bytes > secret::MAX_BYTES {
+        // Upstream prints a field without a name as `[]`.
+        causes.push(Cause::too_long("[]", secret::MAX_BYTES));
     }
     causes
 }
@@ -55,14 +54,14 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, with};
+    use crate::kinds::testing::{invalid, invalid_update, with};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "m", "namespace": "ns"}, "data": {"a": "1"}, "binaryData": {"b": "AAAA"}})
     }
 
     #[test]
-    fn rules() {
+    fn create_is_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (
@@ -76,31 +75,31 @@ mod tests {
                 vec!["[]: Too long: may not be more than 1048576 bytes"],
             ),
         ] {
-            assert_eq!(invalid(&CONFIG_MAP, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&CONFIG_MAP, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn a_sealed_one_stays() {
-        let sealed = with(&good(), &json!({"immutable": true}));
+    fn immutable_config_map_rejects_changes() {
+        let immutable = with(&valid(), &json!({"immutable": true}));
         assert!(
-            invalid_change(&CONFIG_MAP, &good(), &json!({"data": {"a": "2"}, "immutable": true})).is_empty()
+            invalid_update(&CONFIG_MAP, &valid(), &json!({"data": {"a": "2"}, "immutable": true})).is_empty()
         );
-        let fixed = "field is immutable when `immutable` is set";
+        let detail = "field is immutable when `immutable` is set";
         for (patch, field) in [
             (json!({"data": {"a": "2"}}), "data"),
             (json!({"binaryData": null}), "binaryData"),
             (json!({"immutable": null}), "immutable"),
         ] {
             assert_eq!(
-                invalid_change(&CONFIG_MAP, &sealed, &patch),
-                [format!("{field}: Forbidden: {fixed}")]
+                invalid_update(&CONFIG_MAP, &immutable, &patch),
+                [format!("{field}: Forbidden: {detail}")]
             );
         }
     }
 
     #[test]
-    fn rows() {
-        assert_eq!(Value::from((CONFIG_MAP.row)(&good(), Time(0))), json!(["m", 2, "<unknown>"]));
+    fn table_rows() {
+        assert_eq!(Value::from((CONFIG_MAP.row)(&valid(), Time(0))), json!(["m", 2, "<unknown>"]));
     }
 }

@@ -1,4 +1,4 @@
-//! CSIDriver: what a driver is like.
+//! CSIDriver: how the cluster uses a CSI driver.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
 use crate::status::Cause;
 
-/// What a driver is like.
 pub(super) static CSI_DRIVER: Kind = Kind {
     group: "storage.k8s.io",
     kind: "CSIDriver",
@@ -15,7 +14,7 @@ pub(super) static CSI_DRIVER: Kind = Kind {
     singular: "csidriver",
     unconditional_update: false,
     default: |driver| {
-        let spec = json::map(driver, "spec");
+        let spec = json::object_mut(driver, "spec");
         for (field, value) in [
             ("attachRequired", true.into()),
             ("podInfoOnMount", false.into()),
@@ -24,22 +23,22 @@ pub(super) static CSI_DRIVER: Kind = Kind {
             ("requiresRepublish", false.into()),
             ("seLinuxMount", Value::from(false)),
         ] {
-            json::fill(spec, field, value);
+            json::set_default(spec, field, value);
         }
         if spec.get("volumeLifecycleModes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
             spec.insert("volumeLifecycleModes".into(), json!(["Persistent"]));
         }
     },
-    // Upstream's gate MutableCSINodeAllocatableCount is off.
+    // Upstream's feature gate MutableCSINodeAllocatableCount is disabled by default.
     on_create: |driver, _| {
-        json::map(driver, "spec").remove("nodeAllocatableUpdatePeriodSeconds");
+        json::object_mut(driver, "spec").remove("nodeAllocatableUpdatePeriodSeconds");
     },
     on_update: |driver, old, _| {
         if !json::has(old, "/spec/nodeAllocatableUpdatePeriodSeconds") {
-            json::map(driver, "spec").remove("nodeAllocatableUpdatePeriodSeconds");
+            json::object_mut(driver, "spec").remove("nodeAllocatableUpdatePeriodSeconds");
         }
         if driver.get("spec") != old.get("spec") {
-            meta::next_generation(driver, old);
+            meta::increment_generation(driver, old);
         }
     },
     validate: |driver| {
@@ -50,7 +49,7 @@ pub(super) static CSI_DRIVER: Kind = Kind {
     validate_update: |driver, old| {
         let mut causes = meta::validate_update(driver, old);
         causes.extend(validate_spec(driver));
-        // Upstream names the field so.
+        // Upstream misspells the field.
         causes.extend(meta::immutable(driver, old, "/spec/attachRequired", "spec.attachedRequired"));
         causes.extend(meta::immutable(
             driver,
@@ -63,25 +62,28 @@ pub(super) static CSI_DRIVER: Kind = Kind {
     columns: &[
         NAME,
         Column::new("AttachRequired", "boolean", "Whether volumes are attached before they are mounted."),
-        Column::new("PodInfoOnMount", "boolean", "Whether it is told of the pod at a mount."),
-        Column::new("StorageCapacity", "boolean", "Whether the scheduler asks for its capacities."),
-        Column::text("TokenRequests", "The audiences of the tokens it is given."),
-        Column::new("RequiresRepublish", "boolean", "Whether it wants to publish again and again."),
-        Column::text("Modes", "Whether volumes live longer than their pod."),
+        Column::new("PodInfoOnMount", "boolean", "Whether mounts receive pod metadata."),
+        Column::new("StorageCapacity", "boolean", "Whether the scheduler considers CSIStorageCapacity."),
+        Column::text(
+            "TokenRequests",
+            "The audiences of the service account tokens that the driver receives.",
+        ),
+        Column::new("RequiresRepublish", "boolean", "Whether NodePublishVolume is called periodically."),
+        Column::text("Modes", "The volume lifecycle modes that the driver supports."),
         AGE,
     ],
     row: |driver, now| {
-        let words = |pointer: &str, field: &str| {
-            let all: Vec<&str> =
-                json::list(driver, pointer).iter().map(|one| json::text(one, field)).collect();
-            all.join(",")
+        let joined = |pointer: &str, field: &str| {
+            let texts: Vec<&str> =
+                json::list(driver, pointer).iter().map(|item| json::text(item, field)).collect();
+            texts.join(",")
         };
         let tokens = if json::has(driver, "/spec/tokenRequests") {
-            words("/spec/tokenRequests", "/audience")
+            joined("/spec/tokenRequests", "/audience")
         } else {
             "<unset>".into()
         };
-        let modes = match words("/spec/volumeLifecycleModes", "") {
+        let modes = match joined("/spec/volumeLifecycleModes", "") {
             modes if modes.is_empty() => "<none>".into(),
             modes => modes,
         };
@@ -157,10 +159,10 @@ fn validate_spec(driver: &Value) -> Vec<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, with};
+    use crate::kinds::testing::{invalid, invalid_update, with};
     use wharf_model::Time;
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "d.example.com"}, "spec": {}})
     }
 
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn new_drivers() {
+    fn create_is_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (
@@ -211,12 +213,12 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(invalid(&CSI_DRIVER, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&CSI_DRIVER, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn changes() {
+    fn update_is_validated() {
         for (patch, expected) in [
             (json!({"spec": {"podInfoOnMount": true, "fsGroupPolicy": "File"}}), vec![]),
             (
@@ -228,13 +230,13 @@ mod tests {
                 vec!["spec.volumeLifecycleModes: Invalid value: [\"Ephemeral\"]: field is immutable"],
             ),
         ] {
-            assert_eq!(invalid_change(&CSI_DRIVER, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&CSI_DRIVER, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn another_spec_is_another_generation() {
-        let old = good();
+    fn spec_change_increments_generation() {
+        let old = valid();
         let mut new = with(&old, &json!({"spec": {"podInfoOnMount": true}}));
         CSI_DRIVER.prepare_update(&mut new, &old, Time(0));
         assert_eq!(new["metadata"]["generation"], 1);
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn rows() {
+    fn table_rows() {
         let driver = json!({
             "metadata": {"name": "d", "creationTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {

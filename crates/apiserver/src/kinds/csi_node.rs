@@ -1,4 +1,4 @@
-//! CSINode: the drivers of a node.
+//! CSINode: the CSI drivers that are registered on a node.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,15 @@ use serde_json::Value;
 use super::{AGE, BASE, Column, Kind, NAME, age, go, json, meta, names};
 use crate::status::Cause;
 
-/// The drivers of a node.
 pub(super) static CSI_NODE: Kind = Kind {
     group: "storage.k8s.io",
     kind: "CSINode",
     plural: "csinodes",
     singular: "csinode",
     unconditional_update: false,
-    // Upstream's lists are written also when they are empty, and then they are null.
+    // Upstream serializes these lists even if they are empty, as null.
     default: |node| {
-        let spec = json::map(node, "spec");
+        let spec = json::object_mut(node, "spec");
         null_if_empty(spec, "drivers");
         for driver in spec.get_mut("drivers").and_then(Value::as_array_mut).into_iter().flatten() {
             if let Value::Object(driver) = driver {
@@ -26,7 +25,7 @@ pub(super) static CSI_NODE: Kind = Kind {
     },
     validate,
     validate_update,
-    columns: &[NAME, Column::new("Drivers", "integer", "How many drivers the node has."), AGE],
+    columns: &[NAME, Column::new("Drivers", "integer", "The number of drivers on the node."), AGE],
     row: |node, now| {
         vec![
             json::text(node, "/metadata/name").into(),
@@ -37,8 +36,8 @@ pub(super) static CSI_NODE: Kind = Kind {
     ..BASE
 };
 
-/// The longest name of a node that a driver may have.
-const NODE_ID: usize = 256;
+/// The maximum length of a driver's ID of a node.
+const MAX_NODE_ID_BYTES: usize = 256;
 
 fn null_if_empty(map: &mut serde_json::Map<String, Value>, field: &str) {
     if map.get(field).and_then(Value::as_array).is_none_or(Vec::is_empty) {
@@ -58,8 +57,12 @@ fn validate(node: &Value) -> Vec<Cause> {
         if id.is_empty() {
             causes.push(Cause::required(&of_id, ""));
         }
-        if id.len() > NODE_ID {
-            causes.push(Cause::invalid(&of_id, &id.into(), &format!("must be {NODE_ID} characters or less")));
+        if id.len() > MAX_NODE_ID_BYTES {
+            causes.push(Cause::invalid(
+                &of_id,
+                &id.into(),
+                &format!("must be {MAX_NODE_ID_BYTES} characters or less"),
+            ));
         }
         if let Some(count @ ..0) = json::number(driver, "/allocatable/count") {
             let detail = "must be greater than or equal to 0";
@@ -77,13 +80,13 @@ fn validate(node: &Value) -> Vec<Cause> {
             if !keys.insert(text) {
                 causes.push(Cause::duplicate(&field, key));
             }
-            causes.extend(meta::each(&field, text, names::qualified(text)));
+            causes.extend(meta::invalid_causes(&field, text, names::qualified_name(text)));
         }
     }
     causes
 }
 
-/// A driver, by the name that it gives itself.
+/// Validates the name of a CSI driver.
 pub(super) fn driver_name(name: &str, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     if name.is_empty() {
@@ -92,7 +95,7 @@ pub(super) fn driver_name(name: &str, field: &str) -> Vec<Cause> {
     if name.len() > 63 {
         causes.push(Cause::too_long(field, 63));
     }
-    causes.extend(meta::each(field, name, names::subdomain(&name.to_lowercase(), false)));
+    causes.extend(meta::invalid_causes(field, name, names::subdomain(&name.to_lowercase(), false)));
     causes
 }
 
@@ -102,7 +105,7 @@ fn validate_update(node: &Value, old: &Value) -> Vec<Cause> {
     for before in json::list(old, "/spec/drivers") {
         for driver in json::list(node, "/spec/drivers") {
             if driver.get("name") == before.get("name") && driver != before {
-                causes.push(meta::raw(
+                causes.push(meta::invalid_raw(
                     "spec.drivers",
                     &go::compact(driver, "CSINodeDriver"),
                     "field is immutable",
@@ -118,23 +121,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change};
+    use crate::kinds::testing::{invalid, invalid_update};
     use wharf_model::Time;
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "n1"}, "spec": {"drivers": [
             {"name": "d.example.com", "nodeID": "i", "topologyKeys": ["a/b"], "allocatable": {"count": 3}},
         ]}})
     }
 
     #[test]
-    fn new_nodes() {
+    fn create_is_validated() {
         let driver = |patch: Value| {
-            let driver = crate::kinds::testing::with(&good()["spec"]["drivers"][0], &patch);
+            let driver = crate::kinds::testing::with(&valid()["spec"]["drivers"][0], &patch);
             json!({"spec": {"drivers": [driver]}})
         };
         let twice =
-            json!({"spec": {"drivers": [good()["spec"]["drivers"][0], good()["spec"]["drivers"][0]]}});
+            json!({"spec": {"drivers": [valid()["spec"]["drivers"][0], valid()["spec"]["drivers"][0]]}});
         for (patch, expected) in [
             (json!({}), vec![]),
             (json!({"spec": {"drivers": []}}), vec![]),
@@ -152,19 +155,19 @@ mod tests {
             ),
             (twice, vec!["spec.drivers[1].name: Duplicate value: \"d.example.com\""]),
         ] {
-            assert_eq!(invalid(&CSI_NODE, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&CSI_NODE, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn a_driver_can_come_and_go_but_not_change() {
+    fn drivers_can_be_added_and_removed_but_not_changed() {
         let other = json!({"name": "e", "nodeID": "j"});
-        let both = json!({"spec": {"drivers": [good()["spec"]["drivers"][0], other]}});
-        assert!(invalid_change(&CSI_NODE, &good(), &both).is_empty());
-        assert!(invalid_change(&CSI_NODE, &good(), &json!({"spec": {"drivers": []}})).is_empty());
+        let both = json!({"spec": {"drivers": [valid()["spec"]["drivers"][0], other]}});
+        assert!(invalid_update(&CSI_NODE, &valid(), &both).is_empty());
+        assert!(invalid_update(&CSI_NODE, &valid(), &json!({"spec": {"drivers": []}})).is_empty());
         let changed = json!({"spec": {"drivers": [{"name": "d.example.com", "nodeID": "k"}]}});
         assert_eq!(
-            invalid_change(&CSI_NODE, &good(), &changed),
+            invalid_update(&CSI_NODE, &valid(), &changed),
             [
                 "spec.drivers: Invalid value: {\"Name\":\"d.example.com\",\"NodeID\":\"k\",\"TopologyKeys\":null,\
               \"Allocatable\":null}: field is immutable"
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn rows() {
-        assert_eq!(Value::from((CSI_NODE.row)(&good(), Time(0))), json!(["n1", 1, "<unknown>"]));
+    fn table_rows() {
+        assert_eq!(Value::from((CSI_NODE.row)(&valid(), Time(0))), json!(["n1", 1, "<unknown>"]));
     }
 }

@@ -1,5 +1,5 @@
-//! Kinds that a cluster has as custom resources: what their definitions in `deploy/crds` say, and what upstream's
-//! server does to all such objects.
+//! Kinds that are custom resources in a cluster: the validation rules of their definitions in `deploy/crds`, and what
+//! upstream's server does for all custom resources.
 
 use std::collections::BTreeSet;
 
@@ -9,72 +9,74 @@ use wharf_model::Time;
 use super::{BASE, Column, Kind, age, json, meta, names};
 use crate::status::Cause;
 
-/// What a definition says of its objects besides the types of their fields.
+/// The validation rules of a CustomResourceDefinition, apart from field types.
 pub(super) struct Rules {
-    /// An object, and what it has to have if it is there.
+    /// Pointers to objects, and the required fields of each object that exists.
     pub(super) required: &'static [(&'static str, &'static [&'static str])],
-    /// Where only certain words are allowed.
-    pub(super) words: &'static [(&'static str, &'static [&'static str])],
-    /// The definition's rules, those of an object before those of its fields.
+    /// Pointers to enum fields, and their allowed values.
+    pub(super) enums: &'static [(&'static str, &'static [&'static str])],
+    /// The definition's `x-kubernetes-validations`. Rules of an object precede rules of its fields.
     pub(super) rules: &'static [Rule],
 }
 
-/// Where, the type there, what is checked, and what is said if it does not hold.
+/// A validation rule: pointer, type of the value there, check, and message if the check fails.
 pub(super) type Rule = (&'static str, &'static str, Check, &'static str);
 
-/// What is checked.
+/// What a validation rule checks.
 pub(super) enum Check {
-    /// One of two fields is there, not both.
-    One(&'static str, &'static str),
-    /// All of these fields are there.
-    All(&'static [&'static str]),
-    /// A text has characters.
+    /// Exactly one of two fields is set.
+    ExactlyOneOf(&'static str, &'static str),
+    /// All of these fields are set.
+    AllSet(&'static [&'static str]),
+    /// A string is not empty.
     NotEmpty,
-    /// A value that was there and is there is the same.
-    Same,
-    /// These fields are the same as before.
-    SameFields(&'static [&'static str]),
-    /// A field that was there is there.
-    StaysSet(&'static str),
-    /// A field that was there is there and is the same.
-    StaysSame(&'static str),
+    /// A value that is set before and after the update is unchanged.
+    Unchanged,
+    /// These fields are unchanged.
+    FieldsUnchanged(&'static [&'static str]),
+    /// A field that was set is still set.
+    RemainsSet(&'static str),
+    /// A field that was set is still set and unchanged.
+    UnchangedOnceSet(&'static str),
 }
 
 impl Check {
-    /// Whether it holds. Checks that look at what was before hold for new values.
+    /// Whether the check passes. Checks that compare with the old value pass for new values.
     fn holds(&self, value: &Value, old: Option<&Value>) -> bool {
-        let has = |of: &Value, field: &str| of.get(field).is_some();
+        let has = |object: &Value, field: &str| object.get(field).is_some();
         match (self, old) {
-            (Self::One(a, b), _) => has(value, a) != has(value, b),
-            (Self::All(fields), _) => fields.iter().all(|field| has(value, field)),
+            (Self::ExactlyOneOf(a, b), _) => has(value, a) != has(value, b),
+            (Self::AllSet(fields), _) => fields.iter().all(|field| has(value, field)),
             (Self::NotEmpty, _) => value.as_str().is_none_or(|text| !text.is_empty()),
             (_, None) => true,
-            (Self::Same, Some(old)) => value == old,
-            (Self::SameFields(fields), Some(old)) => {
+            (Self::Unchanged, Some(old)) => value == old,
+            (Self::FieldsUnchanged(fields), Some(old)) => {
                 fields.iter().all(|field| value.get(field) == old.get(field))
             }
-            (Self::StaysSet(field), Some(old)) => !has(old, field) || has(value, field),
-            (Self::StaysSame(field), Some(old)) => !has(old, field) || value.get(field) == old.get(field),
+            (Self::RemainsSet(field), Some(old)) => !has(old, field) || has(value, field),
+            (Self::UnchangedOnceSet(field), Some(old)) => {
+                !has(old, field) || value.get(field) == old.get(field)
+            }
         }
     }
 
-    /// Whether it is left alone where nothing changes.
-    fn is_about_now(&self) -> bool {
-        matches!(self, Self::One(..) | Self::All(_) | Self::NotEmpty)
+    /// Whether the check is skipped for unchanged values (validation ratcheting).
+    fn can_be_ratcheted(&self) -> bool {
+        matches!(self, Self::ExactlyOneOf(..) | Self::AllSet(_) | Self::NotEmpty)
     }
 }
 
 impl Rules {
-    /// What is wrong with a new object.
+    /// Validates a new object.
     pub(super) fn validate(&self, object: &Value, namespaced: bool) -> Vec<Cause> {
-        let mut causes = meta::validate_any(object, namespaced, names::subdomain);
+        let mut causes = meta::validate_lenient(object, namespaced, names::subdomain);
         self.check(object, None, &mut causes);
         causes
     }
 
-    /// What is wrong with a change.
+    /// Validates an update.
     pub(super) fn validate_update(&self, object: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = meta::validate_update_any(object, old);
+        let mut causes = meta::validate_update_lenient(object, old);
         self.check(object, Some(old), &mut causes);
         causes
     }
@@ -90,12 +92,12 @@ impl Rules {
                 is_blocked = true;
             }
         }
-        for (pointer, words) in self.words {
+        for (pointer, values) in self.enums {
             let Some(value) = object.pointer(pointer).filter(|value| before(pointer) != Some(value)) else {
                 continue;
             };
-            if !value.as_str().is_some_and(|value| words.contains(&value)) {
-                causes.push(Cause::not_supported(&field(pointer), value, words));
+            if !value.as_str().is_some_and(|value| values.contains(&value)) {
+                causes.push(Cause::not_supported(&field(pointer), value, values));
                 is_blocked = true;
             }
         }
@@ -108,19 +110,19 @@ impl Rules {
             causes.push(Cause::invalid("<nil>", &Value::Null, detail));
             return;
         }
-        for (pointer, of, check, message) in self.rules {
+        for (pointer, value_type, check, message) in self.rules {
             let Some(value) = object.pointer(pointer) else { continue };
             let old = before(pointer);
-            let is_left_alone = check.is_about_now() && old == Some(value);
-            if !is_left_alone && !check.holds(value, old) {
-                causes.push(Cause::invalid(&field(pointer), &(*of).into(), message));
+            let is_ratcheted = check.can_be_ratcheted() && old == Some(value);
+            if !is_ratcheted && !check.holds(value, old) {
+                causes.push(Cause::invalid(&field(pointer), &(*value_type).into(), message));
             }
         }
     }
 }
 
-/// What all such kinds have in common.
-pub(super) const PLAIN: Kind = Kind {
+/// Base of custom kinds without a status subresource.
+pub(super) const WITHOUT_STATUS: Kind = Kind {
     unconditional_update: false,
     on_create: |object, _| on_create(object, false),
     on_update: |object, old, _| on_update(object, old, false),
@@ -128,36 +130,36 @@ pub(super) const PLAIN: Kind = Kind {
     ..BASE
 };
 
-/// And those whose status is written apart from the rest.
+/// Base of custom kinds with a status subresource.
 pub(super) const WITH_STATUS: Kind = Kind {
     on_create: |object, _| on_create(object, true),
     on_update: |object, old, _| on_update(object, old, true),
     on_status: |object, old, _| on_status(object, old),
-    ..PLAIN
+    ..WITHOUT_STATUS
 };
 
-/// A new object is of the first generation and has no status yet.
+/// A new object has generation 1 and no status.
 fn on_create(object: &mut Value, has_status: bool) {
     if has_status {
         json::remove(object, "status");
     }
-    json::map(object, "metadata").insert("generation".into(), 1.into());
+    json::object_mut(object, "metadata").insert("generation".into(), 1.into());
 }
 
-/// A write of the object leaves the status alone, and is a new generation if it changes more than metadata.
+/// An update of the object preserves the status, and increments the generation if it changes more than metadata.
 fn on_update(object: &mut Value, old: &Value, has_status: bool) {
     if has_status {
-        json::keep(object, old, "status");
+        json::restore(object, old, "status");
     }
     let same = |(key, value): (&String, &Value)| key == "metadata" || old.get(key) == Some(value);
     let is_same = object.as_object().is_some_and(|map| map.iter().all(same))
         && old.as_object().is_some_and(|map| map.keys().all(|key| object.get(key).is_some()));
     if !is_same {
-        meta::next_generation(object, old);
+        meta::increment_generation(object, old);
     }
 }
 
-/// A write of the status changes nothing else.
+/// A status update changes only the status.
 fn on_status(object: &mut Value, old: &Value) {
     let status = object.get("status").cloned();
     *object = old.clone();
@@ -167,7 +169,7 @@ fn on_status(object: &mut Value, old: &Value) {
     }
 }
 
-/// Finalizers that have no prefix may be somebody else's too.
+/// Warns about new finalizers without a domain prefix: other controllers may use the same name.
 fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let before = old.map(|old| json::list(old, "/metadata/finalizers")).unwrap_or_default().iter();
     let before: BTreeSet<&str> = before.filter_map(Value::as_str).collect();
@@ -179,23 +181,23 @@ fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
         .filter(|finalizer| !["kubernetes", "orphan", "foregroundDeletion"].contains(finalizer))
         .collect();
     added.sort_unstable();
-    let words = |finalizer: &str| {
+    let warning = |finalizer: &str| {
         let path = if finalizer.contains('.') { " including a path (/)" } else { "" };
         format!(
             "metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name{path} to avoid accidental \
              conflicts with other finalizer writers"
         )
     };
-    added.into_iter().map(words).collect()
+    added.into_iter().map(warning).collect()
 }
 
-/// The cells of a row: the name, then what stands at each pointer.
+/// The cells of a table row: the name, then the value at each pointer.
 pub(super) fn row(object: &Value, columns: &[Column], pointers: &[&str], now: Time) -> Vec<Value> {
     let mut cells = vec![json::text(object, "/metadata/name").into()];
     for (column, pointer) in columns.iter().skip(1).zip(pointers) {
-        cells.push(match (column.of, object.pointer(pointer)) {
+        cells.push(match (column.data_type, object.pointer(pointer)) {
             (_, None) => Value::Null,
-            ("date", Some(_)) => match age::moment(object, pointer) {
+            ("date", Some(_)) => match age::timestamp(object, pointer) {
                 Some(_) => age::since(object, pointer, now).into(),
                 None => "<invalid>".into(),
             },
@@ -214,7 +216,7 @@ mod tests {
     use crate::kinds::{Kind, group_snapshot, snapshot};
 
     #[test]
-    fn generations() {
+    fn changes_beyond_metadata_and_status_increment_generation() {
         let old = json!({"metadata": {"generation": 3}, "spec": {"a": 1}, "status": {"x": 1}});
         for (change, expected) in [
             (json!({"metadata": {"generation": 3, "labels": {"a": "b"}}}), 3),
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_written_apart() {
+    fn status_update_changes_only_status() {
         let old = json!({"metadata": {"name": "a"}, "spec": {"a": 1}});
         let mut new = json!({"metadata": {"name": "b"}, "spec": {"a": 2}, "status": {"x": 1}});
         on_status(&mut new, &old);
@@ -240,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_without_a_prefix_are_warned_of() {
+    fn finalizers_without_prefix_cause_warnings() {
         let object = json!({"metadata": {"finalizers": ["a/b", "mine", "x.io", "orphan"]}});
         assert_eq!(
             warnings(&object, None),
@@ -254,7 +256,7 @@ mod tests {
         assert!(warnings(&object, Some(&object)).is_empty());
     }
 
-    /// Each kind with its definition's file, its rules, and the fields of its columns.
+    /// Each kind with its CustomResourceDefinition and its rules.
     static DEFINED: [(&Kind, &str, &Rules); 6] = [
         (
             &snapshot::CLASS,
@@ -288,13 +290,13 @@ mod tests {
         ),
     ];
 
-    /// What a schema says besides types: where there is a rule and its message, what is required, which words.
-    fn said(
+    /// Collects what a schema requires apart from types: rules with their messages, required fields and enums.
+    fn collect_rules(
         schema: &Value,
         at: &str,
         rules: &mut Vec<String>,
         required: &mut Vec<String>,
-        words: &mut Vec<String>,
+        enums: &mut Vec<String>,
     ) {
         for rule in json::list(schema, "/x-kubernetes-validations") {
             rules.push(format!("{at} {}: {}", json::text(schema, "/type"), json::text(rule, "/message")));
@@ -303,15 +305,15 @@ mod tests {
             required.push(format!("{at}/{field}"));
         }
         if schema.get("enum").is_some() {
-            words.push(format!("{at}: {}", schema["enum"]));
+            enums.push(format!("{at}: {}", schema["enum"]));
         }
         for (name, inner) in json::entries(schema, "/properties") {
-            said(inner, &format!("{at}/{name}"), rules, required, words);
+            collect_rules(inner, &format!("{at}/{name}"), rules, required, enums);
         }
     }
 
     #[test]
-    fn kinds_are_as_their_definitions_say() {
+    fn kinds_match_their_definitions() {
         for (kind, yaml, rules) in DEFINED {
             let definition: Value = serde_saphyr::from_str(yaml).unwrap();
             let spec = &definition["spec"];
@@ -330,7 +332,7 @@ mod tests {
             let columns = version["additionalPrinterColumns"].as_array().unwrap();
             assert_eq!(columns.len() + 1, kind.columns.len(), "{}", kind.kind);
             for (column, ours) in columns.iter().zip(&kind.columns[1..]) {
-                assert_eq!((&column["name"], &column["type"]), (&json!(ours.name), &json!(ours.of)));
+                assert_eq!((&column["name"], &column["type"]), (&json!(ours.name), &json!(ours.data_type)));
                 let path = column["jsonPath"].as_str().unwrap();
                 let default = format!("Custom resource definition column (in JSONPath format): {path}");
                 assert_eq!(
@@ -339,34 +341,43 @@ mod tests {
                     "{}",
                     kind.kind
                 );
-                // A word at the path comes out in the cell.
-                let mut object = json!("a word");
+                // A text at the path appears in the cell.
+                let mut object = json!("text");
                 for field in path.rsplit('.').filter(|field| !field.is_empty()) {
                     object = json!({field: object});
                 }
-                let at = kind.columns.iter().position(|of| of.name == ours.name).unwrap();
+                let at = kind.columns.iter().position(|column| column.name == ours.name).unwrap();
                 let cell = &(kind.row)(&object, Time(0))[at];
-                assert_eq!(cell, if ours.of == "date" { "<invalid>" } else { "a word" }, "{path}");
+                assert_eq!(cell, if ours.data_type == "date" { "<invalid>" } else { "text" }, "{path}");
             }
 
-            let (mut messages, mut required, mut words) = (Vec::new(), Vec::new(), Vec::new());
-            said(&version["schema"]["openAPIV3Schema"], "", &mut messages, &mut required, &mut words);
+            let (mut messages, mut required, mut enums) = (Vec::new(), Vec::new(), Vec::new());
+            collect_rules(
+                &version["schema"]["openAPIV3Schema"],
+                "",
+                &mut messages,
+                &mut required,
+                &mut enums,
+            );
             let sorted = |mut all: Vec<String>| {
                 all.sort();
                 all
             };
-            let ours =
-                rules.rules.iter().map(|(at, of, _, message)| format!("{at} {of}: {message}")).collect();
+            let ours = rules
+                .rules
+                .iter()
+                .map(|(at, value_type, _, message)| format!("{at} {value_type}: {message}"))
+                .collect();
             assert_eq!(sorted(ours), sorted(messages), "{}", kind.kind);
             let ours = rules
                 .required
                 .iter()
                 .flat_map(|(at, fields)| fields.iter().map(move |field| format!("{at}/{field}")));
-            // Those of a selector are a list's, whose items no rule here looks at.
+            // matchExpressions is a list. No rule here checks list items.
             let required = required.into_iter().filter(|at| !at.contains("matchExpressions")).collect();
             assert_eq!(sorted(ours.collect()), sorted(required), "{}", kind.kind);
-            let ours = rules.words.iter().map(|(at, words)| format!("{at}: {}", json!(words))).collect();
-            assert_eq!(sorted(ours), sorted(words), "{}", kind.kind);
+            let ours = rules.enums.iter().map(|(at, values)| format!("{at}: {}", json!(values))).collect();
+            assert_eq!(sorted(ours), sorted(enums), "{}", kind.kind);
         }
     }
 }

@@ -1,20 +1,20 @@
-//! What differs between two texts, line by line, as the messages about fields that cannot change show it.
+//! Line diffs, as upstream appends them to errors about immutable fields.
 //!
-//! The longest run of equal lines is taken first, then those on both sides of it: that is what upstream's library
-//! does, and where there is a choice, so must we choose.
+//! The algorithm takes the longest run of equal lines first, then recurses into both sides. Upstream's library does the
+//! same, and the choice between equally good diffs must match.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// Lines of context around a change.
 const CONTEXT: usize = 3;
-/// From so many lines on, upstream's library looks only at lines that are rare.
-const MANY: usize = 200;
-/// From so many lines on, only what both begin and end with is taken for equal: each run is looked for in all that is
-/// left, and within one another.
-const TOO_MANY: usize = 2000;
+/// From this many lines on, upstream's library matches only rare lines.
+const RARE_LINES_ONLY_FROM: usize = 200;
+/// From this many lines on, only the common beginning and end count as equal: the search for runs is too expensive,
+/// because it scans all remaining lines for each run.
+const COMMON_ENDS_ONLY_FROM: usize = 2000;
 
-/// A run of equal lines: from, in the old and in the new text, and how many.
+/// A run of equal lines: its start in the old and the new text, and its length.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Run {
     old: usize,
@@ -22,7 +22,7 @@ struct Run {
     lines: usize,
 }
 
-/// A part of both texts that is equal, or is not.
+/// A part of both texts, equal or different.
 #[derive(Clone)]
 struct Part {
     equal: bool,
@@ -30,7 +30,7 @@ struct Part {
     new: Range<usize>,
 }
 
-/// The changes in the unified form, without names of files. Empty for equal texts.
+/// A unified diff without file names; empty for equal texts.
 pub(super) fn unified(old: &str, new: &str) -> String {
     let old: Vec<&str> = old.split('\n').collect();
     let new: Vec<&str> = new.split('\n').collect();
@@ -38,7 +38,7 @@ pub(super) fn unified(old: &str, new: &str) -> String {
     for group in groups(parts(&old, &new)) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let (of_old, of_new) = (first.old.start..last.old.end, first.new.start..last.new.end);
-        text.push_str(&format!("@@ -{} +{} @@\n", place(of_old), place(of_new)));
+        text.push_str(&format!("@@ -{} +{} @@\n", hunk_range(of_old), hunk_range(of_new)));
         let mut put = |sign: char, lines: &[&str]| {
             for line in lines {
                 text.extend([sign].into_iter().chain(line.chars()).chain(['\n']));
@@ -56,8 +56,9 @@ pub(super) fn unified(old: &str, new: &str) -> String {
     text
 }
 
-/// Lines count from 1; one line needs no length; none are after the line before.
-fn place(range: Range<usize>) -> String {
+/// The range in a hunk header. Lines count from 1. A single line has no length, and an empty range names the line
+/// before it.
+fn hunk_range(range: Range<usize>) -> String {
     match range.len() {
         0 => format!("{},0", range.start),
         1 => format!("{}", range.start + 1),
@@ -66,14 +67,14 @@ fn place(range: Range<usize>) -> String {
 }
 
 fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
-    if old.len().max(new.len()) >= TOO_MANY {
-        return ends(old, new);
+    if old.len().max(new.len()) >= COMMON_ENDS_ONLY_FROM {
+        return common_ends(old, new);
     }
     let mut at: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, line) in new.iter().enumerate() {
         at.entry(line).or_default().push(index);
     }
-    if new.len() >= MANY {
+    if new.len() >= RARE_LINES_ONLY_FROM {
         at.retain(|_, lines| lines.len() <= new.len() / 100 + 1);
     }
     let mut runs = Vec::new();
@@ -102,8 +103,8 @@ fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
     parts
 }
 
-/// The same for texts that are too long for it.
-fn ends(old: &[&str], new: &[&str]) -> Vec<Part> {
+/// Splits long texts: only the common beginning and end are equal.
+fn common_ends(old: &[&str], new: &[&str]) -> Vec<Part> {
     let head = old.iter().zip(new).take_while(|(old, new)| old == new).count();
     let (old_rest, new_rest) = (&old[head..], &new[head..]);
     let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(old, new)| old == new).count();
@@ -138,7 +139,7 @@ fn find_runs(
     }
 }
 
-/// The first of the longest.
+/// The first of the longest runs of equal lines.
 fn longest_run(
     old: &[&str],
     new: &[&str],
@@ -147,7 +148,7 @@ fn longest_run(
     in_new: Range<usize>,
 ) -> Run {
     let mut best = Run { old: in_old.start, new: in_new.start, lines: 0 };
-    // How long a run ends at this line of the new text, for the line of the old text before this one.
+    // The length of the run that ends at each line of the new text and at the previous line of the old text.
     let mut ending: HashMap<usize, usize> = HashMap::new();
     for i in in_old.clone() {
         let mut next = HashMap::new();
@@ -161,7 +162,7 @@ fn longest_run(
         }
         ending = next;
     }
-    // Lines that are not rare were left out so far.
+    // The search above skips lines that are not rare: extend the run over them.
     while best.old > in_old.start && best.new > in_new.start && old[best.old - 1] == new[best.new - 1] {
         best = Run { old: best.old - 1, new: best.new - 1, lines: best.lines + 1 };
     }
@@ -174,7 +175,7 @@ fn longest_run(
     best
 }
 
-/// Changes that are near each other are shown together, with a little of what is around them.
+/// Groups nearby changes into hunks, with lines of context.
 fn groups(mut parts: Vec<Part>) -> Vec<Vec<Part>> {
     if let Some(first) = parts.first_mut().filter(|part| part.equal) {
         first.old.start = first.old.start.max(first.old.end.saturating_sub(CONTEXT));
@@ -211,12 +212,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_texts_do_not_differ() {
+    fn equal_texts_have_empty_diff() {
         assert_eq!(unified("a\nb", "a\nb"), "");
     }
 
     #[test]
-    fn changes_with_what_is_around_them() {
+    fn changes_have_context() {
         let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14";
         let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15";
         assert_eq!(
@@ -226,13 +227,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_and_go() {
+    fn added_and_removed_lines() {
         assert_eq!(unified("a", "a\nb"), "@@ -1 +1,2 @@\n a\n+b\n");
         assert_eq!(unified("a\nb\nc", "c"), "@@ -1,3 +1 @@\n-a\n-b\n c\n");
     }
 
     #[test]
-    fn near_changes_are_shown_together() {
+    fn nearby_changes_share_a_hunk() {
         assert_eq!(
             unified("a\n1\n2\n3\n4\n5\n6\nb", "x\n1\n2\n3\n4\n5\n6\ny"),
             "@@ -1,8 +1,8 @@\n-a\n+x\n 1\n 2\n 3\n 4\n 5\n 6\n-b\n+y\n"
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_differ_between_what_they_begin_and_end_with() {
+    fn long_texts_match_only_common_beginning_and_end() {
         let old: Vec<String> = (0..200_000).map(|line| line.to_string()).collect();
         let mut new = old.clone();
         (new[100_000], new[100_002]) = ("a".into(), "b".into());
@@ -249,13 +250,13 @@ mod tests {
             "@@ -99998,9 +99998,9 @@\n 99997\n 99998\n 99999\n-100000\n-100001\n-100002\n+a\n+100001\n+b\n 100003\n 100004\n 100005\n"
         );
         assert_eq!(unified(&old.join("\n"), &old.join("\n")), "");
-        // Not one line in common: looked for one by one, this does not end.
+        // No line in common: a search for runs would take too long.
         let other: Vec<String> = (0..200_000).map(|line| format!("{line}.")).collect();
         assert_eq!(unified(&old.join("\n"), &other.join("\n")).lines().count(), 400_001);
     }
 
     #[test]
-    fn the_longest_run_is_kept_first() {
+    fn longest_run_is_matched_first() {
         assert_eq!(unified("a\nb", "a\nc\na\nb"), "@@ -1,2 +1,4 @@\n+a\n+c\n a\n b\n");
     }
 }

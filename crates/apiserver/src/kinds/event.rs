@@ -1,5 +1,5 @@
-//! Event, in both of its groups. They are one store: its objects have the core group's shape, and who asks the other
-//! group sees them through [`event_from_core`].
+//! Event, in both of its API groups. Both groups serve the same objects. Events are stored in the form of the core group;
+//! [`event_from_core`] converts them for requests to events.k8s.io.
 
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
@@ -7,7 +7,7 @@ use wharf_model::Time;
 use super::{BASE, Column, Field, Kind, age, go, json, meta, names};
 use crate::status::Cause;
 
-/// What happened, as the core group has it.
+/// Event of the core group.
 pub(super) static EVENT: Kind = Kind {
     kind: "Event",
     plural: "events",
@@ -18,25 +18,25 @@ pub(super) static EVENT: Kind = Kind {
     default: |event| {
         let Value::Object(event) = event else { return };
         for field in ["involvedObject", "source"] {
-            json::fill(event, field, json!({}));
+            json::set_default(event, field, json!({}));
         }
         for field in ["reportingComponent", "reportingInstance"] {
-            json::fill(event, field, "");
+            json::set_default(event, field, "");
         }
         for field in ["eventTime", "firstTimestamp", "lastTimestamp"] {
             event.entry(field).or_insert(Value::Null);
         }
     },
-    validate: |event| validate_old(event, "reportingComponent"),
-    validate_update: |event, _| validate_old(event, "reportingComponent"),
+    validate: |event| validate_legacy(event, "reportingComponent"),
+    validate_update: |event, _| validate_legacy(event, "reportingComponent"),
     fields: FIELDS,
     columns: COLUMNS,
     row: |event, now| row(event, now),
     ..BASE
 };
 
-/// What happened, as events.k8s.io has it.
-pub(super) static NEW_EVENT: Kind = Kind {
+/// Event of events.k8s.io.
+pub(super) static EVENTS_GROUP_EVENT: Kind = Kind {
     group: "events.k8s.io",
     kind: "Event",
     plural: "events",
@@ -47,21 +47,21 @@ pub(super) static NEW_EVENT: Kind = Kind {
     default: |event| {
         let Value::Object(event) = event else { return };
         for field in ["regarding", "deprecatedSource"] {
-            json::fill(event, field, json!({}));
+            json::set_default(event, field, json!({}));
         }
         for field in ["eventTime", "deprecatedFirstTimestamp", "deprecatedLastTimestamp"] {
             event.entry(field).or_insert(Value::Null);
         }
     },
-    validate: |event| validate_new(&event_to_core(event)),
-    validate_update: |event, old| validate_new_update(&event_to_core(event), &event_to_core(old)),
+    validate: |event| validate_v1(&event_to_core(event)),
+    validate_update: |event, old| validate_v1_update(&event_to_core(event), &event_to_core(old)),
     fields: NEW_FIELDS,
     columns: COLUMNS,
     row: |event, now| row(&event_to_core(event), now),
     ..BASE
 };
 
-/// Name in events.k8s.io, name in the core group.
+/// Fields with different names: the name in events.k8s.io, the name in the core group.
 const RENAMED: [(&str, &str); 7] = [
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -72,7 +72,7 @@ const RENAMED: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
 ];
 
-/// An event of either group in the shape of the core group.
+/// Converts an event of either group to the form of the core group.
 pub fn event_to_core(event: &Value) -> Value {
     let Value::Object(event) = event else { return event.clone() };
     let mut core = Map::new();
@@ -88,13 +88,13 @@ pub fn event_to_core(event: &Value) -> Value {
     core
 }
 
-/// An event of the store in the shape of events.k8s.io.
+/// Converts a stored event to the form of events.k8s.io.
 pub fn event_from_core(event: &Value) -> Value {
     let Value::Object(event) = event else { return event.clone() };
     let mut new = Map::new();
     for (field, value) in event {
         let renamed = RENAMED.iter().find(|(_, old)| old == field).map(|(new, _)| *new);
-        // Here, an empty text is left out.
+        // events.k8s.io omits these fields if they are empty.
         if !(matches!(field.as_str(), "reportingComponent" | "reportingInstance") && value == "") {
             new.insert(renamed.unwrap_or(field).into(), value.clone());
         }
@@ -103,7 +103,7 @@ pub fn event_from_core(event: &Value) -> Value {
         new.insert("apiVersion".into(), "events.k8s.io/v1".into());
     }
     let mut new = Value::Object(new);
-    (NEW_EVENT.default)(&mut new);
+    (EVENTS_GROUP_EVENT.default)(&mut new);
     new
 }
 
@@ -138,25 +138,26 @@ const NEW_FIELDS: &[Field] = &[
 ];
 
 fn involved(event: &Value, field: &str) -> String {
-    let of = event.get("involvedObject").or_else(|| event.get("regarding"));
-    of.and_then(|of| of.get(field)).and_then(Value::as_str).unwrap_or_default().into()
+    let object = event.get("involvedObject").or_else(|| event.get("regarding"));
+    object.and_then(|object| object.get(field)).and_then(Value::as_str).unwrap_or_default().into()
 }
 
 const COLUMNS: &[Column] = &[
-    Column::text("Last Seen", "When it happened last."),
-    Column::text("Type", "Normal, or Warning."),
-    Column::text("Reason", "What happened, in one word."),
-    Column::text("Object", "What it happened to."),
-    Column::text("Subobject", "Which part of that.").wide(),
-    Column::text("Source", "Who says so.").wide(),
-    Column::text("Message", "What happened, for people."),
-    Column::text("First Seen", "When it happened first.").wide(),
-    Column::text("Count", "How often it happened.").wide(),
-    Column { format: "name", ..Column::text("Name", "Unique among events of its namespace.") }.wide(),
+    Column::text("Last Seen", "The time since the event was last observed."),
+    Column::text("Type", "Normal or Warning."),
+    Column::text("Reason", "The machine-readable reason for the event."),
+    Column::text("Object", "The object that the event is about."),
+    Column::text("Subobject", "The part of the object that the event is about.").wide(),
+    Column::text("Source", "The component that reported the event.").wide(),
+    Column::text("Message", "A human-readable description of the event."),
+    Column::text("First Seen", "The time since the event was first observed.").wide(),
+    Column::text("Count", "The number of times the event was observed.").wide(),
+    Column { format: "name", ..Column::text("Name", "The name of the event, unique within its namespace.") }
+        .wide(),
 ];
 
 fn row(event: &Value, now: Time) -> Vec<Value> {
-    let since = |pointer: &str| age::moment(event, pointer).map(|_| age::since(event, pointer, now));
+    let since = |pointer: &str| age::timestamp(event, pointer).map(|_| age::since(event, pointer, now));
     let unknown = || "<unknown>".to_owned();
     let first = since("/firstTimestamp").or_else(|| since("/eventTime")).unwrap_or_else(unknown);
     let mut last = since("/lastTimestamp").unwrap_or_else(|| first.clone());
@@ -193,28 +194,37 @@ fn row(event: &Value, now: Time) -> Vec<Value> {
     ]
 }
 
-/// The rules for both groups.
-fn validate_old(event: &Value, controller: &str) -> Vec<Cause> {
+/// Upstream's legacy validation, which applies to both groups.
+fn validate_legacy(event: &Value, controller: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let (namespace, of) =
+    let (namespace, involved_namespace) =
         (json::text(event, "/metadata/namespace"), json::text(event, "/involvedObject/namespace"));
-    let mismatch =
-        || Cause::invalid("involvedObject.namespace", &of.into(), "does not match event.namespace");
+    let mismatch = || {
+        Cause::invalid(
+            "involvedObject.namespace",
+            &involved_namespace.into(),
+            "does not match event.namespace",
+        )
+    };
     let is_new = json::has(event, "/eventTime");
     if !is_new {
-        let fits = if of.is_empty() { matches!(namespace, "" | "default") } else { namespace == of };
+        let fits = if involved_namespace.is_empty() {
+            matches!(namespace, "" | "default")
+        } else {
+            namespace == involved_namespace
+        };
         if !fits {
             causes.push(mismatch());
         }
     } else {
-        if of.is_empty() && !matches!(namespace, "default" | "kube-system") {
+        if involved_namespace.is_empty() && !matches!(namespace, "default" | "kube-system") {
             causes.push(mismatch());
         }
         let name = json::text(event, "/reportingComponent");
         if name.is_empty() {
             causes.push(Cause::required(controller, ""));
         }
-        causes.extend(meta::each(controller, name, names::qualified(name)));
+        causes.extend(meta::invalid_causes(controller, name, names::qualified_name(name)));
         for (field, most, required) in [
             ("reportingInstance", 128, true),
             ("action", 128, true),
@@ -231,11 +241,11 @@ fn validate_old(event: &Value, controller: &str) -> Vec<Cause> {
             }
         }
     }
-    causes.extend(meta::each("namespace", namespace, names::subdomain(namespace, false)));
+    causes.extend(meta::invalid_causes("namespace", namespace, names::subdomain(namespace, false)));
     causes
 }
 
-fn series(event: &Value) -> Vec<Cause> {
+fn validate_series(event: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     if json::has(event, "/series") {
         if json::number(event, "/series/count").unwrap_or_default() < 2 {
@@ -248,10 +258,10 @@ fn series(event: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_new(event: &Value) -> Vec<Cause> {
-    let mut causes = validate_old(event, "reportingController");
+fn validate_v1(event: &Value) -> Vec<Cause> {
+    let mut causes = validate_legacy(event, "reportingController");
     causes.extend(meta::validate(event, true, names::subdomain));
-    causes.extend(series(event));
+    causes.extend(validate_series(event));
     if !json::has(event, "/eventTime") {
         causes.push(Cause::required("eventTime", ""));
     }
@@ -270,11 +280,11 @@ fn validate_new(event: &Value) -> Vec<Cause> {
     causes
 }
 
-fn validate_new_update(event: &Value, old: &Value) -> Vec<Cause> {
-    let mut causes = validate_old(event, "reportingController");
+fn validate_v1_update(event: &Value, old: &Value) -> Vec<Cause> {
+    let mut causes = validate_legacy(event, "reportingController");
     causes.extend(meta::validate_update(event, old));
     if event.get("series") != old.get("series") {
-        causes.extend(series(event));
+        causes.extend(validate_series(event));
     }
     let is_text = |field: &str| {
         matches!(field, "reason" | "message" | "type" | "action" | "reportingComponent" | "reportingInstance")
@@ -299,7 +309,7 @@ fn validate_new_update(event: &Value, old: &Value) -> Vec<Cause> {
         if value == json::at(old, &format!("/{field}")) {
             continue;
         }
-        let words = match field {
+        let printed = match field {
             "involvedObject" => go::compact(&value, "ObjectReference"),
             "related" => go::compact(&value, "*ObjectReference"),
             "source" => go::compact(&value, "EventSource"),
@@ -307,7 +317,7 @@ fn validate_new_update(event: &Value, old: &Value) -> Vec<Cause> {
             field if is_text(field) && value.is_null() => "\"\"".into(),
             _ => value.to_string(),
         };
-        causes.push(meta::raw(named, &words, "field is immutable"));
+        causes.push(meta::invalid_raw(named, &printed, "field is immutable"));
     }
     causes
 }
@@ -315,7 +325,7 @@ fn validate_new_update(event: &Value, old: &Value) -> Vec<Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, with};
+    use crate::kinds::testing::{invalid, invalid_update, with};
 
     fn old() -> Value {
         json!({
@@ -336,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn one_store_two_shapes() {
+    fn events_convert_between_groups() {
         let core = event_to_core(&with(&new(), &json!({"apiVersion": "events.k8s.io/v1"})));
         assert_eq!(core["apiVersion"], "v1");
         assert_eq!(core["involvedObject"]["name"], "c");
@@ -356,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_core_group() {
+    fn core_group_create_is_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (
@@ -374,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_other_group() {
+    fn events_group_create_and_update_are_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (json!({"type": "Bad"}), vec!["type: Invalid value: \"\": has invalid value: Bad"]),
@@ -392,10 +402,14 @@ mod tests {
             ),
             (json!({"eventTime": null}), vec!["eventTime: Required value"]),
         ] {
-            assert_eq!(invalid(&NEW_EVENT, &new(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&EVENTS_GROUP_EVENT, &new(), &patch), expected, "{patch}");
         }
         assert_eq!(
-            invalid_change(&NEW_EVENT, &new(), &json!({"note": "other", "regarding": {"name": "d"}})),
+            invalid_update(
+                &EVENTS_GROUP_EVENT,
+                &new(),
+                &json!({"note": "other", "regarding": {"name": "d"}})
+            ),
             [
                 "involvedObject: Invalid value: {\"Kind\":\"PersistentVolumeClaim\",\"Namespace\":\"ns\",\"Name\":\"d\",\
                  \"UID\":\"\",\"APIVersion\":\"\",\"ResourceVersion\":\"\",\"FieldPath\":\"\"}: field is immutable",
@@ -403,11 +417,11 @@ mod tests {
             ]
         );
         let more = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}});
-        assert!(invalid_change(&NEW_EVENT, &new(), &more).is_empty());
+        assert!(invalid_update(&EVENTS_GROUP_EVENT, &new(), &more).is_empty());
     }
 
     #[test]
-    fn rows() {
+    fn table_rows() {
         let expected = json!([
             "5s",
             "Normal",
@@ -433,27 +447,27 @@ mod tests {
             1,
             "e",
         ]);
-        assert_eq!(Value::from((NEW_EVENT.row)(&new(), Time(10_000))), expected);
+        assert_eq!(Value::from((EVENTS_GROUP_EVENT.row)(&new(), Time(10_000))), expected);
         let again =
             with(&new(), &json!({"series": {"count": 4, "lastObservedTime": "1970-01-01T00:00:09.000000Z"}}));
-        let cells = (NEW_EVENT.row)(&again, Time(10_000));
+        let cells = (EVENTS_GROUP_EVENT.row)(&again, Time(10_000));
         assert_eq!((&cells[0], &cells[7], &cells[8]), (&json!("1s"), &json!("6s"), &json!(4)));
     }
 
     #[test]
-    fn selected_by() {
-        let of = |kind: &Kind, event: &Value, field: &str| kind.field(field).map(|of| of(event));
+    fn field_selectors() {
+        let value = |kind: &Kind, event: &Value, field: &str| kind.field(field).map(|value| value(event));
         for (kind, event, field, expected) in [
             (&EVENT, old(), "involvedObject.uid", Some("u")),
             (&EVENT, old(), "source", Some("binder")),
             (&EVENT, event_to_core(&new()), "source", Some("wharf.dev/binder")),
             (&EVENT, old(), "type", Some("Normal")),
             (&EVENT, old(), "regarding.name", None),
-            (&NEW_EVENT, new(), "regarding.name", Some("c")),
-            (&NEW_EVENT, new(), "reportingController", Some("wharf.dev/binder")),
-            (&NEW_EVENT, new(), "involvedObject.name", None),
+            (&EVENTS_GROUP_EVENT, new(), "regarding.name", Some("c")),
+            (&EVENTS_GROUP_EVENT, new(), "reportingController", Some("wharf.dev/binder")),
+            (&EVENTS_GROUP_EVENT, new(), "involvedObject.name", None),
         ] {
-            assert_eq!(of(kind, &event, field).as_deref(), expected, "{field}");
+            assert_eq!(value(kind, &event, field).as_deref(), expected, "{field}");
         }
     }
 }

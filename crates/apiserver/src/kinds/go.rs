@@ -1,5 +1,6 @@
-//! Values in messages, as upstream prints them: its inner types, whose fields have other names than in the API, stand
-//! in the order of their declaration and are there even when they are empty. `go/types.txt` has the names.
+//! Values in error messages, as upstream prints them: Go structs of its internal types. Their fields have other names
+//! than in the API, are in the order of declaration, and are printed even if they are empty. `go/types.txt` lists the
+//! types.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -11,25 +12,25 @@ type Types = HashMap<&'static str, Type>;
 
 #[derive(Default)]
 struct Type {
-    /// A type of the API: only what is there is printed.
+    /// A type of the API: only fields that are set are printed.
     is_api: bool,
     fields: Vec<Field>,
 }
 
 enum Field {
-    /// A type whose fields are this one's.
+    /// An embedded type, whose fields are promoted.
     Inline(&'static str),
     Named {
         name: &'static str,
         api: String,
-        /// It stands in the object around this one.
-        is_outside: bool,
-        of: Of,
+        /// In the API, the field is in the parent object.
+        from_parent: bool,
+        field_type: FieldType,
     },
 }
 
 #[derive(Clone, Copy)]
-enum Of {
+enum FieldType {
     Text,
     Flag,
     Number,
@@ -49,122 +50,124 @@ static TYPES: LazyLock<Types> = LazyLock::new(|| {
         if !line.starts_with(' ') {
             name = words.next().unwrap_or_default();
         }
-        let of = types.entry(name).or_default();
+        let current = types.entry(name).or_default();
         for word in words {
             match (word.strip_prefix('+'), word) {
-                (Some(inner), _) => of.fields.push(Field::Inline(inner)),
-                (None, "!") => of.is_api = true,
-                (None, word) => of.fields.extend(named(word)),
+                (Some(inner), _) => current.fields.push(Field::Inline(inner)),
+                (None, "!") => current.is_api = true,
+                (None, word) => current.fields.extend(parse_field(word)),
             }
         }
     }
     types
 });
 
-fn named(word: &'static str) -> Option<Field> {
+fn parse_field(word: &'static str) -> Option<Field> {
     let (names, kind) = word.split_once(':')?;
     let (name, api) = match names.split_once('=') {
         Some((name, api)) => (name, api.to_owned()),
         None => (names, names[..1].to_lowercase() + &names[1..]),
     };
-    let of = match kind {
-        "t" => Of::Text,
-        "b" => Of::Flag,
-        "n" => Of::Number,
-        "q" => Of::Quantity,
-        "a" => Of::Any,
+    let field_type = match kind {
+        "t" => FieldType::Text,
+        "b" => FieldType::Flag,
+        "n" => FieldType::Number,
+        "q" => FieldType::Quantity,
+        "a" => FieldType::Any,
         kind => match (kind.strip_prefix('*'), kind.strip_prefix('[')) {
-            (Some(inner), _) => Of::Pointer(inner),
-            (None, Some(inner)) => Of::List(inner),
-            (None, None) => Of::Struct(kind),
+            (Some(inner), _) => FieldType::Pointer(inner),
+            (None, Some(inner)) => FieldType::List(inner),
+            (None, None) => FieldType::Struct(kind),
         },
     };
-    let is_outside = api.starts_with('^');
-    Some(Field::Named { name, api: api.trim_start_matches('^').to_owned(), is_outside, of })
+    let from_parent = api.starts_with('^');
+    Some(Field::Named { name, api: api.trim_start_matches('^').to_owned(), from_parent, field_type })
 }
 
-/// On one line. `kind` is a type of the table, with `*` before it if null is an answer.
+/// Prints a value on one line. `kind` is a type in `types.txt`, with a leading `*` if the value may be null.
 pub(super) fn compact(value: &Value, kind: &'static str) -> String {
     Printer { text: String::new(), level: None }.print(value, kind)
 }
 
-/// A line for each value, with one space for each level.
+/// Prints a value with one line for each field, indented by one space for each level.
 pub(super) fn pretty(value: &Value, kind: &'static str) -> String {
     Printer { text: String::new(), level: Some(0) }.print(value, kind)
 }
 
-/// What differs between two values, as upstream's messages about fixed fields end.
+/// The diff between two values, as upstream's errors about immutable fields end.
 pub(super) fn difference(old: &Value, new: &Value, kind: &'static str) -> String {
     super::diff::unified(&pretty(old, kind), &pretty(new, kind))
 }
 
 struct Printer {
     text: String,
-    /// None for all on one line.
+    /// The indentation; `None` for one line.
     level: Option<usize>,
 }
 
 impl Printer {
     fn print(mut self, value: &Value, kind: &'static str) -> String {
-        let of = kind.strip_prefix('*').map_or(Of::Struct(kind), Of::Pointer);
-        self.put(Some(value), None, of);
+        let field_type = kind.strip_prefix('*').map_or(FieldType::Struct(kind), FieldType::Pointer);
+        self.put(Some(value), None, field_type);
         self.text
     }
 
-    fn put(&mut self, value: Option<&Value>, around: Option<&Value>, of: Of) {
-        let there = value.filter(|value| !value.is_null());
-        match (of, there) {
-            (Of::Text, None) => self.text.push_str("\"\""),
-            (Of::Flag, None) => self.text.push_str("false"),
-            (Of::Number, None) => self.text.push('0'),
-            (Of::Quantity, None) => self.text.push_str("\"0\""),
-            (Of::Any | Of::Pointer(_) | Of::List(_), None) => self.text.push_str("null"),
-            (Of::Text | Of::Flag | Of::Number | Of::Quantity, Some(value)) => self.scalar(value),
-            (Of::Any, Some(value)) => self.any(value),
-            (Of::Pointer(kind) | Of::Struct(kind), value) => {
+    fn put(&mut self, value: Option<&Value>, parent: Option<&Value>, field_type: FieldType) {
+        let set_value = value.filter(|value| !value.is_null());
+        match (field_type, set_value) {
+            (FieldType::Text, None) => self.text.push_str("\"\""),
+            (FieldType::Flag, None) => self.text.push_str("false"),
+            (FieldType::Number, None) => self.text.push('0'),
+            (FieldType::Quantity, None) => self.text.push_str("\"0\""),
+            (FieldType::Any | FieldType::Pointer(_) | FieldType::List(_), None) => self.text.push_str("null"),
+            (FieldType::Text | FieldType::Flag | FieldType::Number | FieldType::Quantity, Some(value)) => {
+                self.scalar(value)
+            }
+            (FieldType::Any, Some(value)) => self.any(value),
+            (FieldType::Pointer(kind) | FieldType::Struct(kind), value) => {
                 let Some(kind) = TYPES.get(kind) else { return };
                 self.text.push('{');
-                self.deeper(1);
+                self.indent(1);
                 let mut is_first = true;
-                self.fields(kind, value, around, &mut is_first);
-                self.deeper(-1);
+                self.fields(kind, value, parent, &mut is_first);
+                self.indent(-1);
                 self.close('}', is_first);
             }
-            (Of::List(kind), Some(value)) => {
+            (FieldType::List(kind), Some(value)) => {
                 let items = value.as_array().map_or(&[][..], Vec::as_slice);
                 self.text.push('[');
-                self.deeper(1);
+                self.indent(1);
                 let mut is_first = true;
                 for item in items {
-                    self.next(&mut is_first);
-                    self.put(Some(item), None, Of::Struct(kind));
+                    self.separator(&mut is_first);
+                    self.put(Some(item), None, FieldType::Struct(kind));
                 }
-                self.deeper(-1);
+                self.indent(-1);
                 self.close(']', is_first);
             }
         }
     }
 
-    fn fields(&mut self, kind: &Type, value: Option<&Value>, around: Option<&Value>, is_first: &mut bool) {
+    fn fields(&mut self, kind: &Type, value: Option<&Value>, parent: Option<&Value>, is_first: &mut bool) {
         for field in &kind.fields {
             match field {
                 Field::Inline(inner) => {
                     if let Some(inner) = TYPES.get(inner) {
-                        // Metadata stand in a field of their own in the API.
+                        // In the API, metadata is a field of its own.
                         let value =
                             if inner.is_api { value.and_then(|value| value.get("metadata")) } else { value };
-                        self.fields(inner, value, around, is_first);
+                        self.fields(inner, value, parent, is_first);
                     }
                 }
-                Field::Named { name, api, is_outside, of } => {
-                    let from = if *is_outside { around } else { value };
+                Field::Named { name, api, from_parent, field_type } => {
+                    let from = if *from_parent { parent } else { value };
                     let inner = from.and_then(|from| from.get(api));
                     if kind.is_api && inner.is_none() {
                         continue;
                     }
-                    self.next(is_first);
+                    self.separator(is_first);
                     self.name(name);
-                    self.put(inner, value, *of);
+                    self.put(inner, value, *field_type);
                 }
             }
         }
@@ -174,25 +177,25 @@ impl Printer {
         match value {
             Value::Array(items) => {
                 self.text.push('[');
-                self.deeper(1);
+                self.indent(1);
                 let mut is_first = true;
                 for item in items {
-                    self.next(&mut is_first);
+                    self.separator(&mut is_first);
                     self.any(item);
                 }
-                self.deeper(-1);
+                self.indent(-1);
                 self.close(']', is_first);
             }
             Value::Object(map) => {
                 self.text.push('{');
-                self.deeper(1);
+                self.indent(1);
                 let mut is_first = true;
                 for (key, value) in map {
-                    self.next(&mut is_first);
+                    self.separator(&mut is_first);
                     self.name(key);
                     self.any(value);
                 }
-                self.deeper(-1);
+                self.indent(-1);
                 self.close('}', is_first);
             }
             value => self.scalar(value),
@@ -204,12 +207,12 @@ impl Printer {
         self.text.push_str(if self.level.is_some() { ": " } else { ":" });
     }
 
-    /// Go's JSON writes what HTML would misread as numbers.
+    /// Go's JSON encoder escapes the characters that are special in HTML.
     fn scalar(&mut self, value: &Value) {
         for character in value.to_string().chars() {
             match character {
                 '<' | '>' | '&' => {
-                    // Into a String it cannot fail.
+                    // Writing to a String cannot fail.
                     let _ = write!(self.text, "\\u{:04x}", u32::from(character));
                 }
                 character => self.text.push(character),
@@ -217,25 +220,25 @@ impl Printer {
         }
     }
 
-    fn deeper(&mut self, by: isize) {
+    fn indent(&mut self, by: isize) {
         self.level = self.level.map(|level| level.saturating_add_signed(by));
     }
 
-    fn next(&mut self, is_first: &mut bool) {
+    fn separator(&mut self, is_first: &mut bool) {
         if !std::mem::take(is_first) {
             self.text.push(',');
         }
-        self.line();
+        self.newline();
     }
 
     fn close(&mut self, with: char, is_empty: bool) {
         if !is_empty {
-            self.line();
+            self.newline();
         }
         self.text.push(with);
     }
 
-    fn line(&mut self) {
+    fn newline(&mut self) {
         if let Some(level) = self.level {
             self.text.push('\n');
             self.text.extend(std::iter::repeat_n(' ', level));
@@ -250,15 +253,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_that_is_named_is_there() {
+    fn all_referenced_types_exist() {
         for (name, kind) in TYPES.iter() {
             assert!(!kind.fields.is_empty(), "{name}");
             for field in &kind.fields {
                 let inner = match field {
                     Field::Inline(inner) => *inner,
-                    Field::Named { of: Of::Struct(inner) | Of::Pointer(inner) | Of::List(inner), .. } => {
-                        *inner
-                    }
+                    Field::Named {
+                        field_type:
+                            FieldType::Struct(inner) | FieldType::Pointer(inner) | FieldType::List(inner),
+                        ..
+                    } => *inner,
                     Field::Named { .. } => continue,
                 };
                 assert!(TYPES.contains_key(inner), "{name} has {inner}");
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_fields_are_there() {
+    fn empty_fields_are_printed() {
         assert_eq!(
             compact(&json!({}), "PersistentVolumeClaimSpec"),
             "{\"AccessModes\":null,\"Selector\":null,\"Resources\":{\"Limits\":null,\"Requests\":null},\
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_order_are_upstreams() {
+    fn names_and_order_match_upstream() {
         let claim = json!({
             "accessModes": ["ReadWriteOnce"], "dataSource": {"name": "a<b", "kind": "K"},
             "selector": {"matchExpressions": [{"operator": "In", "key": "k"}]},
@@ -302,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn with_lines() {
+    fn pretty_prints_one_field_per_line() {
         assert_eq!(
             pretty(&json!({"name": "d", "topologyKeys": ["a", "b"], "allocatable": {}}), "CSINodeDriver"),
             "{\n \"Name\": \"d\",\n \"NodeID\": \"\",\n \"TopologyKeys\": [\n  \"a\",\n  \"b\"\n ],\n \

@@ -1,10 +1,10 @@
 //! VolumeGroupSnapshot, its content and its class.
 
 use super::custom::{self, Check, Rules};
-use super::snapshot::{AGE, MADE};
+use super::snapshot::{AGE, CREATION_TIMESTAMP};
 use super::{Column, Kind, NAME, Subresource};
 
-/// How group snapshots are taken.
+/// VolumeGroupSnapshotClass: the parameters of group snapshots.
 pub(super) static CLASS: Kind = Kind {
     group: GROUP,
     kind: "VolumeGroupSnapshotClass",
@@ -15,15 +15,17 @@ pub(super) static CLASS: Kind = Kind {
     validate_update: |class, old| CLASS_RULES.validate_update(class, old),
     columns: &[
         NAME,
-        Column::text("Driver", "The driver whose volumes it is for."),
-        Column::text("DeletionPolicy", "What becomes of a content when its group snapshot goes."),
+        Column::text("Driver", "The CSI driver that the class is for."),
+        Column::text("DeletionPolicy", "What happens to the content when its group snapshot is deleted."),
         AGE,
     ],
-    row: |class, now| custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", MADE], now),
-    ..custom::PLAIN
+    row: |class, now| {
+        custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", CREATION_TIMESTAMP], now)
+    },
+    ..custom::WITHOUT_STATUS
 };
 
-/// A group snapshot, as its driver has it.
+/// VolumeGroupSnapshotContent: a group snapshot in the storage system.
 pub(super) static CONTENT: Kind = Kind {
     group: GROUP,
     kind: "VolumeGroupSnapshotContent",
@@ -36,12 +38,19 @@ pub(super) static CONTENT: Kind = Kind {
     validate_status: |content, old| CONTENT_RULES.validate_update(content, old),
     columns: &[
         NAME,
-        Column::new("ReadyToUse", "boolean", "Whether one can restore from all of its members."),
-        Column::text("DeletionPolicy", "What becomes of it when its group snapshot goes."),
-        Column::text("Driver", "The driver that has it."),
-        Column::text("VolumeGroupSnapshotClass", "The class it was taken by."),
-        Column::text("VolumeGroupSnapshotNamespace", "The namespace of the group snapshot it is for."),
-        Column::text("VolumeGroupSnapshot", "The group snapshot it is for."),
+        Column::new(
+            "ReadyToUse",
+            "boolean",
+            "Whether volumes can be restored from all members of the group.",
+        ),
+        Column::text("DeletionPolicy", "What happens to the content when its group snapshot is deleted."),
+        Column::text("Driver", "The CSI driver of the snapshot."),
+        Column::text("VolumeGroupSnapshotClass", "The class of the snapshot."),
+        Column::text(
+            "VolumeGroupSnapshotNamespace",
+            "The namespace of the group snapshot that the content is bound to.",
+        ),
+        Column::text("VolumeGroupSnapshot", "The group snapshot that the content is bound to."),
         AGE,
     ],
     row: |content, now| {
@@ -52,14 +61,14 @@ pub(super) static CONTENT: Kind = Kind {
             "/spec/volumeGroupSnapshotClassName",
             "/spec/volumeGroupSnapshotRef/namespace",
             "/spec/volumeGroupSnapshotRef/name",
-            MADE,
+            CREATION_TIMESTAMP,
         ];
         custom::row(content, CONTENT.columns, &pointers, now)
     },
     ..custom::WITH_STATUS
 };
 
-/// A group snapshot, as its user asks for it.
+/// VolumeGroupSnapshot: a user's request for a group snapshot.
 pub(super) static SNAPSHOT: Kind = Kind {
     group: GROUP,
     kind: "VolumeGroupSnapshot",
@@ -73,10 +82,14 @@ pub(super) static SNAPSHOT: Kind = Kind {
     validate_status: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
     columns: &[
         NAME,
-        Column::new("ReadyToUse", "boolean", "Whether one can restore from all of its members."),
-        Column::text("VolumeGroupSnapshotClass", "The class it is taken by."),
-        Column::text("VolumeGroupSnapshotContent", "The content it is bound to."),
-        Column::new("CreationTime", "date", "When the driver cut it."),
+        Column::new(
+            "ReadyToUse",
+            "boolean",
+            "Whether volumes can be restored from all members of the group.",
+        ),
+        Column::text("VolumeGroupSnapshotClass", "The class of the snapshot."),
+        Column::text("VolumeGroupSnapshotContent", "The content that the snapshot is bound to."),
+        Column::new("CreationTime", "date", "The time when the driver took the snapshot."),
         AGE,
     ],
     row: |snapshot, now| {
@@ -85,7 +98,7 @@ pub(super) static SNAPSHOT: Kind = Kind {
             "/spec/volumeGroupSnapshotClassName",
             "/status/boundVolumeGroupSnapshotContentName",
             "/status/creationTime",
-            MADE,
+            CREATION_TIMESTAMP,
         ];
         custom::row(snapshot, SNAPSHOT.columns, &pointers, now)
     },
@@ -96,11 +109,11 @@ const GROUP: &str = "groupsnapshot.storage.k8s.io";
 
 pub(super) static CLASS_RULES: Rules = Rules {
     required: &[("", &["deletionPolicy", "driver"])],
-    words: &[("/deletionPolicy", &["Delete", "Retain"])],
+    enums: &[("/deletionPolicy", &["Delete", "Retain"])],
     rules: &[
-        ("/deletionPolicy", "string", Check::Same, "deletionPolicy is immutable once set"),
-        ("/driver", "string", Check::Same, "driver is immutable once set"),
-        ("/parameters", "object", Check::Same, "parameters are immutable once set"),
+        ("/deletionPolicy", "string", Check::Unchanged, "deletionPolicy is immutable once set"),
+        ("/driver", "string", Check::Unchanged, "driver is immutable once set"),
+        ("/parameters", "object", Check::Unchanged, "parameters are immutable once set"),
     ],
 };
 
@@ -110,52 +123,57 @@ pub(super) static CONTENT_RULES: Rules = Rules {
         ("/spec", &["deletionPolicy", "driver", "source", "volumeGroupSnapshotRef"]),
         ("/spec/source/groupSnapshotHandles", &["volumeGroupSnapshotHandle", "volumeSnapshotHandles"]),
     ],
-    words: &[("/spec/deletionPolicy", &["Delete", "Retain"])],
+    enums: &[("/spec/deletionPolicy", &["Delete", "Retain"])],
     rules: &[
-        ("/spec/driver", "string", Check::Same, "driver is immutable once set"),
+        ("/spec/driver", "string", Check::Unchanged, "driver is immutable once set"),
         (
             "/spec/source",
             "object",
-            Check::One("volumeHandles", "groupSnapshotHandles"),
+            Check::ExactlyOneOf("volumeHandles", "groupSnapshotHandles"),
             "exactly one of volumeHandles and groupSnapshotHandles must be set",
         ),
-        ("/spec/source", "object", Check::StaysSet("volumeHandles"), "volumeHandles is required once set"),
+        ("/spec/source", "object", Check::RemainsSet("volumeHandles"), "volumeHandles is required once set"),
         (
             "/spec/source",
             "object",
-            Check::StaysSet("groupSnapshotHandles"),
+            Check::RemainsSet("groupSnapshotHandles"),
             "groupSnapshotHandles is required once set",
         ),
-        ("/spec/source/groupSnapshotHandles", "object", Check::Same, "groupSnapshotHandles is immutable"),
-        ("/spec/source/volumeHandles", "array", Check::Same, "volumeHandles is immutable"),
+        (
+            "/spec/source/groupSnapshotHandles",
+            "object",
+            Check::Unchanged,
+            "groupSnapshotHandles is immutable",
+        ),
+        ("/spec/source/volumeHandles", "array", Check::Unchanged, "volumeHandles is immutable"),
         (
             "/spec/volumeGroupSnapshotClassName",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "volumeGroupSnapshotClassName is immutable once set",
         ),
         (
             "/spec/volumeGroupSnapshotRef",
             "object",
-            Check::All(&["name", "namespace"]),
+            Check::AllSet(&["name", "namespace"]),
             "both volumeGroupSnapshotRef.name and volumeGroupSnapshotRef.namespace must be set",
         ),
         (
             "/spec/volumeGroupSnapshotRef",
             "object",
-            Check::SameFields(&["name", "namespace"]),
+            Check::FieldsUnchanged(&["name", "namespace"]),
             "volumeGroupSnapshotRef.name and volumeGroupSnapshotRef.namespace are immutable",
         ),
         (
             "/spec/volumeGroupSnapshotRef",
             "object",
-            Check::StaysSame("uid"),
+            Check::UnchangedOnceSet("uid"),
             "volumeGroupSnapshotRef.uid is immutable once set",
         ),
         (
             "/status/volumeGroupSnapshotHandle",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "volumeGroupSnapshotHandle is immutable once set",
         ),
     ],
@@ -163,26 +181,26 @@ pub(super) static CONTENT_RULES: Rules = Rules {
 
 pub(super) static SNAPSHOT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["source"])],
-    words: &[],
+    enums: &[],
     rules: &[
         (
             "/spec/source",
             "object",
-            Check::One("selector", "volumeGroupSnapshotContentName"),
+            Check::ExactlyOneOf("selector", "volumeGroupSnapshotContentName"),
             "exactly one of selector and volumeGroupSnapshotContentName must be set",
         ),
-        ("/spec/source", "object", Check::StaysSet("selector"), "selector is required once set"),
+        ("/spec/source", "object", Check::RemainsSet("selector"), "selector is required once set"),
         (
             "/spec/source",
             "object",
-            Check::StaysSet("volumeGroupSnapshotContentName"),
+            Check::RemainsSet("volumeGroupSnapshotContentName"),
             "volumeGroupSnapshotContentName is required once set",
         ),
-        ("/spec/source/selector", "object", Check::Same, "selector is immutable"),
+        ("/spec/source/selector", "object", Check::Unchanged, "selector is immutable"),
         (
             "/spec/source/volumeGroupSnapshotContentName",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "volumeGroupSnapshotContentName is immutable",
         ),
         (
@@ -194,7 +212,7 @@ pub(super) static SNAPSHOT_RULES: Rules = Rules {
         (
             "/status/boundVolumeGroupSnapshotContentName",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "boundVolumeGroupSnapshotContentName is immutable once set",
         ),
     ],
@@ -206,7 +224,7 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, lines, with};
+    use crate::kinds::testing::{invalid, invalid_update, lines, with};
 
     fn content() -> Value {
         json!({"metadata": {"name": "c"}, "spec": {
@@ -216,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_stay() {
+    fn class_is_immutable() {
         let class = json!({"metadata": {"name": "c"}, "driver": "d", "deletionPolicy": "Delete", "parameters": {"a": "b"}});
         assert!(invalid(&CLASS, &class, &json!({})).is_empty());
         for (patch, expected) in [
@@ -230,12 +248,12 @@ mod tests {
                 "parameters: Invalid value: \"object\": parameters are immutable once set",
             ),
         ] {
-            assert_eq!(invalid_change(&CLASS, &class, &patch), [expected]);
+            assert_eq!(invalid_update(&CLASS, &class, &patch), [expected]);
         }
     }
 
     #[test]
-    fn contents() {
+    fn content_updates_are_validated() {
         assert!(invalid(&CONTENT, &content(), &json!({})).is_empty());
         for (patch, expected) in [
             (
@@ -252,7 +270,7 @@ mod tests {
                 "spec.source.volumeHandles: Invalid value: \"array\": volumeHandles is immutable",
             ),
         ] {
-            assert_eq!(invalid_change(&CONTENT, &content(), &patch), [expected]);
+            assert_eq!(invalid_update(&CONTENT, &content(), &patch), [expected]);
         }
         let old = with(
             &content(),
@@ -271,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots() {
+    fn snapshot_create_is_validated() {
         let snapshot = json!({
             "metadata": {"name": "s", "namespace": "ns"}, "spec": {"source": {"selector": {"matchLabels": {"a": "b"}}}},
         });

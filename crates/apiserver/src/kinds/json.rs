@@ -1,10 +1,10 @@
-//! Short ways into objects. What is not there, or is of another type than the schema says, reads as empty: types
-//! are checked before any rule sees an object.
+//! Accessors for JSON objects. A missing value, or a value of the wrong type, reads as empty: types are checked before
+//! any rule sees an object.
 
 use serde_json::{Map, Value};
 use wharf_model::Quantity;
 
-/// The text at a pointer; empty if there is none.
+/// The string at a pointer; empty if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
@@ -29,17 +29,17 @@ pub(super) fn entries<'a>(object: &'a Value, pointer: &str) -> impl Iterator<Ite
         .map(|(key, value)| (key.as_str(), value))
 }
 
-/// Whether there is something at a pointer.
+/// Whether the value at a pointer is set and not null.
 pub(super) fn has(object: &Value, pointer: &str) -> bool {
     object.pointer(pointer).is_some_and(|value| !value.is_null())
 }
 
-/// The flag at a pointer; false if there is none.
+/// The boolean at a pointer; false if there is none.
 pub(super) fn flag(object: &Value, pointer: &str) -> bool {
     object.pointer(pointer).and_then(Value::as_bool).unwrap_or_default()
 }
 
-/// The whole number at a pointer.
+/// The integer at a pointer.
 pub(super) fn number(object: &Value, pointer: &str) -> Option<i64> {
     object.pointer(pointer).and_then(Value::as_i64)
 }
@@ -53,8 +53,8 @@ pub(super) fn quantity(object: &Value, pointer: &str) -> Option<Quantity> {
     }
 }
 
-/// The map in a field, made if it is not there.
-pub(super) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
+/// The object in a field, created if it is missing.
+pub(super) fn object_mut<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
     }
@@ -63,19 +63,19 @@ pub(super) fn map<'a>(object: &'a mut Value, field: &str) -> &'a mut Map<String,
     }
     match &mut object[field] {
         Value::Object(map) => map,
-        _ => unreachable!("it was made just above"),
+        _ => unreachable!("the field was set to an object above"),
     }
 }
 
-/// Sets a field of a map unless it is there.
-pub(super) fn fill(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+/// Sets a field of an object unless it is already set.
+pub(super) fn set_default(map: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
     if map.get(field).is_none_or(Value::is_null) {
         map.insert(field.into(), value.into());
     }
 }
 
-/// Makes a field what it is in another object, there or not.
-pub(super) fn keep(object: &mut Value, old: &Value, field: &str) {
+/// Restores a field from the old object, or removes it if the old object does not have it.
+pub(super) fn restore(object: &mut Value, old: &Value, field: &str) {
     let Value::Object(map) = object else { return };
     match old.get(field) {
         Some(value) => map.insert(field.into(), value.clone()),
@@ -83,7 +83,7 @@ pub(super) fn keep(object: &mut Value, old: &Value, field: &str) {
     };
 }
 
-/// Takes a field away.
+/// Removes a field.
 pub(super) fn remove(object: &mut Value, field: &str) {
     if let Value::Object(map) = object {
         map.remove(field);
@@ -95,12 +95,12 @@ pub(super) fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
     object.get("metadata")?.get("annotations")?.get(name)?.as_str()
 }
 
-/// Times that Go writes even when there are none: null in each object of the list at a pointer.
-pub(super) fn times(object: &mut Value, pointer: &str, fields: &[&str]) {
+/// Sets missing times to null in each object of the list at a pointer, as Go serializes them.
+pub(super) fn null_missing_times(object: &mut Value, pointer: &str, fields: &[&str]) {
     let Some(Value::Array(list)) = object.pointer_mut(pointer) else { return };
-    for one in list.iter_mut().filter_map(Value::as_object_mut) {
+    for object in list.iter_mut().filter_map(Value::as_object_mut) {
         for field in fields {
-            one.entry(*field).or_insert(Value::Null);
+            object.entry(*field).or_insert(Value::Null);
         }
     }
 }

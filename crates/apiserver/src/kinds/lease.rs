@@ -1,11 +1,10 @@
-//! Lease: who leads.
+//! Lease: leader election.
 
 use serde_json::Value;
 
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
 use crate::status::Cause;
 
-/// Who leads.
 pub(super) static LEASE: Kind = Kind {
     group: "coordination.k8s.io",
     kind: "Lease",
@@ -15,35 +14,35 @@ pub(super) static LEASE: Kind = Kind {
     unconditional_update: false,
     create_on_update: true,
     default: |lease| {
-        json::map(lease, "spec");
+        json::object_mut(lease, "spec");
     },
-    // Upstream's gate CoordinatedLeaderElection is off.
+    // Upstream's feature gate CoordinatedLeaderElection is disabled by default.
     on_create: |lease, _| {
         for field in ["strategy", "preferredHolder"] {
-            json::map(lease, "spec").remove(field);
+            json::object_mut(lease, "spec").remove(field);
         }
     },
     on_update: |lease, old, _| {
         for field in ["strategy", "preferredHolder"] {
             if !json::has(old, &format!("/spec/{field}")) {
-                json::map(lease, "spec").remove(field);
+                json::object_mut(lease, "spec").remove(field);
             }
         }
     },
     validate: |lease| {
-        let mut causes = meta::validate_any(lease, true, names::subdomain);
+        let mut causes = meta::validate_lenient(lease, true, names::subdomain);
         causes.extend(validate_spec(lease));
         causes
     },
     validate_update: |lease, old| {
-        let mut causes = meta::validate_update_any(lease, old);
+        let mut causes = meta::validate_update_lenient(lease, old);
         causes.extend(validate_spec(lease));
         causes
     },
-    columns: &[NAME, Column::text("Holder", "Who has it."), AGE],
+    columns: &[NAME, Column::text("Holder", "The identity of the current holder."), AGE],
     row: |lease, now| {
-        let of = |pointer: &str| Value::from(json::text(lease, pointer));
-        vec![of("/metadata/name"), of("/spec/holderIdentity"), age(lease, now).into()]
+        let cell = |pointer: &str| Value::from(json::text(lease, pointer));
+        vec![cell("/metadata/name"), cell("/spec/holderIdentity"), age(lease, now).into()]
     },
     ..BASE
 };
@@ -66,16 +65,16 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change};
+    use crate::kinds::testing::{invalid, invalid_update};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({
             "metadata": {"name": "l", "namespace": "ns"}, "spec": {"holderIdentity": "h", "leaseDurationSeconds": 15},
         })
     }
 
     #[test]
-    fn rules() {
+    fn create_and_update_are_validated() {
         for (patch, expected) in [
             (json!({"metadata": {"finalizers": ["mine"]}}), vec![]),
             (
@@ -87,16 +86,16 @@ mod tests {
                 vec!["spec.leaseTransitions: Invalid value: -1: must be greater than or equal to 0"],
             ),
         ] {
-            assert_eq!(invalid(&LEASE, &good(), &patch), expected, "{patch}");
-            assert_eq!(invalid_change(&LEASE, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&LEASE, &valid(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&LEASE, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn fields_of_a_closed_gate_are_dropped() {
+    fn fields_of_disabled_feature_gate_are_dropped() {
         let mut lease = json!({"spec": {"strategy": "Oldest", "holderIdentity": "h"}});
         LEASE.prepare_create(&mut lease, Time(0));
         assert_eq!(lease["spec"], json!({"holderIdentity": "h"}));
-        assert_eq!(Value::from((LEASE.row)(&good(), Time(0))), json!(["l", "h", "<unknown>"]));
+        assert_eq!(Value::from((LEASE.row)(&valid(), Time(0))), json!(["l", "h", "<unknown>"]));
     }
 }

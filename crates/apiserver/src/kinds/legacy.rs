@@ -1,10 +1,10 @@
-//! Volumes that upstream once mounted by itself: what they have when nothing is said, in volumes and in pods.
+//! Defaults of in-tree volume sources, in PersistentVolumes and in pods.
 
 use serde_json::{Map, Value};
 
 use super::json;
 
-/// Fills in what was left out of the sources among these fields.
+/// Sets the defaults of the volume sources among these fields.
 pub(super) fn default(sources: &mut Map<String, Value>) {
     let defaults: [(&str, &[(&str, Value)]); 4] = [
         ("rbd", &[("pool", "rbd".into()), ("user", "admin".into()), ("keyring", "/etc/ceph/keyring".into())]),
@@ -23,11 +23,11 @@ pub(super) fn default(sources: &mut Map<String, Value>) {
     for (source, fields) in defaults {
         if let Some(Value::Object(source)) = sources.get_mut(source) {
             for (field, value) in fields {
-                json::fill(source, field, value.clone());
+                json::set_default(source, field, value.clone());
             }
         }
     }
     if let Some(Value::Object(path)) = sources.get_mut("hostPath") {
-        json::fill(path, "type", "");
+        json::set_default(path, "type", "");
     }
 }

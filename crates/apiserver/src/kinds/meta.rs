@@ -1,7 +1,8 @@
-//! Metadata: the rules that all kinds have, in upstream's words and order.
+//! Validation of metadata for all kinds, with upstream's messages in upstream's order.
 //!
-//! Upstream checks metadata twice at an update, once for all kinds and once in the kind's own rules. The message
-//! names a fault once, the list of causes twice; so do we.
+//! Upstream validates metadata twice on an update: once for all kinds and once in the kind's own rules. As a result,
+//! its error message contains each error once, but its list of causes contains each error twice. This module does the
+//! same.
 
 use std::collections::BTreeSet;
 
@@ -10,36 +11,36 @@ use serde_json::{Value, json};
 use super::{json, names};
 use crate::status::Cause;
 
-/// What may be a name; the flag says that it is a prefix to which more is added.
+/// Validates a name. The flag is true if the name is a prefix (`generateName`).
 pub(super) type NameRule = fn(&str, bool) -> Vec<String>;
 
-/// Without a slash before them, only these can be finalizers.
+/// The standard finalizers: only these need no domain prefix.
 const FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 const ANNOTATIONS_BYTES: usize = 256 << 10;
 
-/// What is wrong with an object's metadata.
+/// Validates an object's metadata.
 pub(super) fn validate(object: &Value, namespaced: bool, name: NameRule) -> Vec<Cause> {
-    let mut causes = validate_any(object, namespaced, name);
+    let mut causes = validate_lenient(object, namespaced, name);
     for (index, finalizer) in json::list(object, "/metadata/finalizers").iter().enumerate() {
         causes.extend(standard_finalizer(&format!("metadata.finalizers[{index}]"), finalizer));
     }
     causes
 }
 
-/// What is wrong with an object's metadata, finalizers of custom kinds allowed.
-pub(super) fn validate_any(object: &Value, namespaced: bool, name: NameRule) -> Vec<Cause> {
+/// Validates an object's metadata. Finalizers need no domain prefix: custom kinds allow any name.
+pub(super) fn validate_lenient(object: &Value, namespaced: bool, name: NameRule) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (field, is_prefix) in [("generateName", true), ("name", false)] {
         let path = format!("metadata.{field}");
         match json::text(object, &format!("/metadata/{field}")) {
             "" if is_prefix => (),
             "" => causes.push(Cause::required(&path, "name or generateName is required")),
-            text => causes.extend(each(&path, text, name(text, is_prefix))),
+            text => causes.extend(invalid_causes(&path, text, name(text, is_prefix))),
         }
     }
     match (namespaced, json::text(object, "/metadata/namespace")) {
         (true, "") => causes.push(Cause::required("metadata.namespace", "")),
-        (true, text) => causes.extend(each("metadata.namespace", text, names::label(text, false))),
+        (true, text) => causes.extend(invalid_causes("metadata.namespace", text, names::label(text, false))),
         (false, "") => (),
         (false, _) => causes.push(Cause::forbidden("metadata.namespace", "not allowed on this type")),
     }
@@ -52,33 +53,33 @@ pub(super) fn validate_any(object: &Value, namespaced: bool, name: NameRule) -> 
     }
     causes.extend(labels(object, "/metadata/labels", "metadata.labels"));
     causes.extend(annotations(object, "/metadata/annotations", "metadata.annotations"));
-    causes.extend(owners(json::list(object, "/metadata/ownerReferences")));
+    causes.extend(owner_references(json::list(object, "/metadata/ownerReferences")));
     causes.extend(finalizers(json::list(object, "/metadata/finalizers")));
     causes
 }
 
-/// A cause for each thing that is wrong with a text.
-pub(super) fn each(field: &str, text: &str, wrong: Vec<String>) -> impl Iterator<Item = Cause> {
-    wrong.into_iter().map(move |what| Cause::invalid(field, &text.into(), &what))
+/// One cause for each error of a text.
+pub(super) fn invalid_causes(field: &str, text: &str, errors: Vec<String>) -> impl Iterator<Item = Cause> {
+    errors.into_iter().map(move |error| Cause::invalid(field, &text.into(), &error))
 }
 
-/// What is wrong with labels.
+/// Validates labels.
 pub(super) fn labels(object: &Value, pointer: &str, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (key, value) in json::entries(object, pointer) {
         let value = value.as_str().unwrap_or_default();
-        causes.extend(each(field, key, names::qualified(key)));
-        causes.extend(each(field, value, names::label_value(value)));
+        causes.extend(invalid_causes(field, key, names::qualified_name(key)));
+        causes.extend(invalid_causes(field, value, names::label_value(value)));
     }
     causes
 }
 
-/// What is wrong with annotations.
+/// Validates annotations.
 pub(super) fn annotations(object: &Value, pointer: &str, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut bytes = 0;
     for (key, value) in json::entries(object, pointer) {
-        causes.extend(each(field, key, names::qualified(&key.to_lowercase())));
+        causes.extend(invalid_causes(field, key, names::qualified_name(&key.to_lowercase())));
         bytes += key.len() + value.as_str().unwrap_or_default().len();
     }
     if bytes > ANNOTATIONS_BYTES {
@@ -87,8 +88,13 @@ pub(super) fn annotations(object: &Value, pointer: &str, field: &str) -> Vec<Cau
     causes
 }
 
-/// What is wrong with a label selector.
-pub(super) fn label_selector(object: &Value, pointer: &str, field: &str, any_value: bool) -> Vec<Cause> {
+/// Validates a label selector.
+pub(super) fn label_selector(
+    object: &Value,
+    pointer: &str,
+    field: &str,
+    allow_invalid_values: bool,
+) -> Vec<Cause> {
     let mut causes = labels(object, &format!("{pointer}/matchLabels"), &format!("{field}.matchLabels"));
     for (index, requirement) in json::list(object, &format!("{pointer}/matchExpressions")).iter().enumerate()
     {
@@ -110,20 +116,24 @@ pub(super) fn label_selector(object: &Value, pointer: &str, field: &str, any_val
             }
         }
         let key = json::text(requirement, "/key");
-        causes.extend(each(&format!("{field}.key"), key, names::qualified(key)));
-        for (index, value) in values.iter().enumerate().filter(|_| !any_value) {
+        causes.extend(invalid_causes(&format!("{field}.key"), key, names::qualified_name(key)));
+        for (index, value) in values.iter().enumerate().filter(|_| !allow_invalid_values) {
             let value = value.as_str().unwrap_or_default();
-            causes.extend(each(&format!("{field}.values[{index}]"), value, names::label_value(value)));
+            causes.extend(invalid_causes(
+                &format!("{field}.values[{index}]"),
+                value,
+                names::label_value(value),
+            ));
         }
     }
     causes
 }
 
-fn owners(owners: &[Value]) -> Vec<Cause> {
+fn owner_references(owners: &[Value]) -> Vec<Cause> {
     const FIELD: &str = "metadata.ownerReferences";
     let mut causes = Vec::new();
-    // More than anybody reads; with the list in each of as many causes, it would be said in gigabytes.
-    const MANY_OWNERS: usize = 50;
+    // With more owners, the full list is reported only once: repeated in each cause, it could take gigabytes.
+    const MAX_LISTED_OWNERS: usize = 50;
     let mut controller: Option<String> = None;
     let mut shown = false;
     for owner in owners {
@@ -141,20 +151,20 @@ fn owners(owners: &[Value]) -> Vec<Cause> {
         }
         if (group, version, text("kind")) == ("", "v1", "Event") {
             let detail = "/v1, Kind=Event is disallowed from being an owner";
-            causes.push(raw(FIELD, &owner_words(owner), detail));
+            causes.push(invalid_raw(FIELD, &owner_json(owner), detail));
         }
         if json::flag(owner, "/controller") {
             let this = format!("{}/{}", text("kind"), text("name"));
             if let Some(first) = &controller {
-                // Each time all of them are shown, as upstream does it; of very many, once.
-                if owners.len() > MANY_OWNERS && std::mem::replace(&mut shown, true) {
+                // Like upstream, each cause lists all owners; a very long list is reported once.
+                if owners.len() > MAX_LISTED_OWNERS && std::mem::replace(&mut shown, true) {
                     continue;
                 }
-                let all: Vec<String> = owners.iter().map(owner_words).collect();
+                let all: Vec<String> = owners.iter().map(owner_json).collect();
                 let detail = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
                 );
-                causes.push(raw(FIELD, &format!("[{}]", all.join(",")), &detail));
+                causes.push(invalid_raw(FIELD, &format!("[{}]", all.join(",")), &detail));
             } else {
                 controller = Some(this);
             }
@@ -163,23 +173,23 @@ fn owners(owners: &[Value]) -> Vec<Cause> {
     causes
 }
 
-/// An owner reference with its fields in upstream's order.
-fn owner_words(owner: &Value) -> String {
-    let mut words = Vec::new();
+/// An owner reference as JSON, with its fields in upstream's order.
+fn owner_json(owner: &Value) -> String {
+    let mut fields = Vec::new();
     for field in ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"] {
         match owner.get(field) {
-            Some(value) => words.push(format!("\"{field}\":{value}")),
+            Some(value) => fields.push(format!("\"{field}\":{value}")),
             None if matches!(field, "apiVersion" | "kind" | "name" | "uid") => {
-                words.push(format!("\"{field}\":\"\""))
+                fields.push(format!("\"{field}\":\"\""))
             }
             None => (),
         }
     }
-    format!("{{{}}}", words.join(","))
+    format!("{{{}}}", fields.join(","))
 }
 
-/// An invalid value that is written as it stands here.
-pub(super) fn raw(field: &str, value: &str, detail: &str) -> Cause {
+/// A cause for an invalid value that is already formatted as text.
+pub(super) fn invalid_raw(field: &str, value: &str, detail: &str) -> Cause {
     Cause {
         reason: "FieldValueInvalid",
         field: field.into(),
@@ -191,7 +201,7 @@ fn finalizers(finalizers: &[Value]) -> Vec<Cause> {
     let mut causes = Vec::new();
     for finalizer in finalizers {
         let finalizer = finalizer.as_str().unwrap_or_default();
-        causes.extend(each("metadata.finalizers", finalizer, names::qualified(finalizer)));
+        causes.extend(invalid_causes("metadata.finalizers", finalizer, names::qualified_name(finalizer)));
     }
     if finalizers.contains(&json!("orphan")) && finalizers.contains(&json!("foregroundDeletion")) {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
@@ -200,7 +210,7 @@ fn finalizers(finalizers: &[Value]) -> Vec<Cause> {
     causes
 }
 
-/// A finalizer of a built-in kind has a prefix, or is one that everybody knows.
+/// A finalizer of a built-in kind has a domain prefix or is a standard finalizer.
 pub(super) fn standard_finalizer(field: &str, finalizer: &Value) -> Option<Cause> {
     let text = finalizer.as_str().unwrap_or_default();
     let known = text.contains('/') || FINALIZERS.contains(&text);
@@ -208,17 +218,17 @@ pub(super) fn standard_finalizer(field: &str, finalizer: &Value) -> Option<Cause
     (!known).then(|| Cause::invalid(field, finalizer, detail))
 }
 
-/// What is wrong with a change of metadata.
+/// Validates an update of metadata.
 pub(super) fn validate_update(object: &Value, old: &Value) -> Vec<Cause> {
-    let mut causes = validate_update_any(object, old);
+    let mut causes = validate_update_lenient(object, old);
     for (index, finalizer) in json::list(object, "/metadata/finalizers").iter().enumerate() {
         causes.extend(standard_finalizer(&format!("metadata.finalizers[{index}]"), finalizer));
     }
     causes
 }
 
-/// What is wrong with a change of metadata, finalizers of custom kinds allowed.
-pub(super) fn validate_update_any(object: &Value, old: &Value) -> Vec<Cause> {
+/// Validates an update of metadata. Finalizers need no domain prefix: custom kinds allow any name.
+pub(super) fn validate_update_lenient(object: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     if json::has(old, "/metadata/deletionTimestamp") {
         let before = json::list(old, "/metadata/finalizers").iter();
@@ -243,7 +253,7 @@ pub(super) fn validate_update_any(object: &Value, old: &Value) -> Vec<Cause> {
         let detail = "must be specified for an update";
         causes.push(Cause::invalid("metadata.resourceVersion", &"".into(), detail));
     }
-    let generation = |of: &Value| json::number(of, "/metadata/generation").unwrap_or_default();
+    let generation = |object: &Value| json::number(object, "/metadata/generation").unwrap_or_default();
     if generation(object) < generation(old) {
         causes.push(Cause::invalid(
             "metadata.generation",
@@ -263,64 +273,64 @@ pub(super) fn validate_update_any(object: &Value, old: &Value) -> Vec<Cause> {
     }
     causes.extend(labels(object, "/metadata/labels", "metadata.labels"));
     causes.extend(annotations(object, "/metadata/annotations", "metadata.annotations"));
-    causes.extend(owners(json::list(object, "/metadata/ownerReferences")));
+    causes.extend(owner_references(json::list(object, "/metadata/ownerReferences")));
     causes
 }
 
-/// A value that stays what it is.
+/// Returns a cause if an immutable value changed.
 pub(super) fn immutable(object: &Value, old: &Value, pointer: &str, field: &str) -> Option<Cause> {
     let value = json::at(object, pointer);
     (value != json::at(old, pointer)).then(|| Cause::invalid(field, &value, "field is immutable"))
 }
 
-/// What is checked at an update of any kind before the kind's own rules.
+/// Validates an update of any kind, before the kind's own rules.
 pub(super) fn validate_common(object: &Value, old: &Value, namespaced: bool) -> Vec<Cause> {
-    let mut causes = validate_any(object, namespaced, names::path_segment);
-    causes.extend(validate_update_any(object, old));
+    let mut causes = validate_lenient(object, namespaced, names::path_segment);
+    causes.extend(validate_update_lenient(object, old));
     causes
 }
 
-/// Clients do not say which generation an object is.
-pub(super) fn keep_generation(object: &mut Value, old: &Value) {
+/// Restores the generation, which clients cannot set.
+pub(super) fn preserve_generation(object: &mut Value, old: &Value) {
     if let (Some(metadata), Some(old)) = (object.get_mut("metadata"), old.get("metadata")) {
-        json::keep(metadata, old, "generation");
+        json::restore(metadata, old, "generation");
     }
 }
 
-/// What an update never changes. A uid that is there is left alone: if it is another, the rules say so.
-pub(super) fn keep_system_fields(object: &mut Value, old: &Value) {
+/// Restores the metadata that an update cannot change. A uid in the request is kept, so that validation can compare it.
+pub(super) fn preserve_system_fields(object: &mut Value, old: &Value) {
     let (Some(metadata), Some(old)) = (object.get_mut("metadata"), old.get("metadata")) else { return };
     if metadata.get("uid").and_then(Value::as_str).unwrap_or_default().is_empty() {
-        json::keep(metadata, old, "uid");
+        json::restore(metadata, old, "uid");
     }
     if old.get("creationTimestamp").is_some() {
-        json::keep(metadata, old, "creationTimestamp");
+        json::restore(metadata, old, "creationTimestamp");
     }
     if old.get("deletionTimestamp").is_some() {
-        json::keep(metadata, old, "deletionTimestamp");
+        json::restore(metadata, old, "deletionTimestamp");
     }
     if metadata.get("deletionGracePeriodSeconds").is_none() {
-        json::keep(metadata, old, "deletionGracePeriodSeconds");
+        json::restore(metadata, old, "deletionGracePeriodSeconds");
     }
 }
 
-/// One more than it was, when the spec is another.
-pub(super) fn next_generation(object: &mut Value, old: &Value) {
+/// Increments the generation, after a change of the spec.
+pub(super) fn increment_generation(object: &mut Value, old: &Value) {
     let generation = json::number(old, "/metadata/generation").unwrap_or_default() + 1;
-    json::map(object, "metadata").insert("generation".into(), generation.into());
+    json::object_mut(object, "metadata").insert("generation".into(), generation.into());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The words of each cause, as one line each.
+    /// The field and message of each cause, one line each.
     fn lines(causes: Vec<Cause>) -> Vec<String> {
         causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
     }
 
     #[test]
-    fn new_objects() {
+    fn create_is_validated() {
         let ok = json!({"name": "a", "namespace": "ns"});
         let owner = |kind: &str, controller: bool| json!({"apiVersion": "v1", "kind": kind, "name": "n", "uid": "u", "controller": controller});
         for (change, expected) in [
@@ -409,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn changes() {
+    fn update_is_validated() {
         let old = json!({
             "name": "a", "uid": "u", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z",
             "deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": ["x/y"], "generation": 2,
@@ -458,30 +468,30 @@ mod tests {
     }
 
     #[test]
-    fn what_no_client_changes() {
+    fn clients_cannot_change_system_fields() {
         let old = json!({"metadata": {
             "uid": "u", "generation": 3, "creationTimestamp": "2026-01-01T00:00:00Z",
             "deletionTimestamp": "2026-01-02T00:00:00Z", "deletionGracePeriodSeconds": 5,
         }});
         let mut new = json!({"metadata": {"generation": 9, "creationTimestamp": "1999-01-01T00:00:00Z"}});
-        keep_generation(&mut new, &old);
-        keep_system_fields(&mut new, &old);
+        preserve_generation(&mut new, &old);
+        preserve_system_fields(&mut new, &old);
         assert_eq!(new, old);
         let mut new = json!({"metadata": {"uid": "other", "generation": 9}});
         let old = json!({"metadata": {"uid": "u"}});
-        keep_generation(&mut new, &old);
-        keep_system_fields(&mut new, &old);
+        preserve_generation(&mut new, &old);
+        preserve_system_fields(&mut new, &old);
         assert_eq!(new, json!({"metadata": {"uid": "other"}}));
     }
 
     #[test]
-    fn selectors() {
-        let of =
+    fn label_selectors_are_validated() {
+        let errors =
             |selector: Value| lines(label_selector(&json!({"s": selector}), "/s", "spec.selector", false));
         let one = |operator: &str, values: Value| {
-            of(json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]}))
+            errors(json!({"matchExpressions": [{"key": "a", "operator": operator, "values": values}]}))
         };
-        assert!(of(json!({"matchLabels": {"a": "b"}})).is_empty());
+        assert!(errors(json!({"matchLabels": {"a": "b"}})).is_empty());
         assert!(one("In", json!(["x"])).is_empty());
         for (operator, values, expected) in [
             ("In", json!([]), "values: Required value: must be specified when `operator` is 'In' or 'NotIn'"),

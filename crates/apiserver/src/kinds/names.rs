@@ -1,30 +1,30 @@
-//! What may be a name, a label, a key: each function says what is wrong, in upstream's words, or nothing.
+//! Validation of names, labels and keys. Each function returns upstream's error messages; none for a valid text.
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
-/// A rule's sentence, with examples and the expression that upstream checks by.
-fn sentence(rule: &str, examples: &[&str], expression: &str) -> String {
+/// An error with examples and upstream's regular expression (upstream's `RegexError`).
+fn regex_error(rule: &str, examples: &[&str], expression: &str) -> String {
     let examples: Vec<String> = examples.iter().map(|example| format!("'{example}', ")).collect();
     format!("{rule} (e.g. {}regex used for validation is '{expression}')", examples.join(" or "))
 }
 
-fn at_most(length: usize) -> String {
+fn max_length_error(length: usize) -> String {
     format!("must be no more than {length} characters")
 }
 
-/// Letters or digits at both ends, and within also what `inner` allows.
-fn framed(text: &str, outer: fn(u8) -> bool, inner: &[u8]) -> bool {
+/// Whether a text begins and ends with `outer` characters and has only `outer` and `inner` characters between.
+fn is_delimited(text: &str, outer: fn(u8) -> bool, inner: &[u8]) -> bool {
     let (Some(first), Some(last)) = (text.bytes().next(), text.bytes().last()) else { return false };
     outer(first) && outer(last) && text.bytes().all(|byte| outer(byte) || inner.contains(&byte))
 }
 
-fn lower(byte: u8) -> bool {
+fn is_lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
 fn is_label(text: &str) -> bool {
-    framed(text, lower, b"-")
+    is_delimited(text, is_lower_alphanumeric, b"-")
 }
 
 fn is_subdomain(text: &str) -> bool {
@@ -32,12 +32,12 @@ fn is_subdomain(text: &str) -> bool {
 }
 
 fn is_qualified(text: &str) -> bool {
-    framed(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
+    is_delimited(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
 }
 
-/// A prefix is followed by other characters, so its last dash is no fault. Like upstream, which puts one character
-/// where the last two were.
-fn unmasked(name: &str, is_prefix: bool) -> String {
+/// A prefix is followed by other characters, so it may end with a dash. Like upstream, this replaces the last two
+/// characters with a letter.
+fn mask_trailing_dash(name: &str, is_prefix: bool) -> String {
     match name.strip_suffix('-') {
         Some(rest) if is_prefix && !rest.is_empty() => {
             let mut rest = rest.to_owned();
@@ -48,81 +48,89 @@ fn unmasked(name: &str, is_prefix: bool) -> String {
     }
 }
 
-/// A DNS subdomain: labels with dots between them.
+/// A DNS subdomain: labels separated by dots.
 pub(super) fn subdomain(name: &str, is_prefix: bool) -> Vec<String> {
-    let name = unmasked(name, is_prefix);
-    let mut wrong = Vec::new();
+    let name = mask_trailing_dash(name, is_prefix);
+    let mut errors = Vec::new();
     if name.len() > 253 {
-        wrong.push(at_most(253));
+        errors.push(max_length_error(253));
     }
     if !is_subdomain(&name) {
         let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
                     must start and end with an alphanumeric character";
-        wrong.push(sentence(rule, &["example.com"], &format!("{LABEL}(\\.{LABEL})*")));
+        errors.push(regex_error(rule, &["example.com"], &format!("{LABEL}(\\.{LABEL})*")));
     }
-    wrong
+    errors
 }
 
-/// Where a resolver looks for names: labels as those of services too, with `_` in them.
-pub(super) fn search_path(path: &str) -> Vec<String> {
+/// A DNS search path. Its labels may contain `_`, as in SRV records.
+pub(super) fn dns_search_path(path: &str) -> Vec<String> {
     const PART: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if path.len() > 253 {
-        wrong.push(at_most(253));
+        errors.push(max_length_error(253));
     }
-    if !path.split('.').all(|part| framed(part.strip_prefix('_').unwrap_or(part), lower, b"-_")) {
+    if !path
+        .split('.')
+        .all(|part| is_delimited(part.strip_prefix('_').unwrap_or(part), is_lower_alphanumeric, b"-_"))
+    {
         let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', \
                     and must start and end with an alphanumeric character";
-        wrong.push(sentence(rule, &["example.com"], &format!("{PART}(\\.{PART})*")));
+        errors.push(regex_error(rule, &["example.com"], &format!("{PART}(\\.{PART})*")));
     }
-    wrong
+    errors
 }
 
-/// The name of a header of HTTP.
-pub(super) fn header(name: &str) -> Vec<String> {
+/// The name of an HTTP header.
+pub(super) fn http_header_name(name: &str) -> Vec<String> {
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Vec::new();
     }
     let rule = "a valid HTTP header must consist of alphanumeric characters or '-'";
-    vec![sentence(rule, &["X-Header-Name"], "[-A-Za-z0-9]+")]
+    vec![regex_error(rule, &["X-Header-Name"], "[-A-Za-z0-9]+")]
 }
 
 /// A DNS label.
 pub(super) fn label(name: &str, is_prefix: bool) -> Vec<String> {
-    let name = unmasked(name, is_prefix);
-    let mut wrong = Vec::new();
+    let name = mask_trailing_dash(name, is_prefix);
+    let mut errors = Vec::new();
     if name.len() > 63 {
-        wrong.push(at_most(63));
+        errors.push(max_length_error(63));
     }
     if !is_label(&name) {
         let rule = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
                     start and end with an alphanumeric character";
-        wrong.push(if is_subdomain(&name) {
+        errors.push(if is_subdomain(&name) {
             "must not contain dots".into()
         } else {
-            sentence(rule, &["my-name", "123-abc"], LABEL)
+            regex_error(rule, &["my-name", "123-abc"], LABEL)
         });
     }
-    wrong
+    errors
 }
 
-/// Anything that can stand between two slashes of a path.
+/// A segment of a URL path.
 pub(super) fn path_segment(name: &str, is_prefix: bool) -> Vec<String> {
     if !is_prefix && (name == "." || name == "..") {
         return vec![format!("may not be '{name}'")];
     }
-    ["/", "%"]
+    let mut errors: Vec<String> = ["/", "%"]
         .iter()
         .filter(|part| name.contains(**part))
         .map(|part| format!("may not contain '{part}'"))
-        .collect()
+        .collect();
+    // Not in upstream. The router rejects such a segment, so no request could read or delete the object by its name.
+    if name.bytes().any(|byte| byte < b' ') {
+        errors.push("may not contain control characters".into());
+    }
+    errors
 }
 
-/// A name with an optional DNS prefix before a slash: keys of labels and annotations, finalizers.
-pub(super) fn qualified(name: &str) -> Vec<String> {
+/// A name with an optional DNS prefix and a slash: label keys, annotation keys, finalizers.
+pub(super) fn qualified_name(name: &str) -> Vec<String> {
     let rule = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric \
                 character";
-    let rule = sentence(rule, &["MyName", "my.name", "123-abc"], QUALIFIED);
+    let rule = regex_error(rule, &["MyName", "my.name", "123-abc"], QUALIFIED);
     let parts: Vec<&str> = name.split('/').collect();
     let (prefix, name) = match parts.as_slice() {
         [name] => (None, *name),
@@ -132,56 +140,56 @@ pub(super) fn qualified(name: &str) -> Vec<String> {
             return vec![format!("a qualified name {rule} {with}")];
         }
     };
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     match prefix {
-        Some("") => wrong.push("prefix part must be non-empty".into()),
+        Some("") => errors.push("prefix part must be non-empty".into()),
         Some(prefix) => {
-            wrong.extend(subdomain(prefix, false).into_iter().map(|what| format!("prefix part {what}")))
+            errors.extend(subdomain(prefix, false).into_iter().map(|error| format!("prefix part {error}")))
         }
         None => (),
     }
     if name.is_empty() {
-        wrong.push("name part must be non-empty".into());
+        errors.push("name part must be non-empty".into());
     } else if name.len() > 63 {
-        wrong.push(format!("name part {}", at_most(63)));
+        errors.push(format!("name part {}", max_length_error(63)));
     }
     if !is_qualified(name) {
-        wrong.push(format!("name part {rule}"));
+        errors.push(format!("name part {rule}"));
     }
-    wrong
+    errors
 }
 
 /// The value of a label.
 pub(super) fn label_value(value: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > 63 {
-        wrong.push(at_most(63));
+        errors.push(max_length_error(63));
     }
     if !value.is_empty() && !is_qualified(value) {
         let rule = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and \
                     must start and end with an alphanumeric character";
-        wrong.push(sentence(rule, &["MyValue", "my_value", "12345"], &format!("({QUALIFIED})?")));
+        errors.push(regex_error(rule, &["MyValue", "my_value", "12345"], &format!("({QUALIFIED})?")));
     }
-    wrong
+    errors
 }
 
-/// A key of a ConfigMap or a Secret: the name of a file.
-pub(super) fn key(key: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+/// A key of a ConfigMap or a Secret, which is also a file name.
+pub(super) fn config_key(key: &str) -> Vec<String> {
+    let mut errors = Vec::new();
     if key.len() > 253 {
-        wrong.push(at_most(253));
+        errors.push(max_length_error(253));
     }
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
         let rule = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
-        wrong.push(sentence(rule, &["key.name", "KEY_NAME", "key-name"], "[-._a-zA-Z0-9]+"));
+        errors.push(regex_error(rule, &["key.name", "KEY_NAME", "key-name"], "[-._a-zA-Z0-9]+"));
     }
     match key {
-        "." => wrong.push("must not be '.'".into()),
-        ".." => wrong.push("must not be '..'".into()),
-        key if key.starts_with("..") => wrong.push("must not start with '..'".into()),
+        "." => errors.push("must not be '.'".into()),
+        ".." => errors.push("must not be '..'".into()),
+        key if key.starts_with("..") => errors.push("must not start with '..'".into()),
         _ => (),
     }
-    wrong
+    errors
 }
 
 #[cfg(test)]
@@ -198,24 +206,24 @@ mod tests {
         with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
         '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-    fn check(of: impl Fn(&str) -> Vec<String>, name: &str, expected: &[&str]) {
-        assert_eq!(of(name), expected, "{name}");
+    fn check(rule: impl Fn(&str) -> Vec<String>, name: &str, expected: &[&str]) {
+        assert_eq!(rule(name), expected, "{name}");
     }
 
     #[test]
     fn subdomains() {
-        let of = |name: &str| subdomain(name, false);
+        let rule = |name: &str| subdomain(name, false);
         for good in ["a", "a-b.c", "1.2", &"a".repeat(253)] {
-            check(of, good, &[]);
+            check(rule, good, &[]);
         }
         for bad in ["", "A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a.-b", "ä"] {
-            check(of, bad, &[SUBDOMAIN]);
+            check(rule, bad, &[SUBDOMAIN]);
         }
-        check(of, &"a".repeat(254), &["must be no more than 253 characters"]);
+        check(rule, &"a".repeat(254), &["must be no more than 253 characters"]);
     }
 
     #[test]
-    fn a_prefix_may_end_in_a_dash() {
+    fn prefix_may_end_with_dash() {
         assert!(subdomain("pvc-", true).is_empty());
         assert_eq!(subdomain("-", true), [SUBDOMAIN]);
         assert_eq!(subdomain("pvc-", false), [SUBDOMAIN]);
@@ -224,32 +232,34 @@ mod tests {
 
     #[test]
     fn labels() {
-        let of = |name: &str| label(name, false);
-        check(of, "a-1", &[]);
-        check(of, "a.b", &["must not contain dots"]);
-        check(of, "A", &[DNS_LABEL]);
-        check(of, &"a".repeat(64), &["must be no more than 63 characters"]);
+        let rule = |name: &str| label(name, false);
+        check(rule, "a-1", &[]);
+        check(rule, "a.b", &["must not contain dots"]);
+        check(rule, "A", &[DNS_LABEL]);
+        check(rule, &"a".repeat(64), &["must be no more than 63 characters"]);
     }
 
     #[test]
     fn path_segments() {
-        let of = |name: &str| path_segment(name, false);
-        check(of, "A_b", &[]);
-        check(of, "..", &["may not be '..'"]);
-        check(of, "a/b%", &["may not contain '/'", "may not contain '%'"]);
+        let rule = |name: &str| path_segment(name, false);
+        check(rule, "A_b", &[]);
+        check(rule, "..", &["may not be '..'"]);
+        check(rule, "a/b%", &["may not contain '/'", "may not contain '%'"]);
+        check(rule, "a\u{8}", &["may not contain control characters"]);
+        check(rule, "ü `", &[]);
     }
 
     #[test]
     fn qualified_names() {
         for good in ["a", "A_b.c", "example.com/A", &format!("x/{}", "a".repeat(63))] {
-            check(qualified, good, &[]);
+            check(qualified_name, good, &[]);
         }
-        check(qualified, "", &["name part must be non-empty", NAME_PART]);
-        check(qualified, "/a", &["prefix part must be non-empty"]);
-        check(qualified, "A/a", &[&format!("prefix part {SUBDOMAIN}")]);
-        check(qualified, "a b", &[NAME_PART]);
-        check(qualified, &"a".repeat(64), &["name part must be no more than 63 characters"]);
-        let many = &qualified("a/b/c")[0];
+        check(qualified_name, "", &["name part must be non-empty", NAME_PART]);
+        check(qualified_name, "/a", &["prefix part must be non-empty"]);
+        check(qualified_name, "A/a", &[&format!("prefix part {SUBDOMAIN}")]);
+        check(qualified_name, "a b", &[NAME_PART]);
+        check(qualified_name, &"a".repeat(64), &["name part must be no more than 63 characters"]);
+        let many = &qualified_name("a/b/c")[0];
         assert!(many.starts_with("a qualified name must consist of"), "{many}");
         assert!(
             many.ends_with("with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"),
@@ -270,11 +280,13 @@ mod tests {
     #[test]
     fn keys() {
         for good in ["a", ".a", "A_b.c-1", "...a_"] {
-            assert_eq!(key(good).is_empty(), !good.starts_with(".."), "{good}");
+            assert_eq!(config_key(good).is_empty(), !good.starts_with(".."), "{good}");
         }
-        check(key, "..", &["must not be '..'"]);
-        check(key, "..a", &["must not start with '..'"]);
-        assert!(key("a/b")[0].starts_with("a valid config key must consist of alphanumeric characters"));
-        assert!(key("")[0].starts_with("a valid config key"));
+        check(config_key, "..", &["must not be '..'"]);
+        check(config_key, "..a", &["must not start with '..'"]);
+        assert!(
+            config_key("a/b")[0].starts_with("a valid config key must consist of alphanumeric characters")
+        );
+        assert!(config_key("")[0].starts_with("a valid config key"));
     }
 }

@@ -1,11 +1,10 @@
-//! Namespace: where names are unique.
+//! Namespace: the scope of names.
 
 use serde_json::{Value, json};
 
 use super::{AGE, BASE, Column, Kind, NAME, Operation, Subresource, age, json, meta, names};
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 
-/// Where names are unique.
 pub(super) static NAMESPACE: Kind = Kind {
     kind: "Namespace",
     plural: "namespaces",
@@ -17,34 +16,34 @@ pub(super) static NAMESPACE: Kind = Kind {
         Subresource::status("", "Namespace"),
     ],
     default: |namespace| {
-        label(namespace);
-        json::map(namespace, "spec");
-        json::fill(json::map(namespace, "status"), "phase", "Active");
-        json::times(namespace, "/status/conditions", &["lastTransitionTime"]);
+        add_name_label(namespace);
+        json::object_mut(namespace, "spec");
+        json::set_default(json::object_mut(namespace, "status"), "phase", "Active");
+        json::null_missing_times(namespace, "/status/conditions", &["lastTransitionTime"]);
     },
     on_create: |namespace, _| {
         namespace["status"] = json!({"phase": "Active"});
-        let finalizers = json::map(namespace, "spec").entry("finalizers").or_insert_with(|| json!([]));
+        let finalizers = json::object_mut(namespace, "spec").entry("finalizers").or_insert_with(|| json!([]));
         if let Value::Array(finalizers) = finalizers
             && !finalizers.iter().any(|finalizer| finalizer == "kubernetes")
         {
             finalizers.push("kubernetes".into());
         }
-        label(namespace);
+        add_name_label(namespace);
     },
     on_update: |namespace, old, _| {
         let finalizers = old.pointer("/spec/finalizers").cloned();
-        let spec = json::map(namespace, "spec");
+        let spec = json::object_mut(namespace, "spec");
         match finalizers {
             Some(finalizers) => spec.insert("finalizers".into(), finalizers),
             None => spec.remove("finalizers"),
         };
-        json::keep(namespace, old, "status");
-        label(namespace);
+        json::restore(namespace, old, "status");
+        add_name_label(namespace);
     },
     on_status: |namespace, old, _| {
-        json::keep(namespace, old, "spec");
-        label(namespace);
+        json::restore(namespace, old, "spec");
+        add_name_label(namespace);
     },
     validate,
     validate_update: |namespace, old| {
@@ -66,64 +65,72 @@ pub(super) static NAMESPACE: Kind = Kind {
         }
         causes
     },
-    confirm: |namespace, admission| {
+    validate_admission: |namespace, admission| {
         let name = json::text(namespace, "/metadata/name");
         if admission.operation == Operation::Delete
             && ["default", "kube-system", "kube-public"].contains(&name)
         {
-            return Err(Refusal::forbidden(NAMESPACE.resource(), name, "this namespace may not be deleted"));
+            return Err(StatusError::forbidden(
+                NAMESPACE.resource(),
+                name,
+                "this namespace may not be deleted",
+            ));
         }
         Ok(())
     },
     fields: &[("status.phase", |namespace| json::text(namespace, "/status/phase").into())],
-    columns: &[NAME, Column::text("Status", "Active, or Terminating while it is being emptied."), AGE],
+    columns: &[
+        NAME,
+        Column::text("Status", "Active, or Terminating while its content is being deleted."),
+        AGE,
+    ],
     row: |namespace, now| {
-        let of = |pointer: &str| Value::from(json::text(namespace, pointer));
-        vec![of("/metadata/name"), of("/status/phase"), age(namespace, now).into()]
+        let cell = |pointer: &str| Value::from(json::text(namespace, pointer));
+        vec![cell("/metadata/name"), cell("/status/phase"), age(namespace, now).into()]
     },
     ..BASE
 };
 
-/// A namespace can be selected by its name.
-fn label(namespace: &mut Value) {
+/// Adds the label `kubernetes.io/metadata.name`, so that selectors can match namespaces by name.
+fn add_name_label(namespace: &mut Value) {
     let name = json::at(namespace, "/metadata/name");
     if name.as_str().is_none_or(str::is_empty) {
         return;
     }
-    let metadata = json::map(namespace, "metadata");
+    let metadata = json::object_mut(namespace, "metadata");
     let labels = metadata.entry("labels").or_insert_with(|| json!({}));
     labels["kubernetes.io/metadata.name"] = name;
 }
 
 fn validate(namespace: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(namespace, false, names::label);
-    causes.extend(finalizers(namespace, |_| "spec.finalizers".into()));
+    causes.extend(validate_finalizers(namespace, |_| "spec.finalizers".into()));
     causes
 }
 
-fn finalizers(namespace: &Value, field: impl Fn(usize) -> String) -> Vec<Cause> {
+fn validate_finalizers(namespace: &Value, field: impl Fn(usize) -> String) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, finalizer) in json::list(namespace, "/spec/finalizers").iter().enumerate() {
         let text = finalizer.as_str().unwrap_or_default();
-        causes.extend(meta::each(&field(index), text, names::qualified(text)));
+        causes.extend(meta::invalid_causes(&field(index), text, names::qualified_name(text)));
         causes.extend(meta::standard_finalizer(&field(index), finalizer));
     }
     causes
 }
 
-/// The subresource `finalize`: only here do the finalizers of the spec go.
+/// Prepares a write to the `finalize` subresource. Only such a write can remove finalizers from the spec.
 pub fn prepare_finalize(namespace: &mut Value, old: &Value) {
-    meta::keep_generation(namespace, old);
-    json::keep(namespace, old, "status");
-    meta::keep_system_fields(namespace, old);
-    label(namespace);
+    meta::preserve_generation(namespace, old);
+    json::restore(namespace, old, "status");
+    meta::preserve_system_fields(namespace, old);
+    add_name_label(namespace);
 }
 
-/// What is wrong with a write of the subresource `finalize`.
+/// Validates a write to the `finalize` subresource.
 pub fn invalid_on_finalize(namespace: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = meta::validate_common(namespace, old, false);
     causes.extend(meta::validate_update(namespace, old));
-    causes.extend(finalizers(namespace, |index| format!("spec.finalizers[{index}]")));
+    causes.extend(validate_finalizers(namespace, |index| format!("spec.finalizers[{index}]")));
     causes
 }
 
@@ -132,21 +139,21 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{Others, admit, invalid, invalid_change, lines, with};
+    use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update, lines, with};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "team"}})
     }
 
     fn stored() -> Value {
-        let mut namespace = with(&good(), &json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
+        let mut namespace = with(&valid(), &json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
         (NAMESPACE.default)(&mut namespace);
         NAMESPACE.prepare_create(&mut namespace, Time(0));
         namespace
     }
 
     #[test]
-    fn what_a_new_one_has() {
+    fn create_sets_label_finalizer_and_phase() {
         let namespace = stored();
         assert_eq!(namespace["metadata"]["labels"], json!({"kubernetes.io/metadata.name": "team"}));
         assert_eq!(namespace["spec"], json!({"finalizers": ["kubernetes"]}));
@@ -154,26 +161,26 @@ mod tests {
     }
 
     #[test]
-    fn names_are_labels() {
-        assert!(invalid(&NAMESPACE, &good(), &json!({})).is_empty());
+    fn name_must_be_dns_label() {
+        assert!(invalid(&NAMESPACE, &valid(), &json!({})).is_empty());
         assert_eq!(
-            invalid(&NAMESPACE, &good(), &json!({"metadata": {"name": "a.b"}})),
+            invalid(&NAMESPACE, &valid(), &json!({"metadata": {"name": "a.b"}})),
             ["metadata.name: Invalid value: \"a.b\": must not contain dots"]
         );
         assert_eq!(
-            invalid(&NAMESPACE, &good(), &json!({"spec": {"finalizers": ["mine"]}})),
+            invalid(&NAMESPACE, &valid(), &json!({"spec": {"finalizers": ["mine"]}})),
             [
                 "spec.finalizers: Invalid value: \"mine\": name is neither a standard finalizer name nor is it fully \
               qualified"
             ]
         );
         assert!(
-            invalid_change(&NAMESPACE, &stored(), &json!({"metadata": {"labels": {"a": "b"}}})).is_empty()
+            invalid_update(&NAMESPACE, &stored(), &json!({"metadata": {"labels": {"a": "b"}}})).is_empty()
         );
     }
 
     #[test]
-    fn finalizers_and_status_change_only_in_their_place() {
+    fn finalizers_and_status_change_only_through_their_subresources() {
         let old = stored();
         let change = json!({"spec": {"finalizers": []}, "status": {"phase": "Terminating"}});
         let mut update = with(&old, &change);
@@ -196,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn some_stay() {
+    fn system_namespaces_cannot_be_deleted() {
         for (name, expected) in [
             (
                 "default",
@@ -205,17 +212,17 @@ mod tests {
             ("kube-node-lease", Ok(())),
         ] {
             let mut namespace = json!({"metadata": {"name": name}});
-            let answer = admit(&NAMESPACE, &mut namespace, Operation::Delete, None, &Others(vec![]));
-            assert_eq!(answer.map_err(|refusal| refusal.message), expected);
+            let result = admit(&NAMESPACE, &mut namespace, Operation::Delete, None, &FakeLookup(vec![]));
+            assert_eq!(result.map_err(|error| error.message), expected);
         }
     }
 
     #[test]
-    fn selected_by() {
-        let of = |field: &str| NAMESPACE.field(field).map(|of| of(&stored()));
-        assert_eq!(of("metadata.name").as_deref(), Some("team"));
-        assert_eq!(of("status.phase").as_deref(), Some("Active"));
-        assert_eq!(of("metadata.namespace"), None);
-        assert_eq!(of("spec.x"), None);
+    fn field_selectors() {
+        let value = |field: &str| NAMESPACE.field(field).map(|value| value(&stored()));
+        assert_eq!(value("metadata.name").as_deref(), Some("team"));
+        assert_eq!(value("status.phase").as_deref(), Some("Active"));
+        assert_eq!(value("metadata.namespace"), None);
+        assert_eq!(value("spec.x"), None);
     }
 }

@@ -8,7 +8,6 @@ use wharf_model::Quantity;
 use super::{AGE, BASE, Column, Kind, NAME, Operation, Subresource, age, go, json, meta, names};
 use crate::status::Cause;
 
-/// A machine.
 pub(super) static NODE: Kind = Kind {
     kind: "Node",
     plural: "nodes",
@@ -17,20 +16,20 @@ pub(super) static NODE: Kind = Kind {
     subresources: &[Subresource::status("", "Node")],
     default,
     on_create: |node, _| {
-        json::map(node, "spec").remove("configSource");
-        json::map(node, "status").remove("config");
+        json::object_mut(node, "spec").remove("configSource");
+        json::object_mut(node, "status").remove("config");
     },
     on_update: |node, old, _| {
-        json::keep(node, old, "status");
+        json::restore(node, old, "status");
         if !json::has(old, "/spec/configSource") {
-            json::map(node, "spec").remove("configSource");
+            json::object_mut(node, "spec").remove("configSource");
         }
     },
-    // Labels and annotations can be written with the status: nodes say their topology so.
+    // A status update can also change labels and annotations: nodes report their topology this way.
     on_status: |node, old, _| {
-        json::keep(node, old, "spec");
+        json::restore(node, old, "spec");
         if !json::has(old, "/status/config") {
-            json::map(node, "status").remove("config");
+            json::object_mut(node, "status").remove("config");
         }
     },
     validate,
@@ -41,34 +40,34 @@ pub(super) static NODE: Kind = Kind {
     },
     validate_status: validate_change,
     warnings: |node, _| {
-        let words = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
-        if json::text(node, "/spec/externalID").is_empty() { Vec::new() } else { vec![words.into()] }
+        let warning = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+        if json::text(node, "/spec/externalID").is_empty() { Vec::new() } else { vec![warning.into()] }
     },
     admit: |node, admission| {
         if admission.operation == Operation::Create && admission.subresource.is_empty() {
-            not_ready(node);
+            add_not_ready_taint(node);
         }
         Ok(())
     },
     fields: &[("spec.unschedulable", |node| json::flag(node, "/spec/unschedulable").to_string())],
     columns: &[
         NAME,
-        Column::text("Status", "Whether it is ready, and whether new pods may come."),
-        Column::text("Roles", "What it is for."),
+        Column::text("Status", "Whether the node is ready and schedulable."),
+        Column::text("Roles", "The roles of the node."),
         AGE,
-        Column::text("Version", "Of its agent."),
-        Column::text("Internal-IP", "Its address within the cluster.").wide(),
-        Column::text("External-IP", "Its address for others.").wide(),
-        Column::text("OS-Image", "Its operating system.").wide(),
-        Column::text("Kernel-Version", "Its kernel.").wide(),
-        Column::text("Container-Runtime", "What runs containers there.").wide(),
+        Column::text("Version", "The version of the kubelet."),
+        Column::text("Internal-IP", "The address of the node within the cluster.").wide(),
+        Column::text("External-IP", "The address of the node outside the cluster.").wide(),
+        Column::text("OS-Image", "The operating system of the node.").wide(),
+        Column::text("Kernel-Version", "The kernel of the node.").wide(),
+        Column::text("Container-Runtime", "The container runtime of the node.").wide(),
     ],
     row,
     ..BASE
 };
 
-/// What Go writes of every node, even if it is empty.
-const INFO: [&str; 10] = [
+/// Fields of `nodeInfo` that Go serializes even if they are empty.
+const NODE_INFO_FIELDS: [&str; 10] = [
     "architecture",
     "bootID",
     "containerRuntimeVersion",
@@ -82,8 +81,8 @@ const INFO: [&str; 10] = [
 ];
 
 fn default(node: &mut Value) {
-    let spec = json::map(node, "spec");
-    // The older field is the first of the newer one.
+    let spec = json::object_mut(node, "spec");
+    // The older field, podCIDR, is the first item of podCIDRs.
     match (spec.get("podCIDR").cloned(), spec.get("podCIDRs").and_then(|all| all.get(0)).cloned()) {
         (Some(one), first) if first.as_ref() != Some(&one) => {
             spec.insert("podCIDRs".into(), json!([one]));
@@ -93,25 +92,25 @@ fn default(node: &mut Value) {
         }
         _ => (),
     }
-    let status = json::map(node, "status");
+    let status = json::object_mut(node, "status");
     if let (None, Some(capacity)) = (status.get("allocatable"), status.get("capacity").cloned()) {
         status.insert("allocatable".into(), capacity);
     }
-    json::fill(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));
-    json::fill(status, "nodeInfo", json!({}));
+    json::set_default(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));
+    json::set_default(status, "nodeInfo", json!({}));
     if let Some(Value::Object(info)) = status.get_mut("nodeInfo") {
-        for field in INFO {
-            json::fill(info, field, "");
+        for field in NODE_INFO_FIELDS {
+            json::set_default(info, field, "");
         }
     }
-    json::times(node, "/status/conditions", &["lastHeartbeatTime", "lastTransitionTime"]);
+    json::null_missing_times(node, "/status/conditions", &["lastHeartbeatTime", "lastTransitionTime"]);
 }
 
-/// A new node takes no pods until it is known to be ready.
-fn not_ready(node: &mut Value) {
+/// Taints a new node, so that it receives no pods before it is ready.
+fn add_not_ready_taint(node: &mut Value) {
     const KEY: &str = "node.kubernetes.io/not-ready";
     let is = |taint: &Value| json::text(taint, "/key") == KEY && json::text(taint, "/effect") == "NoSchedule";
-    let taints = json::map(node, "spec").entry("taints").or_insert_with(|| json!([]));
+    let taints = json::object_mut(node, "spec").entry("taints").or_insert_with(|| json!([]));
     if let Value::Array(taints) = taints
         && !taints.iter().any(is)
     {
@@ -132,28 +131,28 @@ fn validate(node: &Value) -> Vec<Cause> {
     }
     let cidrs = json::list(node, "/spec/podCIDRs");
     for (index, cidr) in cidrs.iter().enumerate() {
-        if family(cidr).is_none() {
+        if is_ipv6_cidr(cidr).is_none() {
             let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
             causes.push(Cause::invalid(&format!("spec.podCIDRs[{index}]"), cidr, detail));
         }
     }
-    if cidrs.len() > 1 && (cidrs.len() > 2 || family(&cidrs[0]) == family(&cidrs[1])) {
+    if cidrs.len() > 1 && (cidrs.len() > 2 || is_ipv6_cidr(&cidrs[0]) == is_ipv6_cidr(&cidrs[1])) {
         let detail = "may specify no more than one CIDR for each IP family";
         causes.push(Cause::invalid("spec.podCIDRs", &cidrs.to_vec().into(), detail));
     }
     causes
 }
 
-/// Whether a range of addresses is of IPv6; none if it is no range.
-fn family(cidr: &Value) -> Option<bool> {
+/// Whether a CIDR is IPv6; `None` if it is not a valid CIDR.
+fn is_ipv6_cidr(cidr: &Value) -> Option<bool> {
     let (address, length) = cidr.as_str()?.split_once('/')?;
     let address: std::net::IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv6() { 128 } else { 32 };
-    length.parse::<u8>().is_ok_and(|length| length <= most).then_some(address.is_ipv6())
+    let max_length = if address.is_ipv6() { 128 } else { 32 };
+    length.parse::<u8>().is_ok_and(|length| length <= max_length).then_some(address.is_ipv6())
 }
 
-/// What is wrong with the effect of a taint, also where one is tolerated.
-pub(super) fn effect(effect: &str, field: &str, may_be_empty: bool) -> Option<Cause> {
+/// Validates the effect of a taint or a toleration.
+pub(super) fn taint_effect(effect: &str, field: &str, may_be_empty: bool) -> Option<Cause> {
     match effect {
         "" if !may_be_empty => Some(Cause::required(field, "")),
         "NoSchedule" | "PreferNoSchedule" | "NoExecute" => None,
@@ -168,14 +167,18 @@ fn taints(node: &Value) -> Vec<Cause> {
     let mut seen = BTreeSet::new();
     for (index, taint) in json::list(node, "/spec/taints").iter().enumerate() {
         let field = format!("metadata.taints[{index}]");
-        let of = |name: &str| json::text(taint, &format!("/{name}"));
-        causes.extend(meta::each(&format!("{field}.key"), of("key"), names::qualified(of("key"))));
-        let wrong = names::label_value(of("value"));
-        if !wrong.is_empty() {
-            causes.push(Cause::invalid(&format!("{field}.value"), &of("value").into(), &wrong.join(";")));
+        let text = |name: &str| json::text(taint, &format!("/{name}"));
+        causes.extend(meta::invalid_causes(
+            &format!("{field}.key"),
+            text("key"),
+            names::qualified_name(text("key")),
+        ));
+        let errors = names::label_value(text("value"));
+        if !errors.is_empty() {
+            causes.push(Cause::invalid(&format!("{field}.value"), &text("value").into(), &errors.join(";")));
         }
-        causes.extend(effect(of("effect"), &format!("{field}.effect"), false));
-        if !seen.insert((of("key"), of("effect"))) {
+        causes.extend(taint_effect(text("effect"), &format!("{field}.effect"), false));
+        if !seen.insert((text("key"), text("effect"))) {
             let message = format!(
                 "Duplicate value: {}: taints must be unique by key and effect pair",
                 go::compact(taint, "Taint")
@@ -196,9 +199,9 @@ fn resources(node: &Value) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with how much there is of a resource.
+/// Validates the quantity of a resource.
 pub(super) fn resource_value(resource: &str, value: &Value, field: &str) -> Vec<Cause> {
-    const WHOLE: [&str; 9] = [
+    const INTEGER_RESOURCES: [&str; 9] = [
         "pods",
         "resourcequotas",
         "services",
@@ -216,7 +219,9 @@ pub(super) fn resource_value(resource: &str, value: &Value, field: &str) -> Vec<
     }
     let is_extended =
         resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("requests.");
-    if (is_extended || WHOLE.contains(&resource)) && Quantity::from_bytes(quantity.bytes()) != quantity {
+    if (is_extended || INTEGER_RESOURCES.contains(&resource))
+        && Quantity::from_bytes(quantity.bytes()) != quantity
+    {
         causes.push(Cause::invalid(field, value, "must be an integer"));
     }
     causes
@@ -303,9 +308,9 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{Others, admit, invalid, invalid_change, lines, with};
+    use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update, lines, with};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "n1"}, "spec": {}, "status": {}})
     }
 
@@ -324,20 +329,20 @@ mod tests {
     }
 
     #[test]
-    fn a_new_node_is_not_ready() {
-        let mut node = good();
-        admit(&NODE, &mut node, Operation::Create, None, &Others(vec![])).unwrap();
+    fn create_adds_not_ready_taint() {
+        let mut node = valid();
+        admit(&NODE, &mut node, Operation::Create, None, &FakeLookup(vec![])).unwrap();
         assert_eq!(
             node["spec"]["taints"],
             json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}])
         );
         let before = node.clone();
-        admit(&NODE, &mut node, Operation::Create, None, &Others(vec![])).unwrap();
+        admit(&NODE, &mut node, Operation::Create, None, &FakeLookup(vec![])).unwrap();
         assert_eq!(node, before);
     }
 
     #[test]
-    fn rules() {
+    fn create_is_validated() {
         let taint = |taint: Value| json!({"spec": {"taints": [taint]}});
         let twice = json!({"spec": {"taints": [
             {"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoSchedule", "value": "x"},
@@ -376,12 +381,12 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(invalid(&NODE, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&NODE, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn changes() {
+    fn update_is_validated() {
         let old =
             json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.0.0.0/24", "providerID": "p://1"}});
         for (patch, expected) in [
@@ -399,13 +404,13 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(invalid_change(&NODE, &old, &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&NODE, &old, &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn labels_can_be_written_with_the_status() {
-        let old = with(&good(), &json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
+    fn status_update_can_change_labels() {
+        let old = with(&valid(), &json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
         let change = json!({
             "metadata": {"labels": {"zone": "a"}, "annotations": {"csi": "x"}}, "spec": {"unschedulable": true},
             "status": {"addresses": [{"type": "InternalIP", "address": "1"}, {"type": "InternalIP", "address": "1"}]},
@@ -425,10 +430,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_fields() {
+    fn table_rows_and_field_selectors() {
         let row = |node: &Value| Value::from((NODE.row)(node, Time(0)));
         assert_eq!(
-            row(&good()),
+            row(&valid()),
             json!([
                 "n1",
                 "Unknown",
@@ -458,7 +463,7 @@ mod tests {
         assert_eq!(cells[2], "control-plane,worker,x");
         assert_eq!(cells[4], "v1");
         assert_eq!(cells[5], "10.0.0.1");
-        let of = |node: &Value| NODE.field("spec.unschedulable").map(|of| of(node)).unwrap();
-        assert_eq!((of(&node), of(&good())), ("true".into(), "false".into()));
+        let value = |node: &Value| NODE.field("spec.unschedulable").map(|value| value(node)).unwrap();
+        assert_eq!((value(&node), value(&valid())), ("true".into(), "false".into()));
     }
 }

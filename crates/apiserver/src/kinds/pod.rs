@@ -1,8 +1,8 @@
-//! Pod: what runs on a node and uses volumes.
+//! Pod: containers that run on a node and use volumes.
 //!
-//! Rules are upstream's, those for parts that have nothing to do with storage too: a manifest that a cluster refuses is
-//! refused here, in the same words. Options for Windows, resources of the pod as a whole, and annotations that fields have
-//! taken the place of are taken as they come.
+//! Validation is upstream's, also for fields that have nothing to do with storage: a manifest that a cluster rejects is
+//! rejected here with the same message. Windows options, pod-level resources and annotations that fields have replaced
+//! are not validated.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,6 @@ use crate::status::Cause;
 
 mod admission;
 mod affinity;
-mod change;
 mod container;
 mod default;
 mod environment;
@@ -22,9 +21,9 @@ mod resources;
 mod row;
 mod security;
 mod spec;
+mod update;
 mod volumes;
 
-/// What runs on a node and uses volumes.
 pub(super) static POD: Kind = Kind {
     kind: "Pod",
     plural: "pods",
@@ -51,13 +50,13 @@ pub(super) static POD: Kind = Kind {
         Subresource { name: "log", group: "", version: "v1", kind: "Pod", verbs: &["get"] },
         Subresource::status("", "Pod"),
     ],
-    graceful: true,
+    graceful_deletion: true,
     default: default::default,
     on_create: |pod, now| {
-        closed_gates(pod, None);
-        affinity::merge_keys(pod);
-        json::map(pod, "metadata").insert("generation".into(), 1.into());
-        let mut status = json!({"phase": "Pending", "qosClass": resources::quality(pod)});
+        drop_disabled_fields(pod, None);
+        affinity::merge_label_keys(pod);
+        json::object_mut(pod, "metadata").insert("generation".into(), 1.into());
+        let mut status = json!({"phase": "Pending", "qosClass": resources::qos_class(pod)});
         if !json::list(pod, "/spec/schedulingGates").is_empty() {
             status["conditions"] = json!([{
                 "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
@@ -68,13 +67,13 @@ pub(super) static POD: Kind = Kind {
         pod["status"] = status;
     },
     on_update: |pod, old, _| {
-        json::keep(pod, old, "status");
-        closed_gates(pod, Some(old));
+        json::restore(pod, old, "status");
+        drop_disabled_fields(pod, Some(old));
         if pod.get("spec") != old.get("spec") {
-            meta::next_generation(pod, old);
+            meta::increment_generation(pod, old);
         }
     },
-    on_status: change::on_status,
+    on_status: update::on_status,
     validate: |pod| {
         let mut causes = validate(pod);
         if !json::list(pod, "/spec/ephemeralContainers").is_empty() {
@@ -87,22 +86,22 @@ pub(super) static POD: Kind = Kind {
         }
         causes
     },
-    validate_update: change::validate,
-    validate_status: change::validate_status,
+    validate_update: update::validate,
+    validate_status: update::validate_status,
     warnings: |pod, old| {
         let name = json::text(pod, "/metadata/name");
-        let wrong = names::label(name, false);
-        if old.is_some() || wrong.is_empty() {
+        let errors = names::label(name, false);
+        if old.is_some() || errors.is_empty() {
             return Vec::new();
         }
-        let words = "this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is \
-                     recommended";
-        vec![format!("metadata.name: {words}: [{}]", wrong.join(" "))]
+        let warning = "this is used in the Pod's hostname, which can result in surprising behavior; a DNS label is \
+                       recommended";
+        vec![format!("metadata.name: {warning}: [{}]", errors.join(" "))]
     },
     admit: admission::admit,
     fields: &[
         ("spec.nodeName", |pod| json::text(pod, "/spec/nodeName").into()),
-        // Its name before there were nodes.
+        // The name of spec.nodeName in early API versions.
         ("spec.host", |pod| json::text(pod, "/spec/nodeName").into()),
         ("spec.restartPolicy", |pod| json::text(pod, "/spec/restartPolicy").into()),
         ("spec.schedulerName", |pod| json::text(pod, "/spec/schedulerName").into()),
@@ -110,29 +109,30 @@ pub(super) static POD: Kind = Kind {
         ("spec.hostNetwork", |pod| json::flag(pod, "/spec/hostNetwork").to_string()),
         ("status.phase", |pod| json::text(pod, "/status/phase").into()),
         ("status.podIP", |pod| json::text(pod, "/status/podIP").into()),
-        // Upstream takes it, and finds nothing by it.
+        // Upstream accepts this selector, but it matches nothing.
         ("status.podIPs", |_| String::new()),
         ("status.nominatedNodeName", |pod| json::text(pod, "/status/nominatedNodeName").into()),
     ],
     columns: &[
         NAME,
-        Column::text("Ready", "How many of its containers are ready."),
-        Column::text("Status", "What its containers are doing."),
-        Column::text("Restarts", "How often containers were started again, and when last."),
+        Column::text("Ready", "The number of ready containers, of all containers."),
+        Column::text("Status", "The aggregate state of the containers."),
+        Column::text("Restarts", "The number of container restarts, and the time since the last one."),
         AGE,
-        Column::text("IP", "Its address.").wide(),
-        Column::text("Node", "Where it runs.").wide(),
-        Column::text("Nominated Node", "Where room is being made for it.").wide(),
-        Column::text("Readiness Gates", "How many of its conditions for being ready hold.").wide(),
+        Column::text("IP", "The address of the pod.").wide(),
+        Column::text("Node", "The node that the pod runs on.").wide(),
+        Column::text("Nominated Node", "The node where pods are preempted for this pod.").wide(),
+        Column::text("Readiness Gates", "The number of readiness gates that have passed, of all gates.")
+            .wide(),
     ],
     row: row::row,
     row_conditions: row::conditions,
     ..BASE
 };
 
-/// Fields of gates that upstream has closed (ContainerRestartRules, ContainerStopSignals, EnvFiles, HostnameOverride) are
-/// dropped unless they were there before.
-fn closed_gates(pod: &mut Value, old: Option<&Value>) {
+/// Drops the fields of feature gates that upstream has disabled (ContainerRestartRules, ContainerStopSignals, EnvFiles,
+/// HostnameOverride), unless the old object has them.
+fn drop_disabled_fields(pod: &mut Value, old: Option<&Value>) {
     const LISTS: [&str; 2] = ["/spec/containers", "/spec/initContainers"];
     let was = |list: &str, has: &dyn Fn(&Value) -> bool| {
         old.is_some_and(|old| json::list(old, list).iter().any(has))
@@ -165,7 +165,7 @@ fn closed_gates(pod: &mut Value, old: Option<&Value>) {
                 json::remove(container, "lifecycle");
             }
             let variables = container.get_mut("env").and_then(Value::as_array_mut).filter(|_| !had_file);
-            for from in variables.into_iter().flatten().filter_map(|of| of.get_mut("valueFrom")) {
+            for from in variables.into_iter().flatten().filter_map(|variable| variable.get_mut("valueFrom")) {
                 json::remove(from, "fileKeyRef");
             }
         }

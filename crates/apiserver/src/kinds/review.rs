@@ -1,8 +1,8 @@
-//! Questions with an answer, which are not kept, and bindings.
+//! Kinds that are not stored: reviews, which are answered directly, and bindings.
 
 use super::{BASE, Kind};
 
-/// Puts a pod on a node.
+/// Binds a pod to a node.
 pub(super) static BINDING: Kind = Kind {
     kind: "Binding",
     plural: "bindings",
@@ -12,7 +12,7 @@ pub(super) static BINDING: Kind = Kind {
     ..BASE
 };
 
-/// Who am I?
+/// Returns the caller's identity.
 pub(super) static SELF_SUBJECT_REVIEW: Kind = Kind {
     group: "authentication.k8s.io",
     kind: "SelfSubjectReview",
@@ -22,7 +22,7 @@ pub(super) static SELF_SUBJECT_REVIEW: Kind = Kind {
     ..BASE
 };
 
-/// Whose token is this?
+/// Authenticates a token.
 pub(super) static TOKEN_REVIEW: Kind = Kind {
     group: "authentication.k8s.io",
     kind: "TokenReview",
@@ -32,7 +32,7 @@ pub(super) static TOKEN_REVIEW: Kind = Kind {
     ..BASE
 };
 
-/// May they, in this namespace?
+/// Checks whether a user may perform an action in one namespace.
 pub(super) static LOCAL_SUBJECT_ACCESS_REVIEW: Kind = Kind {
     group: "authorization.k8s.io",
     kind: "LocalSubjectAccessReview",
@@ -43,7 +43,7 @@ pub(super) static LOCAL_SUBJECT_ACCESS_REVIEW: Kind = Kind {
     ..BASE
 };
 
-/// May I?
+/// Checks whether the caller may perform an action.
 pub(super) static SELF_SUBJECT_ACCESS_REVIEW: Kind = Kind {
     group: "authorization.k8s.io",
     kind: "SelfSubjectAccessReview",
@@ -53,7 +53,7 @@ pub(super) static SELF_SUBJECT_ACCESS_REVIEW: Kind = Kind {
     ..BASE
 };
 
-/// What may I?
+/// Lists the actions that the caller may perform in a namespace.
 pub(super) static SELF_SUBJECT_RULES_REVIEW: Kind = Kind {
     group: "authorization.k8s.io",
     kind: "SelfSubjectRulesReview",
@@ -63,7 +63,7 @@ pub(super) static SELF_SUBJECT_RULES_REVIEW: Kind = Kind {
     ..BASE
 };
 
-/// May they?
+/// Checks whether a user may perform an action.
 pub(super) static SUBJECT_ACCESS_REVIEW: Kind = Kind {
     group: "authorization.k8s.io",
     kind: "SubjectAccessReview",

@@ -1,4 +1,4 @@
-//! Secret: words that only some may read. No message repeats one.
+//! Secret: confidential data. Error messages never contain a value of the secret.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
 use crate::status::Cause;
 
-/// Words that only some may read.
 pub(super) static SECRET: Kind = Kind {
     kind: "Secret",
     plural: "secrets",
@@ -15,7 +14,7 @@ pub(super) static SECRET: Kind = Kind {
     namespaced: true,
     default: |secret| {
         let Value::Object(secret) = secret else { return };
-        // What is given as text is stored as bytes, and goes before what was given as such.
+        // Values in stringData are stored in data and take precedence.
         if let Some(Value::Object(texts)) = secret.remove("stringData") {
             let data = secret.entry("data").or_insert_with(|| serde_json::Map::new().into());
             for (key, text) in texts {
@@ -28,22 +27,22 @@ pub(super) static SECRET: Kind = Kind {
     },
     on_update: |secret, old, _| {
         if json::text(secret, "/type").is_empty() {
-            json::keep(secret, old, "type");
+            json::restore(secret, old, "type");
         }
     },
     validate,
     validate_update: |secret, old| {
         let mut causes = meta::validate_update(secret, old);
         causes.extend(meta::immutable(secret, old, "/type", "type"));
-        causes.extend(sealed(secret, old, &["data"]));
+        causes.extend(check_immutable(secret, old, &["data"]));
         causes.extend(validate(secret));
         causes
     },
     fields: &[("type", |secret| json::text(secret, "/type").into())],
     columns: &[
         NAME,
-        Column::text("Type", "What its keys mean."),
-        Column::text("Data", "How many keys it has."),
+        Column::text("Type", "The type of the secret."),
+        Column::text("Data", "The number of keys."),
         AGE,
     ],
     row: |secret, now| {
@@ -57,21 +56,21 @@ pub(super) static SECRET: Kind = Kind {
     ..BASE
 };
 
-/// Of all values together.
-pub(super) const MOST_BYTES: usize = 1 << 20;
+/// The maximum size of all values together.
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
-/// The bytes that a base64 text stands for, if it does.
-fn decoded(text: &str) -> Option<Vec<u8>> {
+/// Decodes base64; `None` if the text is not valid.
+fn decode(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
 }
 
-/// How many bytes a base64 text stands for.
+/// The decoded size of a base64 text.
 pub(super) fn decoded_bytes(value: &Value) -> usize {
     value.as_str().unwrap_or_default().trim_end_matches('=').len() * 3 / 4
 }
 
-/// What was sealed stays as it is, and sealed.
-pub(super) fn sealed(object: &Value, old: &Value, fields: &[&str]) -> Vec<Cause> {
+/// An object with `immutable: true` must remain immutable, and its data must not change.
+pub(super) fn check_immutable(object: &Value, old: &Value, fields: &[&str]) -> Vec<Cause> {
     if !json::flag(old, "/immutable") {
         return Vec::new();
     }
@@ -89,11 +88,11 @@ fn validate(secret: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(secret, true, names::subdomain);
     let mut bytes = 0;
     for (key, value) in json::entries(secret, "/data") {
-        causes.extend(meta::each(&format!("data[{key}]"), key, names::key(key)));
+        causes.extend(meta::invalid_causes(&format!("data[{key}]"), key, names::config_key(key)));
         bytes += decoded_bytes(value);
     }
-    if bytes > MOST_BYTES {
-        causes.push(Cause::too_long("data", MOST_BYTES));
+    if bytes > MAX_BYTES {
+        causes.push(Cause::too_long("data", MAX_BYTES));
     }
     let value = |key: &str| secret.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
     let missing = |key: &str| Cause::required(&format!("data[{key}]"), "");
@@ -104,9 +103,9 @@ fn validate(secret: &Value) -> Vec<Cause> {
                 causes.push(Cause::required(&format!("metadata.annotations[{OF}]"), ""));
             }
         }
-        "kubernetes.io/dockercfg" => causes.extend(registry(value(".dockercfg"), ".dockercfg")),
+        "kubernetes.io/dockercfg" => causes.extend(docker_config(value(".dockercfg"), ".dockercfg")),
         "kubernetes.io/dockerconfigjson" => {
-            causes.extend(registry(value(".dockerconfigjson"), ".dockerconfigjson"));
+            causes.extend(docker_config(value(".dockerconfigjson"), ".dockerconfigjson"));
         }
         "kubernetes.io/basic-auth" if value("username").is_none() && value("password").is_none() => {
             causes.extend([missing("username"), missing("password")]);
@@ -123,11 +122,11 @@ fn validate(secret: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Credentials of a registry of images are a JSON object.
-fn registry(value: Option<&str>, key: &str) -> Option<Cause> {
+/// Validates registry credentials, which are a JSON object.
+fn docker_config(value: Option<&str>, key: &str) -> Option<Cause> {
     let field = format!("data[{key}]");
     let Some(value) = value else { return Some(Cause::required(&field, "")) };
-    let bytes = decoded(value).unwrap_or_default();
+    let bytes = decode(value).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let detail = match (serde_json::from_slice(&bytes), text.trim_start().chars().next()) {
         (Ok(Value::Object(_) | Value::Null), _) => return None,
@@ -154,22 +153,22 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, with};
+    use crate::kinds::testing::{invalid, invalid_update, with};
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "s", "namespace": "ns"}, "data": {"a": "MQ=="}})
     }
 
     #[test]
-    fn texts_become_bytes() {
+    fn string_data_is_stored_as_base64_data() {
         for (text, expected) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("fooba\u{ff}", "Zm9vYmHDvw==")]
         {
             assert_eq!(BASE64.encode(text), expected, "{text}");
-            assert_eq!(decoded(expected).as_deref(), Some(text.as_bytes()), "{text}");
+            assert_eq!(decode(expected).as_deref(), Some(text.as_bytes()), "{text}");
             assert_eq!(decoded_bytes(&expected.into()), text.len(), "{text}");
         }
-        let mut secret = with(&good(), &json!({"stringData": {"a": "2", "b": "3"}}));
+        let mut secret = with(&valid(), &json!({"stringData": {"a": "2", "b": "3"}}));
         (SECRET.default)(&mut secret);
         assert_eq!(secret["data"], json!({"a": "Mg==", "b": "Mw=="}));
         assert_eq!(secret.get("stringData"), None);
@@ -177,28 +176,28 @@ mod tests {
     }
 
     #[test]
-    fn rules() {
-        let of = |kind: &str, data: Value| json!({"type": format!("kubernetes.io/{kind}"), "data": data});
+    fn create_is_validated() {
+        let typed = |kind: &str, data: Value| json!({"type": format!("kubernetes.io/{kind}"), "data": data});
         for (patch, expected) in [
             (json!({}), vec![]),
             (json!({"data": {"..": ""}}), vec!["data[..]: Invalid value: \"..\": must not be '..'"]),
-            (of("tls", json!({})), vec!["data[tls.crt]: Required value", "data[tls.key]: Required value"]),
-            (of("ssh-auth", json!({})), vec!["data[ssh-privatekey]: Required value"]),
+            (typed("tls", json!({})), vec!["data[tls.crt]: Required value", "data[tls.key]: Required value"]),
+            (typed("ssh-auth", json!({})), vec!["data[ssh-privatekey]: Required value"]),
             (
-                of("basic-auth", json!({})),
+                typed("basic-auth", json!({})),
                 vec!["data[username]: Required value", "data[password]: Required value"],
             ),
-            (of("basic-auth", json!({"username": "YQ=="})), vec![]),
-            (of("dockerconfigjson", json!({})), vec!["data[.dockerconfigjson]: Required value"]),
-            (of("dockerconfigjson", json!({".dockerconfigjson": "e30="})), vec![]),
+            (typed("basic-auth", json!({"username": "YQ=="})), vec![]),
+            (typed("dockerconfigjson", json!({})), vec!["data[.dockerconfigjson]: Required value"]),
+            (typed("dockerconfigjson", json!({".dockerconfigjson": "e30="})), vec![]),
             (
-                of("dockercfg", json!({".dockercfg": ""})),
+                typed("dockercfg", json!({".dockercfg": ""})),
                 vec![
                     "data[.dockercfg]: Invalid value: \"<secret contents redacted>\": unexpected end of JSON input",
                 ],
             ),
             (
-                of("service-account-token", json!({})),
+                typed("service-account-token", json!({})),
                 vec!["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
             ),
             (
@@ -206,30 +205,30 @@ mod tests {
                 vec!["data: Too long: may not be more than 1048576 bytes"],
             ),
         ] {
-            assert_eq!(invalid(&SECRET, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&SECRET, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn changes() {
-        let sealed = with(&good(), &json!({"immutable": true}));
+    fn update_is_validated() {
+        let immutable = with(&valid(), &json!({"immutable": true}));
         for (old, patch, expected) in [
-            (&good(), json!({"data": {"a": "Mg=="}}), vec![]),
-            (&good(), json!({"type": "x/y"}), vec!["type: Invalid value: \"x/y\": field is immutable"]),
+            (&valid(), json!({"data": {"a": "Mg=="}}), vec![]),
+            (&valid(), json!({"type": "x/y"}), vec!["type: Invalid value: \"x/y\": field is immutable"]),
             (
-                &sealed,
+                &immutable,
                 json!({"data": {"a": "Mg=="}}),
                 vec!["data: Forbidden: field is immutable when `immutable` is set"],
             ),
         ] {
-            assert_eq!(invalid_change(&SECRET, old, &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&SECRET, old, &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn rows_and_fields() {
-        let secret = with(&good(), &json!({"type": "Opaque"}));
+    fn table_rows_and_field_selectors() {
+        let secret = with(&valid(), &json!({"type": "Opaque"}));
         assert_eq!(Value::from((SECRET.row)(&secret, Time(0))), json!(["s", "Opaque", 1, "<unknown>"]));
-        assert_eq!(SECRET.field("type").map(|of| of(&secret)).as_deref(), Some("Opaque"));
+        assert_eq!(SECRET.field("type").map(|value| value(&secret)).as_deref(), Some("Opaque"));
     }
 }

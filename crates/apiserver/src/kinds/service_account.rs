@@ -1,10 +1,9 @@
-//! ServiceAccount: who a pod is.
+//! ServiceAccount: the identity of a pod.
 
 use serde_json::{Value, json};
 
 use super::{AGE, BASE, Column, Kind, NAME, Subresource, age, json, meta, names};
 
-/// Who a pod is.
 pub(super) static SERVICE_ACCOUNT: Kind = Kind {
     kind: "ServiceAccount",
     plural: "serviceaccounts",
@@ -18,8 +17,8 @@ pub(super) static SERVICE_ACCOUNT: Kind = Kind {
         kind: "TokenRequest",
         verbs: &["create"],
     }],
-    on_create: |account, _| names_only(account),
-    on_update: |account, _, _| names_only(account),
+    on_create: |account, _| drop_secret_fields(account),
+    on_update: |account, _, _| drop_secret_fields(account),
     validate: |account| meta::validate(account, true, names::subdomain),
     validate_update: |account, old| {
         let mut causes = meta::validate_update(account, old);
@@ -27,15 +26,15 @@ pub(super) static SERVICE_ACCOUNT: Kind = Kind {
         causes
     },
     warnings: |account, old| {
-        const ENFORCED: &str = "kubernetes.io/enforce-mountable-secrets";
-        let is_new = old.is_none_or(|old| json::annotation(old, ENFORCED).is_none());
-        if !is_new || json::annotation(account, ENFORCED).is_none() {
+        const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
+        let is_new = old.is_none_or(|old| json::annotation(old, ENFORCE_MOUNTABLE_SECRETS).is_none());
+        if !is_new || json::annotation(account, ENFORCE_MOUNTABLE_SECRETS).is_none() {
             return Vec::new();
         }
-        let words = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
-        vec![format!("metadata.annotations[{ENFORCED}]: {words}")]
+        let warning = "deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+        vec![format!("metadata.annotations[{ENFORCE_MOUNTABLE_SECRETS}]: {warning}")]
     },
-    columns: &[NAME, Column::text("Secrets", "How many secrets it names."), AGE],
+    columns: &[NAME, Column::text("Secrets", "The number of secrets that the account references."), AGE],
     row: |account, now| {
         vec![
             json::text(account, "/metadata/name").into(),
@@ -46,8 +45,8 @@ pub(super) static SERVICE_ACCOUNT: Kind = Kind {
     ..BASE
 };
 
-/// Secrets are referred to by name and nothing else.
-fn names_only(account: &mut Value) {
+/// Drops all fields of secret references apart from the name.
+fn drop_secret_fields(account: &mut Value) {
     if let Some(Value::Array(secrets)) = account.get_mut("secrets") {
         for secret in secrets {
             let name = json::text(secret, "/name");
@@ -61,14 +60,14 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change};
+    use crate::kinds::testing::{invalid, invalid_update};
 
     #[test]
-    fn rules() {
+    fn create_is_validated() {
         let good = json!({"metadata": {"name": "a", "namespace": "ns"}});
         assert!(invalid(&SERVICE_ACCOUNT, &good, &json!({})).is_empty());
         assert!(
-            invalid_change(&SERVICE_ACCOUNT, &good, &json!({"metadata": {"labels": {"a": "b"}}})).is_empty()
+            invalid_update(&SERVICE_ACCOUNT, &good, &json!({"metadata": {"labels": {"a": "b"}}})).is_empty()
         );
         assert_eq!(
             invalid(&SERVICE_ACCOUNT, &good, &json!({"metadata": {"name": null}})),
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_names() {
+    fn secret_references_keep_only_name() {
         let mut account = json!({"metadata": {"name": "a"}, "secrets": [{"name": "s", "kind": "Secret"}]});
         SERVICE_ACCOUNT.prepare_create(&mut account, Time(0));
         assert_eq!(account["secrets"], json!([{"name": "s"}]));

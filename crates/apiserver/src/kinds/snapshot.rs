@@ -3,7 +3,7 @@
 use super::custom::{self, Check, Rules};
 use super::{Column, Kind, NAME, Subresource};
 
-/// How snapshots are taken.
+/// VolumeSnapshotClass: the parameters of snapshots.
 pub(super) static CLASS: Kind = Kind {
     group: GROUP,
     kind: "VolumeSnapshotClass",
@@ -14,15 +14,17 @@ pub(super) static CLASS: Kind = Kind {
     validate_update: |class, old| CLASS_RULES.validate_update(class, old),
     columns: &[
         NAME,
-        Column::text("Driver", "The driver whose volumes it is for."),
-        Column::text("DeletionPolicy", "What becomes of a content when its snapshot goes."),
+        Column::text("Driver", "The CSI driver that the class is for."),
+        Column::text("DeletionPolicy", "What happens to the content when its snapshot is deleted."),
         AGE,
     ],
-    row: |class, now| custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", MADE], now),
-    ..custom::PLAIN
+    row: |class, now| {
+        custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", CREATION_TIMESTAMP], now)
+    },
+    ..custom::WITHOUT_STATUS
 };
 
-/// A snapshot, as its driver has it.
+/// VolumeSnapshotContent: a snapshot in the storage system.
 pub(super) static CONTENT: Kind = Kind {
     group: GROUP,
     kind: "VolumeSnapshotContent",
@@ -35,13 +37,20 @@ pub(super) static CONTENT: Kind = Kind {
     validate_status: |content, old| CONTENT_RULES.validate_update(content, old),
     columns: &[
         NAME,
-        Column::new("ReadyToUse", "boolean", "Whether one can restore from it."),
-        Column::new("RestoreSize", "integer", "The smallest volume that can be restored from it, in bytes."),
-        Column::text("DeletionPolicy", "What becomes of it when its snapshot goes."),
-        Column::text("Driver", "The driver that has it."),
-        Column::text("VolumeSnapshotClass", "The class it was taken by."),
-        Column::text("VolumeSnapshot", "The snapshot it is for."),
-        Column::text("VolumeSnapshotNamespace", "That snapshot's namespace."),
+        Column::new("ReadyToUse", "boolean", "Whether volumes can be restored from the snapshot."),
+        Column::new(
+            "RestoreSize",
+            "integer",
+            "The minimum size of a volume restored from the snapshot, in bytes.",
+        ),
+        Column::text("DeletionPolicy", "What happens to the content when its snapshot is deleted."),
+        Column::text("Driver", "The CSI driver of the snapshot."),
+        Column::text("VolumeSnapshotClass", "The class of the snapshot."),
+        Column::text("VolumeSnapshot", "The snapshot that the content is bound to."),
+        Column::text(
+            "VolumeSnapshotNamespace",
+            "The namespace of the snapshot that the content is bound to.",
+        ),
         AGE,
     ],
     row: |content, now| {
@@ -53,14 +62,14 @@ pub(super) static CONTENT: Kind = Kind {
             "/spec/volumeSnapshotClassName",
             "/spec/volumeSnapshotRef/name",
             "/spec/volumeSnapshotRef/namespace",
-            MADE,
+            CREATION_TIMESTAMP,
         ];
         custom::row(content, CONTENT.columns, &pointers, now)
     },
     ..custom::WITH_STATUS
 };
 
-/// A snapshot, as its user asks for it.
+/// VolumeSnapshot: a user's request for a snapshot.
 pub(super) static SNAPSHOT: Kind = Kind {
     group: GROUP,
     kind: "VolumeSnapshot",
@@ -74,13 +83,13 @@ pub(super) static SNAPSHOT: Kind = Kind {
     validate_status: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
     columns: &[
         NAME,
-        Column::new("ReadyToUse", "boolean", "Whether one can restore from it."),
-        Column::text("SourcePVC", "The claim it is taken of."),
-        Column::text("SourceSnapshotContent", "The content that was there before it."),
-        Column::text("RestoreSize", "The smallest volume that can be restored from it."),
-        Column::text("SnapshotClass", "The class it is taken by."),
-        Column::text("SnapshotContent", "The content it is bound to."),
-        Column::new("CreationTime", "date", "When the driver cut it."),
+        Column::new("ReadyToUse", "boolean", "Whether volumes can be restored from the snapshot."),
+        Column::text("SourcePVC", "The claim that the snapshot is taken of."),
+        Column::text("SourceSnapshotContent", "The pre-existing content that the snapshot is created from."),
+        Column::text("RestoreSize", "The minimum size of a volume restored from the snapshot."),
+        Column::text("SnapshotClass", "The class of the snapshot."),
+        Column::text("SnapshotContent", "The content that the snapshot is bound to."),
+        Column::new("CreationTime", "date", "The time when the driver took the snapshot."),
         AGE,
     ],
     row: |snapshot, now| {
@@ -92,7 +101,7 @@ pub(super) static SNAPSHOT: Kind = Kind {
             "/spec/volumeSnapshotClassName",
             "/status/boundVolumeSnapshotContentName",
             "/status/creationTime",
-            MADE,
+            CREATION_TIMESTAMP,
         ];
         custom::row(snapshot, SNAPSHOT.columns, &pointers, now)
     },
@@ -100,9 +109,9 @@ pub(super) static SNAPSHOT: Kind = Kind {
 };
 
 const GROUP: &str = "snapshot.storage.k8s.io";
-pub(super) const MADE: &str = "/metadata/creationTimestamp";
+pub(super) const CREATION_TIMESTAMP: &str = "/metadata/creationTimestamp";
 
-/// As upstream describes a column that its definition does not.
+/// The age column, with the description that upstream generates for a column without one.
 pub(super) const AGE: Column = Column::new(
     "Age",
     "date",
@@ -111,30 +120,35 @@ pub(super) const AGE: Column = Column::new(
 
 pub(super) static CLASS_RULES: Rules = Rules {
     required: &[("", &["deletionPolicy", "driver"])],
-    words: &[("/deletionPolicy", &["Delete", "Retain"])],
+    enums: &[("/deletionPolicy", &["Delete", "Retain"])],
     rules: &[],
 };
 
 pub(super) static CONTENT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["deletionPolicy", "driver", "source", "volumeSnapshotRef"])],
-    words: &[("/spec/deletionPolicy", &["Delete", "Retain"])],
+    enums: &[("/spec/deletionPolicy", &["Delete", "Retain"])],
     rules: &[
-        ("/spec", "object", Check::StaysSet("sourceVolumeMode"), "sourceVolumeMode is required once set"),
+        ("/spec", "object", Check::RemainsSet("sourceVolumeMode"), "sourceVolumeMode is required once set"),
         (
             "/spec/source",
             "object",
-            Check::One("volumeHandle", "snapshotHandle"),
+            Check::ExactlyOneOf("volumeHandle", "snapshotHandle"),
             "exactly one of volumeHandle and snapshotHandle must be set",
         ),
-        ("/spec/source", "object", Check::StaysSet("volumeHandle"), "volumeHandle is required once set"),
-        ("/spec/source", "object", Check::StaysSet("snapshotHandle"), "snapshotHandle is required once set"),
-        ("/spec/source/snapshotHandle", "string", Check::Same, "snapshotHandle is immutable"),
-        ("/spec/source/volumeHandle", "string", Check::Same, "volumeHandle is immutable"),
-        ("/spec/sourceVolumeMode", "string", Check::Same, "sourceVolumeMode is immutable"),
+        ("/spec/source", "object", Check::RemainsSet("volumeHandle"), "volumeHandle is required once set"),
+        (
+            "/spec/source",
+            "object",
+            Check::RemainsSet("snapshotHandle"),
+            "snapshotHandle is required once set",
+        ),
+        ("/spec/source/snapshotHandle", "string", Check::Unchanged, "snapshotHandle is immutable"),
+        ("/spec/source/volumeHandle", "string", Check::Unchanged, "volumeHandle is immutable"),
+        ("/spec/sourceVolumeMode", "string", Check::Unchanged, "sourceVolumeMode is immutable"),
         (
             "/spec/volumeSnapshotRef",
             "object",
-            Check::All(&["name", "namespace"]),
+            Check::AllSet(&["name", "namespace"]),
             "both spec.volumeSnapshotRef.name and spec.volumeSnapshotRef.namespace must be set",
         ),
     ],
@@ -142,36 +156,36 @@ pub(super) static CONTENT_RULES: Rules = Rules {
 
 pub(super) static SNAPSHOT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["source"])],
-    words: &[],
+    enums: &[],
     rules: &[
         (
             "/spec/source",
             "object",
-            Check::One("persistentVolumeClaimName", "volumeSnapshotContentName"),
+            Check::ExactlyOneOf("persistentVolumeClaimName", "volumeSnapshotContentName"),
             "exactly one of volumeSnapshotContentName and persistentVolumeClaimName must be set",
         ),
         (
             "/spec/source",
             "object",
-            Check::StaysSet("persistentVolumeClaimName"),
+            Check::RemainsSet("persistentVolumeClaimName"),
             "persistentVolumeClaimName is required once set",
         ),
         (
             "/spec/source",
             "object",
-            Check::StaysSet("volumeSnapshotContentName"),
+            Check::RemainsSet("volumeSnapshotContentName"),
             "volumeSnapshotContentName is required once set",
         ),
         (
             "/spec/source/persistentVolumeClaimName",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "persistentVolumeClaimName is immutable",
         ),
         (
             "/spec/source/volumeSnapshotContentName",
             "string",
-            Check::Same,
+            Check::Unchanged,
             "volumeSnapshotContentName is immutable",
         ),
         (
@@ -189,7 +203,7 @@ mod tests {
     use wharf_model::Time;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change, with};
+    use crate::kinds::testing::{invalid, invalid_update, with};
 
     fn snapshot() -> Value {
         json!({
@@ -205,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn new_snapshots() {
+    fn snapshot_create_is_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (json!({"metadata": {"finalizers": ["mine"]}}), vec![]),
@@ -237,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_of_a_snapshot() {
+    fn snapshot_update_is_validated() {
         let to_content = json!({"spec": {"source": {
             "persistentVolumeClaimName": null, "volumeSnapshotContentName": "x",
         }}});
@@ -257,18 +271,18 @@ mod tests {
                 ],
             ),
         ] {
-            assert_eq!(invalid_change(&SNAPSHOT, &snapshot(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&SNAPSHOT, &snapshot(), &patch), expected, "{patch}");
         }
         let stored = with(&snapshot(), &json!({"spec": {"source": {"volumeSnapshotContentName": "x"}}}));
         let labels = json!({"metadata": {"labels": {"a": "b"}}});
         assert!(
-            invalid_change(&SNAPSHOT, &stored, &labels).is_empty(),
-            "what was bad and does not change is left"
+            invalid_update(&SNAPSHOT, &stored, &labels).is_empty(),
+            "unchanged invalid values are accepted"
         );
     }
 
     #[test]
-    fn contents() {
+    fn content_create_and_update_are_validated() {
         for (patch, expected) in [
             (json!({}), vec![]),
             (
@@ -290,13 +304,13 @@ mod tests {
             assert_eq!(invalid(&CONTENT, &content(), &patch), expected, "{patch}");
         }
         assert_eq!(
-            invalid_change(&CONTENT, &content(), &json!({"spec": {"sourceVolumeMode": null}})),
+            invalid_update(&CONTENT, &content(), &json!({"spec": {"sourceVolumeMode": null}})),
             ["spec: Invalid value: \"object\": sourceVolumeMode is required once set"]
         );
     }
 
     #[test]
-    fn rows() {
+    fn table_rows() {
         let ready = with(
             &snapshot(),
             &json!({

@@ -1,4 +1,4 @@
-//! StorageClass: how volumes are made.
+//! StorageClass: how volumes are provisioned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,6 @@ use serde_json::Value;
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names, topology};
 use crate::status::Cause;
 
-/// How volumes are made.
 pub(super) static STORAGE_CLASS: Kind = Kind {
     group: "storage.k8s.io",
     kind: "StorageClass",
@@ -16,8 +15,8 @@ pub(super) static STORAGE_CLASS: Kind = Kind {
     short_names: &["sc"],
     default: |class| {
         if let Value::Object(class) = class {
-            json::fill(class, "reclaimPolicy", "Delete");
-            json::fill(class, "volumeBindingMode", "Immediate");
+            json::set_default(class, "reclaimPolicy", "Delete");
+            json::set_default(class, "volumeBindingMode", "Immediate");
         }
     },
     validate,
@@ -26,8 +25,9 @@ pub(super) static STORAGE_CLASS: Kind = Kind {
         let mut warnings = Vec::new();
         for (i, term) in json::list(class, "/allowedTopologies").iter().enumerate() {
             for (j, expression) in json::list(term, "/matchLabelExpressions").iter().enumerate() {
-                if let Some(words) = topology::deprecated(json::text(expression, "/key")) {
-                    warnings.push(format!("allowedTopologies[{i}].matchLabelExpressions[{j}].key: {words}"));
+                if let Some(warning) = topology::deprecation(json::text(expression, "/key")) {
+                    warnings
+                        .push(format!("allowedTopologies[{i}].matchLabelExpressions[{j}].key: {warning}"));
                 }
             }
         }
@@ -35,10 +35,10 @@ pub(super) static STORAGE_CLASS: Kind = Kind {
     },
     columns: &[
         NAME,
-        Column::text("Provisioner", "The driver that makes them."),
-        Column::text("ReclaimPolicy", "What becomes of a volume when its claim goes."),
-        Column::text("VolumeBindingMode", "When a volume is made."),
-        Column::text("AllowVolumeExpansion", "Whether claims may grow."),
+        Column::text("Provisioner", "The driver that provisions the volumes."),
+        Column::text("ReclaimPolicy", "What happens to a volume when its claim is deleted."),
+        Column::text("VolumeBindingMode", "When volumes are provisioned and bound."),
+        Column::text("AllowVolumeExpansion", "Whether claims can be expanded."),
         AGE,
     ],
     row: |class, now| {
@@ -59,7 +59,7 @@ pub(super) static STORAGE_CLASS: Kind = Kind {
     ..BASE
 };
 
-/// Whether claims that name no class get this one.
+/// Whether this is a default class, for claims that name no class.
 pub(super) fn is_default(class: &Value) -> bool {
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"]
         .iter()
@@ -68,8 +68,8 @@ pub(super) fn is_default(class: &Value) -> bool {
 
 fn validate(class: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(class, false, names::subdomain);
-    causes.extend(driver(class, "provisioner"));
-    causes.extend(parameters(class, true));
+    causes.extend(driver_name(class, "provisioner"));
+    causes.extend(validate_parameters(class, true));
     for (field, known) in [
         ("reclaimPolicy", ["Delete", "Retain"]),
         ("volumeBindingMode", ["Immediate", "WaitForFirstConsumer"]),
@@ -83,33 +83,33 @@ fn validate(class: &Value) -> Vec<Cause> {
     let mut seen: BTreeSet<BTreeMap<&str, BTreeSet<&str>>> = BTreeSet::new();
     for (index, term) in json::list(class, "/allowedTopologies").iter().enumerate() {
         let field = format!("allowedTopologies[{index}]");
-        let (of, faults) = topology::selector_term(term, &field);
+        let (values, faults) = topology::selector_term(term, &field);
         causes.extend(faults);
-        if !seen.insert(of) {
+        if !seen.insert(values) {
             causes.push(Cause::duplicate(&format!("{field}.matchLabelExpressions"), &"".into()));
         }
     }
     causes
 }
 
-/// A driver's name, where any qualified name is taken.
-pub(super) fn driver(object: &Value, field: &str) -> Vec<Cause> {
+/// Validates a driver name. Any qualified name is accepted.
+pub(super) fn driver_name(object: &Value, field: &str) -> Vec<Cause> {
     match json::text(object, &format!("/{field}")) {
         "" => vec![Cause::required(field, "")],
         name => {
             let name = name.to_lowercase();
-            meta::each(field, &name, names::qualified(&name)).collect()
+            meta::invalid_causes(field, &name, names::qualified_name(&name)).collect()
         }
     }
 }
 
-/// Parameters for a driver.
-pub(super) fn parameters(object: &Value, may_be_empty: bool) -> Vec<Cause> {
-    const MOST: usize = 512;
-    const BYTES: usize = 256 << 10;
+/// Validates the parameters for a driver.
+pub(super) fn validate_parameters(object: &Value, may_be_empty: bool) -> Vec<Cause> {
+    const MAX_PARAMETERS: usize = 512;
+    const MAX_BYTES: usize = 256 << 10;
     let count = json::entries(object, "/parameters").count();
-    if count > MOST {
-        return vec![Cause::too_long("parameters", MOST)];
+    if count > MAX_PARAMETERS {
+        return vec![Cause::too_long("parameters", MAX_PARAMETERS)];
     }
     let mut causes = Vec::new();
     let mut bytes = 0;
@@ -119,8 +119,8 @@ pub(super) fn parameters(object: &Value, may_be_empty: bool) -> Vec<Cause> {
         }
         bytes += key.len() + value.as_str().unwrap_or_default().len();
     }
-    if bytes > BYTES {
-        causes.push(Cause::too_long("parameters", BYTES));
+    if bytes > MAX_BYTES {
+        causes.push(Cause::too_long("parameters", MAX_BYTES));
     }
     if count == 0 && !may_be_empty {
         causes.push(Cause::required("parameters", "must contain at least one key/value pair"));
@@ -128,8 +128,8 @@ pub(super) fn parameters(object: &Value, may_be_empty: bool) -> Vec<Cause> {
     causes
 }
 
-/// A change that is not allowed at all.
-pub(super) fn fixed(object: &Value, old: &Value, field: &str) -> Option<Cause> {
+/// Returns a cause if an immutable field was changed.
+pub(super) fn forbidden_change(object: &Value, old: &Value, field: &str) -> Option<Cause> {
     (object.get(field) != old.get(field))
         .then(|| Cause::forbidden(field, &format!("updates to {field} are forbidden.")))
 }
@@ -138,7 +138,7 @@ fn validate_update(class: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = validate(class);
     causes.extend(meta::validate_update(class, old));
     for field in ["parameters", "provisioner", "reclaimPolicy"] {
-        causes.extend(fixed(class, old, field));
+        causes.extend(forbidden_change(class, old, field));
     }
     causes.extend(meta::immutable(class, old, "/volumeBindingMode", "volumeBindingMode"));
     causes
@@ -149,16 +149,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::testing::{invalid, invalid_change};
+    use crate::kinds::testing::{invalid, invalid_update};
     use wharf_model::Time;
 
-    fn good() -> Value {
+    fn valid() -> Value {
         json!({"metadata": {"name": "fast"}, "provisioner": "local.wharf.dev"})
     }
 
     #[test]
     fn defaults() {
-        let mut class = good();
+        let mut class = valid();
         (STORAGE_CLASS.default)(&mut class);
         assert_eq!(class["reclaimPolicy"], "Delete");
         assert_eq!(class["volumeBindingMode"], "Immediate");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn new_classes() {
+    fn create_is_validated() {
         let term = |values: Value| json!({"matchLabelExpressions": [{"key": "zone", "values": values}]});
         for (patch, expected) in [
             (json!({}), vec![]),
@@ -215,12 +215,12 @@ mod tests {
                 vec!["allowedTopologies[1].matchLabelExpressions: Duplicate value: \"\""],
             ),
         ] {
-            assert_eq!(invalid(&STORAGE_CLASS, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid(&STORAGE_CLASS, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn changes() {
+    fn update_is_validated() {
         for (patch, expected) in [
             (json!({"allowVolumeExpansion": true, "mountOptions": ["ro"]}), vec![]),
             (
@@ -240,13 +240,13 @@ mod tests {
                 vec!["volumeBindingMode: Invalid value: \"WaitForFirstConsumer\": field is immutable"],
             ),
         ] {
-            assert_eq!(invalid_change(&STORAGE_CLASS, &good(), &patch), expected, "{patch}");
+            assert_eq!(invalid_update(&STORAGE_CLASS, &valid(), &patch), expected, "{patch}");
         }
     }
 
     #[test]
-    fn rows() {
-        let mut class = good();
+    fn table_rows() {
+        let mut class = valid();
         class["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z".into();
         class["metadata"]["annotations"] = json!({"storageclass.kubernetes.io/is-default-class": "true"});
         let expected = json!(["fast (default)", "local.wharf.dev", "Delete", "Immediate", false, "5m"]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn old_labels_are_warned_of() {
+    fn deprecated_labels_cause_warnings() {
         let class = json!({"allowedTopologies": [{"matchLabelExpressions": [
             {"key": "a"}, {"key": "failure-domain.beta.kubernetes.io/zone"},
         ]}]});

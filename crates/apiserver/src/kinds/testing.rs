@@ -1,16 +1,16 @@
-//! What the tables of all kinds' tests need.
+//! Helpers for the tests of all kinds.
 
 use serde_json::Value;
 
 use super::{Admission, Kind, Lookup, Operation};
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 
-/// The words of each cause, a line each.
+/// The field and message of each cause, one line each.
 pub(super) fn lines(causes: Vec<Cause>) -> Vec<String> {
     causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
 }
 
-/// The object with a merge patch on it.
+/// The object with a merge patch applied.
 pub(super) fn with(object: &Value, patch: &Value) -> Value {
     let mut object = object.clone();
     merge(&mut object, patch);
@@ -35,16 +35,16 @@ fn merge(object: &mut Value, patch: &Value) {
     }
 }
 
-/// What is wrong with a new object that is the good one with a patch on it.
-pub(super) fn invalid(kind: &Kind, good: &Value, patch: &Value) -> Vec<String> {
-    let mut object = with(good, patch);
+/// The validation errors on create of a valid object with a patch applied.
+pub(super) fn invalid(kind: &Kind, valid: &Value, patch: &Value) -> Vec<String> {
+    let mut object = with(valid, patch);
     (kind.default)(&mut object);
     lines(kind.invalid_on_create(&object))
 }
 
-/// What is wrong with a change of the good object by a patch; each fault once.
-pub(super) fn invalid_change(kind: &Kind, good: &Value, patch: &Value) -> Vec<String> {
-    let mut old = good.clone();
+/// The validation errors when a valid object is updated by a patch. Each error is returned once.
+pub(super) fn invalid_update(kind: &Kind, valid: &Value, patch: &Value) -> Vec<String> {
+    let mut old = valid.clone();
     (kind.default)(&mut old);
     old["metadata"]["resourceVersion"] = "1".into();
     old["metadata"]["uid"] = "u".into();
@@ -60,13 +60,12 @@ pub(super) fn invalid_change(kind: &Kind, good: &Value, patch: &Value) -> Vec<St
     all
 }
 
-/// Other objects: kind's plural, and each object.
-pub(super) struct Others(pub(super) Vec<(&'static str, Value)>);
+/// A lookup in a fixed list of objects, each with the plural name of its kind.
+pub(super) struct FakeLookup(pub(super) Vec<(&'static str, Value)>);
 
-impl Lookup for Others {
+impl Lookup for FakeLookup {
     fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
-        let is = |object: &&Value| object["metadata"]["name"] == name;
-        self.list(kind, namespace).iter().find(is).cloned()
+        self.list(kind, namespace).into_iter().find(|object| object["metadata"]["name"] == name)
     }
 
     fn list(&self, kind: &Kind, namespace: &str) -> Vec<Value> {
@@ -81,15 +80,15 @@ impl Lookup for Others {
     }
 }
 
-/// Both steps of admission.
+/// Runs mutating and validating admission.
 pub(super) fn admit(
     kind: &Kind,
     object: &mut Value,
     operation: Operation,
     old: Option<&Value>,
-    others: &Others,
-) -> Result<(), Refusal> {
+    others: &FakeLookup,
+) -> Result<(), StatusError> {
     let admission = Admission { operation, subresource: "", old, lookup: others };
     (kind.admit)(object, &admission)?;
-    (kind.confirm)(object, &admission)
+    (kind.validate_admission)(object, &admission)
 }

@@ -1,4 +1,4 @@
-//! Terms that select nodes: of classes, volumes and pods.
+//! Validation of node selector terms in classes, volumes and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{json, meta, names};
 use crate::status::Cause;
 
-/// What to say of a node label that has a newer name.
-pub(super) fn deprecated(label: &str) -> Option<&'static str> {
+/// The deprecation warning for a label, if it is deprecated.
+pub(super) fn deprecation(label: &str) -> Option<&'static str> {
     Some(match label {
         "beta.kubernetes.io/arch" => "deprecated since v1.14; use \"kubernetes.io/arch\" instead",
         "beta.kubernetes.io/os" => "deprecated since v1.14; use \"kubernetes.io/os\" instead",
@@ -30,7 +30,7 @@ pub(super) fn deprecated(label: &str) -> Option<&'static str> {
     })
 }
 
-/// A term of a class's topologies: its values by key, and what is wrong with it.
+/// Validates a term of a class's allowed topologies. Returns its values by key, and its errors.
 pub(super) fn selector_term<'a>(
     term: &'a Value,
     field: &str,
@@ -50,7 +50,7 @@ pub(super) fn selector_term<'a>(
             }
         }
         let key = json::text(requirement, "/key");
-        causes.extend(meta::each(&format!("{field}.key"), key, names::qualified(key)));
+        causes.extend(meta::invalid_causes(&format!("{field}.key"), key, names::qualified_name(key)));
         if all.insert(key, set).is_some() {
             causes.push(Cause::duplicate(&format!("{field}.key"), &key.into()));
         }
@@ -58,25 +58,26 @@ pub(super) fn selector_term<'a>(
     (all, causes)
 }
 
-/// What is wrong with a selector of nodes. An old object may have had labels that no node can have; then `any_value`.
-pub(super) fn node_selector(selector: &Value, field: &str, any_value: bool) -> Vec<Cause> {
+/// Validates a node selector. `allow_invalid_values` accepts invalid label values that the stored object already has.
+pub(super) fn node_selector(selector: &Value, field: &str, allow_invalid_values: bool) -> Vec<Cause> {
     let terms = json::list(selector, "/nodeSelectorTerms");
     let field = format!("{field}.nodeSelectorTerms");
     if terms.is_empty() {
         return vec![Cause::required(&field, "must have at least one node selector term")];
     }
     let all = terms.iter().enumerate();
-    all.flat_map(|(index, term)| node_selector_term(term, &format!("{field}[{index}]"), any_value)).collect()
+    all.flat_map(|(index, term)| node_selector_term(term, &format!("{field}[{index}]"), allow_invalid_values))
+        .collect()
 }
 
-/// What is wrong with one term of a selector of nodes.
-pub(super) fn node_selector_term(term: &Value, field: &str, any_value: bool) -> Vec<Cause> {
+/// Validates one term of a node selector.
+pub(super) fn node_selector_term(term: &Value, field: &str, allow_invalid_values: bool) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, requirement) in json::list(term, "/matchExpressions").iter().enumerate() {
         causes.extend(match_expression(
             requirement,
             &format!("{field}.matchExpressions[{index}]"),
-            any_value,
+            allow_invalid_values,
         ));
     }
     for (index, requirement) in json::list(term, "/matchFields").iter().enumerate() {
@@ -85,7 +86,7 @@ pub(super) fn node_selector_term(term: &Value, field: &str, any_value: bool) -> 
     causes
 }
 
-fn match_expression(requirement: &Value, field: &str, any_value: bool) -> Vec<Cause> {
+fn match_expression(requirement: &Value, field: &str, allow_invalid_values: bool) -> Vec<Cause> {
     let values = json::list(requirement, "/values");
     let of_values = format!("{field}.values");
     let mut causes: Vec<Cause> = match json::text(requirement, "/operator") {
@@ -110,10 +111,14 @@ fn match_expression(requirement: &Value, field: &str, any_value: bool) -> Vec<Ca
         }
     };
     let key = json::text(requirement, "/key");
-    causes.extend(meta::each(&format!("{field}.key"), key, names::qualified(key)));
-    for (index, value) in values.iter().enumerate().filter(|_| !any_value) {
+    causes.extend(meta::invalid_causes(&format!("{field}.key"), key, names::qualified_name(key)));
+    for (index, value) in values.iter().enumerate().filter(|_| !allow_invalid_values) {
         let value = value.as_str().unwrap_or_default();
-        causes.extend(meta::each(&format!("{of_values}[{index}]"), value, names::label_value(value)));
+        causes.extend(meta::invalid_causes(
+            &format!("{of_values}[{index}]"),
+            value,
+            names::label_value(value),
+        ));
     }
     causes
 }
@@ -134,7 +139,7 @@ fn match_field(requirement: &Value, field: &str) -> Vec<Cause> {
         "metadata.name" => {
             for (index, value) in values.iter().enumerate() {
                 let value = value.as_str().unwrap_or_default();
-                causes.extend(meta::each(
+                causes.extend(meta::invalid_causes(
                     &format!("{field}.values[{index}]"),
                     value,
                     names::subdomain(value, false),
@@ -157,10 +162,10 @@ mod tests {
     use crate::kinds::testing::lines;
 
     #[test]
-    fn terms() {
-        let of = |term: Value| lines(node_selector(&json!({"nodeSelectorTerms": [term]}), "a", false));
+    fn node_selector_terms_are_validated() {
+        let errors = |term: Value| lines(node_selector(&json!({"nodeSelectorTerms": [term]}), "a", false));
         let expression = |operator: &str, values: Value| {
-            of(json!({"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}))
+            errors(json!({"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}))
         };
         assert_eq!(
             lines(node_selector(&json!({}), "a", false)),
@@ -186,7 +191,7 @@ mod tests {
             assert_eq!(expression(operator, values), [expected], "{operator}");
         }
         let field = |key: &str, values: Value| {
-            of(json!({"matchFields": [{"key": key, "operator": "In", "values": values}]}))
+            errors(json!({"matchFields": [{"key": key, "operator": "In", "values": values}]}))
         };
         assert!(field("metadata.name", json!(["n"])).is_empty());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! PersistentVolume: a volume that there is.
+//! PersistentVolume: a provisioned volume.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,6 @@ pub(super) mod spec;
 
 use source::SOURCES;
 
-/// A volume that there is.
 pub(super) static VOLUME: Kind = Kind {
     kind: "PersistentVolume",
     plural: "persistentvolumes",
@@ -22,22 +21,22 @@ pub(super) static VOLUME: Kind = Kind {
     short_names: &["pv"],
     subresources: &[Subresource::status("", "PersistentVolume")],
     default: |volume| {
-        let spec = json::map(volume, "spec");
-        json::fill(spec, "persistentVolumeReclaimPolicy", "Retain");
-        json::fill(spec, "volumeMode", "Filesystem");
+        let spec = json::object_mut(volume, "spec");
+        json::set_default(spec, "persistentVolumeReclaimPolicy", "Retain");
+        json::set_default(spec, "volumeMode", "Filesystem");
         legacy::default(spec);
-        json::fill(json::map(volume, "status"), "phase", "Pending");
+        json::set_default(json::object_mut(volume, "status"), "phase", "Pending");
     },
     on_create: |volume, now| {
         volume["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": now.to_string()});
     },
-    on_update: |volume, old, _| json::keep(volume, old, "status"),
+    on_update: |volume, old, _| json::restore(volume, old, "status"),
     on_status: |volume, old, now| {
-        json::keep(volume, old, "spec");
+        json::restore(volume, old, "spec");
         const SINCE: &str = "/status/lastPhaseTransitionTime";
         let changed = json::text(volume, "/status/phase") != json::text(old, "/status/phase");
         let (since, before) = (json::at(volume, SINCE), json::at(old, SINCE));
-        let status = json::map(volume, "status");
+        let status = json::object_mut(volume, "status");
         if !changed && since.is_null() && !before.is_null() {
             status.insert("lastPhaseTransitionTime".into(), before);
         } else if changed && (since.is_null() || since == before) {
@@ -59,26 +58,26 @@ pub(super) static VOLUME: Kind = Kind {
     },
     warnings: |volume, _| warnings(volume),
     admit: |volume, admission| {
-        protect(volume, admission, "kubernetes.io/pv-protection");
+        add_protection_finalizer(volume, admission, "kubernetes.io/pv-protection");
         Ok(())
     },
     columns: &[
         NAME,
-        Column::text("Capacity", "Its size."),
-        Column::text("Access Modes", "How it can be used."),
-        Column::text("Reclaim Policy", "What becomes of it when its claim goes."),
-        Column::text("Status", "Whether it is bound."),
-        Column::text("Claim", "The claim it is bound to, or is for."),
-        Column::text("StorageClass", "The class it was made by."),
-        Column::text("VolumeAttributesClass", "The class of its attributes."),
-        Column::text("Reason", "Why it is in a bad state."),
+        Column::text("Capacity", "The size of the volume."),
+        Column::text("Access Modes", "The access modes of the volume."),
+        Column::text("Reclaim Policy", "What happens to the volume when its claim is deleted."),
+        Column::text("Status", "The phase of the volume."),
+        Column::text("Claim", "The claim that the volume is bound to or reserved for."),
+        Column::text("StorageClass", "The StorageClass of the volume."),
+        Column::text("VolumeAttributesClass", "The VolumeAttributesClass of the volume."),
+        Column::text("Reason", "The reason for a failure."),
         AGE,
-        Column::text("VolumeMode", "A file system or a bare device.").wide(),
+        Column::text("VolumeMode", "Filesystem or Block.").wide(),
     ],
     row: |volume, now| {
         let claim = if json::has(volume, "/spec/claimRef") {
-            let of = |field| json::text(volume, field);
-            format!("{}/{}", of("/spec/claimRef/namespace"), of("/spec/claimRef/name"))
+            let text = |field| json::text(volume, field);
+            format!("{}/{}", text("/spec/claimRef/namespace"), text("/spec/claimRef/name"))
         } else {
             String::new()
         };
@@ -86,10 +85,10 @@ pub(super) static VOLUME: Kind = Kind {
             json::annotation(volume, BETA_CLASS).unwrap_or(json::text(volume, "/spec/storageClassName"));
         vec![
             json::text(volume, "/metadata/name").into(),
-            size(volume, "/spec/capacity/storage").into(),
-            modes(json::list(volume, "/spec/accessModes")).into(),
+            size_cell(volume, "/spec/capacity/storage").into(),
+            short_access_modes(json::list(volume, "/spec/accessModes")).into(),
             json::text(volume, "/spec/persistentVolumeReclaimPolicy").into(),
-            phase(volume).into(),
+            phase_cell(volume).into(),
             claim.into(),
             class.into(),
             or_unset(volume, "/spec/volumeAttributesClassName").into(),
@@ -101,16 +100,16 @@ pub(super) static VOLUME: Kind = Kind {
     ..BASE
 };
 
-/// Names a class, as before `storageClassName`, and goes before it.
+/// The annotation that named the class before `storageClassName` existed. It takes precedence.
 pub(super) const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const BETA_MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 
-/// Adds a finalizer to a new object, so that it stays as long as it is used.
-pub(super) fn protect(object: &mut Value, admission: &Admission<'_>, finalizer: &str) {
+/// Adds a finalizer to a new object, which prevents its deletion while it is in use.
+pub(super) fn add_protection_finalizer(object: &mut Value, admission: &Admission<'_>, finalizer: &str) {
     if admission.operation != Operation::Create || !admission.subresource.is_empty() {
         return;
     }
-    let metadata = json::map(object, "metadata");
+    let metadata = json::object_mut(object, "metadata");
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Value::Array(finalizers) = finalizers
         && !finalizers.iter().any(|one| one == finalizer)
@@ -119,8 +118,8 @@ pub(super) fn protect(object: &mut Value, admission: &Admission<'_>, finalizer: 
     }
 }
 
-/// Access modes in kubectl's letters.
-pub(super) fn modes(modes: &[Value]) -> String {
+/// Access modes, as kubectl abbreviates them.
+pub(super) fn short_access_modes(modes: &[Value]) -> String {
     let known = [
         ("ReadWriteOnce", "RWO"),
         ("ReadOnlyMany", "ROX"),
@@ -131,8 +130,8 @@ pub(super) fn modes(modes: &[Value]) -> String {
     named.map(|(_, letters)| *letters).collect::<Vec<_>>().join(",")
 }
 
-/// A size as kubectl prints it: one that is not there is nothing.
-pub(super) fn size(object: &Value, pointer: &str) -> String {
+/// A size as kubectl prints it; `0` if it is missing.
+pub(super) fn size_cell(object: &Value, pointer: &str) -> String {
     match json::at(object, pointer) {
         Value::String(text) => text,
         Value::Number(number) => number.to_string(),
@@ -140,8 +139,8 @@ pub(super) fn size(object: &Value, pointer: &str) -> String {
     }
 }
 
-/// The phase, unless the object is on its way out.
-pub(super) fn phase(object: &Value) -> &str {
+/// The phase, or `Terminating` if the object is being deleted.
+pub(super) fn phase_cell(object: &Value) -> &str {
     if json::has(object, "/metadata/deletionTimestamp") {
         "Terminating"
     } else {
@@ -149,40 +148,41 @@ pub(super) fn phase(object: &Value) -> &str {
     }
 }
 
-/// A text that may not be there.
+/// The string at a pointer; `<unset>` if there is none.
 pub(super) fn or_unset<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or("<unset>")
 }
 
-fn validate(volume: &Value, any_value: bool) -> Vec<Cause> {
+fn validate(volume: &Value, allow_invalid_values: bool) -> Vec<Cause> {
     let mut causes = meta::validate(volume, false, names::subdomain);
-    causes.extend(spec::validate(&json::at(volume, "/spec"), "spec", false, any_value));
+    causes.extend(spec::validate(&json::at(volume, "/spec"), "spec", false, allow_invalid_values));
     causes
 }
 
-/// In-tree volumes whose mount options an annotation could say.
+/// The mount-options annotation is allowed only for in-tree volume sources that support it.
 fn mount_options(volume: &Value) -> Option<Cause> {
-    const NOT: [&str; 9] =
+    const UNSUPPORTED: [&str; 9] =
         ["hostPath", "flocker", "fc", "flexVolume", "portworxVolume", "scaleIO", "local", "storageos", "csi"];
     json::annotation(volume, BETA_MOUNT_OPTIONS)?;
-    let may =
-        SOURCES.iter().any(|(name, _)| !NOT.contains(name) && json::has(volume, &format!("/spec/{name}")));
+    let is_supported = SOURCES
+        .iter()
+        .any(|(name, _)| !UNSUPPORTED.contains(name) && json::has(volume, &format!("/spec/{name}")));
     let field = format!("metadata.annotations.{BETA_MOUNT_OPTIONS}");
-    (!may).then(|| Cause::forbidden(&field, "may not specify mount options for this volume type"))
+    (!is_supported).then(|| Cause::forbidden(&field, "may not specify mount options for this volume type"))
 }
 
 fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
-    let any_value = old.pointer("/spec/nodeAffinity/required").is_some_and(|before| {
+    let allow_invalid_values = old.pointer("/spec/nodeAffinity/required").is_some_and(|before| {
         topology::node_selector(before, "", true).len() != topology::node_selector(before, "", false).len()
     });
-    let mut causes = validate(volume, any_value);
+    let mut causes = validate(volume, allow_invalid_values);
     causes.extend(mount_options(volume));
-    causes.extend(validate(volume, any_value));
-    let sources = |of: &Value| -> Value {
-        let there = SOURCES
+    causes.extend(validate(volume, allow_invalid_values));
+    let sources = |volume: &Value| -> Value {
+        let present = SOURCES
             .iter()
-            .filter_map(|(name, _)| Some(((*name).to_owned(), of.get("spec")?.get(name)?.clone())));
-        there.collect::<serde_json::Map<_, _>>().into()
+            .filter_map(|(name, _)| Some(((*name).to_owned(), volume.get("spec")?.get(name)?.clone())));
+        present.collect::<serde_json::Map<_, _>>().into()
     };
     let (mut new_source, old_source) = (sources(volume), sources(old));
     if json::has(&old_source, "/csi")
@@ -203,7 +203,11 @@ fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
         let affinity = json::at(volume, "/spec/nodeAffinity");
         if !same_affinity(&affinity, &json::at(old, "/spec/nodeAffinity")) {
             let detail = "field is immutable, except for updating from beta label to GA";
-            causes.push(meta::raw("nodeAffinity", &go::compact(&affinity, "*VolumeNodeAffinity"), detail));
+            causes.push(meta::invalid_raw(
+                "nodeAffinity",
+                &go::compact(&affinity, "*VolumeNodeAffinity"),
+                detail,
+            ));
         }
     }
     if json::has(old, "/spec/volumeAttributesClassName")
@@ -215,7 +219,7 @@ fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Whether two affinities are equal, if the old one had the labels' new names.
+/// Whether two affinities are equal, apart from deprecated label keys that were updated to the GA key.
 fn same_affinity(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Object(new), Value::Object(old))
@@ -250,12 +254,12 @@ fn same_affinity(new: &Value, old: &Value) -> bool {
 
 fn warnings(volume: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
-    for (annotation, words) in [
+    for (annotation, warning) in [
         (BETA_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (BETA_MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),
     ] {
         if json::annotation(volume, annotation).is_some() {
-            warnings.push(format!("metadata.annotations[{annotation}]: {words}"));
+            warnings.push(format!("metadata.annotations[{annotation}]: {warning}"));
         }
     }
     if json::text(volume, "/spec/persistentVolumeReclaimPolicy") == "Recycle" {
@@ -268,10 +272,10 @@ fn warnings(volume: &Value) -> Vec<String> {
     for (i, term) in json::list(volume, "/spec/nodeAffinity/required/nodeSelectorTerms").iter().enumerate() {
         for (j, one) in json::list(term, "/matchExpressions").iter().enumerate() {
             let key = json::text(one, "/key");
-            if let Some(words) = topology::deprecated(key) {
+            if let Some(warning) = topology::deprecation(key) {
                 let field =
                     format!("spec.nodeAffinity.required.nodeSelectorTerms[{i}].matchExpressions[{j}].key");
-                warnings.push(format!("{field}: {key} is {words}"));
+                warnings.push(format!("{field}: {key} is {warning}"));
             }
         }
     }

@@ -1,14 +1,14 @@
-//! What is to be done with one namespace.
+//! Namespace rules: the next step for one namespace. Pure; [`decide`] is the entry point.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use wharf_model::Time;
 
-use super::{FINALIZER, text};
+use super::{NAMESPACE_FINALIZER, text};
 use crate::kinds::Kind;
 
-/// One object in it.
+/// One object in the namespace.
 #[derive(Clone)]
 pub(super) struct Content {
     pub(super) kind: &'static Kind,
@@ -18,7 +18,7 @@ pub(super) struct Content {
 }
 
 impl Content {
-    pub(super) fn of(kind: &'static Kind, object: &Value) -> Self {
+    pub(super) fn from_object(kind: &'static Kind, object: &Value) -> Self {
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
         Self {
             kind,
@@ -43,59 +43,60 @@ impl std::fmt::Debug for Content {
     }
 }
 
-/// All that the decision rests on.
+/// The input of [`decide`].
 pub(super) struct View<'a> {
     pub(super) namespace: &'a Value,
-    /// Of one that ends.
+    /// The content of a terminating namespace.
     pub(super) content: Vec<Content>,
-    /// What every namespace has is there.
-    pub(super) furnished: bool,
+    /// The default objects exist.
+    pub(super) has_defaults: bool,
 }
 
-/// What is to be done.
+/// The next step for a namespace.
 #[derive(Debug)]
 pub(super) enum Step {
-    Nothing,
-    /// It gets what every namespace has.
-    Furnish,
-    /// Its content goes, as far as it is not going already.
+    Idle,
+    /// Create the default objects.
+    CreateDefaults,
+    /// Delete this content.
     Delete(Vec<Content>),
-    /// What it waits for stands in its status.
-    Report(Value),
-    /// It is empty: nothing of ours holds it any more.
+    /// Report in the status what the deletion waits for.
+    UpdateStatus(Value),
+    /// The namespace is empty: remove our finalizer.
     Finalize,
 }
 
-/// Whether it does not end.
+/// Whether the namespace is not being deleted.
 pub(super) fn is_active(namespace: &Value) -> bool {
     text(namespace, "/metadata/deletionTimestamp").is_empty()
 }
 
-/// Decides.
+/// Returns the next step for the namespace.
 pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
-    let View { namespace, content, furnished } = view;
+    let View { namespace, content, has_defaults } = view;
     if is_active(namespace) {
-        return if *furnished { Step::Nothing } else { Step::Furnish };
+        return if *has_defaults { Step::Idle } else { Step::CreateDefaults };
     }
     if content.is_empty() {
-        let holders = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
-        let ours =
-            holders.is_none_or(|holders| holders.is_empty() || holders.iter().any(|of| of == FINALIZER));
-        return if ours { Step::Finalize } else { Step::Nothing };
+        let finalizers = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
+        let is_ours = finalizers.is_none_or(|finalizers| {
+            finalizers.is_empty() || finalizers.iter().any(|condition| condition == NAMESPACE_FINALIZER)
+        });
+        return if is_ours { Step::Finalize } else { Step::Idle };
     }
-    // Pods first, and nothing else while there are any: they use what else is there.
+    // Delete pods first and wait for them, because they use the other objects.
     let pods = content.iter().any(Content::is_pod);
-    let now_due: Vec<Content> =
+    let to_delete: Vec<Content> =
         content.iter().filter(|object| !object.deleting && (!pods || object.is_pod())).cloned().collect();
-    if !now_due.is_empty() {
-        return Step::Delete(now_due);
+    if !to_delete.is_empty() {
+        return Step::Delete(to_delete);
     }
-    let status = report(namespace, content, now);
-    if namespace.get("status") == Some(&status) { Step::Nothing } else { Step::Report(status) }
+    let status = terminating_status(namespace, content, now);
+    if namespace.get("status") == Some(&status) { Step::Idle } else { Step::UpdateStatus(status) }
 }
 
-/// Its status, with what it waits for in upstream's words.
-fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
+/// The status of a terminating namespace, with upstream's conditions for the remaining content.
+fn terminating_status(namespace: &Value, content: &[Content], now: Time) -> Value {
     let mut resources: BTreeMap<String, usize> = BTreeMap::new();
     let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
     for object in content {
@@ -106,10 +107,13 @@ fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
     }
     let resources: Vec<String> =
         resources.iter().map(|(of, count)| format!("{of} has {count} resource instances")).collect();
-    let held: Vec<String> =
+    let remaining_finalizers: Vec<String> =
         finalizers.iter().map(|(of, count)| format!("{of} in {count} resource instances")).collect();
-    let remaining = format!("Some resources are remaining: {}", resources.join(", "));
-    let holding = format!("Some content in the namespace has finalizers remaining: {}", held.join(", "));
+    let remaining_message = format!("Some resources are remaining: {}", resources.join(", "));
+    let finalizers_message = format!(
+        "Some content in the namespace has finalizers remaining: {}",
+        remaining_finalizers.join(", ")
+    );
     let conditions = [
         (
             "NamespaceDeletionDiscoveryFailure",
@@ -129,8 +133,8 @@ fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
             "ContentDeleted",
             "All content successfully deleted, may be waiting on finalization",
         ),
-        ("NamespaceContentRemaining", "True", "SomeResourcesRemain", remaining.as_str()),
-        if held.is_empty() {
+        ("NamespaceContentRemaining", "True", "SomeResourcesRemain", remaining_message.as_str()),
+        if remaining_finalizers.is_empty() {
             (
                 "NamespaceFinalizersRemaining",
                 "False",
@@ -138,7 +142,7 @@ fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
                 "All content-preserving finalizers finished",
             )
         } else {
-            ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", holding.as_str())
+            ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", finalizers_message.as_str())
         },
     ];
     let mut next = namespace.get("status").cloned().unwrap_or_else(|| json!({}));
@@ -169,66 +173,66 @@ mod tests {
         Content { kind, name: plural.into(), deleting, finalizers }
     }
 
-    fn namespace(ends: bool, finalizers: Value) -> Value {
+    fn namespace(terminating: bool, finalizers: Value) -> Value {
         let mut namespace = json!({"metadata": {"name": "a"}, "spec": {"finalizers": finalizers}});
-        if ends {
+        if terminating {
             namespace["metadata"]["deletionTimestamp"] = "t".into();
         }
         namespace
     }
 
-    fn step(namespace: &Value, content: Vec<Content>, furnished: bool) -> String {
-        match decide(&View { namespace, content, furnished }, Time(0)) {
-            Step::Report(_) => "Report".into(),
+    fn step(namespace: &Value, content: Vec<Content>, has_defaults: bool) -> String {
+        match decide(&View { namespace, content, has_defaults }, Time(0)) {
+            Step::UpdateStatus(_) => "UpdateStatus".into(),
             step => format!("{step:?}"),
         }
     }
 
     #[test]
-    fn steps() {
+    fn next_step_depends_on_content_and_finalizers() {
         let active = namespace(false, json!(["kubernetes"]));
-        let ends = namespace(true, json!(["kubernetes"]));
+        let terminating = namespace(true, json!(["kubernetes"]));
         let (pod, claim) = (content("pods", false, &[]), content("persistentvolumeclaims", false, &[]));
-        let (pod_goes, claim_goes) =
+        let (deleting_pod, deleting_claim) =
             (content("pods", true, &[]), content("persistentvolumeclaims", true, &["f"]));
-        for (namespace, content, furnished, expected) in [
-            (&active, vec![], true, "Nothing"),
-            (&active, vec![], false, "Furnish"),
-            (&ends, vec![pod.clone(), claim.clone()], false, "Delete([pods pods])"),
-            (&ends, vec![pod_goes, claim.clone()], false, "Report"),
-            (&ends, vec![claim], false, "Delete([persistentvolumeclaims persistentvolumeclaims])"),
-            (&ends, vec![claim_goes], false, "Report"),
-            (&ends, vec![], false, "Finalize"),
-            // Somebody else's finalizer is theirs to take away.
-            (&namespace(true, json!(["a/b"])), vec![], false, "Nothing"),
+        for (namespace, content, has_defaults, expected) in [
+            (&active, vec![], true, "Idle"),
+            (&active, vec![], false, "CreateDefaults"),
+            (&terminating, vec![pod.clone(), claim.clone()], false, "Delete([pods pods])"),
+            (&terminating, vec![deleting_pod, claim.clone()], false, "UpdateStatus"),
+            (&terminating, vec![claim], false, "Delete([persistentvolumeclaims persistentvolumeclaims])"),
+            (&terminating, vec![deleting_claim], false, "UpdateStatus"),
+            (&terminating, vec![], false, "Finalize"),
+            // Only its owner removes another finalizer.
+            (&namespace(true, json!(["a/b"])), vec![], false, "Idle"),
             (&namespace(true, json!([])), vec![], false, "Finalize"),
         ] {
-            assert_eq!(step(namespace, content, furnished), expected);
+            assert_eq!(step(namespace, content, has_defaults), expected);
         }
     }
 
     #[test]
-    fn the_report_is_upstreams_and_is_written_once() {
-        let mut ends = namespace(true, json!(["kubernetes"]));
+    fn status_has_upstream_conditions_and_is_written_once() {
+        let mut terminating = namespace(true, json!(["kubernetes"]));
         let claims = || vec![content("persistentvolumeclaims", true, &["kubernetes.io/pvc-protection"])];
-        let view = View { namespace: &ends, content: claims(), furnished: false };
-        let Step::Report(status) = decide(&view, Time(0)) else { panic!("it waits") };
-        let words: Vec<&str> = status["conditions"]
+        let view = View { namespace: &terminating, content: claims(), has_defaults: false };
+        let Step::UpdateStatus(status) = decide(&view, Time(0)) else { panic!("expected a status update") };
+        let messages: Vec<&str> = status["conditions"]
             .as_array()
             .unwrap()
             .iter()
-            .map(|of| of["message"].as_str().unwrap())
+            .map(|condition| condition["message"].as_str().unwrap())
             .collect();
         assert_eq!(
-            words[3],
+            messages[3],
             "Some resources are remaining: persistentvolumeclaims. has 1 resource instances"
         );
         assert_eq!(
-            words[4],
+            messages[4],
             "Some content in the namespace has finalizers remaining: kubernetes.io/pvc-protection in 1 resource instances"
         );
-        ends["status"] = status;
-        let view = View { namespace: &ends, content: claims(), furnished: false };
-        assert!(matches!(decide(&view, Time(9_000)), Step::Nothing));
+        terminating["status"] = status;
+        let view = View { namespace: &terminating, content: claims(), has_defaults: false };
+        assert!(matches!(decide(&view, Time(9_000)), Step::Idle));
     }
 }

@@ -1,40 +1,41 @@
-//! JSON patch (RFC 6902), and what upstream's library takes beyond it: indices from the end (`-1`), `replace` of a key
-//! that is not there, `test` for null of one, and `copy` of one as null.
+//! JSON patch (RFC 6902), with the extensions of upstream's library: negative indices count from the end (`-1`); for a
+//! missing key, `replace` adds it, `test` finds null, and `copy` copies null.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{COPIED, DEPTH, OPERATIONS, SHIFTED, go_kind};
-use crate::bounds::{self, ReadError};
-use crate::status::Refusal;
+use super::{MAX_COPIED_BYTES, MAX_DEPTH, MAX_OPERATIONS, MAX_SHIFTED_ELEMENTS, go_kind};
+use crate::bounds::{self, ParseError};
+use crate::status::StatusError;
 
-/// One step of a patch.
+/// One operation of a JSON patch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation {
     verb: String,
     path: Option<String>,
     from: Option<String>,
-    /// Null too if it is not there: upstream makes no difference.
+    /// Null if it is missing: upstream does not distinguish these cases.
     value: Value,
 }
 
 impl Operation {
-    /// The revision that this operation tests or sets.
+    /// The resourceVersion that this operation tests or sets.
     pub(super) fn resource_version(&self) -> Option<&str> {
         let named = self.path.as_deref() == Some("/metadata/resourceVersion");
         if named { self.value.as_str() } else { None }
     }
 }
 
-/// Does not apply. Why is not told, as upstream does not either.
+/// The patch does not apply. Like upstream, the error has no further information.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DoesNotApply;
 
-pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
-    let bad = |why: String| Refusal::bad_request(format!("error decoding patch: {why}"));
-    // The list of operations, each of them, and one of them too many: that is told by its number.
-    let list = match bounds::read_beside(body, OPERATIONS + 2) {
+pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, StatusError> {
+    let bad = |reason: String| StatusError::bad_request(format!("error decoding patch: {reason}"));
+    // The allowance covers the list, the maximum number of operations, and one more, so that the error below can report
+    // the number of operations.
+    let list = match bounds::read_with_allowance(body, MAX_OPERATIONS + 2) {
         Ok(Value::Array(list)) => list,
         Ok(value) => {
             let found = go_kind(&value);
@@ -42,23 +43,23 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
                 "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
             )));
         }
-        Err(ReadError::TooMany(error)) => return Err(error.into()),
-        Err(ReadError::NoJson(error)) => return Err(bad(crate::json_error::words(body, &error))),
+        Err(ParseError::TooMany(error)) => return Err(error.into()),
+        Err(ParseError::Syntax(error)) => return Err(bad(crate::json_error::go_message(body, &error))),
     };
-    if list.len() > OPERATIONS {
+    if list.len() > MAX_OPERATIONS {
         let count = list.len();
-        return Err(Refusal::new(
+        return Err(StatusError::new(
             413,
             "RequestEntityTooLarge",
             format!(
-                "Request entity is too large: The allowed maximum operations in a JSON patch is {OPERATIONS}, got {count}"
+                "Request entity is too large: The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
             ),
         ));
     }
-    list.into_iter().map(|operation| step(operation).map_err(bad)).collect()
+    list.into_iter().map(|operation| parse_operation(operation).map_err(bad)).collect()
 }
 
-fn step(operation: Value) -> Result<Operation, String> {
+fn parse_operation(operation: Value) -> Result<Operation, String> {
     let mut map = match operation {
         Value::Object(map) => map,
         Value::Null => Map::new(),
@@ -79,33 +80,33 @@ fn step(operation: Value) -> Result<Operation, String> {
     Ok(Operation { verb, path, from, value: map.remove("value").unwrap_or_default() })
 }
 
-/// All of the operations, or none.
+/// Applies all operations, or none.
 pub(super) fn apply(mut document: Value, operations: &[Operation]) -> Result<Value, DoesNotApply> {
-    let mut moved = Moved::default();
+    let mut cost = MoveCost::default();
     for operation in operations {
         let path = operation.path.as_deref().ok_or(DoesNotApply)?;
         let from = || operation.from.as_deref().ok_or(DoesNotApply);
         match operation.verb.as_str() {
             "add" => {
-                shallow(path, &operation.value, &mut 0)?;
-                add(&mut document, path, operation.value.clone(), &mut moved)?;
+                check_size(path, &operation.value, &mut 0)?;
+                add(&mut document, path, operation.value.clone(), &mut cost)?;
             }
-            "remove" => drop(take(&mut document, path, &mut moved)?),
+            "remove" => drop(remove(&mut document, path, &mut cost)?),
             "replace" if path.is_empty() => match &operation.value {
                 value @ (Value::Object(_) | Value::Array(_)) => document = value.clone(),
                 _ => return Err(DoesNotApply),
             },
             "replace" => replace(&mut document, path, operation.value.clone())?,
             "move" => {
-                let value = take(&mut document, from()?, &mut moved)?;
-                shallow(path, &value, &mut moved.bytes)?;
-                add(&mut document, path, value, &mut moved)?;
+                let value = remove(&mut document, from()?, &mut cost)?;
+                check_size(path, &value, &mut cost.bytes)?;
+                add(&mut document, path, value, &mut cost)?;
             }
             "copy" => {
                 let value = get(&document, from()?)?.unwrap_or(&Value::Null);
-                shallow(path, value, &mut moved.bytes)?;
+                check_size(path, value, &mut cost.bytes)?;
                 let value = value.clone();
-                add(&mut document, path, value, &mut moved)?;
+                add(&mut document, path, value, &mut cost)?;
             }
             "test" if path.is_empty() => expect(&document, &operation.value)?,
             "test" => expect(get(&document, path)?.unwrap_or(&Value::Null), &operation.value)?,
@@ -115,40 +116,41 @@ pub(super) fn apply(mut document: Value, operations: &[Operation]) -> Result<Val
     Ok(document)
 }
 
-/// What one patch has moved about so far: work and memory that its sender does not pay for by sending it.
+/// The copied bytes and shifted list elements of a patch so far. A small patch can cause a lot of both, so they are
+/// limited.
 #[derive(Default)]
-struct Moved {
+struct MoveCost {
     bytes: usize,
     elements: usize,
 }
 
-impl Moved {
-    /// So many elements of a list make room, or close up.
+impl MoveCost {
+    /// Counts list elements that are shifted.
     fn shift(&mut self, elements: usize) -> Result<(), DoesNotApply> {
         self.elements = self.elements.saturating_add(elements);
-        if self.elements > SHIFTED { Err(DoesNotApply) } else { Ok(()) }
+        if self.elements > MAX_SHIFTED_ELEMENTS { Err(DoesNotApply) } else { Ok(()) }
     }
 }
 
-fn expect(found: &Value, wanted: &Value) -> Result<(), DoesNotApply> {
-    if found == wanted { Ok(()) } else { Err(DoesNotApply) }
+fn expect(found: &Value, expected: &Value) -> Result<(), DoesNotApply> {
+    if found == expected { Ok(()) } else { Err(DoesNotApply) }
 }
 
-/// The object or list that holds what a path names, and the key in it. The whole document has none.
-fn holder<'a, 'p>(
+/// The parent object or list of a path, and the key in it. The root of the document has no parent.
+fn parent<'a, 'p>(
     document: &'a mut Value,
     path: &'p str,
 ) -> Result<(&'a mut Value, Cow<'p, str>), DoesNotApply> {
-    // What stands before the first slash is not looked at, as upstream does not.
+    // Like upstream, ignores the text before the first slash.
     let (_, path) = path.split_once('/').ok_or(DoesNotApply)?;
     let (parents, key) = match path.rsplit_once('/') {
         Some((parents, key)) => (Some(parents), key),
         None => (None, path),
     };
-    let mut holder = document;
+    let mut parent = document;
     for part in parents.into_iter().flat_map(|parents| parents.split('/')) {
         let part = unescape(part);
-        holder = match holder {
+        parent = match parent {
             Value::Object(map) => map.get_mut(part.as_ref()).ok_or(DoesNotApply)?,
             Value::Array(list) => {
                 let at = index(&part, list.len())?;
@@ -157,21 +159,21 @@ fn holder<'a, 'p>(
             _ => return Err(DoesNotApply),
         };
     }
-    Ok((holder, unescape(key)))
+    Ok((parent, unescape(key)))
 }
 
 fn unescape(part: &str) -> Cow<'_, str> {
     if part.contains('~') { part.replace("~1", "/").replace("~0", "~").into() } else { part.into() }
 }
 
-/// Where in a list of so many; negative ones count from its end.
+/// Parses an index into a list. Negative indices count from the end.
 fn index(key: &str, length: usize) -> Result<usize, DoesNotApply> {
     let at: i64 = key.parse().map_err(|_| DoesNotApply)?;
     let length = i64::try_from(length).map_err(|_| DoesNotApply)?;
     usize::try_from(if at < 0 { at + length } else { at }).map_err(|_| DoesNotApply)
 }
 
-/// What is at a path; none for a key that is not there, an error for an index that is not.
+/// The value at a path; `None` for a missing key, an error for an index out of range.
 fn get<'a>(document: &'a Value, path: &str) -> Result<Option<&'a Value>, DoesNotApply> {
     let (_, path) = path.split_once('/').ok_or(DoesNotApply)?;
     let mut found = Some(document);
@@ -186,12 +188,12 @@ fn get<'a>(document: &'a Value, path: &str) -> Result<Option<&'a Value>, DoesNot
     Ok(found)
 }
 
-fn take(document: &mut Value, path: &str, moved: &mut Moved) -> Result<Value, DoesNotApply> {
-    match holder(document, path)? {
+fn remove(document: &mut Value, path: &str, cost: &mut MoveCost) -> Result<Value, DoesNotApply> {
+    match parent(document, path)? {
         (Value::Object(map), key) => map.remove(key.as_ref()).ok_or(DoesNotApply),
         (Value::Array(list), key) => {
             let at = index(&key, list.len())?;
-            moved.shift(list.len().checked_sub(at + 1).ok_or(DoesNotApply)?)?;
+            cost.shift(list.len().checked_sub(at + 1).ok_or(DoesNotApply)?)?;
             Ok(list.remove(at))
         }
         _ => Err(DoesNotApply),
@@ -199,8 +201,8 @@ fn take(document: &mut Value, path: &str, moved: &mut Moved) -> Result<Value, Do
 }
 
 fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), DoesNotApply> {
-    shallow(path, &value, &mut 0)?;
-    match holder(document, path)? {
+    check_size(path, &value, &mut 0)?;
+    match parent(document, path)? {
         (Value::Object(map), key) => {
             map.insert(key.into_owned(), value);
         }
@@ -213,15 +215,15 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), DoesNot
     Ok(())
 }
 
-fn add(document: &mut Value, path: &str, value: Value, moved: &mut Moved) -> Result<(), DoesNotApply> {
-    match holder(document, path)? {
+fn add(document: &mut Value, path: &str, value: Value, cost: &mut MoveCost) -> Result<(), DoesNotApply> {
+    match parent(document, path)? {
         (Value::Object(map), key) => {
             map.insert(key.into_owned(), value);
         }
         (Value::Array(list), key) if key == "-" => list.push(value),
         (Value::Array(list), key) => {
             let at = index(&key, list.len() + 1)?;
-            moved.shift(list.len().checked_sub(at).ok_or(DoesNotApply)?)?;
+            cost.shift(list.len().checked_sub(at).ok_or(DoesNotApply)?)?;
             list.insert(at, value);
         }
         _ => return Err(DoesNotApply),
@@ -229,17 +231,17 @@ fn add(document: &mut Value, path: &str, value: Value, moved: &mut Moved) -> Res
     Ok(())
 }
 
-/// Refuses what would be too deep to be read again, and too much of what costs the sender nothing.
-fn shallow(path: &str, value: &Value, moved: &mut usize) -> Result<(), DoesNotApply> {
+/// Rejects a value that would nest the object too deeply to parse, or that exceeds the limit of copied bytes.
+fn check_size(path: &str, value: &Value, cost: &mut usize) -> Result<(), DoesNotApply> {
     let above = path.bytes().filter(|&byte| byte == b'/').count();
-    if above > DEPTH || !measure(value, DEPTH - above, moved) || *moved > COPIED {
+    if above > MAX_DEPTH || !measure(value, MAX_DEPTH - above, cost) || *cost > MAX_COPIED_BYTES {
         Err(DoesNotApply)
     } else {
         Ok(())
     }
 }
 
-/// Whether a value has at most so many levels; adds about its size.
+/// Whether a value has at most `levels` levels. Adds its approximate size to `size`.
 fn measure(value: &Value, levels: usize, size: &mut usize) -> bool {
     *size += match value {
         Value::String(text) => text.len() + 2,

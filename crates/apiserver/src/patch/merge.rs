@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-/// Puts what is given in the place of what is there; null takes it away.
+/// Applies a merge patch: fields replace existing ones; null removes them.
 pub(super) fn apply(target: &mut Value, patch: &Value) {
     let (target, patch) = match (&mut *target, patch) {
         (Value::Object(target), Value::Object(patch)) => (target, patch),
-        // Upstream leaves the nulls in a list that takes an object's place.
+        // Upstream keeps nulls in a list that replaces an object.
         (Value::Object(_), patch) => return *target = patch.clone(),
         (_, patch) => return *target = without_nulls(patch),
     };
@@ -15,7 +15,7 @@ pub(super) fn apply(target: &mut Value, patch: &Value) {
             (Value::Null, _) => {
                 target.remove(key);
             }
-            (value, Some(there)) => apply(there, value),
+            (value, Some(existing)) => apply(existing, value),
             (value, None) => {
                 target.insert(key.clone(), without_nulls(value));
             }
@@ -23,8 +23,8 @@ pub(super) fn apply(target: &mut Value, patch: &Value) {
     }
 }
 
-/// There is nothing for a null to take away. Within lists there are no patches, and upstream takes the nulls out of
-/// the objects in them all the same.
+/// Removes nulls from a new value, where they have nothing to remove. Lists are not patched, but upstream still removes
+/// nulls from the objects in them.
 pub(super) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => map

@@ -1,5 +1,5 @@
-//! Strategic merge patch: objects are merged field by field and lists by their merge key, as the schema says; the
-//! directives `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` say otherwise.
+//! Strategic merge patch: merges objects field by field, and lists by the merge key in the schema. The directives
+//! `$patch`, `$retainKeys`, `$setElementOrder/x` and `$deleteFromPrimitiveList/x` change this.
 
 mod list;
 
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::go_words;
+use super::go_format;
 use super::merge::without_nulls;
 use crate::schema::{Schema, Shape};
 
@@ -16,48 +16,48 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder";
 const DELETE: &str = "$deleteFromPrimitiveList";
 
-const BAD_RETAIN_KEYS: Error = Error::Format("invalid patch format of retainKeys");
-const BAD_ORDER: Error = Error::Format("invalid patch format of setElementOrder list");
-const BAD_DELETE: Error = Error::Format("invalid patch format of primitive list");
+const BAD_RETAIN_KEYS: Error = Error::Malformed("invalid patch format of retainKeys");
+const BAD_ORDER: Error = Error::Malformed("invalid patch format of setElementOrder list");
+const BAD_DELETE: Error = Error::Malformed("invalid patch format of primitive list");
 
 /// Why a patch does not apply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Error {
-    /// It is none.
-    Format(&'static str),
-    /// Those are never merged.
+    /// The patch is malformed.
+    Malformed(&'static str),
+    /// A list of lists cannot be merged.
     ListOfLists,
-    /// Upstream calls this an error of the server's, in these words.
-    Other(String),
+    /// Upstream reports this as a server error, with this message.
+    Server(String),
 }
 
 type Object = Map<String, Value>;
 
 pub(super) fn apply(schema: &'static Schema, object: &Value, patch: &Value) -> Result<Value, Error> {
     let (Value::Object(object), Value::Object(patch)) = (object, patch) else {
-        return Err(Error::Format("invalid JSON document"));
+        return Err(Error::Malformed("invalid JSON document"));
     };
-    merge(Within::Object(schema), object.clone(), patch.clone()).map(Value::Object)
+    merge(ParentType::Object(schema), object.clone(), patch.clone()).map(Value::Object)
 }
 
-/// What is known of the fields of an object that is being merged.
+/// The schema of an object that is being merged.
 #[derive(Clone, Copy)]
-enum Within {
-    /// All of them.
+enum ParentType {
+    /// An object with known fields.
     Object(&'static Schema),
-    /// Nothing: it is a map. Its values are not merged.
+    /// A map, whose values are not merged.
     Map,
 }
 
-impl Within {
-    fn shape(self, field: &str) -> Result<(Shape, Option<crate::schema::Merge>), Error> {
+impl ParentType {
+    fn shape(self, field: &str) -> Result<(Shape, Option<crate::schema::MergeStrategy>), Error> {
         match self {
-            Self::Map => Err(Error::Other(
+            Self::Map => Err(Error::Server(
                 "merging an object in json but data type is not struct, instead is: map".to_owned(),
             )),
             Self::Object(schema) => schema.shape(field).ok_or_else(|| {
                 let name = schema.go_name();
-                Error::Other(format!(
+                Error::Server(format!(
                     "unable to find api field in struct {name} for the json field {field:?}"
                 ))
             }),
@@ -65,42 +65,42 @@ impl Within {
     }
 }
 
-/// What the elements of a list are, and by which key they are merged.
+/// The elements of a list, and the key by which they are merged.
 #[derive(Clone, Copy)]
 struct Elements {
-    within: Within,
-    /// None: the list is replaced.
+    within: ParentType,
+    /// `None` if the list is replaced.
     merge: Option<&'static str>,
 }
 
 impl Elements {
-    fn of(within: Within, field: &str) -> Result<Self, Error> {
+    fn of(within: ParentType, field: &str) -> Result<Self, Error> {
         match within.shape(field)? {
             (Shape::List(Some(schema)), merge) => {
-                Ok(Self { within: Within::Object(schema), merge: merge.map(|merge| merge.key) })
+                Ok(Self { within: ParentType::Object(schema), merge: merge.map(|merge| merge.key) })
             }
             (Shape::List(None), merge) => {
-                Ok(Self { within: Within::Map, merge: merge.map(|merge| merge.key) })
+                Ok(Self { within: ParentType::Map, merge: merge.map(|merge| merge.key) })
             }
             (Shape::Object(_) | Shape::Free | Shape::Plain, _) => {
-                Err(Error::Other("expected slice or array type, but got: struct".to_owned()))
+                Err(Error::Server("expected slice or array type, but got: struct".to_owned()))
             }
         }
     }
 }
 
-fn merge(within: Within, mut original: Object, mut patch: Object) -> Result<Object, Error> {
+fn merge(within: ParentType, mut original: Object, mut patch: Object) -> Result<Object, Error> {
     if let Some(directive) = patch.remove(PATCH) {
         return match directive.as_str() {
-            // As it stands, with whatever else is in it.
+            // Replaces the object with the patch as is.
             Some("replace") => Ok(patch),
             Some("delete") => Ok(Object::new()),
             _ => {
-                let words = go_words(&directive);
+                let printed = go_format(&directive);
                 patch.insert(PATCH.into(), directive);
-                Err(Error::Other(format!(
-                    "unknown patch type: {words} in map: {}",
-                    go_words(&Value::Object(patch))
+                Err(Error::Server(format!(
+                    "unknown patch type: {printed} in map: {}",
+                    go_format(&Value::Object(patch))
                 )))
             }
         };
@@ -117,18 +117,18 @@ fn merge(within: Within, mut original: Object, mut patch: Object) -> Result<Obje
             continue;
         }
         let merged = match (original.remove(&field), value) {
-            (Some(Value::Object(there)), Value::Object(value)) => {
+            (Some(Value::Object(existing)), Value::Object(value)) => {
                 let within = match within.shape(&field)?.0 {
-                    Shape::Object(schema) => Within::Object(schema),
-                    Shape::Free | Shape::List(_) | Shape::Plain => Within::Map,
+                    Shape::Object(schema) => ParentType::Object(schema),
+                    Shape::Free | Shape::List(_) | Shape::Plain => ParentType::Map,
                 };
-                Some(Value::Object(merge(within, there, value)?))
+                Some(Value::Object(merge(within, existing, value)?))
             }
-            (Some(Value::Array(there)), Value::Array(value)) => {
+            (Some(Value::Array(existing)), Value::Array(value)) => {
                 let elements = Elements::of(within, &field)?;
-                Some(Value::Array(list::merge(elements, there, value, deletes)?))
+                Some(Value::Array(list::merge(elements, existing, value, deletes)?))
             }
-            (there, _) if deletes => there,
+            (existing, _) if deletes => existing,
             (_, value) => without_directives(without_nulls(&value)),
         };
         if let Some(merged) = merged {
@@ -138,12 +138,12 @@ fn merge(within: Within, mut original: Object, mut patch: Object) -> Result<Obje
     Ok(original)
 }
 
-/// `x` of `$directive/x`.
+/// Returns `x` of `$directive/x`.
 fn named_by<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
     key.strip_prefix(directive)?.strip_prefix('/')
 }
 
-/// `$retainKeys`: what it does not name goes, and the patch may not name anything else.
+/// `$retainKeys`: removes all keys that it does not list. The patch must not set other keys.
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), Error> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let keys = keys.as_array().ok_or(BAD_RETAIN_KEYS)?;
@@ -158,9 +158,9 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), Error> {
     Ok(())
 }
 
-/// `$setElementOrder/x`: merges that list, and puts it in the order that is given. Elements that are not in the order
-/// keep their places among their neighbours.
-fn set_order(within: Within, original: &mut Object, patch: &mut Object) -> Result<(), Error> {
+/// `$setElementOrder/x`: merges the list and sorts it in the given order. Elements that the order does not list keep
+/// their position relative to their neighbours.
+fn set_order(within: ParentType, original: &mut Object, patch: &mut Object) -> Result<(), Error> {
     let orders: Vec<String> = patch.keys().filter(|key| key.starts_with(ORDER)).cloned().collect();
     for key in orders {
         let array = |value: Option<Value>| match value {
@@ -168,47 +168,51 @@ fn set_order(within: Within, original: &mut Object, patch: &mut Object) -> Resul
             Some(Value::Array(list)) => Ok(Some(list)),
             Some(other) => {
                 let found = go_type(&other);
-                Err(Error::Other(format!("expected a []interface {{}}, but received a {found}")))
+                Err(Error::Server(format!("expected a []interface {{}}, but received a {found}")))
             }
         };
         let order = array(patch.remove(&key))?.unwrap_or_default();
         let field = named_by(&key, ORDER).ok_or(BAD_ORDER)?;
-        let there = array(original.remove(field))?;
+        let existing = array(original.remove(field))?;
         let change = array(patch.remove(field))?;
         let elements = Elements::of(within, field)?;
         list::check_order(elements, change.as_deref().unwrap_or_default(), &order)?;
-        let is_empty = there.as_ref().is_none_or(Vec::is_empty) && change.as_ref().is_none_or(Vec::is_empty);
-        let before = list::places(
+        let is_empty =
+            existing.as_ref().is_none_or(Vec::is_empty) && change.as_ref().is_none_or(Vec::is_empty);
+        let before = list::previous_order(
             elements,
-            there.as_deref().unwrap_or_default(),
+            existing.as_deref().unwrap_or_default(),
             change.as_deref().unwrap_or_default(),
         );
-        let merged = match (there, change) {
+        let merged = match (existing, change) {
             (None, None) => continue,
-            _ if is_empty => return Err(Error::Other("no elements in any of the given slices".to_owned())),
-            (Some(there), None) => there,
+            _ if is_empty => return Err(Error::Server("no elements in any of the given slices".to_owned())),
+            (Some(existing), None) => existing,
             (None, Some(change)) => match without_directives(Value::Array(change)) {
                 Some(Value::Array(list)) => list,
                 _ => continue,
             },
-            (Some(there), Some(change)) => list::merge(elements, there, change, false)?,
+            (Some(existing), Some(change)) => list::merge(elements, existing, change, false)?,
         };
-        let ordered = list::arrange(elements, merged, &order, &before)?;
+        let ordered = list::reorder(elements, merged, &order, &before)?;
         original.insert(field.to_owned(), Value::Array(ordered));
     }
     Ok(())
 }
 
-/// What upstream has left of a patch when it has merged it, and prints in its messages: without the directives that it
-/// has followed, and the lists that had an order.
-pub(super) fn left(patch: &Value) -> Value {
+/// The patch as upstream prints it in error messages after merging: without the processed directives, and without the
+/// lists that had an order.
+pub(super) fn without_processed_directives(patch: &Value) -> Value {
     let Value::Object(map) = patch else { return patch.clone() };
     let ordered = |key: &str| map.contains_key(&format!("{ORDER}/{key}"));
     let stays = |key: &str| key != RETAIN_KEYS && !key.starts_with(ORDER) && !ordered(key);
-    map.iter().filter(|(key, _)| stays(key)).map(|(key, value)| (key.clone(), left(value))).collect()
+    map.iter()
+        .filter(|(key, _)| stays(key))
+        .map(|(key, value)| (key.clone(), without_processed_directives(value)))
+        .collect()
 }
 
-/// What is new has nothing to be merged with: an object with a directive is not there at all.
+/// Removes objects with a directive from a new value, which has nothing to merge with.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(PATCH) => None,
@@ -220,7 +224,7 @@ fn without_directives(value: Value) -> Option<Value> {
     }
 }
 
-/// What Go holds a JSON value in.
+/// The Go type of a JSON value.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "%!s(<nil>)",

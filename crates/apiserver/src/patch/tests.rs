@@ -11,19 +11,19 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 fn kind(name: &str) -> &'static Schema {
     ["", "storage.k8s.io", "snapshot.storage.k8s.io"]
         .iter()
-        .find_map(|group| schema::of(group, name))
+        .find_map(|group| schema::find(group, name))
         .unwrap()
 }
 
-/// The object afterwards, or the code and the words.
+/// The patched object, or the code and message of the error.
 fn patched(name: &str, object: &Value, media_type: &str, patch: &Value) -> Result<Value, (u16, String)> {
     Patch::parse(media_type, patch.to_string().as_bytes())
         .and_then(|patch| apply(kind(name), object, &patch))
-        .map_err(|refusal| (refusal.code, refusal.message))
+        .map_err(|error| (error.code, error.message))
 }
 
 #[test]
-fn json_patches() {
+fn json_patch_operations() {
     let object = json!({"a": {"b": [1, 2, 3], "c/d": 1, "e~f": 2}, "n": null});
     let rejected = "the server rejected our request due to an error in our request";
     let cases: Vec<(Value, Option<Value>)> = vec![
@@ -72,7 +72,7 @@ fn json_patches() {
             .map(|change| {
                 let mut whole = object.clone();
                 merge::apply(&mut whole, &change);
-                // A merge patch cannot leave a null behind.
+                // The merge patch removed the null.
                 if whole.get("n").is_none() {
                     whole["n"] = Value::Null;
                 }
@@ -90,7 +90,7 @@ fn json_patches() {
 }
 
 #[test]
-fn patches_that_are_none() {
+fn malformed_patches_are_rejected() {
     let cases: Vec<(&str, &[u8], u16, &str)> = vec![
         (JSON, b"{}", 400, "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
         (JSON, b"[1]", 400, "json: cannot unmarshal number into Go value of type handlers.jsonPatchOp"),
@@ -118,29 +118,29 @@ fn patches_that_are_none() {
         ),
         ("", b"{}", 415, "the body of the request was in an unknown format - accepted media types include:"),
     ];
-    for (media_type, body, code, words) in cases {
-        let refusal = Patch::parse(media_type, body).unwrap_err();
-        assert_eq!(refusal.code, code, "{media_type} {body:?}");
-        assert!(refusal.message.contains(words), "{media_type} {body:?}: {}", refusal.message);
+    for (media_type, body, code, message) in cases {
+        let error = Patch::parse(media_type, body).unwrap_err();
+        assert_eq!(error.code, code, "{media_type} {body:?}");
+        assert!(error.message.contains(message), "{media_type} {body:?}: {}", error.message);
     }
     assert!(Patch::parse("application/merge-patch+json; charset=utf-8", b"{}").is_ok());
-    let many: Vec<Value> = vec![json!({"op": "test", "path": "/gone"}); OPERATIONS + 1];
-    let refusal = Patch::parse(JSON, json!(many).to_string().as_bytes()).unwrap_err();
-    assert_eq!((refusal.code, refusal.reason), (413, "RequestEntityTooLarge"));
+    let many: Vec<Value> = vec![json!({"op": "test", "path": "/gone"}); MAX_OPERATIONS + 1];
+    let error = Patch::parse(JSON, json!(many).to_string().as_bytes()).unwrap_err();
+    assert_eq!((error.code, error.reason), (413, "RequestEntityTooLarge"));
     assert!(Patch::parse(JSON, json!(many[1..]).to_string().as_bytes()).is_ok());
 }
 
 #[test]
-fn no_json_patch_grows_beyond_its_limits() {
+fn json_patch_growth_is_limited() {
     let object = json!({"a": {"b": 1}});
-    // Each copy doubles it.
+    // Each copy doubles the object.
     let bomb: Vec<Value> =
         (0..60).map(|at| json!({"op": "copy", "from": "", "path": format!("/x{at}")})).collect();
-    assert_eq!(patched("Pod", &object, JSON, &json!(bomb)).unwrap_err().0, 422, "the whole has no name");
+    assert_eq!(patched("Pod", &object, JSON, &json!(bomb)).unwrap_err().0, 422, "the root cannot be copied");
     let bomb: Vec<Value> =
         (0..60).map(|at| json!({"op": "copy", "from": "/a", "path": format!("/a/x{at}")})).collect();
     assert_eq!(patched("Pod", &object, JSON, &json!(bomb)).unwrap_err().0, 422);
-    // Each operation goes one level deeper.
+    // Each operation adds one level.
     let mut path = String::new();
     let deeper: Vec<Value> = (0..200)
         .map(|_| {
@@ -149,12 +149,12 @@ fn no_json_patch_grows_beyond_its_limits() {
         })
         .collect();
     assert_eq!(patched("Pod", &json!({}), JSON, &json!(deeper)).unwrap_err().0, 422);
-    assert!(patched("Pod", &json!({}), JSON, &json!(deeper[..DEPTH - 1])).is_ok());
+    assert!(patched("Pod", &json!({}), JSON, &json!(deeper[..MAX_DEPTH - 1])).is_ok());
 }
 
 #[test]
-fn merge_patches() {
-    // RFC 7396's own, where the target is an object.
+fn merge_patch_rules() {
+    // The examples of RFC 7396 with an object as target.
     let cases = [
         (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
         (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
@@ -166,7 +166,7 @@ fn merge_patches() {
         (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
         (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
         (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
-        // A list in an object's place keeps its nulls; elsewhere upstream takes them out of the objects in lists too.
+        // A list that replaces an object keeps its nulls. In other lists, upstream removes nulls from objects.
         (json!({"a": {}}), json!({"a": [{"b": null}]}), json!({"a": [{"b": null}]})),
         (json!({}), json!({"a": [{"b": null, "c": 1}, null]}), json!({"a": [{"c": 1}, null]})),
     ];
@@ -176,7 +176,7 @@ fn merge_patches() {
 }
 
 #[test]
-fn strategic_merge_patches() {
+fn strategic_merge_patch_rules() {
     let cases = [
         // Fields, maps and nulls.
         (
@@ -197,7 +197,8 @@ fn strategic_merge_patches() {
             json!({"metadata": {"labels": {"a": null, "b": "1"}}}),
             json!({"metadata": {"labels": {"b": "1"}}}),
         ),
-        // Lists by their key: what is there stays where it is, what is new comes first.
+        // Lists are merged by key: existing elements keep their position, new elements precede elements that the patch
+        // does not list.
         (
             "Pod",
             json!({"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b"}]}}),
@@ -210,7 +211,7 @@ fn strategic_merge_patches() {
             json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}),
             json!({"status": {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Disk", "status": "False"}]}}),
         ),
-        // Within an element they are merged again, by another key.
+        // Lists within an element are merged too, by another key.
         (
             "Pod",
             json!({"spec": {"containers": [{"name": "a", "volumeMounts": [{"mountPath": "/x", "name": "v"}]}]}}),
@@ -230,7 +231,7 @@ fn strategic_merge_patches() {
             json!({"status": {"volumesAttached": []}}),
             json!({"status": {"volumesAttached": []}}),
         ),
-        // Plain values are merged where the schema says so.
+        // Scalars are merged where the schema says so.
         (
             "PersistentVolume",
             json!({"metadata": {"finalizers": ["a", "b"]}}),
@@ -316,7 +317,8 @@ fn strategic_merge_patches() {
             json!({"spec": {"drivers": [{"name": "b", "nodeID": "2"}]}}),
             json!({"spec": {"drivers": [{"name": "b", "nodeID": "2"}, {"name": "a", "nodeID": "1"}]}}),
         ),
-        // With an order, the first new element takes the place of the deleted one, so what was there before it stays so.
+        // With $setElementOrder, upstream treats the first new element as if it had followed the remaining elements, in
+        // the slot that the deletion freed. So `old` stays in front.
         (
             "CSINode",
             json!({"spec": {"drivers": [{"name": "gone"}, {"name": "old"}]}}),
@@ -333,7 +335,7 @@ fn strategic_merge_patches() {
 }
 
 #[test]
-fn strategic_merge_patches_that_do_not_apply() {
+fn inapplicable_strategic_merge_patches_are_rejected() {
     let pod = json!({
         "metadata": {"labels": {"a": "1"}, "finalizers": ["x"]},
         "spec": {"containers": [{"name": "a"}], "volumes": [{"name": "v"}]},
@@ -396,33 +398,33 @@ fn strategic_merge_patches_that_do_not_apply() {
             "unable to find api field in struct PodSpec for the json field \"gone\"",
         ),
     ];
-    for (patch, code, words) in cases {
-        assert_eq!(patched("Pod", &pod, STRATEGIC, &patch), Err((code, words.to_owned())), "{patch}");
+    for (patch, code, message) in cases {
+        assert_eq!(patched("Pod", &pod, STRATEGIC, &patch), Err((code, message.to_owned())), "{patch}");
     }
     let custom = patched("VolumeSnapshot", &json!({}), STRATEGIC, &json!({})).unwrap_err();
     assert_eq!(custom.0, 415);
 }
 
 #[test]
-fn prints_a_patch_that_makes_no_object_as_upstream_does() {
+fn invalid_result_error_prints_patch_like_upstream() {
     let parse = |media_type, patch: Value| Patch::parse(media_type, patch.to_string().as_bytes()).unwrap();
     let body = json!({"bogus": 1, "metadata": {"$setElementOrder/finalizers": ["x"], "finalizers": ["x"], "name": "n"}});
-    let why = "strict decoding error: unknown field \"bogus\"";
-    let refusal = unfit(&parse(STRATEGIC, body.clone()), &json!({"all": 1}), why);
-    assert_eq!(refusal.code, 422);
+    let reason = "strict decoding error: unknown field \"bogus\"";
+    let error = invalid_result_error(&parse(STRATEGIC, body.clone()), &json!({"all": 1}), reason);
+    assert_eq!(error.code, 422);
     assert_eq!(
-        refusal.message,
-        format!(" \"\" is invalid: patch: Invalid value: \"map[bogus:1 metadata:map[name:n]]\": {why}")
+        error.message,
+        format!(" \"\" is invalid: patch: Invalid value: \"map[bogus:1 metadata:map[name:n]]\": {reason}")
     );
-    let refusal = unfit(&parse(MERGE, body), &json!({"all": 1}), why);
+    let error = invalid_result_error(&parse(MERGE, body), &json!({"all": 1}), reason);
     assert_eq!(
-        refusal.message,
-        format!(" \"\" is invalid: patch: Invalid value: \"{{\\\"all\\\":1}}\": {why}")
+        error.message,
+        format!(" \"\" is invalid: patch: Invalid value: \"{{\\\"all\\\":1}}\": {reason}")
     );
 }
 
 #[test]
-fn tells_of_the_revision_that_a_patch_names() {
+fn resource_version_in_patch_is_found() {
     let cases = [
         (MERGE, json!({"metadata": {"resourceVersion": "7"}}), Some("7")),
         (MERGE, json!({"metadata": {"name": "7"}}), None),
@@ -435,7 +437,7 @@ fn tells_of_the_revision_that_a_patch_names() {
     }
 }
 
-/// JSON that looks a little like objects and patches.
+/// JSON that resembles objects and patches.
 fn any_json() -> impl Strategy<Value = Value> {
     let text = prop::sample::select(vec!["a", "b", "c", "delete", "replace", "merge"]);
     let leaf = prop_oneof![
@@ -477,9 +479,11 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-fn nulls_out_of_lists(value: Value) -> Value {
+fn without_nulls_in_lists(value: Value) -> Value {
     match value {
-        Value::Object(map) => map.into_iter().map(|(key, value)| (key, nulls_out_of_lists(value))).collect(),
+        Value::Object(map) => {
+            map.into_iter().map(|(key, value)| (key, without_nulls_in_lists(value))).collect()
+        }
         Value::Array(list) => list.iter().map(super::merge::without_nulls).collect(),
         plain => plain,
     }
@@ -487,14 +491,14 @@ fn nulls_out_of_lists(value: Value) -> Value {
 
 proptest! {
     #[test]
-    fn no_bytes_panic(media_type in prop::sample::select(vec![JSON, MERGE, STRATEGIC]), body in any::<Vec<u8>>(), object in any_json()) {
+    fn arbitrary_bytes_do_not_panic(media_type in prop::sample::select(vec![JSON, MERGE, STRATEGIC]), body in any::<Vec<u8>>(), object in any_json()) {
         if let Ok(patch) = Patch::parse(media_type, &body) {
             let _ = apply(kind("Pod"), &object, &patch);
         }
     }
 
     #[test]
-    fn no_patch_panics(name in prop::sample::select(vec!["Pod", "Node", "CSINode", "VolumeSnapshot"]), object in any_json(), patch in any_json()) {
+    fn arbitrary_patches_do_not_panic(name in prop::sample::select(vec!["Pod", "Node", "CSINode", "VolumeSnapshot"]), object in any_json(), patch in any_json()) {
         for media_type in [MERGE, STRATEGIC] {
             let _ = patched(name, &object, media_type, &patch);
         }
@@ -502,20 +506,21 @@ proptest! {
         let _ = patched(name, &object, JSON, &operations);
     }
 
-    /// A merge patch applied twice changes nothing more; but for nulls in lists, which upstream leaves the first time.
+    /// Applying a merge patch twice has the same result as once, except for nulls in lists, which upstream keeps the
+    /// first time.
     #[test]
-    fn a_merge_patch_is_idempotent(object in any_json(), patch in any_json().prop_map(nulls_out_of_lists)) {
+    fn merge_patch_is_idempotent(object in any_json(), patch in any_json().prop_map(without_nulls_in_lists)) {
         if let (true, Ok(once)) = (object.is_object(), patched("Pod", &object, MERGE, &patch)) {
             prop_assert_eq!(patched("Pod", &once, MERGE, &patch), Ok(once));
         }
     }
 
-    /// Merging a list of names into itself leaves it as it is, whatever the order of the patch.
+    /// Merging finalizers results in the union, regardless of their order in the patch.
     #[test]
-    fn finalizers_merge_as_sets(there in prop::collection::btree_set("[a-e]", 0..5), given in prop::collection::vec("[a-e]", 0..5)) {
-        let object = json!({"metadata": {"finalizers": there}});
+    fn finalizers_merge_as_sets(existing in prop::collection::btree_set("[a-e]", 0..5), given in prop::collection::vec("[a-e]", 0..5)) {
+        let object = json!({"metadata": {"finalizers": existing}});
         let merged = patched("Pod", &object, STRATEGIC, &json!({"metadata": {"finalizers": given}})).unwrap();
-        let all: std::collections::BTreeSet<String> = there.into_iter().chain(given).collect();
+        let all: std::collections::BTreeSet<String> = existing.into_iter().chain(given).collect();
         let list: Vec<String> = serde_json::from_value(merged["metadata"]["finalizers"].clone()).unwrap();
         prop_assert_eq!(list.len(), all.len());
         prop_assert_eq!(list.into_iter().collect::<std::collections::BTreeSet<_>>(), all);

@@ -1,4 +1,4 @@
-//! Bodies: read up to a bound, and made objects of the kind that is expected.
+//! Request bodies: read up to a limit and decoded to an object of the expected kind.
 
 use std::pin::Pin;
 
@@ -7,42 +7,42 @@ use http::HeaderMap;
 use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
 use serde_json::Value;
 
-use super::negotiate::{self, Written};
+use super::negotiate::{self, BodyEncoding};
 use super::options::FieldValidation;
 use super::{Body, BoxError, encode, meta};
-use crate::bounds::{self, ReadError};
+use crate::bounds::{self, ParseError};
 use crate::json_error;
 use crate::kinds::{self, Kind};
 use crate::schema::{self, ProtobufError};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// As upstream's.
-pub(crate) const LIMIT: usize = 3 << 20;
+/// The limit of kube-apiserver.
+pub(crate) const MAX_BODY: usize = 3 << 20;
 
 type Reading = Pin<Box<dyn Future<Output = Result<Collected<Bytes>, BoxError>> + Send>>;
 
-/// The whole body.
-pub(crate) async fn read(body: Body) -> Result<Bytes, Refusal> {
+/// Reads the whole body.
+pub(crate) async fn read(body: Body) -> Result<Bytes, StatusError> {
     let reading: Reading = collect(body);
     match reading.await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
-            let message = format!("Request entity too large: limit is {LIMIT}");
-            Err(Refusal::new(413, "RequestEntityTooLarge", message))
+            let message = format!("Request entity too large: limit is {MAX_BODY}");
+            Err(StatusError::new(413, "RequestEntityTooLarge", message))
         }
-        Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+        Err(error) => Err(StatusError::bad_request(format!("failed to read the request body: {error}"))),
     }
 }
 
 fn collect(body: Body) -> Reading {
-    Box::pin(Limited::new(body, LIMIT).collect())
+    Box::pin(Limited::new(body, MAX_BODY).collect())
 }
 
-/// The body as JSON, however it is written.
-pub(crate) fn json(headers: &HeaderMap, kind: &Kind, body: &Bytes) -> Result<Bytes, Refusal> {
-    match negotiate::written(headers, encode::is_custom(kind))? {
-        Written::Json => Ok(body.clone()),
-        Written::Protobuf => match schema::from_protobuf(body) {
+/// The body as JSON, converted from protobuf if necessary.
+pub(crate) fn json(headers: &HeaderMap, kind: &Kind, body: &Bytes) -> Result<Bytes, StatusError> {
+    match negotiate::body_encoding(headers, encode::is_custom(kind))? {
+        BodyEncoding::Json => Ok(body.clone()),
+        BodyEncoding::Protobuf => match schema::from_protobuf(body) {
             Ok(object) => Ok(object.to_string().into()),
             Err(ProtobufError::TooMany(error)) => Err(error.into()),
             Err(error) => Err(unrecognized(kind.kind, &error.to_string(), body)),
@@ -50,17 +50,17 @@ pub(crate) fn json(headers: &HeaderMap, kind: &Kind, body: &Bytes) -> Result<Byt
     }
 }
 
-/// The object in a body. Fields that the kind does not have are dropped, and reported as was asked.
+/// Decodes the object in a body. Unknown fields are dropped and reported according to `fields`.
 pub(crate) fn object(
     kind: &Kind,
     raw: &[u8],
     fields: FieldValidation,
     warnings: &mut Vec<String>,
-) -> Result<Value, Refusal> {
+) -> Result<Value, StatusError> {
     typed(kind.group, kind.version, kind.kind, raw, fields, warnings)
 }
 
-/// The same for what is no kind of its own, but is sent to a subresource.
+/// As [`object`], for types that are sent to a subresource and are not a kind of their own.
 pub(crate) fn typed(
     group: &str,
     version: &str,
@@ -68,94 +68,113 @@ pub(crate) fn typed(
     raw: &[u8],
     fields: FieldValidation,
     warnings: &mut Vec<String>,
-) -> Result<Value, Refusal> {
-    let mut value = bounds::read(raw).map_err(|error| match error {
-        ReadError::TooMany(error) => error.into(),
-        ReadError::NoJson(error) => unrecognized(kind, &not_json(&json_error::words(raw, &error)), raw),
+) -> Result<Value, StatusError> {
+    let mut value = bounds::parse(raw).map_err(|error| match error {
+        ParseError::TooMany(error) => error.into(),
+        ParseError::Syntax(error) => {
+            unrecognized(kind, &json_parse_error(&json_error::go_message(raw, &error)), raw)
+        }
     })?;
     if !value.is_object() {
-        let of = match &value {
+        let json_type = match &value {
             Value::Array(_) => "array",
             Value::String(_) => "string",
             Value::Number(_) => "number",
             _ => "bool",
         };
-        let why = format!("json: cannot unmarshal {of} into Go value of type {HEAD}");
-        return Err(unrecognized(kind, &not_json(&why), raw));
+        let reason = format!("json: cannot unmarshal {json_type} into Go value of type {GO_TYPE_META}");
+        return Err(unrecognized(kind, &json_parse_error(&reason), raw));
     }
-    let (said, of) = (meta::text(&value, "/apiVersion").to_owned(), meta::text(&value, "/kind").to_owned());
+    let (given_version, given_kind) =
+        (meta::text(&value, "/apiVersion").to_owned(), meta::text(&value, "/kind").to_owned());
     let expected = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    check_type(group, &expected, kind, &said, &of)?;
+    check_type(group, &expected, kind, &given_version, &given_kind)?;
     value["apiVersion"] = expected.into();
     value["kind"] = kind.into();
-    let schema = schema::of(group, kind).ok_or_else(|| no_schema(kind))?;
+    let schema = schema::find(group, kind).ok_or_else(|| no_schema(kind))?;
     let name = meta::name(&value).to_owned();
-    let conformed = schema.conform(value).map_err(|error| error.refusal(schema, &name))?;
-    let mut strange = conformed.unknown;
+    let conformed = schema.conform(value).map_err(|error| error.to_status_error(schema, &name))?;
+    let mut field_problems = conformed.unknown;
     if fields != FieldValidation::Ignore {
-        strange.extend(schema::duplicates(raw));
+        field_problems.extend(schema::duplicate_fields(raw));
     }
     match fields {
         FieldValidation::Ignore => {}
-        FieldValidation::Warn => warnings.extend(strange),
-        FieldValidation::Strict if strange.is_empty() => {}
+        FieldValidation::Warn => warnings.extend(field_problems),
+        FieldValidation::Strict if field_problems.is_empty() => {}
         FieldValidation::Strict => {
-            return Err(unfit(kind, version, &format!("strict decoding error: {}", strange.join(", "))));
+            return Err(cannot_handle(
+                kind,
+                version,
+                &format!("strict decoding error: {}", field_problems.join(", ")),
+            ));
         }
     }
     Ok(conformed.object)
 }
 
-/// What upstream reads first of a body, in the words of its language.
-const HEAD: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+/// The Go type into which upstream first decodes a body, as its error message names it.
+const GO_TYPE_META: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
 
-/// That the body says to be what is expected at its place, or says nothing.
-fn check_type(group: &str, expected: &str, kind: &str, said: &str, of: &str) -> Result<(), Refusal> {
-    if (of.is_empty() || of == kind) && (said.is_empty() || said == expected) {
+/// Checks that the body has the expected type, or none.
+fn check_type(
+    group: &str,
+    expected: &str,
+    kind: &str,
+    given_version: &str,
+    given_kind: &str,
+) -> Result<(), StatusError> {
+    if (given_kind.is_empty() || given_kind == kind)
+        && (given_version.is_empty() || given_version == expected)
+    {
         return Ok(());
     }
-    let of = if of.is_empty() { kind } else { of };
-    let said = if said.is_empty() { expected } else { said };
-    let (of_group, of_version) = said.split_once('/').unwrap_or(("", said));
-    let served = kinds::KINDS.iter().find(|known| known.group == of_group && known.kind == of);
-    let refuse = |why: String| {
-        Err(Refusal::bad_request(format!(
-            "{of} in version {of_version:?} cannot be handled as a {kind}: {why}"
+    let given_kind = if given_kind.is_empty() { kind } else { given_kind };
+    let given_version = if given_version.is_empty() { expected } else { given_version };
+    let (given_group, given_kind_version) = given_version.split_once('/').unwrap_or(("", given_version));
+    let served = kinds::KINDS.iter().find(|known| known.group == given_group && known.kind == given_kind);
+    let reject = |reason: String| {
+        Err(StatusError::bad_request(format!(
+            "{given_kind} in version {given_kind_version:?} cannot be handled as a {kind}: {reason}"
         )))
     };
     match served {
-        Some(known) if known.version == of_version && of == kind => Err(Refusal::bad_request(format!(
-            "the API version in the data ({said}) does not match the expected API version ({expected})"
-        ))),
-        Some(known) if known.version == of_version => {
-            // Upstream's inner types, by their packages.
+        Some(known) if known.version == given_kind_version && given_kind == kind => {
+            Err(StatusError::bad_request(format!(
+                "the API version in the data ({given_version}) does not match the expected API version ({expected})"
+            )))
+        }
+        Some(known) if known.version == given_kind_version => {
+            // Upstream names its internal types by package.
             let package = match group {
                 "" | "events.k8s.io" => "core",
                 group => group.split('.').next().unwrap_or(group),
             };
-            refuse(format!("converting ({of_version}.{of}) to ({package}.{kind}): unknown conversion"))
+            reject(format!(
+                "converting ({given_kind_version}.{given_kind}) to ({package}.{kind}): unknown conversion"
+            ))
         }
-        _ => refuse(format!(
-            "no kind {of:?} is registered for version {said:?} in scheme \"pkg/runtime/scheme.go:110\""
+        _ => reject(format!(
+            "no kind {given_kind:?} is registered for version {given_version:?} in scheme \"pkg/runtime/scheme.go:110\""
         )),
     }
 }
 
-fn unfit(kind: &str, version: &str, why: &str) -> Refusal {
-    Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+fn cannot_handle(kind: &str, version: &str, reason: &str) -> StatusError {
+    StatusError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {reason}"))
 }
 
-pub(crate) fn no_schema(kind: &str) -> Refusal {
-    Refusal::new(500, "InternalError", format!("Internal error occurred: there is no schema of {kind}"))
+pub(crate) fn no_schema(kind: &str) -> StatusError {
+    StatusError::new(500, "InternalError", format!("Internal error occurred: no schema for {kind}"))
 }
 
-fn not_json(why: &str) -> String {
-    format!("couldn't get version/kind; json parse error: {why}")
+fn json_parse_error(reason: &str) -> String {
+    format!("couldn't get version/kind; json parse error: {reason}")
 }
 
-fn unrecognized(kind: &str, why: &str, raw: &[u8]) -> Refusal {
-    Refusal::bad_request(format!(
-        "the object provided is unrecognized (must be of type {kind}): {why} ({})",
-        json_error::summary(raw)
+fn unrecognized(kind: &str, reason: &str, raw: &[u8]) -> StatusError {
+    StatusError::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): {reason} ({})",
+        json_error::body_summary(raw)
     ))
 }

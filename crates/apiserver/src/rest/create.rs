@@ -1,4 +1,4 @@
-//! New objects.
+//! The create verb.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -9,14 +9,14 @@ use super::{Api, encode, meta, random};
 use crate::access::{User, restrict_node};
 use crate::bounds;
 use crate::kinds::{Admission, Kind, Operation};
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 use crate::store::{Change, WriteError};
 
-/// How often a name is made up before the server gives in, as upstream's.
-const NAMES_TRIED: usize = 8;
+/// How many names are generated before the create fails, as in upstream.
+const GENERATE_NAME_ATTEMPTS: usize = 8;
 
 impl Api {
-    /// Makes an object, which is one of its kind already; answers how it is stored.
+    /// Creates an object that conforms to its schema. Returns it as stored.
     pub(crate) async fn create(
         &self,
         user: &User,
@@ -24,22 +24,22 @@ impl Api {
         object: Value,
         options: WriteOptions,
         warnings: &mut Vec<String>,
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<Bytes, StatusError> {
         let generated =
             meta::name(&object).is_empty() && !meta::text(&object, "/metadata/generateName").is_empty();
-        let mut tries = if generated { NAMES_TRIED } else { 1 };
+        let mut attempts = if generated { GENERATE_NAME_ATTEMPTS } else { 1 };
         loop {
-            tries -= 1;
-            let mut told = Vec::new();
-            match self.create_once(user, target, object.clone(), options, &mut told).await {
-                Err(refusal) if refusal.reason == "AlreadyExists" && generated => {
-                    if tries == 0 {
-                        return Err(refusal);
+            attempts -= 1;
+            let mut new_warnings = Vec::new();
+            match self.create_once(user, target, object.clone(), options, &mut new_warnings).await {
+                Err(status_error) if status_error.reason == "AlreadyExists" && generated => {
+                    if attempts == 0 {
+                        return Err(status_error);
                     }
                 }
-                answer => {
-                    warnings.append(&mut told);
-                    return answer;
+                result => {
+                    warnings.append(&mut new_warnings);
+                    return result;
                 }
             }
         }
@@ -52,38 +52,42 @@ impl Api {
         object: Value,
         options: WriteOptions,
         warnings: &mut Vec<String>,
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<Bytes, StatusError> {
         let kind = target.kind;
-        // Nothing comes into a namespace after its end has begun: that waits for us, and we for it.
-        let _open = if kind.namespaced { Some(self.ends_of_namespaces().read().await) } else { None };
-        let object = self.admitted(user, target, object, warnings)?;
+        // Excludes the start of a namespace deletion: no object is created in a terminating namespace.
+        let _lock = if kind.namespaced { Some(self.namespace_deletion_lock().read().await) } else { None };
+        let object = self.admit_create(user, target, object, warnings)?;
         let name = meta::name(&object);
         let key = encode::key(kind, &target.namespace, name);
         if options.dry_run {
             return match self.store().get(&key) {
-                Some(there) => Err(exists(kind, name, &there.value)),
+                Some(existing) => Err(already_exists(kind, name, &existing.value)),
                 None => Ok(encode::stored(kind, &object)),
             };
         }
         match self.store().write(key, Change::Create(encode::body(kind, &object, self.now()))).await {
             Ok(entry) => Ok(entry.value),
-            Err(WriteError::Exists(there)) => Err(exists(kind, name, &there.value)),
-            Err(error) => Err(super::write_refusal(kind, name, error)),
+            Err(WriteError::AlreadyExists(existing)) => Err(already_exists(kind, name, &existing.value)),
+            Err(error) => Err(super::write_status_error(kind, name, error)),
         }
     }
 
-    /// The object as it would be made: all rules but the store's.
-    fn admitted(
+    /// The object as it would be created: applies all rules except the store's.
+    fn admit_create(
         &self,
         user: &User,
         target: &Target,
         mut object: Value,
         warnings: &mut Vec<String>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, StatusError> {
         let kind = target.kind;
-        place(&mut object, target)?;
+        set_namespace(&mut object, target)?;
         if !meta::version(&object).is_empty() {
-            return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
+            return Err(StatusError::new(
+                500,
+                "",
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         (kind.default)(&mut object);
         let prefix = meta::text(&object, "/metadata/generateName");
@@ -98,7 +102,7 @@ impl Api {
         }
         let name = meta::name(&object).to_owned();
         if kind.namespaced {
-            self.namespace_is_open(kind, &target.namespace, &name)?;
+            self.check_namespace_active(kind, &target.namespace, &name)?;
         }
         let lookup = self.objects();
         let admission =
@@ -108,42 +112,42 @@ impl Api {
         bounds::check(&object)?;
         let causes = kind.invalid_on_create(&object);
         if !causes.is_empty() {
-            return Err(kind.refuse_invalid(&name, causes));
+            return Err(kind.invalid_error(&name, causes));
         }
         warnings.extend((kind.warnings)(&object, None));
-        (kind.confirm)(&object, &admission)?;
-        let asked = Target { name, ..target.clone() };
-        restrict_node(user, &super::attributes(&asked, ""), Some(&object), None, &lookup)?;
+        (kind.validate_admission)(&object, &admission)?;
+        let named = Target { name, ..target.clone() };
+        restrict_node(user, &super::attributes(&named, ""), Some(&object), None, &lookup)?;
         Ok(object)
     }
 
-    fn namespace_is_open(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), Refusal> {
+    fn check_namespace_active(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), StatusError> {
         let namespaces = super::core_kind("namespaces")?;
         let Some(found) = crate::kinds::Lookup::get(&self.objects(), namespaces, "", namespace) else {
-            return Err(Refusal::not_found(namespaces.resource(), namespace));
+            return Err(StatusError::not_found(namespaces.resource(), namespace));
         };
         if meta::text(&found, "/status/phase") != "Terminating" {
             return Ok(());
         }
-        let why =
+        let reason =
             format!("unable to create new content in namespace {namespace} because it is being terminated");
-        let mut refusal = Refusal::forbidden(kind.resource(), name, &why);
-        refusal.details.causes.push(Cause {
+        let mut status_error = StatusError::forbidden(kind.resource(), name, &reason);
+        status_error.details.causes.push(Cause {
             reason: "NamespaceTerminating",
             field: "metadata.namespace".into(),
             message: format!("namespace {namespace} is being terminated"),
         });
-        Err(refusal)
+        Err(status_error)
     }
 }
 
-/// Puts the object where the request is addressed to, unless it says that it is of another place.
-pub(crate) fn place(object: &mut Value, target: &Target) -> Result<(), Refusal> {
-    let said = meta::text(object, "/metadata/namespace");
+/// Sets the namespace of the request, unless the object names another one.
+pub(crate) fn set_namespace(object: &mut Value, target: &Target) -> Result<(), StatusError> {
+    let given = meta::text(object, "/metadata/namespace");
     let expected = if target.kind.namespaced { target.namespace.as_str() } else { "" };
-    // Upstream overlooks a namespace on what has none, and so do we: the namespace is dropped.
-    if !said.is_empty() && !expected.is_empty() && said != expected {
-        return Err(Refusal::bad_request(
+    // As in upstream, the namespace of a cluster-scoped object is dropped.
+    if !given.is_empty() && !expected.is_empty() && given != expected {
+        return Err(StatusError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
@@ -151,11 +155,11 @@ pub(crate) fn place(object: &mut Value, target: &Target) -> Result<(), Refusal> 
     Ok(())
 }
 
-fn exists(kind: &Kind, name: &str, there: &[u8]) -> Refusal {
-    let mut refusal = Refusal::already_exists(kind.resource(), name);
-    let deleting = encode::decode(kind, there).is_ok_and(|there| meta::is_deleting(&there));
+fn already_exists(kind: &Kind, name: &str, existing: &[u8]) -> StatusError {
+    let mut status_error = StatusError::already_exists(kind.resource(), name);
+    let deleting = encode::decode(kind, existing).is_ok_and(|existing| meta::is_deleting(&existing));
     if deleting {
-        refusal.message = format!("object is being deleted: {}", refusal.message);
+        status_error.message = format!("object is being deleted: {}", status_error.message);
     }
-    refusal
+    status_error
 }

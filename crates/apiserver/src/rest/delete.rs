@@ -1,196 +1,176 @@
-//! What becomes of an object whose deletion is asked for.
-//!
-//! [`decide`] is the whole rule; doing it is one write. An object goes at once, or it is marked and stays until its
-//! finalizers are gone, its node has let go of it, or (for a namespace) its content is deleted.
+//! The delete and deletecollection verbs: carry out [`decide`] with one write per object.
 
-use std::time::Duration;
+use serde_json::Value;
+use tokio::task::JoinSet;
 
-use serde_json::{Value, json};
-use wharf_model::Time;
-
-use super::meta;
+use super::deletion::{Deletion, decide, responds_with_object, success_status};
 use super::options::{DeleteOptions, Propagation};
-use crate::kinds::Kind;
-use crate::status::Refusal;
+use super::query::Query;
+use super::response::{ApiResponse, List, OutputFormat};
+use super::route::Target;
+use super::select::Selection;
+use super::{Api, encode, list_budget, meta};
+use crate::access::{User, restrict_node};
+use crate::kinds::{Admission, Operation};
+use crate::status::StatusError;
+use crate::store::{Change, WriteError};
 
-/// Holds an owner until its dependents are set free.
-pub(crate) const ORPHAN: &str = "orphan";
-/// Holds an owner until its dependents are gone.
-pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// The maximum number of concurrent deletions: high enough that one commit contains many of them, low enough that
+/// other requests are not delayed.
+const MAX_CONCURRENT: usize = 64;
 
-/// What is to be done.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Deletion {
-    /// It goes; this is its last state.
-    Remove(Value),
-    /// It stays for now, like this.
-    Mark(Value),
-    /// It is on its way already.
-    Wait,
-}
-
-/// Decides. Preconditions that do not hold are refused.
-pub(crate) fn decide(
-    kind: &Kind,
-    object: &Value,
-    options: &DeleteOptions,
-    now: Time,
-) -> Result<Deletion, Refusal> {
-    check(kind, object, options)?;
-    let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
-    if is_namespace && meta::is_deleting(object) && !meta::texts(object, "/spec/finalizers").is_empty() {
-        return Ok(Deletion::Wait);
-    }
-    let mut next = object.clone();
-    let graceful = match grace(kind, object, options) {
-        Grace::None => None,
-        Grace::Pending => return Ok(Deletion::Wait),
-        Grace::Shorter(seconds, at) => {
-            meta::set(&mut next, "deletionTimestamp", at.to_string().into());
-            Some(seconds)
+impl Api {
+    /// Deletes one object, or starts its deletion.
+    pub(crate) async fn delete(
+        &self,
+        user: &User,
+        target: &Target,
+        options: &DeleteOptions,
+    ) -> Result<ApiResponse, StatusError> {
+        let kind = target.kind;
+        let key = encode::key(kind, &target.namespace, &target.name);
+        let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
+        // Waits for creates in the namespace that are in progress; later ones observe that it is terminating.
+        let _lock = if is_namespace { Some(self.namespace_deletion_lock().write().await) } else { None };
+        loop {
+            let Some(entry) = self.store().get(&key) else {
+                return Err(StatusError::not_found(kind.resource(), &target.name));
+            };
+            let object = encode::decode(kind, &entry.value)?;
+            self.check_delete(user, target, &object)?;
+            let (change, last) = match decide(kind, &object, options, self.now())? {
+                Deletion::Wait => return Ok(ApiResponse::Object(status_code(false, options), entry.value)),
+                Deletion::Mark(next) => {
+                    (Change::Update(entry.revision, encode::body(kind, &next, self.now())), next)
+                }
+                Deletion::Remove(last) => {
+                    (Change::Delete(entry.revision, encode::body(kind, &last, self.now())), last)
+                }
+            };
+            let removed = matches!(change, Change::Delete(..));
+            let stored = if options.dry_run {
+                encode::stored(kind, &last)
+            } else {
+                match self.store().write(key.clone(), change).await {
+                    Ok(entry) => entry.value,
+                    // Decide again from the current object; a precondition on the resourceVersion then fails.
+                    Err(WriteError::Conflict(_)) => continue,
+                    Err(error) => return Err(super::write_status_error(kind, &target.name, error)),
+                }
+            };
+            return Ok(if removed && !responds_with_object(kind) {
+                ApiResponse::Json(200, success_status(kind, &last))
+            } else {
+                ApiResponse::Object(status_code(removed, options), stored)
+            });
         }
-        Grace::Begins(seconds) => {
-            let at = now.plus(Duration::from_secs(seconds.unsigned_abs()));
-            bump_generation(&mut next);
-            meta::set(&mut next, "deletionTimestamp", at.to_string().into());
-            Some(seconds)
-        }
-    };
-    let finalizers = finalizers(kind, object, options);
-    meta::set(&mut next, "finalizers", json!(finalizers));
-    if is_namespace && !meta::is_deleting(object) {
-        meta::set(&mut next, "deletionTimestamp", now.to_string().into());
-        meta::map(&mut next, "status").insert("phase".into(), "Terminating".into());
-        return Ok(Deletion::Mark(next));
     }
-    if let Some(seconds) = graceful {
-        meta::set(&mut next, "deletionGracePeriodSeconds", seconds.into());
-        let stays = seconds > 0 || !finalizers.is_empty();
-        return Ok(if stays { Deletion::Mark(next) } else { Deletion::Remove(next) });
-    }
-    if finalizers.is_empty() {
-        return Ok(Deletion::Remove(next));
-    }
-    if !meta::is_deleting(object) {
-        bump_generation(&mut next);
-        meta::set(&mut next, "deletionTimestamp", now.to_string().into());
-    }
-    meta::set(&mut next, "deletionGracePeriodSeconds", 0.into());
-    Ok(if next == *object { Deletion::Wait } else { Deletion::Mark(next) })
-}
 
-fn check(kind: &Kind, object: &Value, options: &DeleteOptions) -> Result<(), Refusal> {
-    // Upstream names the kind here, not the resource.
-    let resource = crate::status::Resource { group: kind.group, plural: kind.kind };
-    let refuse = |why: String| Err(Refusal::conflict(resource, meta::name(object), &why));
-    match (&options.uid, meta::uid(object)) {
-        (Some(wanted), uid) if wanted != uid => {
-            return refuse(format!(
-                "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
-            ));
-        }
-        _ => {}
+    fn check_delete(&self, user: &User, target: &Target, object: &Value) -> Result<(), StatusError> {
+        let lookup = self.objects();
+        let admission =
+            Admission { operation: Operation::Delete, subresource: "", old: Some(object), lookup: &lookup };
+        (target.kind.admit)(&mut object.clone(), &admission)?;
+        (target.kind.validate_admission)(object, &admission)?;
+        restrict_node(user, &super::attributes(target, ""), None, Some(object), &lookup)
     }
-    match (&options.version, meta::version(object)) {
-        (Some(wanted), version) if wanted != version => refuse(format!(
-            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({version}). The object might have been modified"
-        )),
-        _ => Ok(()),
-    }
-}
 
-/// How a deletion in two steps, the second by the node, stands.
-enum Grace {
-    /// There is none.
-    None,
-    /// It runs, and this request does not make it shorter.
-    Pending,
-    /// It runs, and ends earlier now.
-    Shorter(i64, Time),
-    /// It begins.
-    Begins(i64),
-}
-
-fn grace(kind: &Kind, object: &Value, options: &DeleteOptions) -> Grace {
-    if !kind.graceful {
-        return Grace::None;
-    }
-    if meta::is_deleting(object) {
-        let Some(running) = meta::grace(object) else { return Grace::None };
-        return match options.grace {
-            Some(asked) if asked < running => {
-                let at = meta::text(object, "/metadata/deletionTimestamp");
-                let at: i64 = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_millisecond);
-                Grace::Shorter(
-                    asked.max(0),
-                    Time(at.saturating_sub((running - asked.max(0)).saturating_mul(1000))),
-                )
+    /// Deletes these objects concurrently, so that one commit contains many deletions. Returns for each object whether
+    /// it still existed. After the first error no further deletion starts.
+    pub(crate) async fn delete_all(
+        &self,
+        user: &User,
+        targets: Vec<Target>,
+        options: &DeleteOptions,
+    ) -> Result<Vec<bool>, StatusError> {
+        let mut deleted = vec![false; targets.len()];
+        let (mut waiting, mut running) = (targets.into_iter().enumerate(), JoinSet::new());
+        let mut refused = None;
+        loop {
+            while refused.is_none()
+                && running.len() < MAX_CONCURRENT
+                && let Some((at, target)) = waiting.next()
+            {
+                let (api, user, options) = (self.clone(), user.clone(), options.clone());
+                running.spawn(async move { (at, api.delete(&user, &target, &options).await.map(drop)) });
             }
-            _ => Grace::Pending,
-        };
+            match running.join_next().await {
+                None => break,
+                Some(Ok((at, Ok(())))) => deleted[at] = true,
+                // The object is deleted already.
+                Some(Ok((_, Err(status_error)))) if status_error.code == 404 => {}
+                Some(Ok((_, Err(status_error)))) => refused = refused.or(Some(status_error)),
+                Some(Err(error)) => {
+                    let message = format!("Internal error occurred: {error}");
+                    refused = refused.or(Some(StatusError::new(500, "InternalError", message)));
+                }
+            }
+        }
+        refused.map_or(Ok(deleted), Err)
     }
-    let of_the_pod = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
-    let asked = options.grace.or(of_the_pod).unwrap_or(0);
-    let is_over = matches!(meta::text(object, "/status/phase"), "Failed" | "Succeeded");
-    // Nobody runs it: there is nothing to wait for.
-    let seconds = if meta::text(object, "/spec/nodeName").is_empty() || is_over { 0 } else { asked };
-    // A bound far beyond all use, so that the end is a time that can be written down.
-    Grace::Begins(if seconds < 0 { 1 } else { seconds.min(i64::from(i32::MAX)) })
+
+    /// Deletes the selected objects of a kind in one or all namespaces. Returns the deleted objects.
+    pub(crate) async fn delete_collection(
+        &self,
+        user: &User,
+        target: &Target,
+        query: &Query,
+        options: &DeleteOptions,
+        format: OutputFormat,
+    ) -> Result<ApiResponse, StatusError> {
+        let kind = target.kind;
+        let selection = Selection::parse(kind, query)?;
+        let page =
+            self.store().list(&encode::prefix(kind, &target.namespace), None, None, 0).map_err(|error| {
+                StatusError::new(500, "InternalError", format!("Internal error occurred: {error}"))
+            })?;
+        let (mut targets, mut objects) = (Vec::new(), Vec::new());
+        for entry in page.entries {
+            let object = encode::decode(kind, &entry.value)?;
+            if selection.matches(&object) {
+                targets.push(Target {
+                    namespace: meta::text(&object, "/metadata/namespace").into(),
+                    name: meta::name(&object).into(),
+                    ..target.clone()
+                });
+                objects.push(entry.value);
+            }
+        }
+        let mut deleted = self.delete_all(user, targets, options).await?.into_iter();
+        objects.retain(|_| deleted.next() == Some(true));
+        let (revision, token) = (page.revision, String::new());
+        let mut list = List { objects, revision, token, remaining: None, budget: None };
+        // The deletion is done, so respond even without a memory reservation.
+        list.budget = self.list_budget().acquire(list_budget::weight(&list, format)).await.ok();
+        Ok(ApiResponse::List(list))
+    }
 }
 
-/// The finalizers that the object goes on with: its own, and one for what is to become of its dependents.
-fn finalizers(kind: &Kind, object: &Value, options: &DeleteOptions) -> Vec<String> {
-    let had = meta::finalizers(object);
-    if kind.plural == "events" {
-        return had.into_iter().map(Into::into).collect();
-    }
-    let wants = |propagation, finalizer| match options.propagation {
-        Some(asked) => asked == propagation,
-        None => had.contains(&finalizer),
-    };
-    let (orphan, foreground) =
-        (wants(Propagation::Orphan, ORPHAN), wants(Propagation::Foreground, FOREGROUND));
-    if orphan == had.contains(&ORPHAN) && foreground == had.contains(&FOREGROUND) {
-        return had.into_iter().map(Into::into).collect();
-    }
-    let own = had.into_iter().filter(|finalizer| *finalizer != ORPHAN && *finalizer != FOREGROUND);
-    let asked = [(orphan, ORPHAN), (foreground, FOREGROUND)];
-    let asked = asked.into_iter().filter_map(|(wanted, finalizer)| wanted.then_some(finalizer));
-    own.chain(asked).map(Into::into).collect()
-}
-
-fn bump_generation(object: &mut Value) {
-    if let Some(generation) = object.pointer("/metadata/generation").and_then(Value::as_i64)
-        && generation > 0
-    {
-        meta::set(object, "generation", (generation + 1).into());
-    }
-}
-
-/// Whether upstream answers a deletion that is done with the object rather than with a word of success.
-pub(crate) fn answers_with_object(kind: &Kind) -> bool {
-    matches!(
-        (kind.group, kind.plural),
-        ("", "persistentvolumes" | "persistentvolumeclaims" | "serviceaccounts" | "namespaces" | "pods")
-            | (
-                "storage.k8s.io",
-                "csidrivers"
-                    | "csinodes"
-                    | "storageclasses"
-                    | "volumeattachments"
-                    | "volumeattributesclasses"
-            )
-    )
-}
-
-/// The word of success for an object that is gone.
-pub(crate) fn success(kind: &Kind, object: &Value) -> Value {
-    let mut details = json!({"name": meta::name(object), "kind": kind.plural, "uid": meta::uid(object)});
-    if !kind.group.is_empty() {
-        details["group"] = kind.group.into();
-    }
-    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+/// Upstream responds with 202 only if the object remains and the deprecated `orphanDependents: false` was requested.
+fn status_code(removed: bool, options: &DeleteOptions) -> u16 {
+    let requested = options.uses_orphan_dependents && options.propagation == Some(Propagation::Background);
+    if !removed && requested { 202 } else { 200 }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_202_only_where_upstream_uses_it() {
+        let options = |propagation, uses_orphan_dependents| DeleteOptions {
+            propagation,
+            uses_orphan_dependents,
+            ..DeleteOptions::default()
+        };
+        for (removed, options, expected) in [
+            (false, options(None, false), 200),
+            (false, options(Some(Propagation::Foreground), false), 200),
+            (false, options(Some(Propagation::Background), false), 200),
+            (false, options(Some(Propagation::Background), true), 202),
+            (true, options(Some(Propagation::Background), true), 200),
+        ] {
+            assert_eq!(status_code(removed, &options), expected, "{options:?}");
+        }
+    }
+}

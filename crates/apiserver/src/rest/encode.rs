@@ -1,8 +1,8 @@
-//! Objects on their way into the store and out of it.
+//! The stored form of objects.
 //!
-//! What is stored is the object without its `kind` and `apiVersion`: the key tells them, and in the lists of
-//! built-in kinds upstream leaves them out too, so that a list is its entries put side by side. Events of the
-//! newer group are stored as those of the core group: there is one store of events.
+//! Objects are stored without `kind` and `apiVersion`, which follow from the key. Upstream omits both in lists of
+//! built-in kinds too, so a list is the concatenation of its stored items. Events of `events.k8s.io` are stored as
+//! events of the core group, so both groups serve the same events.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -10,24 +10,24 @@ use wharf_model::Time;
 
 use super::meta;
 use crate::kinds::{self, Kind};
-use crate::status::Refusal;
+use crate::status::StatusError;
 use crate::store::{Body, Key};
 
-/// How long an event is kept after it was last written.
-const EVENTS_KEPT_MS: i64 = 3_600_000;
+/// How long an event is kept after its last write.
+const EVENT_TTL_MS: i64 = 3_600_000;
 
-/// Whether it is a kind that a cluster has only by a definition of its own: upstream treats these a little otherwise.
+/// Whether this kind is a custom resource upstream. Custom resources are treated slightly differently.
 pub(crate) fn is_custom(kind: &Kind) -> bool {
     kind.group.ends_with("snapshot.storage.k8s.io")
 }
 
-fn is_new_event(kind: &Kind) -> bool {
+fn is_events_v1(kind: &Kind) -> bool {
     kind.group == "events.k8s.io"
 }
 
-/// What the keys of a kind begin with.
+/// The prefix of the keys of a kind.
 pub(crate) fn prefix(kind: &Kind, namespace: &str) -> String {
-    let group = if is_new_event(kind) { "" } else { kind.group };
+    let group = if is_events_v1(kind) { "" } else { kind.group };
     match (kind.namespaced, namespace) {
         (true, "") => format!("{group}/{}/", kind.plural),
         (true, namespace) => format!("{group}/{}/{namespace}/", kind.plural),
@@ -35,33 +35,33 @@ pub(crate) fn prefix(kind: &Kind, namespace: &str) -> String {
     }
 }
 
-/// Where an object is.
+/// The key of an object.
 pub(crate) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
     format!("{}{name}", prefix(kind, namespace)).into()
 }
 
-/// The object of a kind, as requests and rules see it.
-pub(crate) fn decode(kind: &Kind, stored: &[u8]) -> Result<Value, Refusal> {
+/// Decodes a stored object to the form that requests and rules use.
+pub(crate) fn decode(kind: &Kind, stored: &[u8]) -> Result<Value, StatusError> {
     let object: Map<String, Value> = serde_json::from_slice(stored).map_err(|error| {
-        Refusal::new(
+        StatusError::new(
             500,
             "InternalError",
-            format!("Internal error occurred: a stored {} is no JSON: {error}", kind.kind),
+            format!("Internal error occurred: a stored {} is not valid JSON: {error}", kind.kind),
         )
     })?;
-    Ok(dress(kind, object.into()))
+    Ok(add_type_meta(kind, object.into()))
 }
 
-/// Gives a stored object its type, and the shape of it.
-fn dress(kind: &Kind, object: Value) -> Value {
-    let mut object = if is_new_event(kind) { kinds::event_from_core(&object) } else { object };
+/// Adds `kind` and `apiVersion`, and converts events of `events.k8s.io`.
+fn add_type_meta(kind: &Kind, object: Value) -> Value {
+    let mut object = if is_events_v1(kind) { kinds::event_from_core(&object) } else { object };
     object["kind"] = kind.kind.into();
     object["apiVersion"] = kind.api_version().into();
     object
 }
 
-fn undress(kind: &Kind, object: &Value) -> Map<String, Value> {
-    let object = if is_new_event(kind) { kinds::event_to_core(object) } else { object.clone() };
+fn strip_type_meta(kind: &Kind, object: &Value) -> Map<String, Value> {
+    let object = if is_events_v1(kind) { kinds::event_to_core(object) } else { object.clone() };
     match object {
         Value::Object(mut map) => {
             map.remove("kind");
@@ -72,32 +72,32 @@ fn undress(kind: &Kind, object: &Value) -> Map<String, Value> {
     }
 }
 
-/// As it is stored, with the `resourceVersion` that it has.
+/// The stored form, with the object's own `resourceVersion`.
 pub(crate) fn stored(kind: &Kind, object: &Value) -> Bytes {
-    Value::Object(undress(kind, object)).to_string().into()
+    Value::Object(strip_type_meta(kind, object)).to_string().into()
 }
 
-/// As it is to be stored, with a place for its next `resourceVersion`.
+/// The form to be stored, with an empty `resourceVersion` that the store fills in.
 pub(crate) fn body(kind: &Kind, object: &Value, now: Time) -> Body {
-    let mut map = undress(kind, object);
+    let mut map = strip_type_meta(kind, object);
     let mut metadata = match map.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
         _ => Map::new(),
     };
     metadata.remove("resourceVersion");
-    // The place is at the front, where it is found without looking for it.
-    const FRONT: &str = r#"{"metadata":{"resourceVersion":""#;
-    let mut json = String::from(FRONT);
+    // The slot is at the front, so its offset is constant.
+    const PREFIX: &str = r#"{"metadata":{"resourceVersion":""#;
+    let mut json = String::from(PREFIX);
     json.push('"');
-    append(&mut json, &metadata, true);
+    append_members(&mut json, &metadata, true);
     json.push('}');
-    append(&mut json, &map, true);
+    append_members(&mut json, &map, true);
     json.push('}');
-    let expires = (kind.plural == "events").then(|| now.0.saturating_add(EVENTS_KEPT_MS));
-    Body { json: json.into(), at: FRONT.len(), expires }
+    let expires = (kind.plural == "events").then(|| now.0.saturating_add(EVENT_TTL_MS));
+    Body { json: json.into(), revision_offset: PREFIX.len(), expires }
 }
 
-fn append(json: &mut String, map: &Map<String, Value>, mut comma: bool) {
+fn append_members(json: &mut String, map: &Map<String, Value>, mut comma: bool) {
     for (name, value) in map {
         if comma {
             json.push(',');
@@ -109,9 +109,9 @@ fn append(json: &mut String, map: &Map<String, Value>, mut comma: bool) {
     }
 }
 
-/// Writes a stored object as clients see it.
-pub(crate) fn write(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
-    if is_new_event(kind) {
+/// Writes a stored object as clients receive it.
+pub(crate) fn write(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Result<(), StatusError> {
+    if is_events_v1(kind) {
         let object = decode(kind, stored)?;
         out.extend_from_slice(object.to_string().as_bytes());
         return Ok(());
@@ -130,11 +130,11 @@ pub(crate) fn write(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Result<(),
 }
 
 /// Writes a stored object as an item of a list.
-pub(crate) fn write_item(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+pub(crate) fn write_item(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Result<(), StatusError> {
     if is_custom(kind) {
         return write(kind, stored, out);
     }
-    if is_new_event(kind) {
+    if is_events_v1(kind) {
         let mut object = decode(kind, stored)?;
         if let Value::Object(map) = &mut object {
             map.remove("kind");
@@ -147,7 +147,7 @@ pub(crate) fn write_item(kind: &Kind, stored: &[u8], out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// A stored object with another `resourceVersion`: what a watcher is told when an object leaves its selection.
+/// A stored object with another `resourceVersion`: what a watcher receives when an object leaves its selection.
 pub(crate) fn at_version(stored: &[u8], version: u64) -> Bytes {
     match serde_json::from_slice::<Value>(stored) {
         Ok(mut object) => {
@@ -165,7 +165,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn keys() {
+    fn keys_have_group_plural_namespace_and_name() {
         for (group, plural, namespace, name, expected) in [
             ("", "pods", "a", "x", "/pods/a/x"),
             ("", "nodes", "", "n", "/nodes//n"),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn there_and_back() {
+    fn object_survives_encoding_and_decoding() {
         let kind = kinds::find("", "v1", "configmaps").unwrap();
         let object = json!({
             "kind": "ConfigMap", "apiVersion": "v1", "data": {"a\"b": "\u{1}"},
@@ -191,20 +191,20 @@ mod tests {
         let body = body(kind, &object, Time(0));
         assert_eq!(body.expires, None);
         let mut json = body.json.to_vec();
-        assert_eq!(&json[body.at - 1..=body.at], b"\"\"");
-        json.splice(body.at..body.at, *b"42");
+        assert_eq!(&json[body.revision_offset - 1..=body.revision_offset], b"\"\"");
+        json.splice(body.revision_offset..body.revision_offset, *b"42");
         let mut expected = object.clone();
         expected["metadata"]["resourceVersion"] = "42".into();
         assert_eq!(decode(kind, &json).unwrap(), expected);
-        let mut shown = Vec::new();
-        write(kind, &json, &mut shown).unwrap();
-        assert_eq!(serde_json::from_slice::<Value>(&shown).unwrap(), expected);
+        let mut output = Vec::new();
+        write(kind, &json, &mut output).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&output).unwrap(), expected);
         let again = at_version(&json, 43);
         assert_eq!(decode(kind, &again).unwrap()["metadata"]["resourceVersion"], "43");
     }
 
     #[test]
-    fn items_have_a_type_only_where_upstream_gives_them_one() {
+    fn list_items_have_a_type_only_where_upstream_sets_it() {
         for (group, plural, typed) in [
             ("", "pods", false),
             ("snapshot.storage.k8s.io", "volumesnapshots", true),

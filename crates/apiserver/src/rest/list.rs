@@ -1,77 +1,77 @@
-//! Lists: of one state, whole or by pages.
+//! The list verb: all objects of one revision, whole or in pages.
 
-use super::answer::{Answer, List, Look};
-use super::options::{At, ListPlan};
-use super::page::Token;
+use super::continue_token::ContinueToken;
+use super::options::{ListPlan, RevisionMatch};
 use super::query::Query;
+use super::response::{ApiResponse, List, OutputFormat};
 use super::route::Target;
 use super::select::Selection;
-use super::{Api, encode, room};
-use crate::status::{Cause, Refusal};
+use super::{Api, encode, list_budget};
+use crate::status::{Cause, StatusError};
 use crate::store::{ListError, Revision};
 
-/// How many objects are looked at in one go when not all of them are selected.
-const STRIDE: usize = 500;
+/// How many objects are read at a time when a selector filters them.
+const BATCH: usize = 500;
 
 const TOO_OLD: &str = "The resourceVersion for the provided list is too old.";
 const PAGE_TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
 impl Api {
-    /// A list, or a page of one, with room for its answer.
+    /// Returns a list or a page of one, with memory reserved for its response.
     pub(crate) async fn list(
         &self,
         target: &Target,
         query: &Query,
         plan: &ListPlan,
-        look: Look,
-    ) -> Result<Answer, Refusal> {
-        let mut list = self.listed(target, query, plan)?;
-        let weight = room::weight(&list, look);
-        let mut share = self.room().now(weight);
+        format: OutputFormat,
+    ) -> Result<ApiResponse, StatusError> {
+        let mut list = self.read_list(target, query, plan)?;
+        let weight = list_budget::weight(&list, format);
+        let mut share = self.list_budget().try_acquire(weight);
         if share.is_none() {
-            // Nothing is held meanwhile; who waited gets what is there then.
+            // Hold nothing while waiting, and read the list again afterwards.
             drop(list);
-            share = Some(self.room().wait(weight).await?);
-            list = self.listed(target, query, plan)?;
+            share = Some(self.list_budget().acquire(weight).await?);
+            list = self.read_list(target, query, plan)?;
         }
-        list.room = share;
-        Ok(Answer::List(list))
+        list.budget = share;
+        Ok(ApiResponse::List(list))
     }
 
-    fn listed(&self, target: &Target, query: &Query, plan: &ListPlan) -> Result<List, Refusal> {
+    fn read_list(&self, target: &Target, query: &Query, plan: &ListPlan) -> Result<List, StatusError> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
         let prefix = encode::prefix(kind, &target.namespace);
         let (at, mut after) = match &plan.at {
-            At::Newest => (None, None),
-            At::NotOlder(revision) => {
+            RevisionMatch::Newest => (None, None),
+            RevisionMatch::NotOlderThan(revision) => {
                 self.has_reached(*revision)?;
                 (None, None)
             }
-            At::Exactly(revision) => (Some(*revision), None),
-            At::Behind(token) => (token.revision, Some(format!("{prefix}{}", token.after()))),
+            RevisionMatch::Exact(revision) => (Some(*revision), None),
+            RevisionMatch::Continue(token) => (token.revision, Some(format!("{prefix}{}", token.last_key()))),
         };
-        let refuse = |error| list_refusal(error, &plan.at);
+        let refuse = |error| list_status_error(error, &plan.at);
         let mut list =
-            List { objects: Vec::new(), revision: 0, token: String::new(), remaining: None, room: None };
+            List { objects: Vec::new(), revision: 0, token: String::new(), remaining: None, budget: None };
         if selection.is_all() {
             let page = self.store().list(&prefix, at, after.as_deref(), plan.limit).map_err(refuse)?;
             list.revision = page.revision;
             if let (true, Some(last)) = (page.more, page.entries.last()) {
-                list.token = behind(&prefix, &last.key, page.revision);
+                list.token = continue_after(&prefix, &last.key, page.revision);
                 list.remaining = Some(page.remaining);
             }
             list.objects = page.entries.into_iter().map(|entry| entry.value).collect();
             return Ok(list);
         }
         let mut at = at;
-        let stride = if plan.limit == 0 { 0 } else { STRIDE };
+        let batch = if plan.limit == 0 { 0 } else { BATCH };
         loop {
-            let page = self.store().list(&prefix, at, after.as_deref(), stride).map_err(refuse)?;
-            // The rest of the list is of the same state.
+            let page = self.store().list(&prefix, at, after.as_deref(), batch).map_err(refuse)?;
+            // The rest of the list is read at the same revision.
             at = Some(page.revision);
             list.revision = page.revision;
-            let looked = page.entries.len();
+            let count = page.entries.len();
             after = page.entries.last().map(|entry| entry.key.to_string()).or(after);
             for (position, entry) in page.entries.into_iter().enumerate() {
                 if !selection.can_match(&entry.key)
@@ -80,9 +80,8 @@ impl Api {
                     continue;
                 }
                 list.objects.push(entry.value);
-                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked)
-                {
-                    list.token = behind(&prefix, &entry.key, page.revision);
+                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < count) {
+                    list.token = continue_after(&prefix, &entry.key, page.revision);
                     return Ok(list);
                 }
             }
@@ -92,36 +91,44 @@ impl Api {
         }
     }
 
-    /// That the store has been there: a client may have seen what another server wrote, never what is yet to come.
-    pub(crate) fn has_reached(&self, revision: Revision) -> Result<(), Refusal> {
+    /// Checks that the store has reached a revision. A client never legitimately knows a later one.
+    pub(crate) fn has_reached(&self, revision: Revision) -> Result<(), StatusError> {
         let current = self.store().revision();
         if revision > current { Err(too_large(revision, current)) } else { Ok(()) }
     }
 }
 
-fn behind(prefix: &str, last: &str, revision: Revision) -> String {
-    Token::behind(last.strip_prefix(prefix).unwrap_or(last), Some(revision)).text()
+fn continue_after(prefix: &str, last: &str, revision: Revision) -> String {
+    ContinueToken::following(last.strip_prefix(prefix).unwrap_or(last), Some(revision)).encode()
 }
 
-fn list_refusal(error: ListError, at: &At) -> Refusal {
+fn list_status_error(error: ListError, at: &RevisionMatch) -> StatusError {
     match (error, at) {
-        (ListError::Compacted { .. }, At::Behind(token)) => {
-            let mut refusal = Refusal::expired(PAGE_TOO_OLD);
-            refusal.details.continues = Token { revision: None, ..token.clone() }.text();
-            refusal
+        (ListError::Compacted { .. }, RevisionMatch::Continue(token)) => {
+            let mut status_error = StatusError::expired(PAGE_TOO_OLD);
+            status_error.details.continue_token = ContinueToken { revision: None, ..token.clone() }.encode();
+            status_error
         }
-        (ListError::Compacted { .. }, _) => Refusal::expired(TOO_OLD),
-        (ListError::Future { current }, At::Exactly(revision)) => too_large(*revision, current),
-        (ListError::Future { current }, At::Behind(token)) => too_large(token.revision.unwrap_or(0), current),
-        (ListError::Future { current }, At::Newest | At::NotOlder(_)) => too_large(0, current),
+        (ListError::Compacted { .. }, _) => StatusError::expired(TOO_OLD),
+        (ListError::Future { current }, RevisionMatch::Exact(revision)) => too_large(*revision, current),
+        (ListError::Future { current }, RevisionMatch::Continue(token)) => {
+            too_large(token.revision.unwrap_or(0), current)
+        }
+        (ListError::Future { current }, RevisionMatch::Newest | RevisionMatch::NotOlderThan(_)) => {
+            too_large(0, current)
+        }
     }
 }
 
-fn too_large(revision: Revision, current: Revision) -> Refusal {
+fn too_large(revision: Revision, current: Revision) -> StatusError {
     let message = format!("Timeout: Too large resource version: {revision}, current: {current}");
-    let mut refusal = Refusal::new(504, "Timeout", message);
+    let mut status_error = StatusError::new(504, "Timeout", message);
     let message = "Too large resource version".into();
-    refusal.details.causes.push(Cause { reason: "ResourceVersionTooLarge", field: String::new(), message });
-    refusal.details.retry_after_seconds = Some(1);
-    refusal
+    status_error.details.causes.push(Cause {
+        reason: "ResourceVersionTooLarge",
+        field: String::new(),
+        message,
+    });
+    status_error.details.retry_after_seconds = Some(1);
+    status_error
 }

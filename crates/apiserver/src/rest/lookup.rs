@@ -1,20 +1,20 @@
-//! Other objects, for the rules that must know of them: as they are in the store at this moment.
+//! Lookup of other objects for rules that depend on them. It always returns the current state of the store.
 
 use serde_json::Value;
 
 use std::sync::Arc;
 
 use super::encode;
-use super::placement::Placement;
-use crate::access::{self, Named};
+use super::pods_by_node::PodsByNode;
+use crate::access::{self, PodReferences};
 use crate::kinds::{self, Kind, Lookup};
 use crate::store::Store;
 
-/// All objects.
+/// The current objects of the store.
 #[derive(Debug, Clone)]
 pub struct Objects {
     pub(super) store: Store,
-    pub(super) placement: Arc<Placement>,
+    pub(super) pods_by_node: Arc<PodsByNode>,
 }
 
 impl Lookup for Objects {
@@ -36,8 +36,8 @@ impl access::Objects for Objects {
         Lookup::get(self, kind, namespace, name)
     }
 
-    fn named_on(&self, node: &str) -> Vec<Arc<Named>> {
+    fn pod_references_on(&self, node: &str) -> Vec<Arc<PodReferences>> {
         let Some(kind) = kinds::find("", "v1", "pods") else { return Vec::new() };
-        self.placement.on(&self.store, &encode::prefix(kind, ""), node)
+        self.pods_by_node.references_on(&self.store, &encode::prefix(kind, ""), node)
     }
 }

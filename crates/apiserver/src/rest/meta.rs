@@ -1,8 +1,8 @@
-//! The parts of an object that all kinds have, read and written in its JSON.
+//! Accessors for the metadata that all kinds have, on their JSON.
 
 use serde_json::{Map, Value, json};
 
-/// The text at a JSON pointer; empty if there is none.
+/// The string at a JSON pointer; empty if there is none.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
@@ -22,20 +22,20 @@ pub(crate) fn version(object: &Value) -> &str {
     text(object, "/metadata/resourceVersion")
 }
 
-/// Whether its deletion was asked for.
+/// Whether the object is being deleted.
 pub(crate) fn is_deleting(object: &Value) -> bool {
     !text(object, "/metadata/deletionTimestamp").is_empty()
 }
 
-/// The texts in the list at a pointer.
-pub(crate) fn texts<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
+/// The strings in the array at a JSON pointer.
+pub(crate) fn strings<'a>(object: &'a Value, pointer: &str) -> Vec<&'a str> {
     let list = object.pointer(pointer).and_then(Value::as_array);
     list.map(|list| list.iter().filter_map(Value::as_str).collect()).unwrap_or_default()
 }
 
 /// `metadata.finalizers`.
 pub(crate) fn finalizers(object: &Value) -> Vec<&str> {
-    texts(object, "/metadata/finalizers")
+    strings(object, "/metadata/finalizers")
 }
 
 /// `metadata.deletionGracePeriodSeconds`.
@@ -43,7 +43,7 @@ pub(crate) fn grace(object: &Value) -> Option<i64> {
     object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64)
 }
 
-/// The map of that name, which is made if there is none: `metadata`, `status`.
+/// The top-level field of that name (`metadata`, `status`) as a map, created if it does not exist.
 pub(crate) fn map<'a>(object: &'a mut Value, name: &str) -> &'a mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -54,12 +54,12 @@ pub(crate) fn map<'a>(object: &'a mut Value, name: &str) -> &'a mut Map<String, 
     }
     match slot {
         Value::Object(map) => map,
-        // It was made one above.
-        _ => unreachable!("a map was just put here"),
+        // Created above.
+        _ => unreachable!("a map was just created here"),
     }
 }
 
-/// Sets a field of `metadata`, or takes it away: null, an empty text and an empty list are none.
+/// Sets a field of `metadata`, or removes it: null, an empty string and an empty list remove it.
 pub(crate) fn set(object: &mut Value, field: &str, value: Value) {
     let none = match &value {
         Value::Null => true,
@@ -75,22 +75,22 @@ pub(crate) fn set(object: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Gives `metadata` fields the values that they have in another object, or takes them away.
-pub(crate) fn keep(object: &mut Value, from: &Value, fields: &[&str]) {
+/// Copies `metadata` fields from another object, removing those that it lacks.
+pub(crate) fn copy_fields(object: &mut Value, from: &Value, fields: &[&str]) {
     for field in fields {
         let value = from.get("metadata").and_then(|metadata| metadata.get(field)).cloned();
         set(object, field, value.unwrap_or(Value::Null));
     }
 }
 
-/// Whether the object may go for good at the end of a write that leaves it so: its deletion was asked for, nobody
-/// holds it any more, and no node has it in its hands.
-pub(crate) fn is_released(new: &Value, old: &Value) -> bool {
+/// Whether an update from `old` to `new` must remove the object: it is being deleted, has no finalizers left, and no
+/// grace period is running.
+pub(crate) fn can_be_removed(new: &Value, old: &Value) -> bool {
     is_deleting(old)
         && finalizers(new).is_empty()
         && matches!(grace(old), None | Some(0))
-        // Only namespaces have these: their content goes first.
-        && (text(new, "/kind") != "Namespace" || texts(new, "/spec/finalizers").is_empty())
+        // Only namespaces have `spec.finalizers`: their content must be deleted first.
+        && (text(new, "/kind") != "Namespace" || strings(new, "/spec/finalizers").is_empty())
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn released() {
+    fn deleted_object_can_be_removed_without_finalizers_and_grace_period() {
         let deleting = |more: Value| {
             let mut object =
                 json!({"kind": "Pod", "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
@@ -110,24 +110,24 @@ mod tests {
         let held = deleting(json!({"finalizers": ["a/b"], "deletionGracePeriodSeconds": 0}));
         let on_a_node = deleting(json!({"deletionGracePeriodSeconds": 30}));
         let alive = json!({"metadata": {}});
-        assert!(is_released(&free, &held));
-        assert!(!is_released(&held, &held));
-        assert!(!is_released(&free, &on_a_node));
-        assert!(!is_released(&alive, &alive));
+        assert!(can_be_removed(&free, &held));
+        assert!(!can_be_removed(&held, &held));
+        assert!(!can_be_removed(&free, &on_a_node));
+        assert!(!can_be_removed(&alive, &alive));
         let mut namespace = free.clone();
         namespace["kind"] = "Namespace".into();
-        assert!(is_released(&namespace, &free));
+        assert!(can_be_removed(&namespace, &free));
         namespace["spec"] = json!({"finalizers": ["kubernetes"]});
-        assert!(!is_released(&namespace, &free));
+        assert!(!can_be_removed(&namespace, &free));
     }
 
     #[test]
-    fn fields_of_metadata() {
+    fn empty_metadata_fields_are_removed() {
         let mut object = json!({"metadata": {"uid": "u", "finalizers": ["a"]}});
         set(&mut object, "finalizers", json!([]));
         set(&mut object, "name", "x".into());
         assert_eq!(object, json!({"metadata": {"uid": "u", "name": "x"}}));
-        keep(&mut object, &json!({"metadata": {"name": "y"}}), &["uid", "name"]);
+        copy_fields(&mut object, &json!({"metadata": {"name": "y"}}), &["uid", "name"]);
         assert_eq!(object, json!({"metadata": {"name": "y"}}));
         let mut nothing = Value::Null;
         set(&mut nothing, "name", "x".into());

@@ -1,46 +1,46 @@
-//! What a request asks for besides its object: the options of lists, watches, writes and deletions, checked as
-//! upstream checks them and turned into a plan.
+//! The options of lists, watches, writes and deletions, validated as upstream does and converted to a plan.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::page::Token;
+use super::continue_token::ContinueToken;
 use super::query::Query;
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 use crate::store::Revision;
 
-/// Which state a list is of.
+/// The revision that a list is read at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum RevisionMatch {
     Newest,
-    NotOlder(Revision),
-    Exactly(Revision),
-    /// What comes behind a page, in the state that the page is of.
-    Behind(Token),
+    NotOlderThan(Revision),
+    Exact(Revision),
+    /// The next page, at the revision of the first page.
+    Continue(ContinueToken),
 }
 
-/// A list that is asked for.
+/// A requested list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ListPlan {
-    pub(crate) at: At,
-    /// 0 for all.
+    pub(crate) at: RevisionMatch,
+    /// 0: no limit.
     pub(crate) limit: usize,
 }
 
-/// Where a watch begins.
+/// Where a watch starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// With all that is there, in a state not older than this; then a mark if `marked`, then changes.
-    State { not_older: Revision, marked: bool },
-    /// With the changes behind this.
-    Behind(Revision),
-    /// With what happens from now on.
+    /// With the existing objects at a revision not older than this, then a bookmark if `initial_bookmark`, then
+    /// changes.
+    InitialState { not_older_than: Revision, initial_bookmark: bool },
+    /// With the changes after this revision.
+    After(Revision),
+    /// With changes from now on.
     Now,
 }
 
-/// A watch that is asked for.
+/// A requested watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct WatchPlan {
     pub(crate) start: Start,
@@ -48,30 +48,30 @@ pub(crate) struct WatchPlan {
     pub(crate) timeout: Option<Duration>,
 }
 
-const NOT_OLDER: &str = "NotOlderThan";
+const NOT_OLDER_THAN: &str = "NotOlderThan";
 const EXACT: &str = "Exact";
 
-/// The plan of a list.
-pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
-    let (version, matching, token) =
+/// Parses the options of a list.
+pub(crate) fn list(query: &Query) -> Result<ListPlan, StatusError> {
+    let (version, version_match, token) =
         (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
     let forbidden = |detail: &str| Cause::forbidden("resourceVersionMatch", detail);
     let mut causes = Vec::new();
-    if !matching.is_empty() {
+    if !version_match.is_empty() {
         if version.is_empty() {
             causes.push(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
         }
         if !token.is_empty() {
             causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
         }
-        if matching != EXACT && matching != NOT_OLDER {
+        if version_match != EXACT && version_match != NOT_OLDER_THAN {
             causes.push(Cause::not_supported(
                 "resourceVersionMatch",
-                &matching.into(),
-                &[EXACT, NOT_OLDER, ""],
+                &version_match.into(),
+                &[EXACT, NOT_OLDER_THAN, ""],
             ));
         }
-        if matching == EXACT && version == "0" {
+        if version_match == EXACT && version == "0" {
             causes.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
         }
     }
@@ -82,55 +82,60 @@ pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
     let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
     if !token.is_empty() {
         if !matches!(version, "" | "0") {
-            return Err(Refusal::bad_request(
+            return Err(StatusError::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        return Ok(ListPlan { at: At::Behind(Token::parse(token)?), limit });
+        return Ok(ListPlan { at: RevisionMatch::Continue(ContinueToken::parse(token)?), limit });
     }
     let revision = revision(query)?;
-    Ok(match (revision, matching) {
-        (None, _) => ListPlan { at: At::Newest, limit },
-        // Whoever takes any state gets it from memory and whole, as from upstream's watch cache.
-        (Some(0), _) => ListPlan { at: At::Newest, limit: 0 },
-        (Some(revision), EXACT) => ListPlan { at: At::Exactly(revision), limit },
-        // The pages of a list are of one state, and this is the one that was named.
-        (Some(revision), "") if limit > 0 => ListPlan { at: At::Exactly(revision), limit },
-        (Some(revision), _) => ListPlan { at: At::NotOlder(revision), limit },
+    Ok(match (revision, version_match) {
+        (None, _) => ListPlan { at: RevisionMatch::Newest, limit },
+        // A client that accepts any version gets the whole list from memory, as from upstream's watch cache.
+        (Some(0), _) => ListPlan { at: RevisionMatch::Newest, limit: 0 },
+        (Some(revision), EXACT) => ListPlan { at: RevisionMatch::Exact(revision), limit },
+        // All pages of a list have one revision, and the request names it.
+        (Some(revision), "") if limit > 0 => ListPlan { at: RevisionMatch::Exact(revision), limit },
+        (Some(revision), _) => ListPlan { at: RevisionMatch::NotOlderThan(revision), limit },
     })
 }
 
-/// The plan of a watch.
-pub(crate) fn watch(query: &Query) -> Result<WatchPlan, Refusal> {
-    let matching = query.text("resourceVersionMatch");
+/// Parses the options of a watch.
+pub(crate) fn watch(query: &Query) -> Result<WatchPlan, StatusError> {
+    let version_match = query.text("resourceVersionMatch");
     let initial = query.flag("sendInitialEvents");
     let forbidden = |detail: &str| Cause::forbidden("resourceVersionMatch", detail);
     let mut causes = Vec::new();
-    if initial.is_some() && matching != NOT_OLDER {
+    if initial.is_some() && version_match != NOT_OLDER_THAN {
         causes.push(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
     }
-    if !matching.is_empty() {
+    if !version_match.is_empty() {
         if initial.is_none() {
             causes.push(forbidden(
                 "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
             ));
         }
-        if matching != NOT_OLDER {
-            causes.push(Cause::not_supported("resourceVersionMatch", &matching.into(), &[NOT_OLDER]));
+        if version_match != NOT_OLDER_THAN {
+            causes.push(Cause::not_supported(
+                "resourceVersionMatch",
+                &version_match.into(),
+                &[NOT_OLDER_THAN],
+            ));
         }
         if !query.text("continue").is_empty() {
             causes.push(forbidden("resourceVersionMatch is forbidden when continue is provided"));
         }
     }
     refuse("ListOptions", causes)?;
-    // To a watch upstream answers as if it were its own fault.
-    let revision = parse(query.text("resourceVersion")).map_err(|why| Refusal::new(500, "", why))?;
+    // For a watch, upstream responds with an internal error.
+    let revision =
+        parse(query.text("resourceVersion")).map_err(|reason| StatusError::new(500, "", reason))?;
     let bookmarks = query.flag("allowWatchBookmarks") == Some(true);
     let start = match (revision.unwrap_or(0), initial) {
-        (not_older, Some(true)) => Start::State { not_older, marked: bookmarks },
-        (0, None) => Start::State { not_older: 0, marked: false },
+        (not_older_than, Some(true)) => Start::InitialState { not_older_than, initial_bookmark: bookmarks },
+        (0, None) => Start::InitialState { not_older_than: 0, initial_bookmark: false },
         (0, Some(false)) => Start::Now,
-        (revision, _) => Start::Behind(revision),
+        (revision, _) => Start::After(revision),
     };
     let timeout = query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
     Ok(WatchPlan {
@@ -140,13 +145,13 @@ pub(crate) fn watch(query: &Query) -> Result<WatchPlan, Refusal> {
     })
 }
 
-/// The version that a read is to be not older than, if it is given.
-pub(crate) fn revision(query: &Query) -> Result<Option<Revision>, Refusal> {
+/// The minimum revision of a read, if given.
+pub(crate) fn revision(query: &Query) -> Result<Option<Revision>, StatusError> {
     parse(query.text("resourceVersion"))
-        .map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))
+        .map_err(|reason| StatusError::bad_request(format!("invalid resource version: {reason}")))
 }
 
-/// A version, if it is given; or what is wrong with it, as upstream's language says it.
+/// A revision, if given, or the error in the format of Go's parser.
 fn parse(text: &str) -> Result<Option<Revision>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -159,7 +164,7 @@ fn parse(text: &str) -> Result<Option<Revision>, String> {
     }
 }
 
-/// What becomes of fields that nobody knows.
+/// How unknown fields are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldValidation {
     Ignore,
@@ -167,7 +172,7 @@ pub(crate) enum FieldValidation {
     Strict,
 }
 
-/// How to write.
+/// The options of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
@@ -175,20 +180,20 @@ pub(crate) struct WriteOptions {
 }
 
 impl WriteOptions {
-    /// Of what the server does by itself.
+    /// The options of the server's own writes.
     pub(crate) const INTERNAL: Self = Self { dry_run: false, fields: FieldValidation::Ignore };
 }
 
-/// The options of a write. `of` is the kind of the options, as errors name it.
-pub(crate) fn write(query: &Query, of: &str) -> Result<WriteOptions, Refusal> {
+/// Parses the options of a write. `of` is the kind of the options in error messages.
+pub(crate) fn write(query: &Query, of: &str) -> Result<WriteOptions, StatusError> {
     let mut causes = Vec::new();
     let manager = query.text("fieldManager");
     if manager.len() > 128 {
         let message = "Too long: may not be more than 128 bytes".into();
         causes.push(Cause { reason: "FieldValueTooLong", field: "fieldManager".into(), message });
     }
-    let asked: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
-    let dry_run = dry_run(&asked, &mut causes);
+    let values: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
+    let dry_run = dry_run(&values, &mut causes);
     let fields = match query.text("fieldValidation") {
         "" | "Warn" => FieldValidation::Warn,
         "Ignore" => FieldValidation::Ignore,
@@ -203,19 +208,19 @@ pub(crate) fn write(query: &Query, of: &str) -> Result<WriteOptions, Refusal> {
     Ok(WriteOptions { dry_run, fields })
 }
 
-/// Whether nothing is to be done really. A value that we do not know is a mistake, not a real write.
-fn dry_run(asked: &[&str], causes: &mut Vec<Cause>) -> bool {
-    if asked.iter().any(|value| *value != "All") {
+/// Whether this is a dry run. An unknown value is an error, never a real write.
+fn dry_run(values: &[&str], causes: &mut Vec<Cause>) -> bool {
+    if values.iter().any(|value| *value != "All") {
         let message = format!(
             "Unsupported value: [{}]: supported values: \"All\"",
-            asked.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(",")
+            values.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(",")
         );
         causes.push(Cause { reason: "FieldValueNotSupported", field: "dryRun".into(), message });
     }
-    !asked.is_empty()
+    !values.is_empty()
 }
 
-/// What becomes of the objects that the deleted one owns.
+/// What happens to the dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Propagation {
     Orphan,
@@ -223,22 +228,22 @@ pub(crate) enum Propagation {
     Foreground,
 }
 
-/// How to delete.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeleteOptions {
     pub(crate) grace: Option<i64>,
     pub(crate) uid: Option<String>,
-    pub(crate) version: Option<String>,
-    /// None if it was not said: the object's own finalizers decide.
+    pub(crate) resource_version: Option<String>,
+    /// None if not specified: the object's finalizers decide.
     pub(crate) propagation: Option<Propagation>,
-    /// It was said in the old way, by `orphanDependents`.
-    pub(crate) old_way: bool,
+    /// The request used the deprecated `orphanDependents`.
+    pub(crate) uses_orphan_dependents: bool,
     pub(crate) dry_run: bool,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Asked {
+struct RawDeleteOptions {
     kind: Option<String>,
     grace_period_seconds: Option<i64>,
     preconditions: Option<Preconditions>,
@@ -254,12 +259,12 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// The options of a deletion: from the body if there is one, else from the parameters.
-pub(crate) fn delete(body: &[u8], query: &Query) -> Result<DeleteOptions, Refusal> {
-    let asked = if body.iter().all(u8::is_ascii_whitespace) {
+/// Parses the options of a deletion, from the body if there is one, otherwise from the query.
+pub(crate) fn delete(body: &[u8], query: &Query) -> Result<DeleteOptions, StatusError> {
+    let raw = if body.iter().all(u8::is_ascii_whitespace) {
         let policy = query.text("propagationPolicy");
         let dry_run: Vec<String> = query.all("dryRun").map(str::to_owned).collect();
-        Asked {
+        RawDeleteOptions {
             kind: None,
             grace_period_seconds: query.number("gracePeriodSeconds")?,
             preconditions: None,
@@ -270,37 +275,37 @@ pub(crate) fn delete(body: &[u8], query: &Query) -> Result<DeleteOptions, Refusa
     } else {
         read(body)?
     };
-    check(asked)
+    check(raw)
 }
 
-/// The options that are part of another object: an eviction's.
-pub(crate) fn delete_of(options: &Value) -> Result<DeleteOptions, Refusal> {
+/// Parses options that are part of another object, such as an Eviction.
+pub(crate) fn delete_from(options: &Value) -> Result<DeleteOptions, StatusError> {
     match options {
         Value::Null => Ok(DeleteOptions::default()),
         options => check(read(options.to_string().as_bytes())?),
     }
 }
 
-fn read(body: &[u8]) -> Result<Asked, Refusal> {
-    let asked: Asked = serde_json::from_slice(body).map_err(|error| {
-        Refusal::bad_request(format!(
+fn read(body: &[u8]) -> Result<RawDeleteOptions, StatusError> {
+    let raw: RawDeleteOptions = serde_json::from_slice(body).map_err(|error| {
+        StatusError::bad_request(format!(
             "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
         ))
     })?;
-    match asked.kind.as_deref() {
-        None | Some("" | "DeleteOptions") => Ok(asked),
-        Some(_) => Err(Refusal::bad_request("decoded object cannot be converted to DeleteOptions")),
+    match raw.kind.as_deref() {
+        None | Some("" | "DeleteOptions") => Ok(raw),
+        Some(_) => Err(StatusError::bad_request("decoded object cannot be converted to DeleteOptions")),
     }
 }
 
-fn check(asked: Asked) -> Result<DeleteOptions, Refusal> {
+fn check(raw: RawDeleteOptions) -> Result<DeleteOptions, StatusError> {
     let mut causes = Vec::new();
-    let policy = asked.propagation_policy.as_deref();
-    if let (Some(policy), Some(_)) = (policy, asked.orphan_dependents) {
-        let why = "orphanDependents and deletionPropagation cannot be both set";
-        causes.push(Cause::invalid("propagationPolicy", &policy.into(), why));
+    let policy = raw.propagation_policy.as_deref();
+    if let (Some(policy), Some(_)) = (policy, raw.orphan_dependents) {
+        let reason = "orphanDependents and deletionPropagation cannot be both set";
+        causes.push(Cause::invalid("propagationPolicy", &policy.into(), reason));
     }
-    let propagation = match (policy, asked.orphan_dependents) {
+    let propagation = match (policy, raw.orphan_dependents) {
         (Some("Orphan"), _) | (None, Some(true)) => Some(Propagation::Orphan),
         (Some("Background"), _) | (None, Some(false)) => Some(Propagation::Background),
         (Some("Foreground"), _) => Some(Propagation::Foreground),
@@ -311,23 +316,23 @@ fn check(asked: Asked) -> Result<DeleteOptions, Refusal> {
             None
         }
     };
-    let dry: Vec<String> = asked.dry_run.unwrap_or_default();
+    let dry: Vec<String> = raw.dry_run.unwrap_or_default();
     let dry: Vec<&str> = dry.iter().map(String::as_str).filter(|value| !value.is_empty()).collect();
     let dry_run = dry_run(&dry, &mut causes);
     refuse("DeleteOptions", causes)?;
-    let Preconditions { uid, resource_version } = asked.preconditions.unwrap_or_default();
+    let Preconditions { uid, resource_version } = raw.preconditions.unwrap_or_default();
     Ok(DeleteOptions {
-        grace: asked.grace_period_seconds,
+        grace: raw.grace_period_seconds,
         uid,
-        version: resource_version,
+        resource_version,
         propagation,
-        old_way: asked.orphan_dependents.is_some(),
+        uses_orphan_dependents: raw.orphan_dependents.is_some(),
         dry_run,
     })
 }
 
-fn refuse(of: &str, causes: Vec<Cause>) -> Result<(), Refusal> {
-    if causes.is_empty() { Ok(()) } else { Err(Refusal::invalid("meta.k8s.io", of, "", causes)) }
+fn refuse(of: &str, causes: Vec<Cause>) -> Result<(), StatusError> {
+    if causes.is_empty() { Ok(()) } else { Err(StatusError::invalid("meta.k8s.io", of, "", causes)) }
 }
 
 #[cfg(test)]

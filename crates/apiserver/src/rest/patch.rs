@@ -1,19 +1,19 @@
-//! Patches: applied to the object as it is, and again if that changed meanwhile.
+//! The patch verb: applies the patch to the current object, again if the object changes in between.
 
 use bytes::Bytes;
 
 use super::body::no_schema;
-use super::create::place;
+use super::create::set_namespace;
 use super::options::{FieldValidation, WriteOptions};
 use super::route::Target;
 use super::{Api, meta};
 use crate::access::User;
-use crate::patch::{Patch, apply, unfit};
+use crate::patch::{Patch, apply, invalid_result_error};
 use crate::schema;
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// What a patch may be called, those that are refused with words of their own included.
-const PATCHES: &[&str] = &[
+/// The known patch types, including those that are rejected with a specific error.
+const PATCH_TYPES: &[&str] = &[
     "json-patch+json",
     "merge-patch+json",
     "strategic-merge-patch+json",
@@ -22,7 +22,7 @@ const PATCHES: &[&str] = &[
 ];
 
 impl Api {
-    /// Changes an object as the patch says; answers how it is stored.
+    /// Patches an object. Returns it as stored.
     pub(crate) async fn patch(
         &self,
         user: &User,
@@ -31,39 +31,42 @@ impl Api {
         body: &[u8],
         options: WriteOptions,
         warnings: &mut Vec<String>,
-    ) -> Result<Bytes, Refusal> {
+    ) -> Result<Bytes, StatusError> {
         let kind = target.kind;
         let suffix = media.strip_prefix("application/").unwrap_or("");
-        if !PATCHES.contains(&suffix) {
-            return Err(Refusal::generic(415, "UnsupportedMediaType", "415: Unsupported Media Type"));
+        if !PATCH_TYPES.contains(&suffix) {
+            return Err(StatusError::generic(415, "UnsupportedMediaType", "415: Unsupported Media Type"));
         }
         let patch = Patch::parse(media, body)?;
-        let schema = schema::of(kind.group, kind.kind).ok_or_else(|| no_schema(kind.kind))?;
-        let twice =
-            if options.fields == FieldValidation::Ignore { Vec::new() } else { schema::duplicates(body) };
-        self.change(user, target, options, warnings, &mut |old, told| {
+        let schema = schema::find(kind.group, kind.kind).ok_or_else(|| no_schema(kind.kind))?;
+        let duplicates_found = if options.fields == FieldValidation::Ignore {
+            Vec::new()
+        } else {
+            schema::duplicate_fields(body)
+        };
+        self.change(user, target, options, warnings, &mut |old, new_warnings| {
             let patched = apply(schema, old, &patch)?;
             let conformed = schema
                 .conform(patched.clone())
-                .map_err(|error| unfit(&patch, &patched, error.to_string()))?;
-            let mut strange = twice.clone();
-            strange.extend(conformed.unknown);
+                .map_err(|error| invalid_result_error(&patch, &patched, error.to_string()))?;
+            let mut field_problems = duplicates_found.clone();
+            field_problems.extend(conformed.unknown);
             match options.fields {
                 FieldValidation::Ignore => {}
-                FieldValidation::Warn => told.extend(strange),
-                FieldValidation::Strict if strange.is_empty() => {}
+                FieldValidation::Warn => new_warnings.extend(field_problems),
+                FieldValidation::Strict if field_problems.is_empty() => {}
                 FieldValidation::Strict => {
-                    let why = format!("strict decoding error: {}", strange.join(", "));
-                    return Err(unfit(&patch, &patched, &why));
+                    let reason = format!("strict decoding error: {}", field_problems.join(", "));
+                    return Err(invalid_result_error(&patch, &patched, &reason));
                 }
             }
             let mut object = conformed.object;
             object["kind"] = kind.kind.into();
             object["apiVersion"] = kind.api_version().into();
-            place(&mut object, target)?;
+            set_namespace(&mut object, target)?;
             super::update::check_name(&object, &target.name)?;
             if meta::version(&object).is_empty() && kind.unconditional_update {
-                meta::keep(&mut object, old, &["resourceVersion"]);
+                meta::copy_fields(&mut object, old, &["resourceVersion"]);
             }
             (kind.default)(&mut object);
             Ok(object)

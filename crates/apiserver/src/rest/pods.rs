@@ -1,20 +1,20 @@
-//! What hangs below pods: binding to a node, and eviction.
+//! Subresources of pods: binding and eviction.
 
 use serde_json::{Value, json};
 use wharf_model::Time;
 
-use super::answer::Answer;
 use super::options::{self, WriteOptions};
+use super::response::ApiResponse;
 use super::route::{Target, Verb};
 use super::{Api, encode, meta};
 use crate::access::User;
-use crate::status::{Cause, Refusal, Resource};
+use crate::status::{Cause, Resource, StatusError};
 use crate::store::{Change, WriteError};
 
 const BINDING: Resource<'static> = Resource { group: "", plural: "pods/binding" };
 
-/// The pod, on the node that the binding names. A pod is bound once.
-fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
+/// Assigns the pod to the node that the binding names. A pod is bound once.
+fn bind_pod(pod: &Value, binding: &Value, now: Time) -> Result<Value, StatusError> {
     let name = meta::name(pod);
     let (target, kind) = (meta::text(binding, "/target/name"), meta::text(binding, "/target/kind"));
     let mut causes = Vec::new();
@@ -25,9 +25,9 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
         causes.push(Cause::required("target.name", ""));
     }
     if !causes.is_empty() {
-        return Err(Refusal::invalid("", "Binding", name, causes));
+        return Err(StatusError::invalid("", "Binding", name, causes));
     }
-    let conflict = |why: String| Err(Refusal::conflict(BINDING, name, &why));
+    let conflict = |reason: String| Err(StatusError::conflict(BINDING, name, &reason));
     let uid = meta::uid(binding);
     if !uid.is_empty() && uid != meta::uid(pod) {
         return conflict(format!(
@@ -69,57 +69,57 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
     Ok(pod)
 }
 
-/// The word of success of what is made and has no state.
-fn made() -> Answer {
+/// The `Status` for a created object that has no state.
+fn created_status() -> ApiResponse {
     let status =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    Answer::Json(201, status)
+    ApiResponse::Json(201, status)
 }
 
 impl Api {
-    /// Puts a pod on a node.
+    /// Binds a pod to a node.
     pub(crate) async fn bind(
         &self,
         target: &Target,
         binding: &Value,
-        how: WriteOptions,
-    ) -> Result<Answer, Refusal> {
+        options: WriteOptions,
+    ) -> Result<ApiResponse, StatusError> {
         let kind = target.kind;
         let key = encode::key(kind, &target.namespace, &target.name);
         loop {
             let Some(entry) = self.store().get(&key) else {
-                return Err(Refusal::not_found(kind.resource(), &target.name));
+                return Err(StatusError::not_found(kind.resource(), &target.name));
             };
-            let pod = bound(&encode::decode(kind, &entry.value)?, binding, self.now())?;
-            if how.dry_run {
-                return Ok(made());
+            let pod = bind_pod(&encode::decode(kind, &entry.value)?, binding, self.now())?;
+            if options.dry_run {
+                return Ok(created_status());
             }
             let change = Change::Update(entry.revision, encode::body(kind, &pod, self.now()));
             match self.store().write(key.clone(), change).await {
-                Ok(_) => return Ok(made()),
-                Err(WriteError::Changed(_)) => {}
-                Err(error) => return Err(super::write_refusal(kind, &target.name, error)),
+                Ok(_) => return Ok(created_status()),
+                Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(super::write_status_error(kind, &target.name, error)),
             }
         }
     }
 
-    /// Deletes a pod, as whoever asks for it says in the eviction. There are no disruption budgets here.
+    /// Evicts a pod with the delete options of the eviction. There are no PodDisruptionBudgets here.
     pub(crate) async fn evict(
         &self,
         user: &User,
         target: &Target,
         eviction: &Value,
-        how: WriteOptions,
-    ) -> Result<Answer, Refusal> {
+        write_options: WriteOptions,
+    ) -> Result<ApiResponse, StatusError> {
         let named = meta::name(eviction);
         if !named.is_empty() && named != target.name {
-            return Err(Refusal::bad_request("name in URL does not match name in Eviction object"));
+            return Err(StatusError::bad_request("name in URL does not match name in Eviction object"));
         }
-        let mut options = options::delete_of(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
-        options.dry_run |= how.dry_run;
+        let mut options = options::delete_from(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
+        options.dry_run |= write_options.dry_run;
         let pod = Target { verb: Verb::Delete, subresource: String::new(), ..target.clone() };
         self.delete(user, &pod, &options).await?;
-        Ok(made())
+        Ok(created_status())
     }
 }
 
@@ -134,17 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_bound_once() {
+    fn pod_is_bound_once() {
         let binding = json!({
             "metadata": {"name": "p", "annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n1"},
         });
         let free = pod(json!({}), json!({"annotations": {"c": "d"}}));
-        let on_node = bound(&free, &binding, Time(0)).unwrap();
+        let on_node = bind_pod(&free, &binding, Time(0)).unwrap();
         assert_eq!(on_node["spec"]["nodeName"], "n1");
         assert_eq!(on_node["metadata"]["annotations"], json!({"a": "b", "c": "d"}));
         let condition = &on_node["status"]["conditions"][0];
         assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
-        for (pod, binding, code, words) in [
+        for (pod, binding, code, message) in [
             (
                 on_node.clone(),
                 binding.clone(),
@@ -177,9 +177,9 @@ mod tests {
             ),
             (free.clone(), json!({"target": {}}), 422, "target.name: Required value"),
         ] {
-            let refusal = bound(&pod, &binding, Time(0)).unwrap_err();
-            assert_eq!(refusal.code, code, "{words}");
-            assert!(refusal.message.contains(words), "{refusal}");
+            let status_error = bind_pod(&pod, &binding, Time(0)).unwrap_err();
+            assert_eq!(status_error.code, code, "{message}");
+            assert!(status_error.message.contains(message), "{status_error}");
         }
     }
 }

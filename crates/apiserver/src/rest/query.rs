@@ -1,13 +1,13 @@
-//! Query parameters, read as upstream reads them.
+//! Query parameters, parsed as upstream does.
 
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// The parameters of one request, decoded, in their order.
+/// The decoded parameters of a request, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// What cannot be decoded is taken as it stands: a strange parameter is nobody's parameter.
+    /// Parses a query. Invalid percent-encoding is kept literally.
     pub(crate) fn parse(query: &str) -> Self {
         let pairs = query.split('&').filter(|pair| !pair.is_empty());
         Self(
@@ -20,37 +20,37 @@ impl Query {
         )
     }
 
-    /// The first of that name; empty if there is none.
+    /// The first value of a parameter; empty if it is missing.
     pub(crate) fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value)
     }
 
-    /// All of that name.
+    /// All values of a parameter.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(of, _)| of == name).map(|(_, value)| value.as_str())
     }
 
-    /// Anything but `false` and `0` is true, as for upstream; none if it is not there.
+    /// A boolean parameter. As in upstream, anything but `false` and `0` is true. None if it is missing.
     pub(crate) fn flag(&self, name: &str) -> Option<bool> {
         let value = self.all(name).next()?;
         Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
     }
 
-    /// A whole number; none if it is not there or empty.
-    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    /// An integer parameter; none if it is missing or empty.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, StatusError> {
         match self.text(name) {
             "" => Ok(None),
             text => match text.parse() {
                 Ok(number) => Ok(Some(number)),
-                Err(_) => {
-                    Err(Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))
-                }
+                Err(_) => Err(StatusError::bad_request(format!(
+                    "strconv.ParseInt: parsing {text:?}: invalid syntax"
+                ))),
             },
         }
     }
 }
 
-/// Percent signs undone; a plus is a space in a query and itself in a path.
+/// Decodes percent-encoding. A plus is a space in a query and literal in a path.
 pub(crate) fn decode(text: &str, query: bool) -> String {
     if !text.contains(['%', '+']) {
         return text.to_owned();
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters() {
+    fn parameters_are_decoded() {
         let query =
             Query::parse("watch&limit=5&labelSelector=a%20in+(b)&dryRun=All&dryRun=x&bad=%zz&f=False&n=0");
         assert_eq!(query.flag("watch"), Some(true));
@@ -94,15 +94,15 @@ mod tests {
         assert_eq!(query.text("labelSelector"), "a in (b)");
         assert_eq!(query.all("dryRun").collect::<Vec<_>>(), ["All", "x"]);
         assert_eq!(query.text("bad"), "%zz");
-        let refusal = query.number("dryRun").unwrap_err();
+        let status_error = query.number("dryRun").unwrap_err();
         assert_eq!(
-            (refusal.code, refusal.message.as_str()),
+            (status_error.code, status_error.message.as_str()),
             (400, "strconv.ParseInt: parsing \"All\": invalid syntax")
         );
     }
 
     #[test]
-    fn a_plus_in_a_path_is_a_plus() {
+    fn plus_in_a_path_is_literal() {
         assert_eq!(decode("a+b%2Fc", false), "a+b/c");
         assert_eq!(decode("%", false), "%");
         assert_eq!(decode("%4", false), "%4");

@@ -1,15 +1,15 @@
-//! Names and ids that nobody has yet.
+//! Random names and UIDs.
 
-/// Letters and digits that make no words and are not mistaken for each other, as upstream's.
+/// Upstream's alphabet: it forms no words and has no ambiguous characters.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX: usize = 5;
 const LONGEST: usize = 63;
 
 fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // Without randomness two objects could be taken for one another: there is no way on.
-    wharf_model::chance::fill(&mut bytes)
-        .unwrap_or_else(|error| panic!("the kernel gives no random bytes: {error}"));
+    // Without randomness two objects could have the same UID: there is no safe fallback.
+    wharf_model::random::fill(&mut bytes)
+        .unwrap_or_else(|error| panic!("failed to read random bytes: {error}"));
     bytes
 }
 
@@ -22,7 +22,7 @@ pub(crate) fn uid() -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// A name from `metadata.generateName`, which is cut if the whole would be too long for a label.
+/// A name from `metadata.generateName`. The prefix is truncated so that the name fits into a label.
 pub(crate) fn name(prefix: &str) -> String {
     let mut end = prefix.len().min(LONGEST - SUFFIX);
     while !prefix.is_char_boundary(end) {
@@ -35,7 +35,7 @@ pub(crate) fn name(prefix: &str) -> String {
     format!("{}{suffix}", &prefix[..end])
 }
 
-/// Between 0 and 1.
+/// A random number between 0 and 1.
 pub(crate) fn fraction() -> f64 {
     f64::from(u32::from_be_bytes(bytes())) / f64::from(u32::MAX)
 }
@@ -56,9 +56,9 @@ mod tests {
 
     #[test]
     fn names_fit_into_a_label() {
-        let made = name("pod-");
-        assert_eq!((made.len(), &made[..4]), (9, "pod-"));
-        assert!(made[4..].bytes().all(|byte| ALPHABET.contains(&byte)));
+        let name_of_pod = name("pod-");
+        assert_eq!((name_of_pod.len(), &name_of_pod[..4]), (9, "pod-"));
+        assert!(name_of_pod[4..].bytes().all(|byte| ALPHABET.contains(&byte)));
         assert_eq!(name(&"x".repeat(200)).len(), 63);
         assert!(name(&"ü".repeat(200)).len() <= 63);
     }

@@ -1,21 +1,21 @@
-//! What a request is about, from its method, path and parameters alone.
+//! Routing: what a request addresses, from its method, path and query.
 
 use http::Method;
 
 use super::query::{Query, decode};
 use crate::kinds::{self, Kind};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug)]
 pub(crate) enum Route {
-    /// To objects.
+    /// Objects of a kind.
     Resource(Target),
-    /// To a page about the server.
-    Page(Page),
+    /// A non-resource URL.
+    NonResource(NonResourceUrl),
 }
 
-/// Objects, and what is to be done with them.
+/// The addressed objects and the verb.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) verb: Verb,
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// What can be done with objects.
+/// The API verbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -49,7 +49,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// As discovery and roles name it.
+    /// The name in discovery and roles.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -64,9 +64,9 @@ impl Verb {
     }
 }
 
-/// A page about the server.
+/// A non-resource URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Page {
+pub(crate) enum NonResourceUrl {
     Root,
     Version,
     /// `healthz`, `livez` or `readyz`.
@@ -80,14 +80,14 @@ pub(crate) enum Page {
     },
     OpenApiV2,
     OpenApiIndex,
-    /// One group and version, as `apis/storage.k8s.io/v1`.
+    /// One group and version, such as `apis/storage.k8s.io/v1`.
     OpenApi(String),
     OpenId,
     Jwks,
 }
 
-/// Finds out. An unknown place is 404, a known one with the wrong method 405.
-pub(crate) fn route(method: &Method, path: &str, query: &Query) -> Result<Route, Refusal> {
+/// Routes a request. An unknown path is 404, a known path with the wrong method 405.
+pub(crate) fn route(method: &Method, path: &str, query: &Query) -> Result<Route, StatusError> {
     let segments: Vec<String> =
         path.split('/').filter(|segment| !segment.is_empty()).map(|segment| decode(segment, false)).collect();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -95,33 +95,40 @@ pub(crate) fn route(method: &Method, path: &str, query: &Query) -> Result<Route,
         let (group, version, rest) = match (segments[0], rest) {
             ("api", rest) => ("", *version, rest),
             (_, [group_version, rest @ ..]) => (*version, *group_version, rest),
-            (_, []) => return page(method, Page::Group((*version).into())),
+            (_, []) => return non_resource(method, NonResourceUrl::Group((*version).into())),
         };
         return match rest {
-            [] => page(method, Page::Resources { group: group.into(), version: version.into() }),
+            [] => non_resource(
+                method,
+                NonResourceUrl::Resources { group: group.into(), version: version.into() },
+            ),
             rest => target(method, group, version, rest, query).map(Route::Resource),
         };
     }
     let found = match segments.as_slice() {
-        [] => Page::Root,
-        ["api"] => Page::CoreVersions,
-        ["apis"] => Page::Groups,
-        ["version"] => Page::Version,
-        ["healthz", ..] => Page::Health("healthz"),
-        ["livez", ..] => Page::Health("livez"),
-        ["readyz", ..] => Page::Health("readyz"),
-        ["openapi", "v2"] => Page::OpenApiV2,
-        ["openapi", "v3"] => Page::OpenApiIndex,
-        ["openapi", "v3", of @ ..] => Page::OpenApi(of.join("/")),
-        [".well-known", "openid-configuration"] => Page::OpenId,
-        ["openid", "v1", "jwks"] => Page::Jwks,
-        _ => return Err(no_page()),
+        [] => NonResourceUrl::Root,
+        ["api"] => NonResourceUrl::CoreVersions,
+        ["apis"] => NonResourceUrl::Groups,
+        ["version"] => NonResourceUrl::Version,
+        ["healthz", ..] => NonResourceUrl::Health("healthz"),
+        ["livez", ..] => NonResourceUrl::Health("livez"),
+        ["readyz", ..] => NonResourceUrl::Health("readyz"),
+        ["openapi", "v2"] => NonResourceUrl::OpenApiV2,
+        ["openapi", "v3"] => NonResourceUrl::OpenApiIndex,
+        ["openapi", "v3", of @ ..] => NonResourceUrl::OpenApi(of.join("/")),
+        [".well-known", "openid-configuration"] => NonResourceUrl::OpenId,
+        ["openid", "v1", "jwks"] => NonResourceUrl::Jwks,
+        _ => return Err(page_not_found()),
     };
-    page(method, found)
+    non_resource(method, found)
 }
 
-fn page(method: &Method, page: Page) -> Result<Route, Refusal> {
-    if method == Method::GET || method == Method::HEAD { Ok(Route::Page(page)) } else { Err(not_allowed()) }
+fn non_resource(method: &Method, url: NonResourceUrl) -> Result<Route, StatusError> {
+    if method == Method::GET || method == Method::HEAD {
+        Ok(Route::NonResource(url))
+    } else {
+        Err(not_allowed())
+    }
 }
 
 fn target(
@@ -130,9 +137,9 @@ fn target(
     version: &str,
     rest: &[&str],
     query: &Query,
-) -> Result<Target, Refusal> {
+) -> Result<Target, StatusError> {
     let (namespace, plural, name, subresource) = match rest {
-        // What hangs below a namespace object itself, not what lies in it.
+        // A subresource of the namespace object, not an object in the namespace.
         ["namespaces", name, below @ ("status" | "finalize")] if group.is_empty() => {
             ("", "namespaces", *name, *below)
         }
@@ -142,38 +149,39 @@ fn target(
         [plural] => ("", *plural, "", ""),
         [plural, name] => ("", *plural, *name, ""),
         [plural, name, subresource] => ("", *plural, *name, *subresource),
-        _ => return Err(nowhere()),
+        _ => return Err(resource_not_found()),
     };
     let Some(kind) = kinds::find(group, version, plural) else {
         if !kinds::KINDS.iter().any(|kind| kind.group == group) {
-            return Err(no_page());
+            return Err(page_not_found());
         }
-        let mut refusal = kinds::other_version(group, version, plural).unwrap_or_else(nowhere);
-        refusal.details.sent = true;
-        return Err(refusal);
+        let mut status_error =
+            kinds::unserved_version_error(group, version, plural).unwrap_or_else(resource_not_found);
+        status_error.details.send_empty = true;
+        return Err(status_error);
     };
-    let scoped = kind.namespaced != namespace.is_empty();
-    // Names with a slash or the like in them are nobody's: keys are made of them.
+    let scope_matches = kind.namespaced != namespace.is_empty();
+    // Names become part of keys, so they must not contain a slash and the like.
     if [namespace, name].iter().any(|part| !is_segment(part))
-        || !(scoped || kind.namespaced && name.is_empty())
+        || !(scope_matches || kind.namespaced && name.is_empty())
     {
-        return Err(nowhere());
+        return Err(resource_not_found());
     }
     let verbs = match subresource {
         "" => kind.verbs,
-        below => kind.subresource(below).ok_or_else(nowhere)?.verbs,
+        below => kind.subresource(below).ok_or_else(resource_not_found)?.verbs,
     };
     let collection = name.is_empty();
     let verb = match method.as_str() {
         "GET" | "HEAD" if collection && query.flag("watch") == Some(true) => Verb::Watch,
         "GET" | "HEAD" if collection => Verb::List,
         "GET" | "HEAD" => Verb::Get,
-        // Into a namespace, and not below a name unless that is what the subresource is for.
-        "POST" if scoped && (collection || !subresource.is_empty()) => Verb::Create,
+        // POST creates in a collection, or on a subresource of an object.
+        "POST" if scope_matches && (collection || !subresource.is_empty()) => Verb::Create,
         "PUT" if !collection => Verb::Update,
         "PATCH" if !collection => Verb::Patch,
         "DELETE" if !collection => Verb::Delete,
-        "DELETE" if scoped => Verb::DeleteCollection,
+        "DELETE" if scope_matches => Verb::DeleteCollection,
         _ => return Err(not_allowed()),
     };
     if !verbs.contains(&verb.as_str()) {
@@ -182,23 +190,23 @@ fn target(
     Ok(Target { verb, kind, namespace: namespace.into(), name: name.into(), subresource: subresource.into() })
 }
 
-/// Whether a decoded segment can be part of a key; empty is one.
+/// Whether a decoded segment can be part of a key. An empty segment can.
 fn is_segment(text: &str) -> bool {
     !matches!(text, "." | "..") && !text.bytes().any(|byte| byte == b'/' || byte == b'%' || byte < b' ')
 }
 
-/// A place in a group that is served.
-fn nowhere() -> Refusal {
-    Refusal::generic(404, "NotFound", "the server could not find the requested resource")
+/// An unknown resource in a served group.
+fn resource_not_found() -> StatusError {
+    StatusError::generic(404, "NotFound", "the server could not find the requested resource")
 }
 
-/// A place that is not even near one: upstream's answer has no reason, and is plain text.
-fn no_page() -> Refusal {
-    Refusal::new(404, "", "404 page not found")
+/// A path outside all groups: upstream's response has no reason and is plain text.
+fn page_not_found() -> StatusError {
+    StatusError::new(404, "", "404 page not found")
 }
 
-fn not_allowed() -> Refusal {
-    Refusal::generic(
+fn not_allowed() -> StatusError {
+    StatusError::generic(
         405,
         "MethodNotAllowed",
         "the server does not allow this method on the requested resource",
@@ -209,24 +217,24 @@ fn not_allowed() -> Refusal {
 mod tests {
     use super::*;
 
-    fn ask(method: &str, path: &str) -> String {
+    fn route_to(method: &str, path: &str) -> String {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         match route(&method, path, &Query::parse(query)) {
             Ok(Route::Resource(target)) => format!("{target:?}"),
-            Ok(Route::Page(page)) => format!("{page:?}"),
-            Err(refusal) => refusal.code.to_string(),
+            Ok(Route::NonResource(url)) => format!("{url:?}"),
+            Err(status_error) => status_error.code.to_string(),
         }
     }
 
     #[test]
-    fn places() {
+    fn requests_are_routed() {
         for (method, path, expected) in [
             ("GET", "/api/v1/pods", "List pods //"),
             ("GET", "/api/v1/pods?watch=true", "Watch pods //"),
             ("GET", "/api/v1/pods?watch=0", "List pods //"),
             ("GET", "/api/v1/namespaces/a/pods/x", "Get pods a/x/"),
-            // A GET of one object is no watch, whatever is asked.
+            // A GET of one object is never a watch.
             ("GET", "/api/v1/namespaces/a/pods/x?watch=1", "Get pods a/x/"),
             ("POST", "/api/v1/namespaces/a/pods", "Create pods a//"),
             ("POST", "/api/v1/namespaces/a/pods/x/binding", "Create pods a/x/binding"),
@@ -263,12 +271,12 @@ mod tests {
             ("GET", "/readyz/ping", "Health(\"readyz\")"),
             ("GET", "/", "Root"),
         ] {
-            assert_eq!(ask(method, path), expected, "{method} {path}");
+            assert_eq!(route_to(method, path), expected, "{method} {path}");
         }
     }
 
     #[test]
-    fn no_places() {
+    fn unknown_paths_and_methods_are_rejected() {
         for (method, path, expected) in [
             ("GET", "/api/v1/unicorns", "404"),
             ("GET", "/api/v2/pods", "404"),
@@ -289,13 +297,13 @@ mod tests {
             ("GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "405"),
             ("POST", "/version", "405"),
         ] {
-            assert_eq!(ask(method, path), expected, "{method} {path}");
+            assert_eq!(route_to(method, path), expected, "{method} {path}");
         }
     }
 
     proptest::proptest! {
         #[test]
-        fn no_path_makes_it_panic_or_leave_its_place(path in "(/[a-z0-9%.]{0,6}|/api/v1|/namespaces|/pods){0,7}") {
+        fn arbitrary_path_does_not_panic_or_escape_its_key(path in "(/[a-z0-9%.]{0,6}|/api/v1|/namespaces|/pods){0,7}") {
             for method in [Method::GET, Method::POST, Method::DELETE] {
                 if let Ok(Route::Resource(target)) = route(&method, &path, &Query::default()) {
                     for part in [&target.namespace, &target.name] {

@@ -1,4 +1,4 @@
-//! Which objects of a kind a list or watch is about.
+//! The label and field selectors of a list or watch.
 
 use serde_json::Value;
 
@@ -6,9 +6,9 @@ use super::encode::is_custom;
 use super::query::Query;
 use crate::kinds::Kind;
 use crate::select::{FieldSelector, LabelSelector};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Both selectors of a request.
+/// The label and field selectors of a request.
 #[derive(Clone)]
 pub(crate) struct Selection {
     labels: LabelSelector,
@@ -17,11 +17,11 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Reads both; refuses fields that the kind cannot be selected by.
-    pub(crate) fn parse(kind: &'static Kind, query: &Query) -> Result<Self, Refusal> {
+    /// Parses both selectors. Rejects fields that the kind does not support.
+    pub(crate) fn parse(kind: &'static Kind, query: &Query) -> Result<Self, StatusError> {
         let labels = LabelSelector::parse(query.text("labelSelector"))?;
         let fields = FieldSelector::parse(query.text("fieldSelector"))?;
-        fields.check(kind.fields.iter().map(|(name, _)| *name), is_custom(kind))?;
+        fields.check_supported(kind.fields.iter().map(|(name, _)| *name), is_custom(kind))?;
         Ok(Self { labels, fields, kind })
     }
 
@@ -30,15 +30,15 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Whether the object of a key can be: no need to read those of other names.
+    /// Whether the object at this key can match, so that others need not be decoded.
     pub(crate) fn can_match(&self, key: &str) -> bool {
-        match self.fields.exact("metadata.name") {
+        match self.fields.requires_exact_match("metadata.name") {
             Some(name) => key.rsplit('/').next() == Some(name),
             None => true,
         }
     }
 
-    /// Whether this one is.
+    /// Whether the object is selected.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let value_of = |field: &str| self.kind.field(field).map(|value_of| value_of(object));
         self.labels.matches(object) && self.fields.matches(value_of)

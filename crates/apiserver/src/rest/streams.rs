@@ -1,8 +1,8 @@
-//! Logs of containers and commands in them: what is asked is read and checked here, and served by the pod's node.
+//! Container logs and exec: requests are parsed and validated here, and served by the node agent of the pod.
 //!
-//! The node's agent is in this process and answers through [`PodStreams`]; what goes over the wire is ours. A log is a
-//! body that may have no end; a command is a WebSocket with kubectl's channels on it ([`session`]). Both hold the place
-//! of their connection for as long as they last, and end when the server does.
+//! The node agent runs in this process and is called through [`PodStreams`]; the wire protocol is implemented here. A
+//! log is a body that may be endless. An exec session is a WebSocket with kubectl's channels ([`session`]). Both keep
+//! the slot of their connection while they last, and end when the server shuts down.
 
 mod log;
 mod options;
@@ -24,62 +24,62 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-use super::answer::Answer;
 use super::query::Query;
+use super::response::ApiResponse;
 use super::route::Target;
 use super::{Api, Body};
 use crate::kinds::Lookup;
-use crate::server::Lasting;
-use crate::status::Refusal;
+use crate::server::UpgradedConnection;
+use crate::status::StatusError;
 pub use options::{Command, LogOptions, Stream};
 use websocket::Handshake;
 
-/// What a node's agent is asked for. Containers go by the ID that stands in the pod's status, without its scheme.
+/// The interface to the node agent. Containers are identified by the ID in the pod's status, without its scheme.
 pub trait PodStreams: Send + Sync {
-    /// A container's log, in pieces of any size. It ends with the log, or when the receiver is dropped.
-    fn log(&self, container: &str, options: LogOptions) -> Promised<mpsc::Receiver<Bytes>>;
-    /// Starts a command in a container that runs.
-    fn exec(&self, container: &str, command: Command) -> Promised<Session>;
+    /// A container's log, in chunks of any size. It ends with the log, or when the receiver is dropped.
+    fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>>;
+    /// Starts a command in a running container.
+    fn exec(&self, container: &str, command: Command) -> StreamFuture<Session>;
 }
 
-/// What is there a little later, or refused.
-pub type Promised<T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send>>;
+/// The future result of a [`PodStreams`] call.
+pub type StreamFuture<T> = Pin<Box<dyn Future<Output = Result<T, StatusError>> + Send>>;
 
-/// A command that runs. Whoever drops it wants it no longer: it is killed.
+/// A running command. Dropping the session kills it.
 pub struct Session {
-    /// What it reads, if it was asked to.
+    /// Its standard input, if requested.
     pub stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
-    /// What it writes; with a terminal, all of it.
+    /// Its standard output; with a terminal, all of its output.
     pub stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    /// Its other output.
+    /// Its standard error.
     pub stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    /// Of its terminal.
+    /// Resizes its terminal.
     pub resize: Option<Box<dyn Fn(Size) + Send + Sync>>,
-    /// Its exit code, 128 and the signal's number if that ended it; or why nobody knows.
-    pub ended: Pin<Box<dyn Future<Output = Result<i32, String>> + Send>>,
+    /// Its exit code (128 plus the signal number if a signal ended it), or why it is unknown.
+    pub exit_code: Pin<Box<dyn Future<Output = Result<i32, String>> + Send>>,
 }
 
-/// Of a terminal, in characters.
+/// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Across.
+    /// Columns.
     pub width: u16,
-    /// Down.
+    /// Rows.
     pub height: u16,
 }
 
 impl Api {
-    /// Logs of containers, and commands in them: the node's to serve.
+    /// Serves `pods/log` and `pods/exec`.
     pub(crate) async fn streams(
         &self,
         target: &Target,
         query: &Query,
         parts: Parts,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<ApiResponse, StatusError> {
         let pod = Lookup::get(&self.objects(), target.kind, &target.namespace, &target.name)
-            .ok_or_else(|| Refusal::not_found(target.kind.resource(), &target.name))?;
+            .ok_or_else(|| StatusError::not_found(target.kind.resource(), &target.name))?;
         let Some(streams) = self.options().streams.clone() else {
-            return Err(Refusal::new(
+            return Err(StatusError::new(
                 501,
                 "NotImplemented",
                 format!(
@@ -90,58 +90,58 @@ impl Api {
         };
         if target.subresource == "log" {
             let options = options::log(&pod, query, self.now())?;
-            return match options::log_of(&pod, query)? {
+            return match options::log_container_id(&pod, query)? {
                 Some(container) => {
                     let lines = streams.log(&container, options).await?;
-                    Ok(Answer::Whole(log::response(lines)))
+                    Ok(ApiResponse::Http(log::response(lines)))
                 }
-                // It is nowhere yet, so it has said nothing.
-                None => Ok(Answer::Raw("text/plain", Bytes::new())),
+                // The pod is not scheduled yet, so its log is empty.
+                None => Ok(ApiResponse::Raw("text/plain", Bytes::new())),
             };
         }
         let command = options::command(query)?;
-        let container = options::running(&pod, query)?;
-        let lasting = parts.extensions.get::<Lasting>().cloned();
+        let container = options::running_container_id(&pod, query)?;
+        let upgraded = parts.extensions.get::<UpgradedConnection>().cloned();
         let (handshake, upgrade) = upgrade(parts)?;
-        let channels = session::Channels::of(&command, handshake.protocol);
+        let channels = session::Channels::for_command(&command, handshake.protocol);
         let session = streams.exec(&container, command).await?;
-        let stop = lasting.as_ref().map(|lasting| lasting.stop.clone()).unwrap_or_default();
-        let served = async move {
+        let stop = upgraded.as_ref().map(|upgraded| upgraded.stop.clone()).unwrap_or_default();
+        let serve = async move {
             match upgrade.await {
                 Ok(connection) => session::serve(TokioIo::new(connection), session, channels, stop).await,
-                Err(error) => tracing::debug!(%error, "a client left before its command began"),
+                Err(error) => tracing::debug!(%error, "client disconnected before the WebSocket upgrade"),
             }
         };
-        match lasting {
-            Some(lasting) => lasting.spawn(served),
-            None => drop(tokio::spawn(served)),
+        match upgraded {
+            Some(upgraded) => upgraded.spawn(serve),
+            None => drop(tokio::spawn(serve)),
         }
-        Ok(Answer::Whole(switching(&handshake)))
+        Ok(ApiResponse::Http(switching_protocols(&handshake)))
     }
 }
 
-/// That the client speaks a protocol of ours, and the connection that it becomes.
-fn upgrade(mut parts: Parts) -> Result<(Handshake, OnUpgrade), Refusal> {
-    if !asks_for(&parts.headers, "websocket") {
-        let message = if asks_for(&parts.headers, "SPDY/3.1") {
-            "SPDY is not served here, only WebSocket: use kubectl 1.31 or later"
+/// Checks that the client speaks a supported protocol, and returns the upgraded connection.
+fn upgrade(mut parts: Parts) -> Result<(Handshake, OnUpgrade), StatusError> {
+    if !requests_upgrade(&parts.headers, "websocket") {
+        let message = if requests_upgrade(&parts.headers, "SPDY/3.1") {
+            "SPDY is not supported, only WebSocket: use kubectl 1.31 or later"
         } else {
             "Upgrade request required"
         };
-        return Err(Refusal::bad_request(message));
+        return Err(StatusError::bad_request(message));
     }
-    let handshake = websocket::handshake(&parts.headers).map_err(Refusal::bad_request)?;
+    let handshake = websocket::handshake(&parts.headers).map_err(StatusError::bad_request)?;
     match parts.extensions.remove::<OnUpgrade>() {
         Some(upgrade) => Ok((handshake, upgrade)),
-        None => Err(Refusal::bad_request("this connection cannot be upgraded: WebSocket needs HTTP/1.1")),
+        None => Err(StatusError::bad_request("this connection cannot be upgraded: WebSocket needs HTTP/1.1")),
     }
 }
 
-fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
+fn requests_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
     websocket::has_token(headers, &CONNECTION, "upgrade") && websocket::has_token(headers, &UPGRADE, protocol)
 }
 
-fn switching(handshake: &Handshake) -> Response<Body> {
+fn switching_protocols(handshake: &Handshake) -> Response<Body> {
     let body = Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -150,14 +150,14 @@ fn switching(handshake: &Handshake) -> Response<Body> {
     headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
     headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
     headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(handshake.protocol.name()));
-    // Base64 is always a header's value.
+    // Base64 is always a valid header value.
     if let Ok(accept) = HeaderValue::from_str(&handshake.accept) {
         headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
     }
     response
 }
 
-/// The ID in a status, without its scheme.
+/// A container ID without its scheme.
 fn bare_id(id: &str) -> Option<&str> {
     let bare = id.split_once("://").map_or(id, |(_, bare)| bare);
     (!bare.is_empty()).then_some(bare)

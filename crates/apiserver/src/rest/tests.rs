@@ -1,8 +1,8 @@
-//! The API over a store on disk, asked as a client asks it.
+//! The API over a store on disk, used as a client does.
 
 mod access;
 mod bounds;
-mod life;
+mod lifecycle;
 mod reading;
 mod writing;
 
@@ -15,28 +15,28 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::store;
 
-/// A server with what it keeps, and what goes on beside requests.
+/// A server with its store and its controllers.
 struct Server {
     api: Api,
-    beside: JoinHandle<()>,
+    controllers: JoinHandle<()>,
     _dir: TempDir,
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.beside.abort();
+        self.controllers.abort();
     }
 }
 
-/// An answer that is there as a whole.
+/// A complete response.
 #[derive(Debug)]
-struct Answered {
+struct TestResponse {
     code: u16,
     warnings: Vec<String>,
     body: Value,
 }
 
-impl Answered {
+impl TestResponse {
     fn message(&self) -> &str {
         self.body["message"].as_str().unwrap_or("")
     }
@@ -59,11 +59,11 @@ impl Server {
         let store = Store::open(dir.path(), store).unwrap();
         let api = Api::new(store, Access::generate().unwrap(), options);
         api.prepare().await.unwrap();
-        let beside = tokio::spawn({
+        let controllers = tokio::spawn({
             let api = api.clone();
             async move { api.run().await }
         });
-        Self { api, beside, _dir: dir }
+        Self { api, controllers, _dir: dir }
     }
 
     async fn raw(
@@ -82,66 +82,66 @@ impl Server {
         self.api.serve(request, user.clone()).await
     }
 
-    async fn ask(&self, method: &str, path: &str, media: &str, body: Value) -> Answered {
+    async fn request(&self, method: &str, path: &str, media: &str, body: Value) -> TestResponse {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let response = self.raw(&User::admin(), method, path, &[("content-type", media)], &body).await;
-        answered(response).await
+        read_response(response).await
     }
 
-    async fn get(&self, path: &str) -> Answered {
-        self.ask("GET", path, JSON, Value::Null).await
+    async fn get(&self, path: &str) -> TestResponse {
+        self.request("GET", path, JSON, Value::Null).await
     }
 
-    async fn post(&self, path: &str, body: Value) -> Answered {
-        self.ask("POST", path, JSON, body).await
+    async fn post(&self, path: &str, body: Value) -> TestResponse {
+        self.request("POST", path, JSON, body).await
     }
 
-    async fn put(&self, path: &str, body: Value) -> Answered {
-        self.ask("PUT", path, JSON, body).await
+    async fn put(&self, path: &str, body: Value) -> TestResponse {
+        self.request("PUT", path, JSON, body).await
     }
 
-    async fn delete(&self, path: &str) -> Answered {
-        self.ask("DELETE", path, JSON, Value::Null).await
+    async fn delete(&self, path: &str) -> TestResponse {
+        self.request("DELETE", path, JSON, Value::Null).await
     }
 
-    /// Makes it, and it is made.
-    async fn make(&self, path: &str, body: Value) -> Value {
-        let answer = self.post(path, body).await;
-        assert_eq!(answer.code, 201, "{}", answer.body);
-        answer.body
+    /// Creates the object and asserts success.
+    async fn create(&self, path: &str, body: Value) -> Value {
+        let response = self.post(path, body).await;
+        assert_eq!(response.code, 201, "{}", response.body);
+        response.body
     }
 
-    /// Waits until the object at the path is gone.
-    async fn gone(&self, path: &str) {
+    /// Waits until the object at the path is deleted.
+    async fn wait_deleted(&self, path: &str) {
         for _ in 0..500 {
             if self.get(path).await.code == 404 {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        panic!("{path} is still there: {}", self.get(path).await.body);
+        panic!("{path} still exists: {}", self.get(path).await.body);
     }
 
-    /// Waits until the object at the path is like this.
-    async fn until(&self, path: &str, is: impl Fn(&Value) -> bool) -> Value {
+    /// Waits until the object at the path satisfies the condition.
+    async fn wait_until(&self, path: &str, is: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..500 {
-            let answer = self.get(path).await;
-            if answer.code == 200 && is(&answer.body) {
-                return answer.body;
+            let response = self.get(path).await;
+            if response.code == 200 && is(&response.body) {
+                return response.body;
             }
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
-        panic!("{path} never came to it: {}", self.get(path).await.body);
+        panic!("{path} never satisfied the condition: {}", self.get(path).await.body);
     }
 
-    async fn watch(&self, path: &str) -> Watching {
+    async fn watch(&self, path: &str) -> TestWatch {
         let response = self.raw(&User::admin(), "GET", path, &[], "").await;
         assert_eq!(response.status().as_u16(), 200);
-        Watching { body: response.into_body(), rest: Vec::new() }
+        TestWatch { body: response.into_body(), rest: Vec::new() }
     }
 }
 
-async fn answered(response: Response<Body>) -> Answered {
+async fn read_response(response: Response<Body>) -> TestResponse {
     let code = response.status().as_u16();
     let warnings = response
         .headers()
@@ -152,16 +152,16 @@ async fn answered(response: Response<Body>) -> Answered {
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
     let body = serde_json::from_slice(&bytes)
         .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
-    Answered { code, warnings, body }
+    TestResponse { code, warnings, body }
 }
 
-/// A watch that is read line by line.
-struct Watching {
+/// A watch that is read event by event.
+struct TestWatch {
     body: Body,
     rest: Vec<u8>,
 }
 
-impl Watching {
+impl TestWatch {
     /// The next event; none at the end.
     async fn next(&mut self) -> Option<Value> {
         loop {
@@ -170,20 +170,20 @@ impl Watching {
                 return Some(serde_json::from_slice(&line).unwrap());
             }
             let frame = tokio::time::timeout(std::time::Duration::from_secs(20), self.body.frame());
-            let frame = frame.await.expect("nothing came")?.unwrap();
+            let frame = frame.await.expect("no event arrived")?.unwrap();
             self.rest.extend_from_slice(frame.data_ref().unwrap());
         }
     }
 
-    /// What it is, and of which object.
-    async fn told(&mut self) -> (String, String) {
+    /// The type and the object name of the next event.
+    async fn next_summary(&mut self) -> (String, String) {
         let event = self.next().await.expect("the watch ended");
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         (text(&event["type"]), text(&event["object"]["metadata"]["name"]))
     }
 }
 
-fn told(kind: &str, name: &str) -> (String, String) {
+fn summary(kind: &str, name: &str) -> (String, String) {
     (kind.into(), name.into())
 }
 

@@ -1,39 +1,39 @@
-//! Changes of objects that are there: PUT, and what a patch or a subresource makes of one.
+//! Changes of existing objects: PUT, and the changes of patches and subresources.
 //!
-//! The change is a function of the object as it is. If somebody else writes between our reading and our writing, it
-//! is made anew from what is there then, unless who asks named the version that it rests on.
+//! A change is a function of the current object. If another write happens in between, the function runs again on the
+//! new object, unless the request names the version that it expects.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::create::place;
+use super::create::set_namespace;
 use super::options::WriteOptions;
 use super::route::Target;
 use super::{Api, encode, meta};
 use crate::access::{User, restrict_node};
 use crate::bounds;
 use crate::kinds::{self, Admission, Kind, Operation};
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 use crate::store::{Change, WriteError};
 
-/// How often a change is made anew. Each time somebody else got through, so there is progress.
-const TRIES: usize = 30;
+/// How often a change is retried. Each conflict means that another write succeeded, so there is progress.
+const ATTEMPTS: usize = 30;
 
 pub(super) const CONFLICT: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// What an update came to.
+/// The result of an update.
 pub(crate) struct Updated {
     pub(crate) stored: Bytes,
-    /// There was none before.
+    /// The object did not exist before.
     pub(crate) created: bool,
 }
 
-/// What an object becomes, given how it is; and warnings for who asked.
-pub(crate) type Make<'a> = dyn FnMut(&Value, &mut Vec<String>) -> Result<Value, Refusal> + Send + 'a;
+/// Computes the new object from the current one, and adds warnings for the client.
+pub(crate) type Mutate<'a> = dyn FnMut(&Value, &mut Vec<String>) -> Result<Value, StatusError> + Send + 'a;
 
 impl Api {
-    /// Replaces an object by a body, which is one of its kind already.
+    /// Replaces an object with a body that conforms to its schema.
     pub(crate) async fn update(
         &self,
         user: &User,
@@ -41,12 +41,12 @@ impl Api {
         object: Value,
         options: WriteOptions,
         warnings: &mut Vec<String>,
-    ) -> Result<Updated, Refusal> {
+    ) -> Result<Updated, StatusError> {
         let mut object = object;
-        place(&mut object, target)?;
+        set_namespace(&mut object, target)?;
         check_name(&object, &target.name)?;
-        let there = self.store().get(&encode::key(target.kind, &target.namespace, &target.name)).is_some();
-        if !there
+        let existing = self.store().get(&encode::key(target.kind, &target.namespace, &target.name)).is_some();
+        if !existing
             && target.kind.create_on_update
             && target.subresource.is_empty()
             && meta::uid(&object).is_empty()
@@ -60,57 +60,56 @@ impl Api {
         Ok(Updated { stored, created: false })
     }
 
-    /// Changes an object that is there; answers how it is stored. `make` is called with it as it is, and may be
-    /// called again.
+    /// Changes an existing object. Returns it as stored. `mutate` gets the current object and may be called again.
     pub(crate) async fn change(
         &self,
         user: &User,
         target: &Target,
         options: WriteOptions,
         warnings: &mut Vec<String>,
-        make: &mut Make<'_>,
-    ) -> Result<Bytes, Refusal> {
+        mutate: &mut Mutate<'_>,
+    ) -> Result<Bytes, StatusError> {
         let kind = target.kind;
         let key = encode::key(kind, &target.namespace, &target.name);
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             let Some(entry) = self.store().get(&key) else {
-                return Err(Refusal::not_found(kind.resource(), &target.name));
+                return Err(StatusError::not_found(kind.resource(), &target.name));
             };
             let old = encode::decode(kind, &entry.value)?;
-            let mut told = Vec::new();
-            let made = make(&old, &mut told)?;
-            let new = self.settle(user, target, made, &old, &mut told)?;
+            let mut new_warnings = Vec::new();
+            let mutated = mutate(&old, &mut new_warnings)?;
+            let new = self.admit_update(user, target, mutated, &old, &mut new_warnings)?;
             warnings.clear();
-            warnings.append(&mut told);
-            let released = meta::is_released(&new, &old);
-            if options.dry_run || (new == old && !released) {
+            warnings.append(&mut new_warnings);
+            let removable = meta::can_be_removed(&new, &old);
+            if options.dry_run || (new == old && !removable) {
                 return Ok(encode::stored(kind, &new));
             }
             let body = encode::body(kind, &new, self.now());
-            let change = if released {
+            let change = if removable {
                 Change::Delete(entry.revision, body)
             } else {
                 Change::Update(entry.revision, body)
             };
             match self.store().write(key.clone(), change).await {
                 Ok(entry) => return Ok(entry.value),
-                // If the change names the version that it rests on, the next look refuses it.
-                Err(WriteError::Changed(_)) => {}
-                Err(error) => return Err(super::write_refusal(kind, &target.name, error)),
+                // If the change names its expected version, the next attempt fails.
+                Err(WriteError::Conflict(_)) => {}
+                Err(error) => return Err(super::write_status_error(kind, &target.name, error)),
             }
         }
-        Err(Refusal::conflict(kind.resource(), &target.name, CONFLICT))
+        Err(StatusError::conflict(kind.resource(), &target.name, CONFLICT))
     }
 
-    /// What becomes of the object if it is changed like this: all rules but the store's.
-    fn settle(
+    /// The object as it would be stored after this change: applies all rules except the store's.
+    fn admit_update(
         &self,
         user: &User,
         target: &Target,
         mut new: Value,
         old: &Value,
         warnings: &mut Vec<String>,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, StatusError> {
         let kind = target.kind;
         same_object(kind, &target.name, &mut new, old)?;
         let lookup = self.objects();
@@ -123,7 +122,7 @@ impl Api {
         let causes = match subresource {
             "status" => {
                 kind.prepare_status(&mut new, old, self.now());
-                // Its spec and the new status together.
+                // The spec and the new status together.
                 bounds::check(&new)?;
                 kind.invalid_on_status(&new, old)
             }
@@ -133,39 +132,39 @@ impl Api {
             }
             _ => {
                 kind.prepare_update(&mut new, old, self.now());
-                // With its defaults, which may be many: what is stored can be sent again.
+                // Including defaults, which may be many: what is stored can be sent back.
                 bounds::check(&new)?;
                 kind.invalid_on_update(&new, old)
             }
         };
         if !causes.is_empty() {
-            return Err(kind.refuse_invalid(&target.name, causes));
+            return Err(kind.invalid_error(&target.name, causes));
         }
         warnings.extend((kind.warnings)(&new, Some(old)));
-        (kind.confirm)(&new, &admission)?;
+        (kind.validate_admission)(&new, &admission)?;
         restrict_node(user, &super::attributes(target, ""), Some(&new), Some(old), &lookup)?;
         Ok(new)
     }
 }
 
-/// That the object has the name by which it is asked for.
-pub(super) fn check_name(object: &Value, asked: &str) -> Result<(), Refusal> {
+/// Checks that the object has the name in the URL.
+pub(super) fn check_name(object: &Value, requested: &str) -> Result<(), StatusError> {
     match meta::name(object) {
-        "" => Err(Refusal::bad_request(format!(
-            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
+        "" => Err(StatusError::bad_request(format!(
+            "the name of the object ({requested} based on URL) was undeterminable: name must be provided"
         ))),
-        name if name != asked => Err(Refusal::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({asked})"
+        name if name != requested => Err(StatusError::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({requested})"
         ))),
         _ => Ok(()),
     }
 }
 
-/// That the change is of this object, in this version of it; afterwards it says so.
-fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<(), Refusal> {
+/// Checks that the change is for this object and version, and sets the version.
+fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<(), StatusError> {
     let uid = meta::uid(new);
     if !uid.is_empty() && uid != meta::uid(old) {
-        // With the words of upstream's store, its keys included.
+        // In the wording of upstream's storage layer, including its keys.
         let (resource, namespace) = (kind.plural, meta::text(old, "/metadata/namespace"));
         let resource = match (kind.group, resource) {
             ("", "nodes") => "minions".into(),
@@ -173,25 +172,25 @@ fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<
             _ => resource.to_owned(),
         };
         let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
-        let why = format!(
+        let reason = format!(
             "StorageError: invalid object, Code: 4, Key: /registry/{resource}{namespace}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
             meta::uid(old)
         );
-        return Err(Refusal::conflict(kind.resource(), name, &why));
+        return Err(StatusError::conflict(kind.resource(), name, &reason));
     }
     match meta::version(new) {
         "" | "0" if kind.unconditional_update => {}
         "" | "0" => {
             let cause =
                 Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
-            return Err(Refusal::invalid(kind.group, kind.plural, name, vec![cause]));
+            return Err(StatusError::invalid(kind.group, kind.plural, name, vec![cause]));
         }
         version if version != meta::version(old) => {
-            return Err(Refusal::conflict(kind.resource(), name, CONFLICT));
+            return Err(StatusError::conflict(kind.resource(), name, CONFLICT));
         }
         _ => {}
     }
-    meta::keep(new, old, &["resourceVersion"]);
+    meta::copy_fields(new, old, &["resourceVersion"]);
     Ok(())
 }
 
@@ -201,7 +200,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_change_is_of_the_object_that_it_says() {
+    fn change_must_match_uid_and_version() {
         let old = json!({"metadata": {"name": "x", "uid": "u", "resourceVersion": "3"}});
         let claims = kinds::find("", "v1", "persistentvolumeclaims").unwrap();
         let leases = kinds::find("coordination.k8s.io", "v1", "leases").unwrap();
@@ -219,11 +218,11 @@ mod tests {
             let mut new = json!({"metadata": metadata});
             match (same_object(kind, "x", &mut new, &old), expected) {
                 (Ok(()), None) => assert_eq!(meta::version(&new), "3"),
-                (Err(refusal), Some((code, words))) => {
-                    assert_eq!(refusal.code, code);
-                    assert!(refusal.message.contains(words), "{refusal}");
+                (Err(status_error), Some((code, message))) => {
+                    assert_eq!(status_error.code, code);
+                    assert!(status_error.message.contains(message), "{status_error}");
                 }
-                (answer, expected) => panic!("{answer:?} {expected:?}"),
+                (result, expected) => panic!("{result:?} {expected:?}"),
             }
         }
     }

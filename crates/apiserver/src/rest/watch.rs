@@ -1,8 +1,8 @@
-//! Watches: what happens to the objects that were asked for, as it happens.
+//! The watch verb: streams the changes of the selected objects.
 //!
-//! [`tell`] is the rule: what a watcher with a selection is told of a write. The stream is a cursor of the store and
-//! nothing else: it holds no events back, so a client that does not read costs nothing, and one that reads too
-//! slowly is told that its place is gone.
+//! [`watch_event_type`] is the rule: which event a watcher with a selection receives for a write. The stream is only a
+//! cursor into the store's log. It buffers no events, so a client that does not read costs nothing, and a client that
+//! reads too slowly gets an `Expired` error.
 
 mod stream;
 
@@ -11,167 +11,186 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::answer::{Answer, Look};
 use super::negotiate::Shape;
 use super::options::{Start, WatchPlan};
 use super::query::Query;
+use super::response::{ApiResponse, OutputFormat};
 use super::route::Target;
 use super::select::Selection;
 use super::{Api, encode, random};
 use crate::kinds::Kind;
-use crate::status::Refusal;
+use crate::status::StatusError;
 use crate::store::{ListError, Revision};
 use crate::table;
-use stream::Stream;
+use stream::WatchStream;
 
-/// How long a watch lasts if the client does not say: as upstream, between this and twice this.
-const LASTS: Duration = Duration::from_secs(1800);
-/// How often a bookmark comes while nothing else does.
-const BOOKMARKS: Duration = Duration::from_secs(60);
+/// The duration of a watch without `timeoutSeconds`: as in upstream, between this and twice this.
+const MIN_DURATION: Duration = Duration::from_secs(1800);
+/// How often a bookmark is sent while there are no other events.
+const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a watcher is told of a write.
+/// The event that a watcher receives for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum WatchEventType {
     Added,
     Modified,
-    /// The object is gone.
+    /// The object was deleted.
     Deleted,
-    /// The object is there, but no longer selected: what it was when it was.
-    Left,
+    /// The object exists but is no longer selected. The event contains its last selected state.
+    Deselected,
 }
 
-/// Whether the object was selected before the write, and is now; none if there was, or is, none.
-pub(crate) fn tell(before: Option<bool>, now: Option<bool>) -> Option<Told> {
+/// The event for a write, given whether the object was selected before and is selected now; none if it did not or does
+/// not exist.
+pub(crate) fn watch_event_type(before: Option<bool>, now: Option<bool>) -> Option<WatchEventType> {
     match (before, now) {
-        (Some(true), Some(true)) => Some(Told::Modified),
-        (_, Some(true)) => Some(Told::Added),
-        (Some(true), Some(false)) => Some(Told::Left),
-        (Some(true), None) => Some(Told::Deleted),
+        (Some(true), Some(true)) => Some(WatchEventType::Modified),
+        (_, Some(true)) => Some(WatchEventType::Added),
+        (Some(true), Some(false)) => Some(WatchEventType::Deselected),
+        (Some(true), None) => Some(WatchEventType::Deleted),
         (Some(false) | None, Some(false) | None) => None,
     }
 }
 
-impl Told {
+impl WatchEventType {
     fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",
-            Self::Deleted | Self::Left => "DELETED",
+            Self::Deleted | Self::Deselected => "DELETED",
         }
     }
 }
 
 impl Api {
-    /// Begins a watch.
+    /// Starts a watch.
     pub(crate) fn watch(
         &self,
         target: &Target,
         query: &Query,
         plan: &WatchPlan,
-        look: Look,
-    ) -> Result<Answer, Refusal> {
+        format: OutputFormat,
+    ) -> Result<ApiResponse, StatusError> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
-        let Ok(turn) = self.watches().try_acquire_owned() else {
-            return Err(Refusal::too_many("there are too many watches: try again later"));
+        let Ok(permit) = self.watches().try_acquire_owned() else {
+            return Err(StatusError::too_many_requests("too many watches: try again later"));
         };
         let prefix = encode::prefix(kind, &target.namespace);
-        let (from, initial, marked) = match plan.start {
-            Start::Behind(revision) => (revision, Vec::new(), false),
+        let (from, initial, initial_bookmark) = match plan.start {
+            Start::After(revision) => (revision, Vec::new(), false),
             Start::Now => (self.store().revision(), Vec::new(), false),
-            Start::State { not_older, marked } => {
-                self.has_reached(not_older)?;
+            Start::InitialState { not_older_than, initial_bookmark } => {
+                self.has_reached(not_older_than)?;
                 let page = self.store().list(&prefix, None, None, 0);
-                let page = page.map_err(|error| Refusal::expired(error.to_string()))?;
-                (page.revision, page.entries, marked)
+                let page = page.map_err(|error| StatusError::expired(error.to_string()))?;
+                (page.revision, page.entries, initial_bookmark)
             }
         };
         let watch = match self.store().watch(&prefix, from) {
             Ok(watch) => watch,
-            Err(error) => return Ok(Answer::Whole(stream::one(&error_line(&too_old(from, error))))),
+            Err(error) => {
+                return Ok(ApiResponse::Http(stream::single(&error_event(&watch_error(from, error)))));
+            }
         };
-        let lasts = plan.timeout.unwrap_or_else(|| LASTS.mul_f64(1.0 + random::fraction()));
-        let lines = Lines { kind, selection, look, columns: true };
-        let stream =
-            Stream::new(watch, lines, from, initial, plan.bookmarks, marked, Instant::now() + lasts, turn);
-        Ok(Answer::Whole(stream.response()))
+        let duration = plan.timeout.unwrap_or_else(|| MIN_DURATION.mul_f64(1.0 + random::fraction()));
+        let encoder = EventEncoder { kind, selection, format, columns: true };
+        let stream = WatchStream::new(
+            watch,
+            encoder,
+            from,
+            initial,
+            plan.bookmarks,
+            initial_bookmark,
+            Instant::now() + duration,
+            permit,
+        );
+        Ok(ApiResponse::Http(stream.response()))
     }
 }
 
-fn too_old(from: Revision, error: ListError) -> Refusal {
+fn watch_error(from: Revision, error: ListError) -> StatusError {
     match error {
         ListError::Compacted { oldest } => {
-            Refusal::expired(format!("too old resource version: {from} ({oldest})"))
+            StatusError::expired(format!("too old resource version: {from} ({oldest})"))
         }
-        // No client can know it from here: it comes from another store, and has to list anew.
-        ListError::Future { current } => Refusal::expired(format!(
-            "resource version {from} is not of this store, which is at {current}: list again"
+        // The client got this revision from another store and has to list again.
+        ListError::Future { current } => StatusError::expired(format!(
+            "resource version {from} is newer than this store, which is at {current}: list again"
         )),
     }
 }
 
-fn error_line(refusal: &Refusal) -> Vec<u8> {
-    let mut line = json!({"type": "ERROR", "object": refusal.to_json()}).to_string().into_bytes();
+fn error_event(status_error: &StatusError) -> Vec<u8> {
+    let mut line = json!({"type": "ERROR", "object": status_error.to_json()}).to_string().into_bytes();
     line.push(b'\n');
     line
 }
 
-/// How events look.
-pub(crate) struct Lines {
+/// Encodes watch events in the requested format.
+pub(crate) struct EventEncoder {
     kind: &'static Kind,
     selection: Selection,
-    look: Look,
-    /// A table's columns are in the first event only.
+    format: OutputFormat,
+    /// Whether to send the table columns: only in the first event.
     columns: bool,
 }
 
-impl Lines {
-    /// Adds what the watcher is told of a write, if anything.
-    fn event(&mut self, event: &crate::store::Event, out: &mut Vec<u8>) -> Result<(), Refusal> {
+impl EventEncoder {
+    /// Appends the event for a write, if the watcher receives one.
+    fn event(&mut self, event: &crate::store::Event, out: &mut Vec<u8>) -> Result<(), StatusError> {
         let now = (!event.deleted).then_some(&event.value);
         if !self.selection.can_match(&event.key) {
             return Ok(());
         }
-        let (told, object) = if self.selection.is_all() {
-            (tell(event.previous.as_ref().map(|_| true), now.map(|_| true)), None)
+        let (event_type, object) = if self.selection.is_all() {
+            (watch_event_type(event.previous.as_ref().map(|_| true), now.map(|_| true)), None)
         } else {
-            let selected = |stored: &bytes::Bytes| -> Result<bool, Refusal> {
+            let selected = |stored: &bytes::Bytes| -> Result<bool, StatusError> {
                 Ok(self.selection.matches(&encode::decode(self.kind, stored)?))
             };
             let before = event.previous.as_ref().map(selected).transpose()?;
-            let told = tell(before, now.map(selected).transpose()?);
-            let left = event.previous.as_ref().filter(|_| told == Some(Told::Left));
-            (told, left.map(|before| encode::at_version(before, event.revision)))
+            let event_type = watch_event_type(before, now.map(selected).transpose()?);
+            let deselected =
+                event.previous.as_ref().filter(|_| event_type == Some(WatchEventType::Deselected));
+            (event_type, deselected.map(|before| encode::at_version(before, event.revision)))
         };
-        match told {
-            Some(told) => self.line(told.as_str(), object.as_ref().unwrap_or(&event.value), out),
+        match event_type {
+            Some(event_type) => {
+                self.write_event(event_type.as_str(), object.as_ref().unwrap_or(&event.value), out)
+            }
             None => Ok(()),
         }
     }
 
-    /// Adds an object that is there from the beginning, if it is selected.
-    fn initial(&mut self, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Appends an initial object, if it is selected.
+    fn initial(&mut self, stored: &[u8], out: &mut Vec<u8>) -> Result<(), StatusError> {
         if self.selection.is_all() || self.selection.matches(&encode::decode(self.kind, stored)?) {
-            self.line("ADDED", stored, out)?;
+            self.write_event("ADDED", stored, out)?;
         }
         Ok(())
     }
 
-    fn line(&mut self, told: &str, stored: &[u8], out: &mut Vec<u8>) -> Result<(), Refusal> {
+    fn write_event(&mut self, event_type: &str, stored: &[u8], out: &mut Vec<u8>) -> Result<(), StatusError> {
         out.extend_from_slice(b"{\"type\":\"");
-        out.extend_from_slice(told.as_bytes());
+        out.extend_from_slice(event_type.as_bytes());
         out.extend_from_slice(b"\",\"object\":");
-        match self.look.shape {
+        match self.format.shape {
             Shape::Object | Shape::Discovery => encode::write(self.kind, stored, out)?,
             Shape::Table(include) => {
                 let object = encode::decode(self.kind, stored)?;
                 let columns = std::mem::take(&mut self.columns);
-                let table =
-                    table::table_of_one(self.kind, &object, include, columns, wharf_model::chance::now());
+                let table = table::single_object_table(
+                    self.kind,
+                    &object,
+                    include,
+                    columns,
+                    wharf_model::random::now(),
+                );
                 out.extend_from_slice(table.to_string().as_bytes());
             }
             Shape::Partial => {
-                let object = table::partial(&encode::decode(self.kind, stored)?);
+                let object = table::partial_metadata(&encode::decode(self.kind, stored)?);
                 out.extend_from_slice(object.to_string().as_bytes());
             }
         }
@@ -179,24 +198,24 @@ impl Lines {
         Ok(())
     }
 
-    /// Adds a bookmark: all up to here was told. `end` if it is that of the objects that were there from the beginning.
+    /// Appends a bookmark: everything up to this revision was sent. `end` marks the end of the initial objects.
     fn bookmark(&self, revision: Revision, end: bool, out: &mut Vec<u8>) {
         let mut metadata = json!({"resourceVersion": revision.to_string()});
         if end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let object: Value = match self.look.shape {
+        let object: Value = match self.format.shape {
             Shape::Object | Shape::Discovery => {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
             }
-            Shape::Partial => table::partial(&json!({"metadata": metadata})),
+            Shape::Partial => table::partial_metadata(&json!({"metadata": metadata})),
             Shape::Table(include) => table::table(
                 self.kind,
                 &[],
                 json!({"resourceVersion": revision.to_string()}),
                 include,
                 false,
-                wharf_model::chance::now(),
+                wharf_model::random::now(),
             ),
         };
         out.extend_from_slice(json!({"type": "BOOKMARK", "object": object}).to_string().as_bytes());

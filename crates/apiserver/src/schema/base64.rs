@@ -1,4 +1,4 @@
-//! Base64 as Go reads it: padded, line ends do not count, and what the last bits say beyond the data is not looked at.
+//! Base64 as Go decodes it: padded, ignoring line breaks and the unused bits of the last digit.
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -13,7 +13,7 @@ fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// The same data as Go would write it, or the place of the first byte that cannot be there.
+/// Re-encodes base64 as Go would, or returns the position of the first invalid byte.
 pub(super) fn canonical(text: &str) -> Result<String, usize> {
     let mut out = String::with_capacity(text.len());
     let mut bytes = text.bytes().enumerate().filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
@@ -21,7 +21,7 @@ pub(super) fn canonical(text: &str) -> Result<String, usize> {
     while let Some((at, byte)) = bytes.next() {
         match (byte, out.len() % 4) {
             (b'=', padded @ (2 | 3)) => {
-                // Of the last digit only the bits that are data remain.
+                // Clear the unused bits of the last digit.
                 let mask = if padded == 2 { 0b11_0000 } else { 0b11_1100 };
                 let last =
                     out.pop().and_then(|last| digit(u8::try_from(last).ok()?)).unwrap_or_default() & mask;
@@ -40,6 +40,6 @@ pub(super) fn canonical(text: &str) -> Result<String, usize> {
             _ => return Err(at),
         }
     }
-    // Go names the beginning of what is not whole.
+    // Go reports the start of the incomplete group.
     if out.len().is_multiple_of(4) { Ok(out) } else { Err(end - out.len() % 4) }
 }

@@ -1,8 +1,8 @@
-//! JSON to an object of its kind: what Go would make of it by reading it into its structs and writing it again.
+//! Conversion of JSON to an object of its kind: the result equals a round trip through Go's structs.
 //!
-//! Fields that the kind does not have are dropped and told of. A null is the same as nothing. Zeroes go or stay as Go
-//! holds the field. Times, quantities and bytes are written in their one form. A value of the wrong type is an error in
-//! Go's words. Custom kinds are JSON upstream too: of them only unknown fields and nulls go.
+//! Unknown fields are dropped and reported. Null counts as unset. Zero values are kept or omitted as Go declares the
+//! field. Times, quantities and bytes are serialized in their canonical form. A value of the wrong type is an error with
+//! Go's message. Custom kinds are JSON upstream too: only their unknown fields and nulls are dropped.
 
 use std::borrow::Cow;
 
@@ -10,92 +10,92 @@ use ::base64::Engine as _;
 use ::base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
-use super::duplicates::{MOST, quoted};
-use super::{Field, Held, Schema, Type, base64, time};
-use crate::status::{Cause, Refusal};
+use super::duplicates::{MAX_REPORTED, quoted};
+use super::{Field, Presence, Schema, Type, base64, time};
+use crate::status::{Cause, StatusError};
 use wharf_model::Quantity;
 
-/// An object of its kind.
+/// An object that conforms to its schema.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conformed {
-    /// As it is to be stored.
+    /// The object to store.
     pub object: Value,
-    /// What was dropped, in upstream's words: `unknown field "spec.foo"`.
+    /// The dropped fields, as upstream reports them: `unknown field "spec.foo"`.
     pub unknown: Vec<String>,
 }
 
-/// A value that does not fit its field.
+/// A value has the wrong type for its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TypeError {
-    /// In a kind of Kubernetes' own; the words are Go's.
+    /// In a built-in kind, with Go's message.
     #[error("{0}")]
     Native(String),
     /// In a custom kind.
-    #[error("{0}: Invalid value: {1:?}: {0} in body must be of type {2}: {1:?}", .field, .found, .wanted)]
+    #[error("{0}: Invalid value: {1:?}: {0} in body must be of type {2}: {1:?}", .field, .found, .expected)]
     Custom {
-        /// Where.
+        /// The path of the field.
         field: String,
-        /// `integer` and the like.
+        /// The JSON type of the value: `integer`.
         found: &'static str,
-        /// The same.
-        wanted: &'static str,
+        /// The JSON type of the field.
+        expected: &'static str,
     },
 }
 
 impl TypeError {
-    /// The refusal of an object that was sent as this kind.
-    pub fn refusal(&self, kind: &Schema, name: &str) -> Refusal {
+    /// The error response for a request body of this kind.
+    pub fn to_status_error(&self, kind: &Schema, name: &str) -> StatusError {
         match self {
-            Self::Native(why) => {
+            Self::Native(reason) => {
                 let (version, kind) = (kind.version, kind.kind);
-                Refusal::bad_request(format!(
-                    "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+                StatusError::bad_request(format!(
+                    "{kind} in version {version:?} cannot be handled as a {kind}: {reason}"
                 ))
             }
-            Self::Custom { field, found, wanted } => {
-                let detail = format!("{field} in body must be of type {wanted}: {found:?}");
+            Self::Custom { field, found, expected } => {
+                let detail = format!("{field} in body must be of type {expected}: {found:?}");
                 let cause = Cause {
                     reason: "FieldValueTypeInvalid",
                     ..Cause::invalid(field, &json!(found), &detail)
                 };
-                Refusal::invalid(kind.group, kind.kind, name, vec![cause])
+                StatusError::invalid(kind.group, kind.kind, name, vec![cause])
             }
         }
     }
 }
 
 impl Schema {
-    /// Makes an object of this kind of any JSON.
+    /// Converts JSON to an object of this kind.
     pub fn conform(&self, object: Value) -> Result<Conformed, TypeError> {
-        let mut conforming = Conforming {
+        let mut conformer = Conformer {
             custom: self.custom,
             path: String::new(),
             fields: Vec::new(),
             within: None,
             unknown: Vec::new(),
         };
-        let object = conforming.object(self, object, self.go())?;
-        Ok(Conformed { object: Value::Object(object), unknown: conforming.unknown })
+        let object = conformer.object(self, object, self.go())?;
+        Ok(Conformed { object: Value::Object(object), unknown: conformer.unknown })
     }
 }
 
-/// Where we are.
-struct Conforming {
+/// The state of a conversion: the current position in the object.
+struct Conformer {
     custom: bool,
-    /// As upstream tells of unknown fields: `spec.containers[0].name`.
+    /// The path in reports of unknown fields: `spec.containers[0].name`.
     path: String,
-    /// As Go tells of wrong types: `spec`, `containers`, `name`.
+    /// The path in Go's type errors: `spec`, `containers`, `name`.
     fields: Vec<&'static str>,
-    /// The struct that the innermost field is of.
+    /// The Go struct of the innermost field.
     within: Option<&'static str>,
     unknown: Vec<String>,
 }
 
-impl Conforming {
+impl Conformer {
     fn object(&mut self, schema: &Schema, value: Value, go: &str) -> Result<Map<String, Value>, TypeError> {
         let given = match value {
             Value::Object(given) => given,
-            other => return Err(self.wrong(&other, go, "object")),
+            other => return Err(self.type_error(&other, go, "object")),
         };
         let custom = std::mem::replace(&mut self.custom, schema.custom);
         let length = self.path.len();
@@ -106,7 +106,7 @@ impl Conforming {
             }
             self.path.push_str(&key);
             match schema.field(&key) {
-                None if self.unknown.len() < MOST => {
+                None if self.unknown.len() < MAX_REPORTED => {
                     self.unknown.push(format!("unknown field {}", quoted(&self.path)));
                 }
                 None => {}
@@ -117,7 +117,7 @@ impl Conforming {
                     let value = self.field(field, value)?;
                     self.fields.pop();
                     self.within = within;
-                    // Who applies what to which field is not kept.
+                    // managedFields is not stored.
                     if let (Some(value), false) = (value, key == "managedFields") {
                         object.insert(key, value);
                     }
@@ -126,11 +126,11 @@ impl Conforming {
             self.path.truncate(length);
         }
         self.custom = custom;
-        fill(schema, &mut object);
+        add_always_written(schema, &mut object);
         Ok(object)
     }
 
-    /// A field's value, if it is to be written as it is.
+    /// The value of a field, or `None` if it is not serialized.
     fn field(&mut self, field: &Field, value: Value) -> Result<Option<Value>, TypeError> {
         let go = if field.go.is_empty() { go_type(&field.kind) } else { field.go.into() };
         let value = self.value(&field.kind, value, &go)?;
@@ -142,11 +142,11 @@ impl Conforming {
             Value::Bool(yes) => !yes,
             Value::Null => true,
         };
-        Ok(match (field.held, &field.kind) {
-            (Held::Omitted, _) if is_empty => None,
+        Ok(match (field.presence, &field.kind) {
+            (Presence::OmitZero, _) if is_empty => None,
             (_, Type::Time | Type::MicroTime) if value.is_null() => None,
-            // As it comes back from where upstream stores it; `fill` writes the null.
-            (Held::Filled, Type::List(_) | Type::Map(_)) if is_empty => None,
+            // Upstream returns it as null from storage; `add_always_written` adds the null.
+            (Presence::Always, Type::List(_) | Type::Map(_)) if is_empty => None,
             _ => Some(value),
         })
     }
@@ -162,23 +162,23 @@ impl Conforming {
                 Ok(text) => Ok(text.into()),
                 Err(at) => Err(TypeError::Native(format!("illegal base64 data at input byte {at}"))),
             },
-            // Go takes the bytes one by one too.
+            // Go also accepts a list of bytes.
             (Type::Bytes, Value::Array(list)) if !self.custom => {
                 let byte = |value: Value| match value.as_u64().and_then(|byte| u8::try_from(byte).ok()) {
                     Some(byte) => Ok(byte),
                     None if value.is_null() => Ok(0),
-                    None => Err(self.wrong(&value, "uint8", "integer")),
+                    None => Err(self.type_error(&value, "uint8", "integer")),
                 };
                 let bytes: Vec<u8> = list.into_iter().map(byte).collect::<Result<_, _>>()?;
                 Ok(BASE64.encode(bytes).into())
             }
             (Type::Int32, Value::Number(number)) => match number.as_i64() {
                 Some(whole) if i32::try_from(whole).is_ok() => Ok(whole.into()),
-                _ => Err(self.wrong(&Value::Number(number), go, "integer")),
+                _ => Err(self.type_error(&Value::Number(number), go, "integer")),
             },
             (Type::Int64, Value::Number(number)) => match number.as_i64() {
                 Some(whole) => Ok(whole.into()),
-                None => Err(self.wrong(&Value::Number(number), go, "integer")),
+                None => Err(self.type_error(&Value::Number(number), go, "integer")),
             },
             (Type::Time, Value::String(text)) => {
                 time::seconds(&text).map(Value::from).map_err(TypeError::Native)
@@ -186,12 +186,12 @@ impl Conforming {
             (Type::MicroTime, Value::String(text)) => {
                 time::micros(&text).map(Value::from).map_err(TypeError::Native)
             }
-            (Type::Time | Type::MicroTime, other) => Err(self.wrong(&other, "string", "string")),
-            (Type::Stamp, Value::String(text)) => {
-                if time::is_stamp(&text) {
+            (Type::Time | Type::MicroTime, other) => Err(self.type_error(&other, "string", "string")),
+            (Type::DateTime, Value::String(text)) => {
+                if time::is_rfc3339(&text) {
                     Ok(text.into())
                 } else {
-                    Err(self.wrong(&Value::String(text), go, "date-time"))
+                    Err(self.type_error(&Value::String(text), go, "date-time"))
                 }
             }
             (Type::Quantity, Value::String(text)) => quantity(text.trim()),
@@ -199,9 +199,9 @@ impl Conforming {
             (Type::IntOrString, value @ Value::String(_)) => Ok(value),
             (Type::IntOrString, Value::Number(number)) => match number.as_i64() {
                 Some(whole) if self.custom || i32::try_from(whole).is_ok() => Ok(whole.into()),
-                _ => Err(self.wrong(&Value::Number(number), "int32", "integer")),
+                _ => Err(self.type_error(&Value::Number(number), "int32", "integer")),
             },
-            (Type::IntOrString, other) => Err(self.wrong(&other, "int32", "integer")),
+            (Type::IntOrString, other) => Err(self.type_error(&other, "int32", "integer")),
             (Type::List(kind), Value::Array(list)) => {
                 let go = go.strip_prefix("[]").map_or_else(|| go_type(kind), Cow::Borrowed);
                 let length = self.path.len();
@@ -229,18 +229,18 @@ impl Conforming {
                 Ok(out.into())
             }
             (Type::Object(schema), value) => self.object(schema, value, go).map(Value::Object),
-            (kind, other) => Err(self.wrong(&other, go, json_type(kind))),
+            (kind, other) => Err(self.type_error(&other, go, json_type(kind))),
         }
     }
 
-    /// A value in a list or a map, where a null is a zero.
+    /// A value in a list or a map, where null is a zero value.
     fn element(&mut self, kind: &Type, value: Value, go: &str) -> Result<Value, TypeError> {
-        if value.is_null() && !self.custom { Ok(zero(kind)) } else { self.value(kind, value, go) }
+        if value.is_null() && !self.custom { Ok(zero_value(kind)) } else { self.value(kind, value, go) }
     }
 
-    fn wrong(&self, value: &Value, go: &str, wanted: &'static str) -> TypeError {
+    fn type_error(&self, value: &Value, go: &str, expected: &'static str) -> TypeError {
         if self.custom {
-            return TypeError::Custom { field: self.path.clone(), found: json_kind(value), wanted };
+            return TypeError::Custom { field: self.path.clone(), found: json_kind(value), expected };
         }
         let found = go_kind(value, go);
         TypeError::Native(match self.within {
@@ -253,13 +253,13 @@ impl Conforming {
     }
 }
 
-/// Adds what Go writes in any case.
-fn fill(schema: &Schema, object: &mut Map<String, Value>) {
+/// Adds the fields that Go always serializes.
+fn add_always_written(schema: &Schema, object: &mut Map<String, Value>) {
     for field in schema.fields {
-        let value = match field.held {
-            Held::Kept | Held::Omitted => continue,
-            Held::Nullable => Value::Null,
-            Held::Filled => zero(&field.kind),
+        let value = match field.presence {
+            Presence::AsGiven | Presence::OmitZero => continue,
+            Presence::NullIfUnset => Value::Null,
+            Presence::Always => zero_value(&field.kind),
         };
         if !object.contains_key(field.name) {
             object.insert(field.name.to_owned(), value);
@@ -267,29 +267,29 @@ fn fill(schema: &Schema, object: &mut Map<String, Value>) {
     }
 }
 
-/// A field that is held by value and was not set, as Go writes it.
-fn zero(kind: &Type) -> Value {
+/// The zero value of a field, as Go serializes it.
+fn zero_value(kind: &Type) -> Value {
     match kind {
-        Type::Text | Type::Bytes | Type::Stamp => "".into(),
+        Type::Text | Type::Bytes | Type::DateTime => "".into(),
         Type::Bool => false.into(),
         Type::Int32 | Type::Int64 | Type::IntOrString => 0.into(),
         Type::Quantity => "0".into(),
         Type::Time | Type::MicroTime | Type::Any | Type::List(_) | Type::Map(_) => Value::Null,
         Type::Object(schema) => {
             let mut object = Map::new();
-            fill(schema, &mut object);
+            add_always_written(schema, &mut object);
             object.into()
         }
     }
 }
 
-/// In its canonical form. The error is Go's.
+/// Converts a quantity to its canonical form. Errors have Go's message.
 fn quantity(text: &str) -> Result<Value, TypeError> {
     if let Ok(quantity) = text.parse::<Quantity>() {
         return Ok(quantity.to_string().into());
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    // To Go a unit alone is none of it.
+    // Go parses a unit without a number as zero.
     if !unsigned.is_empty() && format!("0{unsigned}").parse::<Quantity>().is_ok() {
         return Ok("0".into());
     }
@@ -297,17 +297,17 @@ fn quantity(text: &str) -> Result<Value, TypeError> {
     let number = &unsigned[..unsigned.len() - suffix.len()];
     let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-    let why = if text.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+    let reason = if text.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     } else if number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() < 2 {
         "unable to parse quantity's suffix"
     } else {
         "unable to parse numeric part of quantity"
     };
-    Err(TypeError::Native(why.to_owned()))
+    Err(TypeError::Native(reason.to_owned()))
 }
 
-/// What Go calls a JSON value that does not fit this type; numbers are told where only their size is wrong.
+/// Go's name for a JSON value that does not fit a type. The number is included if it is only out of range.
 fn go_kind(value: &Value, go: &str) -> Cow<'static, str> {
     match value {
         Value::Null => "null".into(),
@@ -322,7 +322,7 @@ fn go_kind(value: &Value, go: &str) -> Cow<'static, str> {
     }
 }
 
-/// What OpenAPI calls a JSON value.
+/// The OpenAPI type of a JSON value.
 fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -335,10 +335,10 @@ fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// What OpenAPI calls a type.
+/// The OpenAPI name of a type.
 fn json_type(kind: &Type) -> &'static str {
     match kind {
-        Type::Text | Type::Bytes | Type::Time | Type::MicroTime | Type::Stamp | Type::Quantity => "string",
+        Type::Text | Type::Bytes | Type::Time | Type::MicroTime | Type::DateTime | Type::Quantity => "string",
         Type::Bool => "boolean",
         Type::Int32 | Type::Int64 | Type::IntOrString => "integer",
         Type::List(_) => "array",
@@ -346,10 +346,10 @@ fn json_type(kind: &Type) -> &'static str {
     }
 }
 
-/// What Go calls a type that has no name of its own.
+/// Go's name of an unnamed type.
 fn go_type(kind: &Type) -> Cow<'static, str> {
     match kind {
-        Type::Text | Type::Stamp => "string".into(),
+        Type::Text | Type::DateTime => "string".into(),
         Type::Bytes => "[]uint8".into(),
         Type::Bool => "bool".into(),
         Type::Int32 => "int32".into(),

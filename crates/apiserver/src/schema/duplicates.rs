@@ -1,35 +1,35 @@
-//! Keys that stand twice in one object of a JSON text. Readers keep the last; clients may ask to be told.
+//! Duplicate keys in JSON objects. Parsers use the last one; clients can request warnings or errors.
 
 use std::collections::HashSet;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// As many as upstream tells of.
-pub(super) const MOST: usize = 100;
+/// The maximum number of fields that are reported. Upstream has the same limit.
+pub(super) const MAX_REPORTED: usize = 100;
 
-/// A path in quotes. A key may be as long as the whole request: what is told of it may not.
+/// Quotes a path. A key can be as long as the whole request, so the path is truncated.
 pub(super) fn quoted(path: &str) -> String {
     format!("{:?}", &path[..path.floor_char_boundary(1024)])
 }
 
-/// What is there twice, in upstream's words: `duplicate field "spec.nodeName"`. Nothing if it is no JSON.
-pub fn duplicates(raw: &[u8]) -> Vec<String> {
+/// Reports duplicate keys with upstream's message: `duplicate field "spec.nodeName"`. Returns nothing for invalid JSON.
+pub fn duplicate_fields(raw: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     let mut deserializer = serde_json::Deserializer::from_slice(raw);
-    match (Walk { path: &mut String::new(), found: &mut found }).deserialize(&mut deserializer) {
+    match (DuplicateFinder { path: &mut String::new(), found: &mut found }).deserialize(&mut deserializer) {
         Ok(()) => found,
         Err(_) => Vec::new(),
     }
 }
 
-/// A value, at a path.
-struct Walk<'a> {
+/// Visits the value at a path.
+struct DuplicateFinder<'a> {
     path: &'a mut String,
     found: &'a mut Vec<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
+impl<'de> DeserializeSeed<'de> for DuplicateFinder<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -37,7 +37,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Walk<'_> {
+impl<'de> Visitor<'de> for DuplicateFinder<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -52,10 +52,10 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 self.path.push('.');
             }
             self.path.push_str(&key);
-            if !keys.insert(key) && self.found.len() < MOST {
+            if !keys.insert(key) && self.found.len() < MAX_REPORTED {
                 self.found.push(format!("duplicate field {}", quoted(self.path)));
             }
-            map.next_value_seed(Walk { path: self.path, found: self.found })?;
+            map.next_value_seed(DuplicateFinder { path: self.path, found: self.found })?;
             self.path.truncate(length);
         }
         Ok(())
@@ -65,7 +65,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         let length = self.path.len();
         for at in 0.. {
             self.path.push_str(&format!("[{at}]"));
-            let more = list.next_element_seed(Walk { path: self.path, found: self.found })?;
+            let more = list.next_element_seed(DuplicateFinder { path: self.path, found: self.found })?;
             self.path.truncate(length);
             if more.is_none() {
                 break;

@@ -1,8 +1,8 @@
-//! OpenAPI, made of the tables when somebody asks: what `kubectl explain` prints, by what `kubectl apply` merges, and
-//! where clients see that the server checks fields itself.
+//! OpenAPI documents, generated from the schema tables on request. `kubectl explain` prints them, `kubectl apply` reads
+//! merge keys from them, and clients use them to detect that the server validates fields.
 //!
-//! Documents are not kept: clients do that, by the hash in the index. Of version 2 there are the definitions alone;
-//! clients of today ask for version 3 first.
+//! Documents are not cached here: clients cache them by the hash in the index. The OpenAPI v2 document contains only
+//! definitions, because current clients request v3 first.
 
 mod components;
 mod paths;
@@ -18,7 +18,7 @@ use components::{Components, Version};
 
 use crate::kinds::{KINDS, Kind};
 
-/// Where the documents are: `apis/storage.k8s.io/v1` to an address with the document's hash.
+/// The index of documents: maps `apis/storage.k8s.io/v1` to a URL with the hash of the document.
 pub fn openapi_v3_index() -> Value {
     static INDEX: OnceLock<Value> = OnceLock::new();
     let index = || {
@@ -37,13 +37,13 @@ pub fn openapi_v3_index() -> Value {
     INDEX.get_or_init(index).clone()
 }
 
-/// The document of one group and version: `api/v1`, `apis/storage.k8s.io/v1`.
+/// The document of one group version: `api/v1`, `apis/storage.k8s.io/v1`.
 pub fn openapi_v3(path: &str) -> Option<Bytes> {
     let kinds: Vec<&'static Kind> = KINDS.iter().copied().filter(|kind| root(kind) == path).collect();
     if kinds.is_empty() {
         return None;
     }
-    let mut components = Components::new(Version::Three);
+    let mut components = Components::new(Version::V3);
     let mut paths = Map::new();
     for kind in kinds {
         paths::add(&mut paths, kind, &mut components);
@@ -58,10 +58,10 @@ pub fn openapi_v3(path: &str) -> Option<Bytes> {
     Some(document.to_string().into())
 }
 
-/// The definitions of all kinds, in version 2.
+/// The OpenAPI v2 document: the definitions of all kinds.
 pub fn openapi_v2() -> Bytes {
-    let mut components = Components::new(Version::Two);
-    for schema in KINDS.iter().filter_map(|kind| super::of(kind.group, kind.kind)) {
+    let mut components = Components::new(Version::V2);
+    for schema in KINDS.iter().filter_map(|kind| super::find(kind.group, kind.kind)) {
         components.add(schema);
     }
     json!({"swagger": "2.0", "info": info(), "paths": {}, "definitions": components.finish()})
@@ -73,7 +73,7 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": "v1.34.2"})
 }
 
-/// `api/v1`, `apis/storage.k8s.io/v1`.
+/// The root path of a kind: `api/v1`, `apis/storage.k8s.io/v1`.
 fn root(kind: &Kind) -> String {
     match kind.group {
         "" => format!("api/{}", kind.version),

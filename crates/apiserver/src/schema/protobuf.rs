@@ -1,7 +1,7 @@
-//! Protobuf bodies, which kubectl and upstream's sidecars send for what they make, read into JSON.
+//! Conversion of protobuf request bodies to JSON. kubectl and upstream's sidecars send them to create objects.
 //!
-//! Kubernetes' messages have the fields of its JSON under numbers (`numbers.txt`); the schemas tell their types. What
-//! comes out is JSON as if it had been sent, and is judged as such. Nothing is written in protobuf.
+//! Kubernetes' messages identify the fields of its JSON by numbers (`numbers.txt`). The schemas define their types. The
+//! result is processed like a JSON body. Responses are never encoded in protobuf.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -11,82 +11,82 @@ use ::base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
 use super::{Schema, Type};
-use crate::bounds::{self, Count, ReadError, TooMany};
+use crate::bounds::{self, ParseError, TooManyValues, ValueCounter};
 
-/// Levels of messages: more than any kind has.
-const DEPTH: usize = 64;
-/// What such a body begins with; then comes an envelope that names the kind.
+/// The maximum depth of messages: more than any kind has.
+const MAX_DEPTH: usize = 64;
+/// The prefix of a body, followed by an envelope that names the kind.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Why a body cannot be read.
+/// Why a body could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
-    /// It does not begin as one.
+    /// The body does not have the prefix.
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     NotProtobuf,
-    /// It breaks off, or its lengths do not fit.
+    /// The message is truncated, or its lengths are inconsistent.
     #[error("unexpected EOF")]
-    Broken,
-    /// It is of a kind that is not read in protobuf.
+    Malformed,
+    /// The kind is unknown or not supported in protobuf.
     #[error("no kind {kind:?} is registered for version {version:?}")]
-    NoKind {
-        /// As it says.
+    UnknownKind {
+        /// The `apiVersion` in the body.
         version: String,
-        /// As it says.
+        /// The `kind` in the body.
         kind: String,
     },
-    /// Text that is none.
+    /// A string is not valid UTF-8.
     #[error("{0} is not valid UTF-8")]
-    NotText(String),
-    /// There is too much in it.
+    NotUtf8(String),
+    /// The object exceeds the limits on its number of values.
     #[error(transparent)]
-    TooMany(#[from] TooMany),
-    /// It goes too deep.
+    TooMany(#[from] TooManyValues),
+    /// The message exceeds the maximum depth.
     #[error("the message has too many levels")]
-    Deep,
+    TooDeep,
 }
 
-/// Where a number leads.
-enum Place {
+/// The JSON field of a field number.
+enum FieldTarget {
     Field(&'static str),
-    /// Another message's fields, in the same JSON object.
+    /// The fields of an inline message, which are in the same JSON object.
     Inline(&'static str),
 }
 
-type Numbers = HashMap<&'static str, HashMap<u32, Place>>;
+type Numbers = HashMap<&'static str, HashMap<u32, FieldTarget>>;
 
-fn numbers() -> &'static Numbers {
+fn field_numbers() -> &'static Numbers {
     static NUMBERS: OnceLock<Numbers> = OnceLock::new();
     NUMBERS.get_or_init(|| {
         let lines = include_str!("numbers.txt").lines().filter(|line| !line.starts_with('#'));
         lines
             .filter_map(|line| {
                 let mut words = line.split(' ');
-                let (message, mut next, mut places) = (words.next()?, 1, HashMap::new());
+                let (message, mut next, mut targets) = (words.next()?, 1, HashMap::new());
                 for word in words {
                     if let Ok(number) = word.parse() {
                         next = number;
                         continue;
                     }
-                    let place = word.strip_prefix('+').map_or(Place::Field(word), Place::Inline);
-                    places.insert(next, place);
+                    let target = word.strip_prefix('+').map_or(FieldTarget::Field(word), FieldTarget::Inline);
+                    targets.insert(next, target);
                     next += 1;
                 }
-                Some((message, places))
+                Some((message, targets))
             })
             .collect()
     })
 }
 
-/// The object in a protobuf body, with its kind and apiVersion.
+/// Decodes the object in a protobuf body, including its kind and apiVersion.
 pub fn from_protobuf(body: &[u8]) -> Result<Value, ProtobufError> {
-    let mut envelope = Reader(body.strip_prefix(MAGIC).ok_or(ProtobufError::NotProtobuf)?);
+    let mut envelope = WireReader(body.strip_prefix(MAGIC).ok_or(ProtobufError::NotProtobuf)?);
     let (mut version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
     while let Some((number, wire)) = envelope.next()? {
         match (number, wire) {
-            (1, Wire::Bytes(bytes)) => {
-                let mut of = Reader(bytes);
-                while let Some((number, wire)) = of.next()? {
+            (1, WireValue::Bytes(bytes)) => {
+                let mut type_meta = WireReader(bytes);
+                while let Some((number, wire)) = type_meta.next()? {
                     match number {
                         1 => version = wire.text("apiVersion")?,
                         2 => kind = wire.text("kind")?,
@@ -94,27 +94,27 @@ pub fn from_protobuf(body: &[u8]) -> Result<Value, ProtobufError> {
                     }
                 }
             }
-            (2, Wire::Bytes(bytes)) => raw = bytes,
+            (2, WireValue::Bytes(bytes)) => raw = bytes,
             _ => {}
         }
     }
     let group = match (kind.as_str(), version.split_once('/')) {
-        // It goes with objects of all groups, and then says theirs.
+        // DeleteOptions has the group of the object to delete.
         ("DeleteOptions", _) | (_, None) => "",
         (_, Some((group, _))) => group,
     };
-    let schema = super::of(group, &kind).filter(|schema| !schema.custom);
-    let Some(schema) = schema else { return Err(ProtobufError::NoKind { version, kind }) };
+    let schema = super::find(group, &kind).filter(|schema| !schema.custom);
+    let Some(schema) = schema else { return Err(ProtobufError::UnknownKind { version, kind }) };
     let mut object = Map::new();
-    let mut reading = Reading::default();
-    reading.message(schema, short(schema.name), raw, 0, &mut object)?;
+    let mut decoder = Decoder::default();
+    decoder.message(schema, short_name(schema.name), raw, 0, &mut object)?;
     object.insert("apiVersion".into(), version.into());
     object.insert("kind".into(), kind.into());
     Ok(object.into())
 }
 
-/// `core.v1.Pod` of `io.k8s.api.core.v1.Pod`.
-fn short(name: &'static str) -> &'static str {
+/// Returns `core.v1.Pod` for `io.k8s.api.core.v1.Pod`.
+fn short_name(name: &'static str) -> &'static str {
     name.strip_prefix("io.k8s.api.")
         .or_else(|| name.strip_prefix("io.k8s.apimachinery.pkg.apis."))
         .unwrap_or(name)
@@ -127,13 +127,13 @@ fn push(out: &mut Map<String, Value>, name: &str, item: Value) {
     }
 }
 
-/// A body under way.
+/// Decodes one body, and counts its values.
 #[derive(Default)]
-struct Reading {
-    count: Count,
+struct Decoder {
+    count: ValueCounter,
 }
 
-impl Reading {
+impl Decoder {
     fn message(
         &mut self,
         schema: &'static Schema,
@@ -142,24 +142,28 @@ impl Reading {
         depth: usize,
         out: &mut Map<String, Value>,
     ) -> Result<(), ProtobufError> {
-        if depth > DEPTH {
-            return Err(ProtobufError::Deep);
+        if depth > MAX_DEPTH {
+            return Err(ProtobufError::TooDeep);
         }
-        let Some(places) = numbers().get(name) else { return Ok(()) };
-        let mut reader = Reader(bytes);
+        let Some(targets) = field_numbers().get(name) else { return Ok(()) };
+        let mut reader = WireReader(bytes);
         while let Some((number, wire)) = reader.next()? {
-            match places.get(&number) {
+            match targets.get(&number) {
                 None => {}
-                Some(Place::Inline(inner)) => self.message(schema, inner, wire.bytes()?, depth + 1, out)?,
-                Some(Place::Field(field)) => {
-                    let Some(field) = schema.fields.iter().find(|of| of.name == *field) else { continue };
+                Some(FieldTarget::Inline(inner)) => {
+                    self.message(schema, inner, wire.bytes()?, depth + 1, out)?
+                }
+                Some(FieldTarget::Field(field)) => {
+                    let Some(field) = schema.fields.iter().find(|candidate| candidate.name == *field) else {
+                        continue;
+                    };
                     match field.kind {
-                        Type::List(of) => {
-                            let item = self.value(of, field.name, wire, depth)?;
+                        Type::List(item_type) => {
+                            let item = self.value(item_type, field.name, wire, depth)?;
                             push(out, field.name, item);
                         }
-                        Type::Map(of) => {
-                            let (key, item) = self.entry(of, field.name, wire, depth)?;
+                        Type::Map(item_type) => {
+                            let (key, item) = self.entry(item_type, field.name, wire, depth)?;
                             let map = out.entry(field.name).or_insert_with(|| json!({}));
                             map[key] = item;
                         }
@@ -174,40 +178,40 @@ impl Reading {
         Ok(())
     }
 
-    /// One entry of a map, which is a message of a key and a value.
+    /// Decodes an entry of a map: a message with a key and a value.
     fn entry(
         &mut self,
-        of: &'static Type,
+        value_type: &'static Type,
         name: &str,
-        wire: Wire<'_>,
+        wire: WireValue<'_>,
         depth: usize,
     ) -> Result<(String, Value), ProtobufError> {
         let (mut key, mut item) = (String::new(), Value::Null);
-        let mut reader = Reader(wire.bytes()?);
+        let mut reader = WireReader(wire.bytes()?);
         while let Some((number, wire)) = reader.next()? {
             match number {
                 1 => key = wire.text(name)?,
-                // Protobuf has no maps of lists: the list is a message's only field.
+                // Protobuf has no maps of lists: the value is a message whose only field is the list.
                 2 => {
-                    item = match of {
-                        Type::List(of) => {
+                    item = match value_type {
+                        Type::List(value_type) => {
                             let mut list = Map::new();
-                            let mut items = Reader(wire.bytes()?);
+                            let mut items = WireReader(wire.bytes()?);
                             while let Some((_, wire)) = items.next()? {
-                                push(&mut list, "items", self.value(of, name, wire, depth + 1)?);
+                                push(&mut list, "items", self.value(value_type, name, wire, depth + 1)?);
                             }
                             list.remove("items").unwrap_or_else(|| json!([]))
                         }
-                        of => self.value(of, name, wire, depth + 1)?,
+                        value_type => self.value(value_type, name, wire, depth + 1)?,
                     };
                 }
                 _ => {}
             }
         }
-        // Values that are zero may be left out.
+        // Zero values may be omitted.
         if item.is_null() {
-            self.count.plain()?;
-            if matches!(of, Type::Text | Type::Bytes) {
+            self.count.add_scalar()?;
+            if matches!(value_type, Type::Text | Type::Bytes) {
                 item = "".into();
             }
         }
@@ -216,30 +220,30 @@ impl Reading {
 
     fn value(
         &mut self,
-        of: &'static Type,
+        value_type: &'static Type,
         name: &str,
-        wire: Wire<'_>,
+        wire: WireValue<'_>,
         depth: usize,
     ) -> Result<Value, ProtobufError> {
-        match of {
+        match value_type {
             Type::Object(_) | Type::List(_) | Type::Map(_) | Type::Time | Type::MicroTime => {
-                self.count.holder()?
+                self.count.add_composite()?
             }
-            // What is in it counts when it is read.
+            // Its content is counted below.
             Type::Any => {}
-            _ => self.count.plain()?,
+            _ => self.count.add_scalar()?,
         }
-        Ok(match of {
+        Ok(match value_type {
             Type::Text => wire.text(name)?.into(),
             Type::Bytes => BASE64.encode(wire.bytes()?).into(),
             Type::Bool => (wire.number()? != 0).into(),
             Type::Int32 | Type::Int64 => wire.number()?.into(),
-            // JSON has to have six digits, also when they are zeroes.
+            // JSON requires six fractional digits, even if they are zero.
             Type::MicroTime => time(wire.bytes()?)?.map(|time| format!("{time:.6}")).into(),
-            Type::Time | Type::Stamp => time(wire.bytes()?)?.map(|time| time.to_string()).into(),
+            Type::Time | Type::DateTime => time(wire.bytes()?)?.map(|time| time.to_string()).into(),
             Type::Quantity => {
                 let mut text = String::from("0");
-                let mut reader = Reader(wire.bytes()?);
+                let mut reader = WireReader(wire.bytes()?);
                 while let Some((number, wire)) = reader.next()? {
                     if number == 1 {
                         text = wire.text(name)?;
@@ -249,9 +253,9 @@ impl Reading {
             }
             Type::IntOrString => {
                 let (mut is_text, mut number, mut text) = (false, 0, String::new());
-                let mut reader = Reader(wire.bytes()?);
-                while let Some((place, wire)) = reader.next()? {
-                    match place {
+                let mut reader = WireReader(wire.bytes()?);
+                while let Some((target, wire)) = reader.next()? {
+                    match target {
                         1 => is_text = wire.number()? != 0,
                         2 => number = wire.number()?,
                         3 => text = wire.text(name)?,
@@ -262,37 +266,37 @@ impl Reading {
             }
             Type::Any => {
                 let mut raw = Value::Null;
-                let mut reader = Reader(wire.bytes()?);
+                let mut reader = WireReader(wire.bytes()?);
                 while let Some((number, wire)) = reader.next()? {
                     if number == 1 {
-                        raw = match bounds::read(wire.bytes()?) {
+                        raw = match bounds::parse(wire.bytes()?) {
                             Ok(value) => value,
-                            Err(ReadError::TooMany(error)) => return Err(error.into()),
-                            Err(ReadError::NoJson(_)) => Value::Null,
+                            Err(ParseError::TooMany(error)) => return Err(error.into()),
+                            Err(ParseError::Syntax(_)) => Value::Null,
                         };
                     }
                 }
-                self.count.all(&raw)?;
+                self.count.add_all(&raw)?;
                 raw
             }
             Type::Object(schema) => {
                 let mut object = Map::new();
-                self.message(schema, short(schema.name), wire.bytes()?, depth + 1, &mut object)?;
+                self.message(schema, short_name(schema.name), wire.bytes()?, depth + 1, &mut object)?;
                 object.into()
             }
-            // Kubernetes has none of these within another.
+            // Kubernetes has no nested lists or maps.
             Type::List(_) | Type::Map(_) => Value::Null,
         })
     }
 }
 
-/// Seconds and nanoseconds; an empty message is no time.
+/// Decodes a time of seconds and nanoseconds; `None` for an empty message.
 fn time(bytes: &[u8]) -> Result<Option<jiff::Timestamp>, ProtobufError> {
     if bytes.is_empty() {
         return Ok(None);
     }
     let (mut seconds, mut nanos) = (0, 0);
-    let mut reader = Reader(bytes);
+    let mut reader = WireReader(bytes);
     while let Some((number, wire)) = reader.next()? {
         match number {
             1 => seconds = wire.number()?,
@@ -300,62 +304,62 @@ fn time(bytes: &[u8]) -> Result<Option<jiff::Timestamp>, ProtobufError> {
             _ => {}
         }
     }
-    let nanos = i32::try_from(nanos).map_err(|_| ProtobufError::Broken)?;
-    jiff::Timestamp::new(seconds, nanos).map(Some).map_err(|_| ProtobufError::Broken)
+    let nanos = i32::try_from(nanos).map_err(|_| ProtobufError::Malformed)?;
+    jiff::Timestamp::new(seconds, nanos).map(Some).map_err(|_| ProtobufError::Malformed)
 }
 
-/// What stands behind a number.
+/// The value of a field on the wire.
 #[derive(Clone, Copy)]
-enum Wire<'a> {
+enum WireValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
-impl<'a> Wire<'a> {
+impl<'a> WireValue<'a> {
     fn bytes(self) -> Result<&'a [u8], ProtobufError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            Self::Number(_) => Err(ProtobufError::Broken),
+            Self::Number(_) => Err(ProtobufError::Malformed),
         }
     }
 
     fn number(self) -> Result<i64, ProtobufError> {
         match self {
             Self::Number(number) => Ok(number.cast_signed()),
-            Self::Bytes(_) => Err(ProtobufError::Broken),
+            Self::Bytes(_) => Err(ProtobufError::Malformed),
         }
     }
 
     fn text(self, name: &str) -> Result<String, ProtobufError> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| ProtobufError::NotText(name.into()))
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| ProtobufError::NotUtf8(name.into()))
     }
 }
 
-/// The fields of a message, one after the other.
-struct Reader<'a>(&'a [u8]);
+/// Reads the fields of a message in sequence.
+struct WireReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, ProtobufError> {
+impl<'a> WireReader<'a> {
+    fn next(&mut self) -> Result<Option<(u32, WireValue<'a>)>, ProtobufError> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
-        let number = u32::try_from(tag >> 3).map_err(|_| ProtobufError::Broken)?;
+        let number = u32::try_from(tag >> 3).map_err(|_| ProtobufError::Malformed)?;
         let wire = match tag & 7 {
-            0 => Wire::Number(self.varint()?),
-            1 => Wire::Bytes(self.take(8)?),
+            0 => WireValue::Number(self.varint()?),
+            1 => WireValue::Bytes(self.take(8)?),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Broken)?;
-                Wire::Bytes(self.take(length)?)
+                let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Malformed)?;
+                WireValue::Bytes(self.take(length)?)
             }
-            5 => Wire::Bytes(self.take(4)?),
-            _ => return Err(ProtobufError::Broken),
+            5 => WireValue::Bytes(self.take(4)?),
+            _ => return Err(ProtobufError::Malformed),
         };
         Ok(Some((number, wire)))
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], ProtobufError> {
-        let (bytes, rest) = self.0.split_at_checked(length).ok_or(ProtobufError::Broken)?;
+        let (bytes, rest) = self.0.split_at_checked(length).ok_or(ProtobufError::Malformed)?;
         self.0 = rest;
         Ok(bytes)
     }
@@ -363,14 +367,14 @@ impl<'a> Reader<'a> {
     fn varint(&mut self) -> Result<u64, ProtobufError> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first().ok_or(ProtobufError::Broken)?;
+            let (&byte, rest) = self.0.split_first().ok_or(ProtobufError::Malformed)?;
             self.0 = rest;
             number |= u64::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(number);
             }
         }
-        Err(ProtobufError::Broken)
+        Err(ProtobufError::Malformed)
     }
 }
 

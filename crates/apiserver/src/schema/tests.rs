@@ -16,7 +16,7 @@ const GROUPS: [&str; 9] = [
 ];
 
 fn kind(name: &str) -> &'static Schema {
-    GROUPS.iter().find_map(|group| of(group, name)).unwrap()
+    GROUPS.iter().find_map(|group| find(group, name)).unwrap()
 }
 
 fn conformed(name: &str, object: Value) -> Value {
@@ -24,23 +24,24 @@ fn conformed(name: &str, object: Value) -> Value {
 }
 
 #[test]
-fn every_kind_that_is_served_has_a_schema() {
+fn every_served_kind_has_schema() {
     for kind in crate::kinds::KINDS {
-        let schema = of(kind.group, kind.kind).unwrap_or_else(|| panic!("{}/{}", kind.group, kind.kind));
+        let schema = find(kind.group, kind.kind).unwrap_or_else(|| panic!("{}/{}", kind.group, kind.kind));
         assert_eq!((schema.group(), schema.kind(), schema.version()), (kind.group, kind.kind, kind.version));
-        for below in kind.subresources {
-            assert!(of(below.group, below.kind).is_some() || below.name == "exec", "{}", below.kind);
+        for subresource in kind.subresources {
+            let schema = find(subresource.group, subresource.kind);
+            assert!(schema.is_some() || subresource.name == "exec", "{}", subresource.kind);
         }
     }
-    assert!(of("", "DeleteOptions").is_some() && of("", "Status").is_some());
-    assert!(of("apps", "Deployment").is_none());
+    assert!(find("", "DeleteOptions").is_some() && find("", "Status").is_some());
+    assert!(find("apps", "Deployment").is_none());
     assert!(kind("VolumeSnapshot").is_custom() && !kind("Pod").is_custom());
 }
 
 #[test]
-fn writes_what_go_writes() {
+fn conformed_objects_match_go_serialization() {
     let cases = [
-        // Nothing but what is always there.
+        // Only fields that are always serialized.
         (
             "PersistentVolumeClaim",
             json!({}),
@@ -58,7 +59,7 @@ fn writes_what_go_writes() {
             json!({"status": {}}),
             json!({"metadata": {}, "spec": {"attacher": "", "nodeName": "", "source": {}}, "status": {"attached": false}}),
         ),
-        // Zeroes: pointers keep them, values do not.
+        // Zero values: kept in pointers, omitted in values.
         (
             "StorageClass",
             json!({"provisioner": "p", "allowVolumeExpansion": false, "parameters": {}, "mountOptions": []}),
@@ -87,7 +88,7 @@ fn writes_what_go_writes() {
             "machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "", "containerRuntimeVersion": "",
             "kubeletVersion": "", "kubeProxyVersion": "", "operatingSystem": "", "architecture": ""}}}),
         ),
-        // Maps keep their values, whatever they are; a null among them is a zero.
+        // Maps keep all values; null becomes a zero value.
         (
             "ConfigMap",
             json!({"data": {"a": "", "b": null}}),
@@ -98,7 +99,7 @@ fn writes_what_go_writes() {
             json!({"data": {"a": "", "b": "Yg=="}}),
             json!({"metadata": {}, "data": {"a": "", "b": "Yg=="}}),
         ),
-        // Nulls and what is not kept.
+        // Nulls, and fields that are not stored.
         (
             "Pod",
             json!({"metadata": {"creationTimestamp": null, "managedFields": [{"manager": "x"}], "labels": null}, "spec": {"containers": []}}),
@@ -126,7 +127,7 @@ fn writes_what_go_writes() {
             json!({"metadata": {"name": "e"}, "involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null,
                 "eventTime": null, "reportingComponent": "", "reportingInstance": ""}),
         ),
-        // Go's zero is null, and a comma is a point.
+        // Go's zero time is null, and a comma can precede the fraction.
         (
             "Pod",
             json!({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}, "status": {
@@ -135,7 +136,7 @@ fn writes_what_go_writes() {
                 "startTime": "2026-01-02T02:34:05Z",
                 "conditions": [{"type": "", "status": "", "lastProbeTime": null, "lastTransitionTime": null}]}}),
         ),
-        // Required by k8s-openapi, but not to Go.
+        // Required in k8s-openapi, but not in Go.
         (
             "ServiceAccount",
             json!({"imagePullSecrets": [{}]}),
@@ -147,7 +148,7 @@ fn writes_what_go_writes() {
             json!({"spec": {"capacity": {"storage": "1024Mi", "a": 5, "b": "0.5", "c": "1e3", "d": "Gi"}}}),
             json!({"metadata": {}, "spec": {"capacity": {"storage": "1Gi", "a": "5", "b": "500m", "c": "1e3", "d": "0"}}, "status": {}}),
         ),
-        // Custom kinds stay as they are.
+        // Custom kinds are unchanged.
         (
             "VolumeSnapshot",
             json!({"spec": {"volumeSnapshotClassName": "", "source": {}}, "status": {"restoreSize": "1024Mi", "readyToUse": false}}),
@@ -156,24 +157,24 @@ fn writes_what_go_writes() {
     ];
     for (name, object, expected) in cases {
         assert_eq!(conformed(name, object.clone()), expected, "{name} {object}");
-        assert_eq!(conformed(name, expected.clone()), expected, "{name} {expected}: not a second time");
+        assert_eq!(conformed(name, expected.clone()), expected, "{name} {expected}: not idempotent");
     }
 }
 
 #[test]
-fn tells_of_fields_that_are_not_there() {
+fn unknown_fields_are_dropped_and_reported() {
     let object = json!({
         "apiVersion": "v1", "kind": "Pod", "foo": 1, "metadata": {"labels": {"any": "x"}, "bar": {"deep": 1}},
         "spec": {"containers": [{"name": "a"}, {"name": "b", "imagePullSecret": "x"}], "nodename": "x"},
     });
     let Conformed { object, unknown } = kind("Pod").conform(object).unwrap();
-    let words = [
+    let expected = [
         "unknown field \"foo\"",
         "unknown field \"metadata.bar\"",
         "unknown field \"spec.containers[1].imagePullSecret\"",
         "unknown field \"spec.nodename\"",
     ];
-    assert_eq!(unknown, words);
+    assert_eq!(unknown, expected);
     assert_eq!(object.pointer("/metadata"), Some(&json!({"labels": {"any": "x"}})));
     let Conformed { object, unknown } = kind("VolumeSnapshotClass")
         .conform(json!({"driver": "d", "deletionPolicy": "Delete", "parameter": {}}))
@@ -183,7 +184,7 @@ fn tells_of_fields_that_are_not_there() {
 }
 
 #[test]
-fn tells_of_values_that_do_not_fit() {
+fn type_errors_have_go_messages() {
     let claim = "PersistentVolumeClaim in version \"v1\" cannot be handled as a PersistentVolumeClaim: ";
     let cases = [
         (
@@ -257,13 +258,13 @@ fn tells_of_values_that_do_not_fit() {
             "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.creationTimestamp of type string",
         ),
     ];
-    for (name, object, words) in cases {
+    for (name, object, message) in cases {
         let error = kind(name).conform(object.clone()).unwrap_err();
-        assert_eq!(error.to_string(), words, "{object}");
-        let refusal = error.refusal(kind(name), "x");
+        assert_eq!(error.to_string(), message, "{object}");
+        let status = error.to_status_error(kind(name), "x");
         assert_eq!(
-            (refusal.code, refusal.reason, refusal.message),
-            (400, "BadRequest", format!("{claim}{words}"))
+            (status.code, status.reason, status.message),
+            (400, "BadRequest", format!("{claim}{message}"))
         );
     }
     let secret = |data: &str| kind("Secret").conform(json!({"data": {"a": data}})).unwrap_err().to_string();
@@ -284,28 +285,28 @@ fn tells_of_values_that_do_not_fit() {
 }
 
 #[test]
-fn tells_of_custom_values_that_do_not_fit_as_a_validation() {
+fn type_errors_of_custom_kinds_are_validation_errors() {
     let error = kind("VolumeSnapshot")
         .conform(json!({"spec": {"source": {"persistentVolumeClaimName": 5}}}))
         .unwrap_err();
-    let refusal = error.refusal(kind("VolumeSnapshot"), "s");
-    assert_eq!(refusal.code, 422);
+    let status = error.to_status_error(kind("VolumeSnapshot"), "s");
+    assert_eq!(status.code, 422);
     assert_eq!(
-        refusal.message,
+        status.message,
         "VolumeSnapshot.snapshot.storage.k8s.io \"s\" is invalid: spec.source.persistentVolumeClaimName: Invalid value: \
          \"integer\": spec.source.persistentVolumeClaimName in body must be of type string: \"integer\""
     );
 }
 
 #[test]
-fn base64_as_go_reads_it() {
+fn base64_is_decoded_like_go() {
     let cases = [
         ("", Ok("")),
         ("YQ==", Ok("YQ==")),
         ("YWI=", Ok("YWI=")),
         ("YWJj", Ok("YWJj")),
         ("YW\r\nJj\n", Ok("YWJj")),
-        // Bits beyond the data.
+        // Unused bits of the last digit.
         ("YR==", Ok("YQ==")),
         ("YWJ=", Ok("YWI=")),
         ("Y", Err(0)),
@@ -323,16 +324,16 @@ fn base64_as_go_reads_it() {
 }
 
 #[test]
-fn keys_that_stand_twice() {
+fn duplicate_keys_are_reported() {
     let raw = br#"{"a": 1, "a": 2, "spec": {"x": [{"y": 1, "y": 2}], "x": 3}, "b": "a"}"#;
-    let words = ["duplicate field \"a\"", "duplicate field \"spec.x[0].y\"", "duplicate field \"spec.x\""];
-    assert_eq!(duplicates(raw), words);
-    assert_eq!(duplicates(b"{\"a\":1,\"a\":"), Vec::<String>::new());
-    assert_eq!(duplicates(b""), Vec::<String>::new());
+    let expected = ["duplicate field \"a\"", "duplicate field \"spec.x[0].y\"", "duplicate field \"spec.x\""];
+    assert_eq!(duplicate_fields(raw), expected);
+    assert_eq!(duplicate_fields(b"{\"a\":1,\"a\":"), Vec::<String>::new());
+    assert_eq!(duplicate_fields(b""), Vec::<String>::new());
 }
 
 #[test]
-fn openapi_has_what_kubectl_looks_for() {
+fn openapi_contains_what_kubectl_reads() {
     let index = openapi_v3_index();
     let paths = index["paths"].as_object().unwrap();
     let mut roots: Vec<&String> = paths.keys().collect();
@@ -347,7 +348,7 @@ fn openapi_has_what_kubectl_looks_for() {
         let text = openapi_v3(root).unwrap();
         let document: Value = serde_json::from_slice(&text).unwrap();
         let schemas = document["components"]["schemas"].as_object().unwrap();
-        // Every reference leads somewhere.
+        // Every reference has a definition.
         let text = String::from_utf8(text.to_vec()).unwrap();
         for reference in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
             let name = reference.split('"').next().unwrap();
@@ -379,7 +380,7 @@ fn openapi_has_what_kubectl_looks_for() {
                 let strategic = patch["requestBody"]["content"].get("application/strategic-merge-patch+json");
                 assert_eq!(
                     strategic.is_none(),
-                    of(kind.group, kind.kind).unwrap().is_custom(),
+                    find(kind.group, kind.kind).unwrap().is_custom(),
                     "{}",
                     kind.kind
                 );
@@ -397,7 +398,7 @@ fn openapi_has_what_kubectl_looks_for() {
     assert!(v2["definitions"]["io.k8s.api.core.v1.Pod"].is_object());
 }
 
-/// JSON in the shape of a schema, with something wrong in it now and then.
+/// JSON in the shape of a schema, sometimes with an error.
 fn shaped() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -440,7 +441,7 @@ fn shaped() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What conforms once stays as it is, and nothing of it is unknown.
+    /// A conformed object does not change again and has no unknown fields.
     #[test]
     fn conforming_is_idempotent(
         name in prop::sample::select(vec!["Pod", "Node", "PersistentVolume", "PersistentVolumeClaim", "Secret", "Lease", "Event", "VolumeSnapshotContent"]),
@@ -454,17 +455,17 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_panic(raw in any::<Vec<u8>>(), text in "\\PC{0,40}|[0-9T:Z.+-]{0,35}") {
-        duplicates(&raw);
+    fn arbitrary_bytes_do_not_panic(raw in any::<Vec<u8>>(), text in "\\PC{0,40}|[0-9T:Z.+-]{0,35}") {
+        duplicate_fields(&raw);
         let _ = base64::canonical(&text);
         let _ = time::seconds(&text);
         let _ = time::micros(&text);
         let _ = kind("PersistentVolume").conform(json!({"spec": {"capacity": {"storage": text}}}));
     }
 
-    /// Base64 of anything is read, and written the same.
+    /// Canonical base64 does not change.
     #[test]
-    fn base64_is_kept(text in "([A-Za-z0-9+/]{4}){0,6}([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?") {
+    fn canonical_base64_is_unchanged(text in "([A-Za-z0-9+/]{4}){0,6}([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?") {
         prop_assert_eq!(base64::canonical(&text), Ok(text));
     }
 }

@@ -1,31 +1,32 @@
-//! Moments as Go reads and writes them.
+//! Timestamps as Go parses and formats them.
 
 use std::fmt::Write as _;
 
 const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 
-/// RFC 3339, in UTC and whole seconds. Nothing for Go's zero, which it writes as null. The error is Go's.
+/// Normalizes an RFC 3339 time to UTC and whole seconds. `None` for Go's zero time, which is serialized as null. Errors
+/// have Go's message.
 pub(super) fn seconds(text: &str) -> Result<Option<String>, String> {
     let written = write(parse(text, SECONDS, None)?);
     Ok(written.map(|(seconds, _)| format!("{seconds}Z")))
 }
 
-/// RFC 3339, in UTC and with exactly six digits after the point, which have to be there. Nothing for Go's zero, which
-/// it writes as null. The error is Go's.
+/// Normalizes an RFC 3339 time to UTC and six fractional digits, which are required. `None` for Go's zero time, which is
+/// serialized as null. Errors have Go's message.
 pub(super) fn micros(text: &str) -> Result<Option<String>, String> {
     let written = write(parse(text, MICROS, Some(6))?);
     Ok(written.map(|(seconds, nanos)| format!("{seconds}.{:06}Z", nanos / 1000)))
 }
 
-/// Whether it is RFC 3339.
-pub(super) fn is_stamp(text: &str) -> bool {
+/// Whether a text is an RFC 3339 time.
+pub(super) fn is_rfc3339(text: &str) -> bool {
     parse(text, SECONDS, None).is_ok()
 }
 
-/// Seconds without a zone, and nanoseconds; none for the beginning of time.
+/// Whole seconds without a zone, and nanoseconds; `None` for Go's zero time.
 fn write(moment: jiff::Timestamp) -> Option<(String, i32)> {
-    // Towards the past, as Go cuts; jiff counts from zero in both directions.
+    // Go truncates towards the past; jiff truncates towards zero.
     let nanos = moment.as_nanosecond().rem_euclid(1_000_000_000);
     let whole = jiff::Timestamp::from_nanosecond(moment.as_nanosecond() - nanos).ok()?;
     let mut text = String::new();
@@ -34,7 +35,7 @@ fn write(moment: jiff::Timestamp) -> Option<(String, i32)> {
     Some((text.to_owned(), i32::try_from(nanos).ok()?))
 }
 
-/// `digits`: so many after the point, neither more nor less; otherwise any number, or none.
+/// Parses an RFC 3339 time with exactly `digits` fractional digits; with any number of them for `None`.
 fn parse(text: &str, layout: &str, digits: Option<usize>) -> Result<jiff::Timestamp, String> {
     let fail = |rest: &str, part: &str| {
         format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {part:?}")
@@ -52,8 +53,8 @@ fn parse(text: &str, layout: &str, digits: Option<usize>) -> Result<jiff::Timest
     let fraction =
         rest.strip_prefix(['.', ',']).map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
     match digits {
-        Some(wanted) if fraction < wanted => return Err(fail(rest, ".000000")),
-        Some(wanted) => rest = &rest[wanted + 1..],
+        Some(expected) if fraction < expected => return Err(fail(rest, ".000000")),
+        Some(expected) => rest = &rest[expected + 1..],
         None if fraction > 0 => rest = &rest[fraction + 1..],
         None => {}
     }
@@ -69,7 +70,7 @@ fn parse(text: &str, layout: &str, digits: Option<usize>) -> Result<jiff::Timest
     if &text[17..19] >= "60" {
         return Err(out_of_range("second"));
     }
-    // Beyond the ninth digit there is nothing that either of us keeps.
+    // Go and jiff both ignore digits beyond nanoseconds.
     let plain = match fraction {
         0 => text.to_owned(),
         _ => format!("{}.{}{}", &text[..19], &text[20..20 + fraction.min(9)], &text[20 + fraction..]),

@@ -1,8 +1,8 @@
-//! Field selectors: `=`, `==` and `!=`, with `\` before a comma, an equals sign or itself.
+//! Field selectors: `=`, `==` and `!=`. `\` escapes a comma, an equals sign and itself.
 
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Objects by the values of some fields. The empty one takes all.
+/// Selects objects by the values of fields. The empty selector matches all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     terms: Vec<Term>,
@@ -16,18 +16,18 @@ struct Term {
 }
 
 impl FieldSelector {
-    /// Reads a selector. Whether a kind has its fields is [`check`](Self::check)'s.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
+    /// Parses a selector. `check_supported` checks whether a kind supports its fields.
+    pub fn parse(text: &str) -> Result<Self, StatusError> {
         let mut terms = Vec::new();
         let mut parts = split(text);
-        // So that of several mistakes the same one is told as upstream tells.
+        // Of several errors, upstream reports the first one in this order.
         parts.sort_unstable();
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
             let (field, equal, value) = operator(part).ok_or_else(|| {
-                Refusal::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
+                StatusError::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
             })?;
             let term = Term { field: field.to_owned(), value: unescape(value)?, equal };
-            // Nothing compared with nothing takes all, whichever way.
+            // An empty field compared with an empty value matches everything, with any operator.
             if !term.field.is_empty() || !term.value.is_empty() {
                 terms.push(term);
             }
@@ -35,8 +35,12 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Refuses fields that a kind cannot be selected by. `custom` kinds have words of their own for it.
-    pub fn check<'a>(&self, known: impl IntoIterator<Item = &'a str>, custom: bool) -> Result<(), Refusal> {
+    /// Rejects fields that a kind does not support. `custom` kinds have a different message.
+    pub fn check_supported<'a>(
+        &self,
+        known: impl IntoIterator<Item = &'a str>,
+        custom: bool,
+    ) -> Result<(), StatusError> {
         const EVERYWHERE: [&str; 2] = ["metadata.name", "metadata.namespace"];
         let known: Vec<&str> = known.into_iter().collect();
         let Some(Term { field, .. }) = self
@@ -47,30 +51,30 @@ impl FieldSelector {
             return Ok(());
         };
         let plain = known.iter().all(|field| EVERYWHERE.contains(field));
-        Err(Refusal::bad_request(if plain && !custom {
+        Err(StatusError::bad_request(if plain && !custom {
             format!("{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
         } else {
             format!("field label not supported: {field}")
         }))
     }
 
-    /// Whether it takes all.
+    /// Whether the selector matches all objects.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// The one value that a field must have, if there is one: so a list by name is a get.
-    pub fn exact(&self, field: &str) -> Option<&str> {
+    /// The exact value that a field must have, if the selector requires one: a list by name is authorized as a get.
+    pub fn requires_exact_match(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| term.equal && term.field == field).map(|term| &*term.value)
     }
 
-    /// Whether an object is taken. A field that it does not have is empty.
+    /// Whether an object matches. A missing field is empty.
     pub fn matches(&self, value_of: impl Fn(&str) -> Option<String>) -> bool {
         self.terms.iter().all(|term| (value_of(&term.field).unwrap_or_default() == term.value) == term.equal)
     }
 }
 
-/// At the commas that are not escaped.
+/// Splits a selector at the commas that are not escaped.
 fn split(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {
@@ -88,7 +92,7 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// At the first operator: the field, whether it is to be equal, and the value.
+/// Splits a term at the first operator: the field, whether it must be equal, and the value.
 fn operator(term: &str) -> Option<(&str, bool, &str)> {
     for (at, _) in term.char_indices() {
         for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
@@ -100,9 +104,9 @@ fn operator(term: &str) -> Option<(&str, bool, &str)> {
     None
 }
 
-fn unescape(value: &str) -> Result<String, Refusal> {
+fn unescape(value: &str) -> Result<String, StatusError> {
     let bad = |sequence: &str| {
-        Refusal::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
+        StatusError::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
     };
     let (mut out, mut chars) = (String::with_capacity(value.len()), value.chars());
     while let Some(c) = chars.next() {
@@ -113,9 +117,9 @@ fn unescape(value: &str) -> Result<String, Refusal> {
                 None => return Err(bad("\\")),
             },
             ',' | '=' => {
-                // Go prints the number of the character.
+                // Go prints the code point of the character.
                 let number = u32::from(c);
-                return Err(Refusal::bad_request(format!(
+                return Err(StatusError::bad_request(format!(
                     "invalid field selector: unescaped character in value: {number}"
                 )));
             }

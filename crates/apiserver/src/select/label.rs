@@ -1,12 +1,12 @@
-//! Label selectors: a list of requirements, all of which have to hold.
+//! Label selectors: a list of requirements, all of which must match.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// Objects by their labels. The empty one takes all.
+/// Selects objects by their labels. The empty selector matches all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LabelSelector {
     requirements: Vec<Requirement>,
@@ -15,118 +15,119 @@ pub struct LabelSelector {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    relation: Relation,
+    operator: Operator,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Relation {
+enum Operator {
     Exists,
     DoesNotExist,
     In(BTreeSet<String>),
     NotIn(BTreeSet<String>),
-    Above(i64),
-    Below(i64),
+    GreaterThan(i64),
+    LessThan(i64),
 }
 
 impl LabelSelector {
-    /// Reads a selector.
-    pub fn parse(text: &str) -> Result<Self, Refusal> {
-        let mut parser = Parser { tokens: tokens(text), at: 0 };
-        parser.selector().map(|requirements| Self { requirements }).map_err(Refusal::bad_request)
+    /// Parses a selector.
+    pub fn parse(text: &str) -> Result<Self, StatusError> {
+        let mut parser = Parser { tokens: tokenize(text), at: 0 };
+        parser.selector().map(|requirements| Self { requirements }).map_err(StatusError::bad_request)
     }
 
-    /// Whether it takes all.
+    /// Whether the selector matches all objects.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// Whether it takes an object, by its `metadata.labels`.
+    /// Whether an object matches, by its `metadata.labels`.
     pub fn matches(&self, object: &Value) -> bool {
-        self.requirements.iter().all(|Requirement { key, relation }| {
+        self.requirements.iter().all(|Requirement { key, operator }| {
             let value =
                 object.get("metadata").and_then(|metadata| metadata.get("labels")?.get(key)?.as_str());
             let number = || value.and_then(|value| value.parse::<i64>().ok());
-            match relation {
-                Relation::Exists => value.is_some(),
-                Relation::DoesNotExist => value.is_none(),
-                Relation::In(values) => value.is_some_and(|value| values.contains(value)),
-                Relation::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-                Relation::Above(bound) => number().is_some_and(|number| number > *bound),
-                Relation::Below(bound) => number().is_some_and(|number| number < *bound),
+            match operator {
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+                Operator::In(values) => value.is_some_and(|value| values.contains(value)),
+                Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+                Operator::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
+                Operator::LessThan(bound) => number().is_some_and(|number| number < *bound),
             }
         })
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    Word,
-    Open,
-    Close,
+enum TokenKind {
+    Identifier,
+    OpenParen,
+    CloseParen,
     Comma,
     Not,
     Equals,
     NotEquals,
-    Above,
-    Below,
+    GreaterThan,
+    LessThan,
     End,
 }
 
-/// A sign, and as what it stands in a message.
-type Token = (Sign, String);
+/// A token's kind, and its text for error messages.
+type Token = (TokenKind, String);
 
-const SIGNS: &str = "=!(),><";
+const SPECIAL_CHARACTERS: &str = "=!(),><";
 
-fn tokens(text: &str) -> Vec<Token> {
+fn tokenize(text: &str) -> Vec<Token> {
     let blank = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches(blank);
     while let Some(first) = rest.chars().next() {
-        // A zero ends the text, as it does upstream.
+        // Like upstream, a NUL character ends the text.
         if first == '\0' {
             break;
         }
-        let length = if SIGNS.contains(first) {
-            let (sign, length) = match () {
-                () if rest.starts_with("==") => (Sign::Equals, 2),
-                () if rest.starts_with("!=") => (Sign::NotEquals, 2),
+        let length = if SPECIAL_CHARACTERS.contains(first) {
+            let (kind, length) = match () {
+                () if rest.starts_with("==") => (TokenKind::Equals, 2),
+                () if rest.starts_with("!=") => (TokenKind::NotEquals, 2),
                 () => match first {
-                    '=' => (Sign::Equals, 1),
-                    '!' => (Sign::Not, 1),
-                    '(' => (Sign::Open, 1),
-                    ')' => (Sign::Close, 1),
-                    ',' => (Sign::Comma, 1),
-                    '>' => (Sign::Above, 1),
-                    _ => (Sign::Below, 1),
+                    '=' => (TokenKind::Equals, 1),
+                    '!' => (TokenKind::Not, 1),
+                    '(' => (TokenKind::OpenParen, 1),
+                    ')' => (TokenKind::CloseParen, 1),
+                    ',' => (TokenKind::Comma, 1),
+                    '>' => (TokenKind::GreaterThan, 1),
+                    _ => (TokenKind::LessThan, 1),
                 },
             };
-            tokens.push((sign, rest[..length].to_owned()));
+            tokens.push((kind, rest[..length].to_owned()));
             length
         } else {
-            let length = rest.find(|c| SIGNS.contains(c) || blank(c) || c == '\0').unwrap_or(rest.len());
-            tokens.push((Sign::Word, rest[..length].to_owned()));
+            let length =
+                rest.find(|c| SPECIAL_CHARACTERS.contains(c) || blank(c) || c == '\0').unwrap_or(rest.len());
+            tokens.push((TokenKind::Identifier, rest[..length].to_owned()));
             length
         };
         rest = rest[length..].trim_start_matches(blank);
     }
-    tokens.push((Sign::End, String::new()));
+    tokens.push((TokenKind::End, String::new()));
     tokens
 }
 
 struct Parser {
-    /// The last one is the end.
+    /// The last token is [`TokenKind::End`].
     tokens: Vec<Token>,
     at: usize,
 }
 
 impl Parser {
-    fn peek(&self) -> (Sign, &str) {
-        self.tokens.get(self.at).map_or((Sign::End, ""), |(sign, text)| (*sign, text.as_str()))
+    fn peek(&self) -> (TokenKind, &str) {
+        self.tokens.get(self.at).map_or((TokenKind::End, ""), |(kind, text)| (*kind, text.as_str()))
     }
 
-    fn next(&mut self) -> (Sign, String) {
-        let (sign, text) = self.peek();
-        let token = (sign, text.to_owned());
+    fn next(&mut self) -> (TokenKind, String) {
+        let (kind, text) = self.peek();
+        let token = (kind, text.to_owned());
         self.at += 1;
         token
     }
@@ -135,19 +136,19 @@ impl Parser {
         let mut requirements = Vec::new();
         loop {
             match self.peek() {
-                (Sign::Word | Sign::Not, _) => {}
-                (Sign::End, _) => return Ok(requirements),
+                (TokenKind::Identifier | TokenKind::Not, _) => {}
+                (TokenKind::End, _) => return Ok(requirements),
                 (_, found) => {
                     return Err(format!("found '{found}', expected: !, identifier, or 'end of string'"));
                 }
             }
             let requirement =
-                self.requirement().map_err(|why| format!("unable to parse requirement: {why}"))?;
+                self.requirement().map_err(|error| format!("unable to parse requirement: {error}"))?;
             requirements.push(requirement);
             match self.next() {
-                (Sign::End, _) => return Ok(requirements),
-                (Sign::Comma, _) => match self.peek() {
-                    (Sign::Word | Sign::Not, _) => {}
+                (TokenKind::End, _) => return Ok(requirements),
+                (TokenKind::Comma, _) => match self.peek() {
+                    (TokenKind::Identifier | TokenKind::Not, _) => {}
                     (_, found) => return Err(format!("found '{found}', expected: identifier after ','")),
                 },
                 (_, found) => return Err(format!("found '{found}', expected: ',' or 'end of string'")),
@@ -156,77 +157,77 @@ impl Parser {
     }
 
     fn requirement(&mut self) -> Result<Requirement, String> {
-        let absent = self.peek().0 == Sign::Not;
+        let absent = self.peek().0 == TokenKind::Not;
         if absent {
             self.at += 1;
         }
-        let (sign, key) = self.next();
-        if sign != Sign::Word {
+        let (kind, key) = self.next();
+        if kind != TokenKind::Identifier {
             return Err(format!("found '{key}', expected: identifier"));
         }
         check_key(&key)?;
-        let relation = match self.peek().0 {
-            _ if absent => Relation::DoesNotExist,
-            Sign::End | Sign::Comma => Relation::Exists,
-            _ => self.relation(&key)?,
+        let operator = match self.peek().0 {
+            _ if absent => Operator::DoesNotExist,
+            TokenKind::End | TokenKind::Comma => Operator::Exists,
+            _ => self.operator(&key)?,
         };
-        Ok(Requirement { key, relation })
+        Ok(Requirement { key, operator })
     }
 
-    fn relation(&mut self, key: &str) -> Result<Relation, String> {
-        let (sign, operator) = self.next();
+    fn operator(&mut self, key: &str) -> Result<Operator, String> {
+        let (kind, operator) = self.next();
         let number = |value: &str| {
             value.parse::<i64>().map_err(|_| {
                 let detail = "for 'Gt', 'Lt' operators, the value must be an integer";
                 format!("values[0]: Invalid value: {value:?}: {detail}")
             })
         };
-        match (sign, operator.as_str()) {
-            (Sign::Equals, _) => Ok(Relation::In([self.value(key)?].into())),
-            (Sign::NotEquals, _) => Ok(Relation::NotIn([self.value(key)?].into())),
-            (Sign::Above, _) => number(&self.value(key)?).map(Relation::Above),
-            (Sign::Below, _) => number(&self.value(key)?).map(Relation::Below),
-            (Sign::Word, "in") => Ok(Relation::In(self.values(key)?)),
-            (Sign::Word, "notin") => Ok(Relation::NotIn(self.values(key)?)),
+        match (kind, operator.as_str()) {
+            (TokenKind::Equals, _) => Ok(Operator::In([self.value(key)?].into())),
+            (TokenKind::NotEquals, _) => Ok(Operator::NotIn([self.value(key)?].into())),
+            (TokenKind::GreaterThan, _) => number(&self.value(key)?).map(Operator::GreaterThan),
+            (TokenKind::LessThan, _) => number(&self.value(key)?).map(Operator::LessThan),
+            (TokenKind::Identifier, "in") => Ok(Operator::In(self.values(key)?)),
+            (TokenKind::Identifier, "notin") => Ok(Operator::NotIn(self.values(key)?)),
             (_, found) => Err(format!("found '{found}', expected: in, notin, =, ==, !=, gt, lt")),
         }
     }
 
-    /// One value, or the empty one.
+    /// Parses one value, which may be empty.
     fn value(&mut self, key: &str) -> Result<String, String> {
-        if matches!(self.peek().0, Sign::End | Sign::Comma) {
+        if matches!(self.peek().0, TokenKind::End | TokenKind::Comma) {
             return Ok(String::new());
         }
         match self.next() {
-            (Sign::Word, value) => check_value(key, 0, &value).map(|()| value),
+            (TokenKind::Identifier, value) => check_value(key, 0, &value).map(|()| value),
             (_, found) => Err(format!("found '{found}', expected: identifier")),
         }
     }
 
-    /// `(a,b)`; where nothing stands between two signs, the empty value is meant.
+    /// Parses `(a,b)`. Nothing between two separators is an empty value.
     fn values(&mut self, key: &str) -> Result<BTreeSet<String>, String> {
-        let (sign, found) = self.next();
-        if sign != Sign::Open {
+        let (kind, found) = self.next();
+        if kind != TokenKind::OpenParen {
             return Err(format!("found '{found}' expected: '('"));
         }
-        if !matches!(self.peek().0, Sign::Word | Sign::Comma | Sign::Close) {
+        if !matches!(self.peek().0, TokenKind::Identifier | TokenKind::Comma | TokenKind::CloseParen) {
             return Err(format!("found '{}', expected: ',', ')' or identifier", self.peek().1));
         }
         let mut values = BTreeSet::new();
         let mut expect_value = true;
         loop {
             match self.next() {
-                (Sign::Word, value) if expect_value => {
+                (TokenKind::Identifier, value) if expect_value => {
                     values.insert(value);
                     expect_value = false;
                 }
-                (Sign::Comma, _) => {
+                (TokenKind::Comma, _) => {
                     if expect_value {
                         values.insert(String::new());
                     }
                     expect_value = true;
                 }
-                (Sign::Close, _) => {
+                (TokenKind::CloseParen, _) => {
                     if expect_value {
                         values.insert(String::new());
                     }
@@ -256,7 +257,7 @@ const SUBDOMAIN_RULE: &str = "a lowercase RFC 1123 subdomain must consist of low
      '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
 fn check_key(key: &str) -> Result<(), String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     let (prefix, name) = match key.split_once('/') {
         None => (None, key),
         Some((prefix, name)) => (Some(prefix), name),
@@ -268,44 +269,44 @@ fn check_key(key: &str) -> Result<(), String> {
         return Err(format!("<nil>: Invalid value: {key:?}: {detail}"));
     }
     match prefix {
-        Some("") => wrong.push("prefix part must be non-empty".to_owned()),
+        Some("") => errors.push("prefix part must be non-empty".to_owned()),
         Some(prefix) => {
             if prefix.len() > 253 {
-                wrong.push("prefix part must be no more than 253 characters".to_owned());
+                errors.push("prefix part must be no more than 253 characters".to_owned());
             }
             if !prefix.split('.').all(is_dns_label) {
-                wrong.push(format!("prefix part {SUBDOMAIN_RULE}"));
+                errors.push(format!("prefix part {SUBDOMAIN_RULE}"));
             }
         }
         None => {}
     }
     if name.is_empty() {
-        wrong.push("name part must be non-empty".to_owned());
+        errors.push("name part must be non-empty".to_owned());
     } else if name.len() > 63 {
-        wrong.push("name part must be no more than 63 characters".to_owned());
+        errors.push("name part must be no more than 63 characters".to_owned());
     }
     if !is_name(name) {
-        wrong.push(format!("name part {NAME_RULE}"));
+        errors.push(format!("name part {NAME_RULE}"));
     }
-    if wrong.is_empty() {
+    if errors.is_empty() {
         Ok(())
     } else {
-        Err(format!("<nil>: Invalid value: {key:?}: {}", wrong.join("; ")))
+        Err(format!("<nil>: Invalid value: {key:?}: {}", errors.join("; ")))
     }
 }
 
 fn check_value(key: &str, at: usize, value: &str) -> Result<(), String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if value.len() > 63 {
-        wrong.push("must be no more than 63 characters");
+        errors.push("must be no more than 63 characters");
     }
     if !value.is_empty() && !is_name(value) {
-        wrong.push(VALUE_RULE);
+        errors.push(VALUE_RULE);
     }
-    if wrong.is_empty() {
+    if errors.is_empty() {
         Ok(())
     } else {
-        Err(format!("values[{at}][{key}]: Invalid value: {value:?}: {}", wrong.join("; ")))
+        Err(format!("values[{at}][{key}]: Invalid value: {value:?}: {}", errors.join("; ")))
     }
 }
 

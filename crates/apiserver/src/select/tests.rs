@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::*;
 
 #[test]
-fn labels() {
+fn label_selectors_match_labels() {
     let object =
         json!({"metadata": {"labels": {"app": "web", "tier": "a", "empty": "", "size": "7", "in": "in"}}});
     let cases = [
@@ -50,7 +50,7 @@ fn labels() {
 }
 
 #[test]
-fn labels_that_make_no_sense() {
+fn malformed_label_selectors_are_rejected() {
     let cases = [
         ("a,", "found '', expected: identifier after ','"),
         (",a", "found ',', expected: !, identifier, or 'end of string'"),
@@ -86,10 +86,10 @@ fn labels_that_make_no_sense() {
             "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must be an empty string or consist",
         ),
     ];
-    for (text, words) in cases {
-        let refusal = LabelSelector::parse(text).unwrap_err();
-        assert_eq!((refusal.code, refusal.reason), (400, "BadRequest"), "{text}");
-        assert!(refusal.message.starts_with(words), "{text}: {}", refusal.message);
+    for (text, message) in cases {
+        let error = LabelSelector::parse(text).unwrap_err();
+        assert_eq!((error.code, error.reason), (400, "BadRequest"), "{text}");
+        assert!(error.message.starts_with(message), "{text}: {}", error.message);
     }
     let long = "x".repeat(64);
     assert!(
@@ -102,7 +102,7 @@ fn labels_that_make_no_sense() {
 }
 
 #[test]
-fn fields() {
+fn field_selectors_match_fields() {
     let value = |field: &str| match field {
         "metadata.name" => Some("a".to_owned()),
         "spec.nodeName" => Some("n,1=\\".to_owned()),
@@ -129,31 +129,32 @@ fn fields() {
         ("a=b\\", "invalid field selector: invalid escape sequence: \\"),
         ("a=b=c", "invalid field selector: unescaped character in value: 61"),
     ];
-    for (text, words) in bad {
-        let refusal = FieldSelector::parse(text).unwrap_err();
-        assert_eq!((refusal.code, refusal.message.as_str()), (400, words));
+    for (text, message) in bad {
+        let error = FieldSelector::parse(text).unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (400, message));
     }
 }
 
 #[test]
-fn fields_that_a_kind_does_not_have() {
+fn unsupported_fields_are_rejected() {
     let selector = FieldSelector::parse("metadata.name=a,spec.x=b").unwrap();
-    assert_eq!(selector.exact("metadata.name"), Some("a"));
-    assert_eq!(selector.exact("metadata.namespace"), None);
-    assert_eq!(FieldSelector::parse("metadata.name!=a").unwrap().exact("metadata.name"), None);
-    assert!(selector.check(["spec.x"], false).is_ok());
-    let words = |known: &[&str], custom| selector.check(known.iter().copied(), custom).unwrap_err().message;
-    assert_eq!(words(&["spec.nodeName"], false), "field label not supported: spec.x");
-    assert_eq!(words(&[], true), "field label not supported: spec.x");
+    assert_eq!(selector.requires_exact_match("metadata.name"), Some("a"));
+    assert_eq!(selector.requires_exact_match("metadata.namespace"), None);
+    assert_eq!(FieldSelector::parse("metadata.name!=a").unwrap().requires_exact_match("metadata.name"), None);
+    assert!(selector.check_supported(["spec.x"], false).is_ok());
+    let message =
+        |known: &[&str], custom| selector.check_supported(known.iter().copied(), custom).unwrap_err().message;
+    assert_eq!(message(&["spec.nodeName"], false), "field label not supported: spec.x");
+    assert_eq!(message(&[], true), "field label not supported: spec.x");
     assert_eq!(
-        words(&["metadata.name"], false),
+        message(&["metadata.name"], false),
         "\"spec.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
     );
 }
 
 proptest! {
     #[test]
-    fn no_text_panics(text in "[a-c=!<>(), \\\\/.\u{e4}\u{0}-]{0,20}|.{0,20}") {
+    fn arbitrary_text_does_not_panic(text in "[a-c=!<>(), \\\\/.\u{e4}\u{0}-]{0,20}|.{0,20}") {
         let object = json!({"metadata": {"labels": {"a": "b"}}});
         if let Ok(selector) = LabelSelector::parse(&text) {
             selector.matches(&object);
@@ -163,7 +164,7 @@ proptest! {
         }
     }
 
-    /// What holds by `in` does not hold by `notin`, and the other way round.
+    /// A value matches either `in` or `notin`.
     #[test]
     fn in_and_notin_are_opposites(value in "[a-c]{0,1}", values in prop::collection::vec("[a-c]{0,1}", 0..4)) {
         let object = json!({"metadata": {"labels": {"k": value}}});

@@ -1,5 +1,5 @@
-//! What every request goes through before it is served: who asks, and its body, of which there may be so much, in so
-//! much time, and in all requests together so much.
+//! What every request passes before it is served: authentication, and reading its body with a size limit, a timeout and
+//! a limit on the memory of all bodies together.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use wharf_model::Time;
 
 use super::Service;
 use crate::rest::{Body, BoxError};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
-/// As upstream's.
-const LARGEST: usize = 3 << 20;
-/// In all requests that are being served.
-const TOGETHER: usize = 64 << 20;
-/// Shares of it are given out in this measure.
-const SHARE: usize = 1 << 10;
+/// The limit of kube-apiserver.
+const MAX_BODY: usize = 3 << 20;
+/// The limit on the bodies of all requests in flight.
+const MAX_BODIES_IN_FLIGHT: usize = 64 << 20;
+/// The bytes that one semaphore permit stands for.
+const PERMIT_BYTES: usize = 1 << 10;
 const BUSY: &str = "Too many requests, please try again later.";
-/// For the body to come, or for room for it.
-const BODY: Duration = Duration::from_secs(30);
+/// How long to wait for the body, and for memory for it.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub(super) struct Gate<S> {
     service: S,
-    room: Arc<Semaphore>,
+    body_budget: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
 impl<S: Service> Gate<S> {
     pub(super) fn new(service: S, stop: CancellationToken) -> Self {
-        Self { service, room: Arc::new(Semaphore::new(TOGETHER / SHARE)), stop }
+        Self { service, body_budget: Arc::new(Semaphore::new(MAX_BODIES_IN_FLIGHT / PERMIT_BYTES)), stop }
     }
 
     /// Serves one request. `peer` is the client's certificate.
-    pub(super) async fn pass<B>(&self, request: Request<B>, peer: Option<&[u8]>) -> Response<Body>
+    pub(super) async fn handle<B>(&self, request: Request<B>, peer: Option<&[u8]>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
@@ -51,26 +51,26 @@ impl<S: Service> Gate<S> {
         let (parts, body) = request.into_parts();
         let now = Time(jiff::Timestamp::now().as_millisecond());
         let path = parts.uri.path();
-        let known =
+        let authenticated =
             self.service.access().authenticate(&parts.headers, peer, path, &self.service.objects(), now);
-        let user = match known {
+        let user = match authenticated {
             Ok(user) => user,
-            Err(refusal) => return refused(&refusal),
+            Err(status_error) => return error_response(&status_error),
         };
-        let (_room, body) = match self.read(body).await {
+        let (_permits, body) = match self.read(body).await {
             Ok(read) => read,
-            Err(refusal) => return refused(&refusal),
+            Err(status_error) => return error_response(&status_error),
         };
         let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
         let response = self.service.serve(Request::from_parts(parts, body), user).await;
-        // What has an end of its own is sent to its end.
+        // A body of known size ends on its own.
         if response.body().size_hint().exact().is_some() {
             return response;
         }
         response.map(|body| self.until_stop(body))
     }
 
-    async fn read<B>(&self, body: B) -> Result<(Option<OwnedSemaphorePermit>, Bytes), Refusal>
+    async fn read<B>(&self, body: B) -> Result<(Option<OwnedSemaphorePermit>, Bytes), StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
@@ -79,37 +79,41 @@ impl<S: Service> Gate<S> {
         if sizes.exact() == Some(0) {
             return Ok((None, Bytes::new()));
         }
-        let largest = sizes.upper().and_then(|size| usize::try_from(size).ok()).unwrap_or(LARGEST);
-        if usize::try_from(sizes.lower()).map_or(true, |size| size > LARGEST) {
+        let largest = sizes.upper().and_then(|size| usize::try_from(size).ok()).unwrap_or(MAX_BODY);
+        if usize::try_from(sizes.lower()).map_or(true, |size| size > MAX_BODY) {
             return Err(too_large());
         }
-        let shares = u32::try_from(largest.min(LARGEST).div_ceil(SHARE)).unwrap_or(u32::MAX);
-        let room = timeout(BODY, self.room.clone().acquire_many_owned(shares)).await;
-        let room = room.ok().and_then(Result::ok).ok_or_else(|| Refusal::too_many(BUSY))?;
-        match timeout(BODY, Limited::new(body, LARGEST).collect()).await {
-            Ok(Ok(body)) => Ok((Some(room), body.to_bytes())),
+        let permits = u32::try_from(largest.min(MAX_BODY).div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let body_budget = timeout(BODY_TIMEOUT, self.body_budget.clone().acquire_many_owned(permits)).await;
+        let body_budget =
+            body_budget.ok().and_then(Result::ok).ok_or_else(|| StatusError::too_many_requests(BUSY))?;
+        match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
+            Ok(Ok(body)) => Ok((Some(body_budget), body.to_bytes())),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(error)) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
-            Err(_) => Err(Refusal::new(408, "Timeout", "the body did not come in time")),
+            Ok(Err(error)) => {
+                Err(StatusError::bad_request(format!("failed to read the request body: {error}")))
+            }
+            Err(_) => Err(StatusError::new(408, "Timeout", "timed out reading the request body")),
         }
     }
 
-    /// A watch, or a log that is followed, has no end of its own; that of the server is as good as any to who resumes it.
+    /// Watches and followed logs do not end on their own. They end with the server; clients resume as after a timeout.
     fn until_stop(&self, body: Body) -> Body {
         UntilStop { body, stop: Box::pin(self.stop.clone().cancelled_owned()) }.boxed_unsync()
     }
 }
 
-fn too_large() -> Refusal {
-    Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST}"))
+fn too_large() -> StatusError {
+    StatusError::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {MAX_BODY}"))
 }
 
-fn refused(refusal: &Refusal) -> Response<Body> {
-    let text = Full::new(Bytes::from(refusal.to_json().to_string()));
+fn error_response(status_error: &StatusError) -> Response<Body> {
+    let text = Full::new(Bytes::from(status_error.to_json().to_string()));
     let mut response = Response::new(text.map_err(|never| match never {}).boxed_unsync());
-    *response.status_mut() = StatusCode::from_u16(refusal.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(status_error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if let Some(seconds) = refusal.details.retry_after_seconds {
+    if let Some(seconds) = status_error.details.retry_after_seconds {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
     response

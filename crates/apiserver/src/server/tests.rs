@@ -1,6 +1,6 @@
-//! The server over real sockets on the loopback, with a service that tells who asked what.
+//! The server over real sockets on the loopback interface, with a service that echoes the user and the request.
 
-mod patience;
+mod timeouts;
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,11 +28,11 @@ use wharf_model::Time;
 
 use super::*;
 use crate::access::Identity;
-use crate::access::testing::Fixed;
+use crate::access::testing::FakeObjects;
 use crate::rest::BoxError;
 
-/// Tells who asked what. `/slow` answers when it is told to; a watch says one thing and then nothing, or, of `/flood`,
-/// ever more.
+/// Echoes the user and the request. `/slow` responds when notified. A watch sends one event and then nothing; `/flood`
+/// sends data endlessly.
 #[derive(Clone)]
 struct Echo {
     access: Arc<Access>,
@@ -47,7 +47,7 @@ impl Service for Echo {
     }
 
     fn objects(&self) -> impl Objects {
-        Fixed::default()
+        FakeObjects::default()
     }
 
     async fn serve(&self, request: Request<Body>, user: User) -> Response<Body> {
@@ -104,7 +104,7 @@ impl Drop for Flood {
     }
 }
 
-/// A server that runs, and how to reach it.
+/// A running server, and how to reach it.
 struct Running {
     address: SocketAddr,
     echo: Echo,
@@ -125,16 +125,16 @@ fn now() -> Time {
 }
 
 async fn running() -> Running {
-    running_with(BOUNDS).await
+    running_with(LIMITS).await
 }
 
-async fn running_with(bounds: Bounds) -> Running {
+async fn running_with(limits: Limits) -> Running {
     let dir = tempfile::tempdir().unwrap();
-    let pki = Arc::new(Pki::open_or_make(dir.path(), now()).unwrap());
+    let pki = Arc::new(Pki::open_or_create(dir.path(), now()).unwrap());
     let access = Arc::new(pki.access().unwrap());
     let echo = Echo { access, reached: Arc::default(), go_on: Arc::default(), floods: Arc::default() };
     let mut server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
-    server.bounds = bounds;
+    server.limits = limits;
     let (address, stop) = (server.address(), CancellationToken::new());
     assert_eq!(server.url(), format!("https://{address}"));
     let task = tokio::spawn({
@@ -155,10 +155,10 @@ fn credentials(pki: &Pki, identity: &Identity) -> (CertificateDer<'static>, Priv
 }
 
 impl Running {
-    /// Connects as `whose` authority's `identity`, and speaks this protocol.
+    /// Connects with a certificate of `issuer` for `identity`, using this protocol.
     async fn connect(
         &self,
-        whose: &Pki,
+        issuer: &Pki,
         identity: Option<Identity>,
         protocol: &str,
     ) -> io::Result<TlsStream<TcpStream>> {
@@ -170,7 +170,7 @@ impl Running {
         let builder = builder.with_root_certificates(roots);
         let mut config = match identity {
             Some(identity) => {
-                let (certificate, key) = credentials(whose, &identity);
+                let (certificate, key) = credentials(issuer, &identity);
                 builder.with_client_auth_cert(vec![certificate], key).unwrap()
             }
             None => builder.with_no_client_auth(),
@@ -180,7 +180,7 @@ impl Running {
         TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
     }
 
-    async fn ask(
+    async fn request(
         &self,
         identity: Option<Identity>,
         protocol: &str,
@@ -220,7 +220,7 @@ async fn text(response: Response<Incoming>) -> String {
 const BOTH: [&str; 2] = ["http/1.1", "h2"];
 
 #[tokio::test]
-async fn who_asks_is_known_by_certificate() {
+async fn certificate_identifies_the_user() {
     let server = running().await;
     for protocol in BOTH {
         for (identity, name) in [
@@ -228,40 +228,40 @@ async fn who_asks_is_known_by_certificate() {
             (Identity::Sidecar, "wharf:sidecar"),
             (Identity::Node("n1".into()), "system:node:n1"),
         ] {
-            let response = server.ask(Some(identity), protocol, get("/api")).await;
+            let response = server.request(Some(identity), protocol, get("/api")).await;
             assert!(text(response).await.starts_with(&format!("{name} GET ")), "{protocol} {name}");
         }
     }
 }
 
 #[tokio::test]
-async fn who_shows_nothing_is_answered_about_health_alone() {
+async fn anonymous_user_may_only_read_health() {
     let server = running().await;
     for protocol in BOTH {
-        let response = server.ask(None, protocol, get("/api")).await;
+        let response = server.request(None, protocol, get("/api")).await;
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{protocol}");
         let status: Value = serde_json::from_str(&text(response).await).unwrap();
         assert_eq!((&status["kind"], &status["reason"]), (&"Status".into(), &"Unauthorized".into()));
-        let health = text(server.ask(None, protocol, get("/readyz")).await).await;
+        let health = text(server.request(None, protocol, get("/readyz")).await).await;
         assert!(health.starts_with("system:anonymous "), "{protocol}: {health}");
     }
 }
 
 #[tokio::test]
-async fn the_administrators_token() {
+async fn admin_token_authenticates_the_admin() {
     let server = running().await;
     let token = std::fs::read_to_string(server.dir.path().join("pki/admin.token")).unwrap();
     let mut request = get("/api");
     request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
-    assert!(text(server.ask(None, "h2", request).await).await.starts_with("wharf:admin "));
+    assert!(text(server.request(None, "h2", request).await).await.starts_with("wharf:admin "));
 }
 
 #[tokio::test]
-async fn a_certificate_of_another_authority_ends_the_connection() {
+async fn certificate_of_another_ca_is_rejected() {
     let server = running().await;
     let other = tempfile::tempdir().unwrap();
-    let other = Pki::open_or_make(other.path(), now()).unwrap();
-    // The client may have finished its half of the handshake before the server says no.
+    let other = Pki::open_or_create(other.path(), now()).unwrap();
+    // The client may finish its half of the handshake before the server rejects it.
     let refused = match server.connect(&other, Some(Identity::Admin), "h2").await {
         Ok(stream) => send(stream, "h2", get("/readyz")).await.is_err(),
         Err(_) => true,
@@ -270,7 +270,7 @@ async fn a_certificate_of_another_authority_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn a_body_has_its_bound() {
+async fn body_above_the_limit_is_rejected() {
     let server = running().await;
     let post = |length: usize| {
         let mut request = get("/api").map(|_| Full::new(Bytes::from(vec![b' '; length])));
@@ -278,24 +278,24 @@ async fn a_body_has_its_bound() {
         request
     };
     for protocol in BOTH {
-        let most = server.ask(Some(Identity::Admin), protocol, post(3 << 20)).await;
+        let most = server.request(Some(Identity::Admin), protocol, post(3 << 20)).await;
         assert_eq!(text(most).await, format!("wharf:admin POST /api {}", 3 << 20), "{protocol}");
     }
-    // Said, and not sent: it is not waited for.
+    // The declared length alone is enough to reject it.
     let mut request = get("/api");
     *request.method_mut() = http::Method::POST;
     request.headers_mut().insert(CONTENT_LENGTH, ((3 << 20) + 1).into());
     let request = request.map(|_| Full::new(Bytes::from(vec![b' '; (3 << 20) + 1])));
-    let large = server.ask(Some(Identity::Admin), "h2", request).await;
+    let large = server.request(Some(Identity::Admin), "h2", request).await;
     assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
 }
 
 #[tokio::test]
-async fn at_the_end_watches_end_and_requests_are_answered() {
+async fn shutdown_ends_watches_and_answers_running_requests() {
     for protocol in BOTH {
         let mut server = running().await;
-        // However it is asked for.
-        let mut watch = server.ask(Some(Identity::Admin), protocol, get("/api?%77atch=true")).await;
+        // In any encoding of the query.
+        let mut watch = server.request(Some(Identity::Admin), protocol, get("/api?%77atch=true")).await;
         let first = watch.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "wharf:admin GET /api 0");
         let stream = server.connect(&server.pki, Some(Identity::Admin), protocol).await.unwrap();
@@ -303,18 +303,18 @@ async fn at_the_end_watches_end_and_requests_are_answered() {
         server.echo.reached.notified().await;
 
         server.stop.cancel();
-        // HTTP/2 says the end with an empty frame; an error it must not be.
-        assert_eq!(text(watch).await, "", "{protocol}: the watch ends as if its time were over");
+        // HTTP/2 signals the end with an empty frame; it must not be an error.
+        assert_eq!(text(watch).await, "", "{protocol}: the watch ends as after a timeout");
         server.echo.go_on.notify_one();
-        let answer = text(slow.await.unwrap().unwrap()).await;
-        assert_eq!(answer, "wharf:admin GET /slow 0", "{protocol}");
+        let response = text(slow.await.unwrap().unwrap()).await;
+        assert_eq!(response, "wharf:admin GET /slow 0", "{protocol}");
         (&mut server.task).await.unwrap().unwrap();
-        assert!(TcpStream::connect(server.address).await.is_err(), "{protocol}: nobody listens any more");
+        assert!(TcpStream::connect(server.address).await.is_err(), "{protocol}: the server still listens");
     }
 }
 
 #[tokio::test]
-async fn two_cannot_listen_at_one_place() {
+async fn second_server_cannot_bind_the_same_address() {
     let server = running().await;
     let error = Server::bind(server.address).await.map(|_| ()).unwrap_err();
     assert!(error.to_string().contains(&server.address.to_string()), "{error}");

@@ -1,8 +1,9 @@
 //! The store's file: one redb database, one commit per batch.
 //!
-//! Tables: `meta` (schema, revision, compacted), `current` (key → revision, expiry, JSON) and `log` (revision → what
-//! undoes that write). The value of an older event is what the next event of its key found, so each version of an
-//! object is there once. The file is made aside and renamed, so it is there whole or not at all.
+//! Tables: `meta` (schema, revision, compacted), `current` (key → revision, expiry, JSON) and `log` (revision → undo
+//! record of that write). The value of an older event is the previous value in the next event of its key, so each
+//! version of an object is stored once. A new file is written under another name and renamed, so it is complete or
+//! does not exist.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -16,132 +17,132 @@ use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::base::Base;
-use super::guard::Guard;
-use super::state::{Expiry, Held, Row, State, Write};
+use super::database::CrashOnlyDatabase;
+use super::dir_lock::DirLock;
+use super::state::{Expiry, LogRow, State, StoredObject, Write};
 use super::{Key, Revision};
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const CURRENT: TableDefinition<'_, &str, Object<'_>> = TableDefinition::new("current");
 const LOG: TableDefinition<'_, u64, Undo<'_>> = TableDefinition::new("log");
 
-/// Revision, expiry ([`NEVER`] for none), where the revision stands in the JSON, JSON.
+/// Revision, expiry ([`NEVER`] for none), offset of the revision in the JSON, JSON.
 type Object<'a> = (u64, i64, u32, &'a [u8]);
-/// Key, revision and JSON before (0 and empty if created), whether deleted and what watchers are told then.
+/// Key, previous revision and JSON (0 and empty if created), whether deleted, and the last state for watchers if so.
 type Undo<'a> = (&'a str, u64, &'a [u8], bool, &'a [u8]);
 
 const SCHEMA: u64 = 1;
 const NEVER: i64 = i64::MAX;
-/// A revision for the empty store, for clients take 0 for "any".
-pub(super) const FIRST: Revision = 1;
+/// The revision of an empty store. Not 0, because clients use 0 for "any version".
+pub(super) const FIRST_REVISION: Revision = 1;
 
 const FILE: &str = "store.redb";
 
-/// Why a store did not open.
+/// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The directory, or a file in it, cannot be used.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Another process has it open.
+    /// Another process has the store open.
     #[error("{} is in use by another process: stop that one first", dir.display())]
     Locked {
         /// The directory.
         dir: PathBuf,
     },
-    /// It was written by a later version.
+    /// A later version of the program wrote the file.
     #[error(
-        "{} has schema {found}, and this version knows up to {SCHEMA}: run the version that wrote it, or restore a \
+        "{} has schema {found}, but this version supports up to {SCHEMA}: run the version that wrote it, or restore a \
          backup into another directory", path.display()
     )]
-    Newer {
+    NewerSchema {
         /// The file.
         path: PathBuf,
         /// Its schema.
         found: u64,
     },
-    /// What is in it cannot be.
+    /// The content of the file is inconsistent.
     #[error(
-        "{} is damaged ({why}): restore a backup, or move the file away to begin with an empty store", path.display()
+        "{} is damaged ({reason}): restore a backup, or move the file away to start with an empty store", path.display()
     )]
     Damaged {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        why: String,
+        reason: String,
     },
-    /// It has lost writes.
+    /// The file lacks acknowledged writes.
     #[error(
         "{} is at revision {found}, but revision {acknowledged} was acknowledged: its last pages are damaged, or it \
          is an older copy. Restore a backup, or this file, into another directory", path.display()
     )]
-    Behind {
+    LostWrites {
         /// The file.
         path: PathBuf,
-        /// What it is at.
+        /// The revision of the file.
         found: Revision,
-        /// What it was at.
+        /// The last acknowledged revision.
         acknowledged: Revision,
     },
 }
 
-/// What a database is kept on. Tests have other kinds than files.
-pub(super) type OpenMedium = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Send>;
+/// Opens the storage backend of the database. Tests use backends other than files.
+pub(super) type OpenBackend = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Send>;
 
-/// The open file.
+/// The open database file.
 pub(super) struct Disk {
     path: PathBuf,
-    medium: OpenMedium,
+    backend: OpenBackend,
     sync: bool,
-    /// None after a failed attempt to open it again.
-    base: Option<Base>,
-    guard: Guard,
+    /// None after a failed attempt to reopen the file.
+    database: Option<CrashOnlyDatabase>,
+    lock: DirLock,
 }
 
 impl Disk {
-    /// Opens or makes the file in a directory, and reads all of it.
+    /// Opens or creates the file in a directory and loads all of it.
     pub(super) fn open(dir: &Path, sync: bool) -> Result<(Self, State), OpenError> {
-        let guard = Guard::lock(dir)?;
-        let path = file(dir);
+        let lock = DirLock::acquire(dir)?;
+        let path = database_path(dir);
         let io = |source| OpenError::Io { path: path.clone(), source };
         if !path.try_exists().map_err(io)? {
-            guard.forget().map_err(io)?;
-            create(&path, FIRST, &BTreeMap::new())?;
+            lock.clear().map_err(io)?;
+            create(&path, FIRST_REVISION, &BTreeMap::new())?;
         }
         let name = path.clone();
-        let medium = Box::new(move || -> io::Result<Box<dyn StorageBackend>> {
+        let backend = Box::new(move || -> io::Result<Box<dyn StorageBackend>> {
             let file = OpenOptions::new().read(true).write(true).open(&name)?;
             Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
         });
-        Self::open_on(path, medium, sync, guard)
+        Self::open_on(path, backend, sync, lock)
     }
 
-    /// The same on any medium.
+    /// As [`Disk::open`], on any backend.
     pub(super) fn open_on(
         path: PathBuf,
-        medium: OpenMedium,
+        backend: OpenBackend,
         sync: bool,
-        guard: Guard,
+        lock: DirLock,
     ) -> Result<(Self, State), OpenError> {
-        let base = open(&path, &medium, sync)?;
-        let state = load(&path, &base)?;
+        let database = open(&path, &backend, sync)?;
+        let state = load(&path, &database)?;
         let found = state.revision();
-        if let Some(acknowledged) = guard.acknowledged().filter(|acknowledged| *acknowledged > found) {
-            return Err(OpenError::Behind { path, found, acknowledged });
+        if let Some(acknowledged) = lock.acknowledged().filter(|acknowledged| *acknowledged > found) {
+            return Err(OpenError::LostWrites { path, found, acknowledged });
         }
-        touch(&base).map_err(|error| failed(&path, error))?;
-        Ok((Self { path, medium, sync, base: Some(base), guard }, state))
+        commit_marker(&database).map_err(|error| open_error(&path, error))?;
+        Ok((Self { path, backend, sync, database: Some(database), lock }, state))
     }
 
-    /// Makes all of the writes durable, or none; and forgets the log up to a revision.
+    /// Makes all of the writes durable, or none, and compacts the log up to a revision.
     pub(super) fn commit(&self, writes: &[Write], compacted: Revision) -> Result<(), redb::Error> {
-        let base = self.base.as_ref().ok_or(redb::Error::DatabaseClosed)?;
-        let transaction = base.begin_write()?;
+        let database = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let transaction = database.begin_write()?;
         {
             let mut meta = transaction.open_table(META)?;
             let mut current = transaction.open_table(CURRENT)?;
@@ -149,12 +150,15 @@ impl Disk {
             for Write { record, after } in writes {
                 let event = &*record.event;
                 match after {
-                    Some(held) => current.insert(&*event.key, row(held))?,
+                    Some(object) => current.insert(&*event.key, encode_object(object))?,
                     None => current.remove(&*event.key)?,
                 };
                 let previous = event.previous.as_deref().unwrap_or_default();
                 let last: &[u8] = if event.deleted { &event.value } else { &[] };
-                log.insert(event.revision, (&*event.key, record.before, previous, event.deleted, last))?;
+                log.insert(
+                    event.revision,
+                    (&*event.key, record.previous_revision, previous, event.deleted, last),
+                )?;
                 meta.insert("revision", event.revision)?;
             }
             if meta.insert("compacted", compacted)?.is_none_or(|old| old.value() < compacted) {
@@ -163,64 +167,71 @@ impl Disk {
         }
         transaction.commit()?;
         if let Some(last) = writes.last() {
-            self.guard.acknowledge(last.record.event.revision);
+            self.lock.acknowledge(last.record.event.revision);
         }
         Ok(())
     }
 
-    /// After an error, for redb does nothing more on a file that failed once. Returns the revision it is at.
+    /// Reopens the file after an error, because redb stops using a file that failed once. Returns the file's revision.
     pub(super) fn reopen(&mut self) -> Result<Revision, OpenError> {
-        self.base = None;
-        let base = open(&self.path, &self.medium, self.sync)?;
-        let revision = number(&self.path, &base, "revision")?;
-        self.base = Some(base);
+        self.database = None;
+        let database = open(&self.path, &self.backend, self.sync)?;
+        let revision = read_meta(&self.path, &database, "revision")?;
+        self.database = Some(database);
         Ok(revision)
     }
 }
 
-/// The store's file in a directory.
-pub(super) fn file(dir: &Path) -> PathBuf {
+/// The path of the store's file in a directory.
+pub(super) fn database_path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// Reads a whole file that is not to be touched.
-pub(super) fn examine(path: &Path) -> Result<State, OpenError> {
+/// Loads a backup file without modifying it.
+pub(super) fn read_backup(path: &Path) -> Result<State, OpenError> {
     let io = |source| OpenError::Io { path: path.into(), source };
     let bytes = std::fs::read(path).map_err(io)?;
     if bytes.is_empty() {
-        return Err(OpenError::Damaged { path: path.into(), why: "it is empty".into() });
+        return Err(OpenError::Damaged { path: path.into(), reason: "the file is empty".into() });
     }
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(io)?;
     drop(bytes);
-    let base = Base::open(Box::new(copy), false).map_err(|error| failed(path, error.into()))?;
-    load(path, &base)
+    let database =
+        CrashOnlyDatabase::open(Box::new(copy), false).map_err(|error| open_error(path, error.into()))?;
+    load(path, &database)
 }
 
-/// A new file with these objects and no past, there whole or not at all, and never in place of another.
+/// Creates a file with these objects and no history. It is complete or does not exist, and never replaces a file.
 pub(super) fn create(
     path: &Path,
     revision: Revision,
-    objects: &BTreeMap<Key, Held>,
+    objects: &BTreeMap<Key, StoredObject>,
 ) -> Result<(), OpenError> {
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".partial");
-    let aside = PathBuf::from(aside);
-    let made = fill(&aside, revision, objects)
-        .map_err(|error| failed(&aside, error))
-        .and_then(|()| publish(&aside, path).map_err(|source| OpenError::Io { path: path.into(), source }));
-    if made.is_err() {
-        let _ = std::fs::remove_file(&aside); // What is wrong is in the error already.
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let created = write_new_database(&partial, revision, objects)
+        .map_err(|error| open_error(&partial, error))
+        .and_then(|()| {
+            rename_into_place(&partial, path).map_err(|source| OpenError::Io { path: path.into(), source })
+        });
+    if created.is_err() {
+        let _ = std::fs::remove_file(&partial); // The error is reported already.
     }
-    made
+    created
 }
 
-fn fill(aside: &Path, revision: Revision, objects: &BTreeMap<Key, Held>) -> Result<(), redb::Error> {
-    // What a death in the middle left.
+fn write_new_database(
+    partial: &Path,
+    revision: Revision,
+    objects: &BTreeMap<Key, StoredObject>,
+) -> Result<(), redb::Error> {
+    // `truncate` discards what a crash left behind.
     let file =
-        OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(aside)?;
-    let base = Base::open(Box::new(FileBackend::new(file)?), true)?;
-    let transaction = base.begin_write()?;
+        OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(partial)?;
+    let database = CrashOnlyDatabase::open(Box::new(FileBackend::new(file)?), true)?;
+    let transaction = database.begin_write()?;
     {
         let mut meta = transaction.open_table(META)?;
         let mut current = transaction.open_table(CURRENT)?;
@@ -228,103 +239,107 @@ fn fill(aside: &Path, revision: Revision, objects: &BTreeMap<Key, Held>) -> Resu
         for (name, value) in [("schema", SCHEMA), ("revision", revision), ("compacted", revision)] {
             meta.insert(name, value)?;
         }
-        for (key, held) in objects {
-            current.insert(&**key, row(held))?;
+        for (key, object) in objects {
+            current.insert(&**key, encode_object(object))?;
         }
     }
     transaction.commit()?;
     Ok(())
 }
 
-/// Gives a finished file its name, for good.
-fn publish(aside: &Path, path: &Path) -> io::Result<()> {
-    File::open(aside)?.sync_all()?;
-    renameat_with(CWD, aside, CWD, path, RenameFlags::NOREPLACE)?;
+/// Durably renames a finished file.
+fn rename_into_place(partial: &Path, path: &Path) -> io::Result<()> {
+    File::open(partial)?.sync_all()?;
+    renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE)?;
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(dir)?.sync_all()
 }
 
-fn open(path: &Path, medium: &OpenMedium, sync: bool) -> Result<Base, OpenError> {
+fn open(path: &Path, backend: &OpenBackend, sync: bool) -> Result<CrashOnlyDatabase, OpenError> {
     let io = |source| OpenError::Io { path: path.into(), source };
-    let medium = medium().map_err(io)?;
-    // redb would make a new database of an empty file; ours is never empty.
-    if medium.len().map_err(io)? == 0 {
-        return Err(OpenError::Damaged { path: path.into(), why: "it is empty".into() });
+    let backend = backend().map_err(io)?;
+    // redb would create a new database in an empty file; ours is never empty.
+    if backend.len().map_err(io)? == 0 {
+        return Err(OpenError::Damaged { path: path.into(), reason: "the file is empty".into() });
     }
-    Base::open(medium, sync).map_err(|error| failed(path, error.into()))
+    CrashOnlyDatabase::open(backend, sync).map_err(|error| open_error(path, error.into()))
 }
 
-/// A commit that changes nothing. It shows that the disk takes one before anybody is served; and it puts one of ours
-/// after redb's own of the recovery, which the next start would believe without a look at all pages.
-fn touch(base: &Base) -> Result<(), redb::Error> {
-    let transaction = base.begin_write()?;
+/// Commits a transaction that changes nothing. This proves that the disk accepts commits before requests are served.
+/// It also supersedes redb's own recovery commit, which the next start would trust without verifying all pages.
+fn commit_marker(database: &CrashOnlyDatabase) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
     transaction.open_table(META)?.insert("schema", SCHEMA)?;
     transaction.commit()?;
     Ok(())
 }
 
-fn number(path: &Path, base: &Base, name: &str) -> Result<u64, OpenError> {
+fn read_meta(path: &Path, database: &CrashOnlyDatabase, name: &str) -> Result<u64, OpenError> {
     let read = || -> Result<Option<u64>, redb::Error> {
-        let meta = base.begin_read()?.open_table(META)?;
+        let meta = database.begin_read()?.open_table(META)?;
         Ok(meta.get(name)?.map(|value| value.value()))
     };
-    let missing = || OpenError::Damaged { path: path.into(), why: format!("it has no {name}") };
-    read().map_err(|error| failed(path, error))?.ok_or_else(missing)
+    let missing = || OpenError::Damaged { path: path.into(), reason: format!("the key {name:?} is missing") };
+    read().map_err(|error| open_error(path, error))?.ok_or_else(missing)
 }
 
-fn load(path: &Path, base: &Base) -> Result<State, OpenError> {
-    let found = number(path, base, "schema")?;
+fn load(path: &Path, database: &CrashOnlyDatabase) -> Result<State, OpenError> {
+    let found = read_meta(path, database, "schema")?;
     if found > SCHEMA {
-        return Err(OpenError::Newer { path: path.into(), found });
+        return Err(OpenError::NewerSchema { path: path.into(), found });
     }
-    let (revision, compacted) = (number(path, base, "revision")?, number(path, base, "compacted")?);
-    let (objects, rows) = read(base).map_err(|error| failed(path, error))?;
-    let damaged = |why| OpenError::Damaged { path: path.into(), why };
+    let (revision, compacted) =
+        (read_meta(path, database, "revision")?, read_meta(path, database, "compacted")?);
+    let (objects, rows) = read(database).map_err(|error| open_error(path, error))?;
+    let damaged = |reason| OpenError::Damaged { path: path.into(), reason };
     State::rebuild(revision, compacted, objects, rows).map_err(damaged)
 }
 
-fn read(base: &Base) -> Result<(BTreeMap<Key, Held>, Vec<Row>), redb::Error> {
-    let transaction = base.begin_read()?;
+fn read(database: &CrashOnlyDatabase) -> Result<(BTreeMap<Key, StoredObject>, Vec<LogRow>), redb::Error> {
+    let transaction = database.begin_read()?;
     let mut objects = BTreeMap::new();
     for object in transaction.open_table(CURRENT)?.iter()? {
         let (key, value) = object?;
-        let (revision, when, place, json) = value.value();
-        let expires = (when != NEVER).then_some(Expiry { when, place });
-        objects
-            .insert(Key::from(key.value()), Held { revision, value: Bytes::copy_from_slice(json), expires });
+        let (revision, deadline, revision_offset, json) = value.value();
+        let expires = (deadline != NEVER).then_some(Expiry { deadline, revision_offset });
+        objects.insert(
+            Key::from(key.value()),
+            StoredObject { revision, value: Bytes::copy_from_slice(json), expires },
+        );
     }
     let mut rows = Vec::new();
     for event in transaction.open_table(LOG)?.iter()? {
         let (revision, value) = event?;
-        let (key, before, previous, deleted, last) = value.value();
-        rows.push(Row {
+        let (key, previous_revision, previous, deleted, last) = value.value();
+        rows.push(LogRow {
             revision: revision.value(),
             key: Key::from(key),
-            previous: (before != 0).then(|| (before, Bytes::copy_from_slice(previous))),
+            previous: (previous_revision != 0).then(|| (previous_revision, Bytes::copy_from_slice(previous))),
             deleted: deleted.then(|| Bytes::copy_from_slice(last)),
         });
     }
     Ok((objects, rows))
 }
 
-fn row(held: &Held) -> Object<'_> {
-    let (when, place) = held.expires.map_or((NEVER, 0), |Expiry { when, place }| (when, place));
-    (held.revision, when, place, &held.value)
+fn encode_object(object: &StoredObject) -> Object<'_> {
+    let (deadline, revision_offset) =
+        object.expires.map_or((NEVER, 0), |Expiry { deadline, revision_offset }| (deadline, revision_offset));
+    (object.revision, deadline, revision_offset, &object.value)
 }
 
-/// What redb says, in our words. A file that is too short or has other things in it is damaged, not unreadable.
-fn failed(path: &Path, error: redb::Error) -> OpenError {
+/// Maps a redb error. A file that is truncated or is not a store is damaged, not unreadable.
+fn open_error(path: &Path, error: redb::Error) -> OpenError {
     use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     use redb::Error::{Corrupted, Io, TableDoesNotExist, TableTypeMismatch, UpgradeRequired};
 
     let path = path.to_path_buf();
     match error {
-        Corrupted(why) => OpenError::Damaged { path, why },
+        Corrupted(reason) => OpenError::Damaged { path, reason },
         Io(source) if !matches!(source.kind(), InvalidData | InvalidInput | UnexpectedEof) => {
             OpenError::Io { path, source }
         }
         Io(_) | TableDoesNotExist(_) | TableTypeMismatch { .. } | UpgradeRequired(_) => {
-            OpenError::Damaged { path, why: error.to_string() }
+            OpenError::Damaged { path, reason: error.to_string() }
         }
         error => OpenError::Io { path, source: io::Error::other(error) },
     }

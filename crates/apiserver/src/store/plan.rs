@@ -1,106 +1,118 @@
-//! Which of the writes that wait are good, and what they come to: against the objects as they are, and against
-//! those before them in the same batch.
+//! Checks queued writes against the current objects and against earlier writes of the same batch, and computes the
+//! resulting events. Pure; [`Plan::stage`] is the rule.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::state::{Expiry, Held, Record, State, Write, entry};
+use super::state::{Expiry, Record, State, StoredObject, Write, entry};
 use super::{Body, Change, Entry, Event, Failure, Key, Revision, WriteError};
 
-/// A batch while it is judged.
+/// A batch that is being planned.
 pub(super) struct Plan<'a> {
     state: &'a State,
-    /// What the batch itself made of a key.
-    touched: HashMap<Key, Option<Held>>,
+    /// Keys that this batch has written.
+    staged: HashMap<Key, Option<StoredObject>>,
     writes: Vec<Write>,
     revision: Revision,
 }
 
 impl<'a> Plan<'a> {
     pub(super) fn new(state: &'a State) -> Self {
-        Self { state, touched: HashMap::new(), writes: Vec::new(), revision: state.revision() }
+        Self { state, staged: HashMap::new(), writes: Vec::new(), revision: state.revision() }
     }
 
     pub(super) fn into_writes(self) -> Vec<Write> {
         self.writes
     }
 
-    /// Takes a change in, or says why not. The answer holds once the batch is durable.
-    pub(super) fn judge(&mut self, key: Key, change: &Change) -> Result<Entry, WriteError> {
-        let (key, found) = self.find(key);
+    /// Adds a change to the batch or rejects it. The result is valid once the batch is durable.
+    pub(super) fn stage(&mut self, key: Key, change: &Change) -> Result<Entry, WriteError> {
+        let (key, found) = self.lookup(key);
         match (change, found) {
             (Change::Create(body), None) => self.put(key, None, body),
-            (Change::Create(_), Some(held)) => {
-                Err(WriteError::Exists(entry(&key, held.revision, &held.value)))
+            (Change::Create(_), Some(object)) => {
+                Err(WriteError::AlreadyExists(entry(&key, object.revision, &object.value)))
             }
-            (Change::Update(..) | Change::Delete(..), None) => Err(WriteError::Missing),
-            (Change::Update(on, _) | Change::Delete(on, _), Some(held)) if held.revision != *on => {
-                Err(WriteError::Changed(entry(&key, held.revision, &held.value)))
+            (Change::Update(..) | Change::Delete(..), None) => Err(WriteError::NotFound),
+            (Change::Update(expected, _) | Change::Delete(expected, _), Some(object))
+                if object.revision != *expected =>
+            {
+                Err(WriteError::Conflict(entry(&key, object.revision, &object.value)))
             }
-            (Change::Update(_, body), Some(held)) => self.put(key, Some(held), body),
-            (Change::Delete(_, body), Some(held)) => {
-                let value =
-                    fill(&body.json, body.at..body.at, self.revision + 1).ok_or(Failure::NoPlace(body.at))?;
-                Ok(self.remove(key, held, value))
+            (Change::Update(_, body), Some(object)) => self.put(key, Some(object), body),
+            (Change::Delete(_, body), Some(object)) => {
+                let value = fill(&body.json, body.revision_offset..body.revision_offset, self.revision + 1)
+                    .ok_or(Failure::NoRevisionSlot(body.revision_offset))?;
+                Ok(self.remove(key, object, value))
             }
         }
     }
 
-    /// Deletes an object whose time has come, unless a write of this batch gave it more, or did it already.
+    /// Deletes an expired object, unless a write of this batch extended its deadline or deleted it already.
     pub(super) fn expire(&mut self, key: &Key, now: i64) {
-        let (key, found) = self.find(key.clone());
-        let Some(held) = found else { return };
-        let Some(Expiry { when, place }) = held.expires else { return };
-        if when > now {
+        let (key, found) = self.lookup(key.clone());
+        let Some(object) = found else { return };
+        let Some(Expiry { deadline, revision_offset }) = object.expires else { return };
+        if deadline > now {
             return;
         }
-        let place = place as usize;
-        let digits = place..place + held.revision.to_string().len();
-        // It is quoted, for `put` saw to that; if ever not, it must go all the same, or it would be tried for ever.
-        let value = fill(&held.value, digits, self.revision + 1).unwrap_or_else(|| held.value.clone());
-        self.remove(key, held, value);
+        let revision_offset = revision_offset as usize;
+        let digits = revision_offset..revision_offset + object.revision.to_string().len();
+        // `put` has verified the quotes. If they are missing, delete the object anyway, or expiry would retry
+        // endlessly.
+        let value = fill(&object.value, digits, self.revision + 1).unwrap_or_else(|| object.value.clone());
+        self.remove(key, object, value);
     }
 
-    fn find(&self, key: Key) -> (Key, Option<Held>) {
-        if let Some((key, touched)) = self.touched.get_key_value(&key) {
-            return (key.clone(), touched.clone());
+    fn lookup(&self, key: Key) -> (Key, Option<StoredObject>) {
+        if let Some((key, staged)) = self.staged.get_key_value(&key) {
+            return (key.clone(), staged.clone());
         }
-        match self.state.held(&key) {
-            Some((key, held)) => (key.clone(), Some(held.clone())),
+        match self.state.stored(&key) {
+            Some((key, object)) => (key.clone(), Some(object.clone())),
             None => (key, None),
         }
     }
 
-    fn put(&mut self, key: Key, found: Option<Held>, body: &Body) -> Result<Entry, WriteError> {
+    fn put(&mut self, key: Key, found: Option<StoredObject>, body: &Body) -> Result<Entry, WriteError> {
         let revision = self.revision + 1;
-        let value = fill(&body.json, body.at..body.at, revision).ok_or(Failure::NoPlace(body.at))?;
-        let place = u32::try_from(body.at).map_err(|_| Failure::NoPlace(body.at))?;
-        let expires = body.expires.map(|when| Expiry { when, place });
-        let held = Held { revision, value: value.clone(), expires };
-        Ok(self.take(key, found, value, Some(held)))
+        let value = fill(&body.json, body.revision_offset..body.revision_offset, revision)
+            .ok_or(Failure::NoRevisionSlot(body.revision_offset))?;
+        let revision_offset =
+            u32::try_from(body.revision_offset).map_err(|_| Failure::NoRevisionSlot(body.revision_offset))?;
+        let expires = body.expires.map(|deadline| Expiry { deadline, revision_offset });
+        let object = StoredObject { revision, value: value.clone(), expires };
+        Ok(self.record(key, found, value, Some(object)))
     }
 
-    fn remove(&mut self, key: Key, found: Held, value: Bytes) -> Entry {
-        self.take(key, Some(found), value, None)
+    fn remove(&mut self, key: Key, found: StoredObject, value: Bytes) -> Entry {
+        self.record(key, Some(found), value, None)
     }
 
-    fn take(&mut self, key: Key, found: Option<Held>, value: Bytes, after: Option<Held>) -> Entry {
+    fn record(
+        &mut self,
+        key: Key,
+        found: Option<StoredObject>,
+        value: Bytes,
+        after: Option<StoredObject>,
+    ) -> Entry {
         self.revision += 1;
         let revision = self.revision;
-        let (before, previous) = found.map_or((0, None), |held| (held.revision, Some(held.value)));
-        self.touched.insert(key.clone(), after.clone());
+        let (previous_revision, previous) =
+            found.map_or((0, None), |object| (object.revision, Some(object.value)));
+        self.staged.insert(key.clone(), after.clone());
         let event =
             Event { revision, key: key.clone(), value: value.clone(), deleted: after.is_none(), previous };
-        self.writes.push(Write { record: Record { event: Arc::new(event), before }, after });
+        self.writes.push(Write { record: Record { event: Arc::new(event), previous_revision }, after });
         Entry { key, revision, value }
     }
 }
 
-/// The JSON with the revision's digits in place of what is there, which must stand between quotes.
-fn fill(json: &[u8], place: std::ops::Range<usize>, revision: Revision) -> Option<Bytes> {
-    let quoted = json.get(place.start.checked_sub(1)?) == Some(&b'"') && json.get(place.end) == Some(&b'"');
-    let (before, after) = (json.get(..place.start)?, json.get(place.end..)?);
-    quoted.then(|| Bytes::from([before, revision.to_string().as_bytes(), after].concat()))
+/// Replaces the bytes in `slot`, which must be enclosed in quotes, with the digits of the revision.
+fn fill(json: &[u8], slot: std::ops::Range<usize>, revision: Revision) -> Option<Bytes> {
+    let quoted = json.get(slot.start.checked_sub(1)?) == Some(&b'"') && json.get(slot.end) == Some(&b'"');
+    let (head, tail) = (json.get(..slot.start)?, json.get(slot.end..)?);
+    quoted.then(|| Bytes::from([head, revision.to_string().as_bytes(), tail].concat()))
 }

@@ -1,6 +1,6 @@
-//! What is in memory: all objects, and the tail of the log with which older revisions are made of the present one.
+//! The in-memory state: all objects, and the tail of the log from which older revisions are reconstructed.
 //!
-//! Plain data. The writer alone changes it, by what is durable already.
+//! Plain data. Only the writer changes it, and only with writes that are durable already.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -8,61 +8,59 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::disk::FIRST;
-use super::{Entry, Event, Key, ListError, Options, Page, Revision};
+use super::disk::FIRST_REVISION;
+use super::{Entry, Event, Key, ListError, ListPage, Options, Revision};
 
-/// An object.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct StoredObject {
     pub(super) revision: Revision,
     pub(super) value: Bytes,
     pub(super) expires: Option<Expiry>,
 }
 
-/// When an object goes by itself, and where in its JSON the revision of that goes.
+/// When an object expires, and the offset in its JSON for the revision of that deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Expiry {
-    pub(super) when: i64,
-    pub(super) place: u32,
+    pub(super) deadline: i64,
+    pub(super) revision_offset: u32,
 }
 
-/// An event, and what undoes it.
+/// An event with the data to undo it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) event: Arc<Event>,
-    /// Of `event.previous`.
-    pub(super) before: Revision,
+    /// The revision of `event.previous`.
+    pub(super) previous_revision: Revision,
 }
 
 impl Record {
-    /// What the log alone keeps in memory: all other values are those of objects, or the previous of another event.
+    /// The bytes that only the log holds: other values belong to current objects or to the `previous` of another event.
     pub(super) fn bytes(&self) -> usize {
         let last = if self.event.deleted { self.event.value.len() } else { 0 };
         last + self.event.previous.as_ref().map_or(0, Bytes::len)
     }
 }
 
-/// One write that is judged good.
+/// One accepted write.
 pub(super) struct Write {
     pub(super) record: Record,
-    /// The object from now on; none at a deletion.
-    pub(super) after: Option<Held>,
+    /// The object after the write; none for a deletion.
+    pub(super) after: Option<StoredObject>,
 }
 
-/// A row of the log, as it is on disk.
-pub(super) struct Row {
+/// A row of the log on disk.
+pub(super) struct LogRow {
     pub(super) revision: Revision,
     pub(super) key: Key,
     pub(super) previous: Option<(Revision, Bytes)>,
-    /// At a deletion, what watchers are told.
+    /// For a deletion, the last state for watchers.
     pub(super) deleted: Option<Bytes>,
 }
 
-/// All of it.
 #[derive(Default)]
 pub(super) struct State {
-    objects: BTreeMap<Key, Held>,
-    /// Of all revisions after `compacted`, without a gap.
+    objects: BTreeMap<Key, StoredObject>,
+    /// All revisions after `compacted`, without a gap.
     log: VecDeque<Record>,
     deadlines: BTreeSet<(i64, Key)>,
     revision: Revision,
@@ -72,51 +70,53 @@ pub(super) struct State {
 }
 
 impl State {
-    /// With nothing in it.
     pub(super) fn empty() -> Self {
-        Self { revision: FIRST, compacted: FIRST, ..Self::default() }
+        Self { revision: FIRST_REVISION, compacted: FIRST_REVISION, ..Self::default() }
     }
 
-    /// From what was on disk; says what does not fit together.
+    /// Rebuilds the state from disk, or returns the inconsistency found.
     pub(super) fn rebuild(
         revision: Revision,
         compacted: Revision,
-        objects: BTreeMap<Key, Held>,
-        rows: Vec<Row>,
+        objects: BTreeMap<Key, StoredObject>,
+        rows: Vec<LogRow>,
     ) -> Result<Self, String> {
         if rows.len() as u64 != revision.saturating_sub(compacted) {
             return Err(format!("{} events for the revisions {compacted} to {revision}", rows.len()));
         }
-        // Backwards, for the value of an event is what the next one of the same key found.
+        // Backwards, because the value of an event is the previous value in the next event of the same key.
         let mut found: HashMap<Key, Option<(Revision, Bytes)>> = HashMap::new();
         let mut log = VecDeque::with_capacity(rows.len());
         for (row, expected) in rows.into_iter().rev().zip((compacted + 1..=revision).rev()) {
             let key = objects.get_key_value(&row.key).map_or(row.key, |(key, _)| key.clone());
-            let wrong = |what: &str| Err(format!("the event of revision {expected} on {key} {what}"));
+            let wrong = |problem: &str| Err(format!("the event of revision {expected} on {key} {problem}"));
             if row.revision != expected {
                 return wrong("is missing");
             }
-            let then = match found.get(&key) {
-                Some(then) => then.clone(),
-                None => objects.get(&key).map(|held| (held.revision, held.value.clone())),
+            let state_after = match found.get(&key) {
+                Some(state) => state.clone(),
+                None => objects.get(&key).map(|object| (object.revision, object.value.clone())),
             };
-            let (value, deleted) = match (row.deleted, then) {
+            let (value, deleted) = match (row.deleted, state_after) {
                 (Some(last), None) => (last, true),
                 (None, Some((written, value))) if written == expected => (value, false),
-                _ => return wrong("does not lead to what came after it"),
+                _ => return wrong("does not match the state after it"),
             };
-            let before = row.previous.as_ref().map_or(0, |(before, _)| *before);
-            if before >= expected || (deleted && before == 0) {
-                return wrong("does not follow from what came before it");
+            let previous_revision =
+                row.previous.as_ref().map_or(0, |(previous_revision, _)| *previous_revision);
+            if previous_revision >= expected || (deleted && previous_revision == 0) {
+                return wrong("does not match the state before it");
             }
             let previous = row.previous.as_ref().map(|(_, value)| value.clone());
             found.insert(key.clone(), row.previous);
             let event = Event { revision: expected, key, value, deleted, previous };
-            log.push_front(Record { event: Arc::new(event), before });
+            log.push_front(Record { event: Arc::new(event), previous_revision });
         }
-        let deadlines =
-            objects.iter().filter_map(|(key, held)| Some((held.expires?.when, key.clone()))).collect();
-        let bytes = objects.values().map(|held| held.value.len()).sum();
+        let deadlines = objects
+            .iter()
+            .filter_map(|(key, object)| Some((object.expires?.deadline, key.clone())))
+            .collect();
+        let bytes = objects.values().map(|object| object.value.len()).sum();
         let log_bytes = log.iter().map(Record::bytes).sum();
         Ok(Self { objects, log, deadlines, revision, compacted, bytes, log_bytes })
     }
@@ -145,21 +145,21 @@ impl State {
         self.log_bytes
     }
 
-    pub(super) fn objects(&self) -> &BTreeMap<Key, Held> {
+    pub(super) fn objects(&self) -> &BTreeMap<Key, StoredObject> {
         &self.objects
     }
 
-    /// With the key as it is stored, so that a million events share it.
-    pub(super) fn held(&self, key: &str) -> Option<(&Key, &Held)> {
+    /// Returns the stored key too, so that events share its allocation.
+    pub(super) fn stored(&self, key: &str) -> Option<(&Key, &StoredObject)> {
         self.objects.get_key_value(key)
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Entry> {
-        self.held(key).map(|(key, held)| entry(key, held.revision, &held.value))
+        self.stored(key).map(|(key, object)| entry(key, object.revision, &object.value))
     }
 
-    /// Whether there is a past from this revision on.
-    pub(super) fn reach(&self, from: Revision) -> Result<(), ListError> {
+    /// Checks that the log reaches back to this revision.
+    pub(super) fn check_revision(&self, from: Revision) -> Result<(), ListError> {
         if from > self.revision {
             Err(ListError::Future { current: self.revision })
         } else if from < self.compacted {
@@ -169,7 +169,7 @@ impl State {
         }
     }
 
-    /// What came after a revision that [`State::reach`] allows, oldest first.
+    /// The records after a revision that [`State::check_revision`] accepts, oldest first.
     pub(super) fn since(&self, from: Revision) -> impl DoubleEndedIterator<Item = &Record> {
         let skip =
             usize::try_from(from.saturating_sub(self.compacted)).unwrap_or(usize::MAX).min(self.log.len());
@@ -182,14 +182,14 @@ impl State {
         at: Option<Revision>,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Page, ListError> {
+    ) -> Result<ListPage, ListError> {
         let revision = at.unwrap_or(self.revision);
-        self.reach(revision)?;
-        // Newest first, so what stays is what the oldest of them found.
+        self.check_revision(revision)?;
+        // Newest first, so the entry that remains is the state before the oldest event.
         let mut past: BTreeMap<&str, Option<(Revision, &Bytes)>> = BTreeMap::new();
-        for Record { event, before } in self.since(revision).rev() {
+        for Record { event, previous_revision } in self.since(revision).rev() {
             if event.key.starts_with(prefix) {
-                past.insert(&event.key, event.previous.as_ref().map(|value| (*before, value)));
+                past.insert(&event.key, event.previous.as_ref().map(|value| (*previous_revision, value)));
             }
         }
         let start = match after {
@@ -199,12 +199,12 @@ impl State {
         let now = self.objects.range::<str, _>((start, Bound::Unbounded));
         let now =
             now.take_while(|(key, _)| key.starts_with(prefix)).filter(|(key, _)| !past.contains_key(&***key));
-        let now = now.map(|(key, held)| (&**key, Some(key), held.revision, &held.value));
-        let then = past.range::<str, _>((start, Bound::Unbounded));
-        let then =
-            then.filter_map(|(key, found)| found.map(|(revision, value)| (*key, None, revision, value)));
+        let now = now.map(|(key, object)| (&**key, Some(key), object.revision, &object.value));
+        let older = past.range::<str, _>((start, Bound::Unbounded));
+        let older =
+            older.filter_map(|(key, found)| found.map(|(revision, value)| (*key, None, revision, value)));
 
-        let mut all = Merged { left: now.peekable(), right: then.peekable() };
+        let mut all = Merged { left: now.peekable(), right: older.peekable() };
         let mut entries = Vec::new();
         let limit = if limit == 0 { usize::MAX } else { limit };
         for (key, stored, revision, value) in all.by_ref().take(limit) {
@@ -212,12 +212,12 @@ impl State {
             entries.push(Entry { key, revision, value: value.clone() });
         }
         let remaining = all.count();
-        Ok(Page { entries, revision, more: remaining > 0, remaining })
+        Ok(ListPage { entries, revision, more: remaining > 0, remaining })
     }
 
-    /// Up to where the log is to be forgotten when these writes are added to it. Not one by one: each time it is
-    /// cut, it is cut by an eighth.
-    pub(super) fn surplus(&self, writes: &[Write], options: Options) -> Revision {
+    /// The revision up to which the log is compacted when these writes are added. Compaction removes an eighth of the
+    /// log at a time, not single events.
+    pub(super) fn compact_up_to(&self, writes: &[Write], options: Options) -> Revision {
         let all = || self.log.iter().chain(writes.iter().map(|write| &write.record));
         let mut len = self.log.len() + writes.len();
         let mut bytes = self.log_bytes + writes.iter().map(|write| write.record.bytes()).sum::<usize>();
@@ -236,33 +236,33 @@ impl State {
         compacted
     }
 
-    /// Those whose time has come, the oldest first.
+    /// The keys of expired objects, oldest deadline first.
     pub(super) fn expired(&self, now: i64) -> impl Iterator<Item = &Key> {
-        self.deadlines.iter().take_while(move |(when, _)| *when <= now).map(|(_, key)| key)
+        self.deadlines.iter().take_while(move |(deadline, _)| *deadline <= now).map(|(_, key)| key)
     }
 
     pub(super) fn next_deadline(&self) -> Option<i64> {
-        self.deadlines.first().map(|(when, _)| *when)
+        self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Makes durable writes visible, and forgets the log up to a revision.
+    /// Makes durable writes visible and compacts the log up to a revision.
     pub(super) fn apply(&mut self, writes: Vec<Write>, compacted: Revision) {
         for Write { record, after } in writes {
             let key = record.event.key.clone();
-            let expires = after.as_ref().and_then(|held| held.expires);
-            self.bytes += after.as_ref().map_or(0, |held| held.value.len());
+            let expires = after.as_ref().and_then(|object| object.expires);
+            self.bytes += after.as_ref().map_or(0, |object| object.value.len());
             let old = match after {
-                Some(held) => self.objects.insert(key.clone(), held),
+                Some(object) => self.objects.insert(key.clone(), object),
                 None => self.objects.remove(&key),
             };
             if let Some(old) = old {
                 self.bytes -= old.value.len();
-                if let Some(Expiry { when, .. }) = old.expires {
-                    self.deadlines.remove(&(when, key.clone()));
+                if let Some(Expiry { deadline, .. }) = old.expires {
+                    self.deadlines.remove(&(deadline, key.clone()));
                 }
             }
-            if let Some(Expiry { when, .. }) = expires {
-                self.deadlines.insert((when, key));
+            if let Some(Expiry { deadline, .. }) = expires {
+                self.deadlines.insert((deadline, key));
             }
             self.revision = record.event.revision;
             self.log_bytes += record.bytes();
@@ -283,7 +283,7 @@ pub(super) fn entry(key: &Key, revision: Revision, value: &Bytes) -> Entry {
 
 type Item<'a> = (&'a str, Option<&'a Key>, Revision, &'a Bytes);
 
-/// Two lists by key, without a key in common, as one.
+/// Merges two iterators that are ordered by key and have no key in common.
 struct Merged<L: Iterator, R: Iterator> {
     left: std::iter::Peekable<L>,
     right: std::iter::Peekable<R>,

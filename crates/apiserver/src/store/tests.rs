@@ -1,4 +1,4 @@
-//! The store on a real file. Its rules against a model, and its life on a bad disk, are in the modules below.
+//! The store on a real file. The submodules compare it with a model and run it on failing disks.
 
 mod files;
 mod media;
@@ -11,12 +11,12 @@ use tempfile::TempDir;
 use super::plan::Plan;
 use super::*;
 
-pub(super) const QUICK: Options = Options { sync: false, history: 10_000, history_bytes: 32 << 20 };
+pub(super) const NO_SYNC: Options = Options { sync: false, history: 10_000, history_bytes: 32 << 20 };
 
 pub(super) fn body(text: &str) -> Body {
     let json = format!(r#"{{"metadata":{{"resourceVersion":""}},"text":"{text}"}}"#);
     let at = json.find(r#""""#).unwrap() + 1;
-    Body { json: json.into(), at, expires: None }
+    Body { json: json.into(), revision_offset: at, expires: None }
 }
 
 pub(super) fn json(text: &str, revision: Revision) -> Bytes {
@@ -38,23 +38,23 @@ pub(super) async fn create(store: &Store, key: &str, text: &str) -> Entry {
 
 async fn event(watch: &mut Watch) -> Arc<Event> {
     match watch.next().await.unwrap() {
-        Seen::Event(event) => event,
-        Seen::UpTo(revision) => panic!("nothing up to {revision}"),
+        WatchItem::Event(event) => event,
+        WatchItem::Progress(revision) => panic!("expected an event, got progress to {revision}"),
     }
 }
 
-fn keys(page: &Page) -> Vec<&str> {
+fn keys(page: &ListPage) -> Vec<&str> {
     page.entries.iter().map(|entry| &*entry.key).collect()
 }
 
 #[tokio::test]
-async fn a_write_has_its_revision_in_it_and_is_seen_by_all() {
-    let (store, _dir) = open(QUICK);
-    is_seen_by_all(store).await;
-    is_seen_by_all(Store::in_memory(QUICK)).await;
+async fn write_contains_its_revision_and_is_visible_to_readers_and_watchers() {
+    let (store, _dir) = open(NO_SYNC);
+    assert_writes_are_visible(store).await;
+    assert_writes_are_visible(Store::in_memory(NO_SYNC)).await;
 }
 
-async fn is_seen_by_all(store: Store) {
+async fn assert_writes_are_visible(store: Store) {
     let mut watch = store.watch("/pods/", store.revision()).unwrap();
     assert_eq!((store.revision(), store.get("/pods/a/x")), (1, None));
 
@@ -64,7 +64,7 @@ async fn is_seen_by_all(store: Store) {
     let updated = store.write("/pods/a/x".into(), Change::Update(2, body("two"))).await.unwrap();
     assert_eq!(updated, entry("/pods/a/x", "two", 3));
     let deleted = store.write("/pods/a/x".into(), Change::Delete(3, body("two"))).await.unwrap();
-    assert_eq!(deleted, entry("/pods/a/x", "two", 4), "as watchers see it");
+    assert_eq!(deleted, entry("/pods/a/x", "two", 4), "the last state, as watchers receive it");
     assert_eq!((store.revision(), store.get("/pods/a/x")), (4, None));
 
     for (entry, deleted, previous) in [
@@ -80,31 +80,31 @@ async fn is_seen_by_all(store: Store) {
 }
 
 #[tokio::test]
-async fn a_write_that_rests_on_something_else_is_refused() {
-    let (store, _dir) = open(QUICK);
-    let there = create(&store, "/x", "there").await;
-    let changed = || WriteError::Changed(there.clone());
-    let no_place = Body { at: 3, ..body("bad") };
-    let far = Body { at: usize::MAX, ..body("bad") };
+async fn write_with_failed_precondition_is_rejected() {
+    let (store, _dir) = open(NO_SYNC);
+    let existing = create(&store, "/x", "there").await;
+    let changed = || WriteError::Conflict(existing.clone());
+    let no_slot = Body { revision_offset: 3, ..body("bad") };
+    let far = Body { revision_offset: usize::MAX, ..body("bad") };
     for (key, change, expected) in [
-        ("/x", Change::Create(body("again")), WriteError::Exists(there.clone())),
+        ("/x", Change::Create(body("again")), WriteError::AlreadyExists(existing.clone())),
         ("/x", Change::Update(1, body("old")), changed()),
         ("/x", Change::Update(9, body("new")), changed()),
         ("/x", Change::Delete(1, body("old")), changed()),
-        ("/y", Change::Update(2, body("none")), WriteError::Missing),
-        ("/y", Change::Delete(2, body("none")), WriteError::Missing),
-        ("/y", Change::Create(no_place), Failure::NoPlace(3).into()),
-        ("/x", Change::Update(2, far.clone()), Failure::NoPlace(usize::MAX).into()),
-        ("/x", Change::Delete(2, far), Failure::NoPlace(usize::MAX).into()),
+        ("/y", Change::Update(2, body("none")), WriteError::NotFound),
+        ("/y", Change::Delete(2, body("none")), WriteError::NotFound),
+        ("/y", Change::Create(no_slot), Failure::NoRevisionSlot(3).into()),
+        ("/x", Change::Update(2, far.clone()), Failure::NoRevisionSlot(usize::MAX).into()),
+        ("/x", Change::Delete(2, far), Failure::NoRevisionSlot(usize::MAX).into()),
     ] {
         assert_eq!(store.write(key.into(), change.clone()).await, Err(expected), "{key} {change:?}");
     }
-    assert_eq!((store.revision(), store.get("/x")), (2, Some(there)), "nothing came of them");
+    assert_eq!((store.revision(), store.get("/x")), (2, Some(existing)), "rejected writes change nothing");
 }
 
 #[tokio::test]
-async fn of_many_at_once_one_creates() {
-    let (store, _dir) = open(QUICK);
+async fn concurrent_creates_of_one_key_succeed_once() {
+    let (store, _dir) = open(NO_SYNC);
     let tasks: Vec<_> = (0..64)
         .map(|i| {
             let store = store.clone();
@@ -116,35 +116,35 @@ async fn of_many_at_once_one_creates() {
     for task in tasks {
         match task.await.unwrap() {
             Ok(entry) => created.push(entry),
-            Err(WriteError::Exists(entry)) => refused.push(entry),
+            Err(WriteError::AlreadyExists(entry)) => refused.push(entry),
             Err(other) => panic!("{other}"),
         }
     }
     assert_eq!((created.len(), refused.len(), store.revision()), (1, 63, 2));
-    assert!(refused.iter().all(|entry| *entry == created[0]), "all are told of the one");
+    assert!(refused.iter().all(|entry| *entry == created[0]), "all others receive the created object");
 }
 
 #[test]
-fn a_batch_is_judged_against_itself() {
+fn batch_is_checked_against_its_own_writes() {
     let state = State::rebuild(1, 1, Default::default(), Vec::new()).unwrap();
     let mut plan = Plan::new(&state);
     let key = || Key::from("/x");
     let mut expiring = body("four");
     expiring.expires = Some(100);
-    assert_eq!(plan.judge(key(), &Change::Update(2, body("early"))), Err(WriteError::Missing));
-    assert_eq!(plan.judge(key(), &Change::Create(body("one"))), Ok(entry("/x", "one", 2)));
-    let exists = Err(WriteError::Exists(entry("/x", "one", 2)));
-    assert_eq!(plan.judge(key(), &Change::Create(body("again"))), exists);
-    assert_eq!(plan.judge(key(), &Change::Update(2, body("two"))), Ok(entry("/x", "two", 3)));
-    let changed = Err(WriteError::Changed(entry("/x", "two", 3)));
-    assert_eq!(plan.judge(key(), &Change::Update(2, body("stale"))), changed);
-    plan.expire(&key(), 1000); // It never does.
-    assert_eq!(plan.judge(key(), &Change::Delete(3, body("two"))), Ok(entry("/x", "two", 4)));
-    assert_eq!(plan.judge(key(), &Change::Delete(3, body("two"))), Err(WriteError::Missing));
-    assert_eq!(plan.judge(key(), &Change::Create(expiring)), Ok(entry("/x", "four", 5)));
+    assert_eq!(plan.stage(key(), &Change::Update(2, body("early"))), Err(WriteError::NotFound));
+    assert_eq!(plan.stage(key(), &Change::Create(body("one"))), Ok(entry("/x", "one", 2)));
+    let exists = Err(WriteError::AlreadyExists(entry("/x", "one", 2)));
+    assert_eq!(plan.stage(key(), &Change::Create(body("again"))), exists);
+    assert_eq!(plan.stage(key(), &Change::Update(2, body("two"))), Ok(entry("/x", "two", 3)));
+    let changed = Err(WriteError::Conflict(entry("/x", "two", 3)));
+    assert_eq!(plan.stage(key(), &Change::Update(2, body("stale"))), changed);
+    plan.expire(&key(), 1000); // It has no deadline.
+    assert_eq!(plan.stage(key(), &Change::Delete(3, body("two"))), Ok(entry("/x", "two", 4)));
+    assert_eq!(plan.stage(key(), &Change::Delete(3, body("two"))), Err(WriteError::NotFound));
+    assert_eq!(plan.stage(key(), &Change::Create(expiring)), Ok(entry("/x", "four", 5)));
     plan.expire(&key(), 99);
     plan.expire(&key(), 100);
-    plan.expire(&key(), 100); // It is gone already.
+    plan.expire(&key(), 100); // It is deleted already.
     let events: Vec<_> = plan.into_writes().into_iter().map(|write| write.record.event).collect();
     let seen: Vec<_> =
         events.iter().map(|event| (event.revision, event.deleted, event.value.clone())).collect();
@@ -154,8 +154,8 @@ fn a_batch_is_judged_against_itself() {
 }
 
 #[tokio::test]
-async fn pages_of_one_list_are_of_one_revision() {
-    let (store, _dir) = open(QUICK);
+async fn pages_of_one_list_have_one_revision() {
+    let (store, _dir) = open(NO_SYNC);
     for key in ["/pods/a/1", "/pods/a/2", "/pods/a/3", "/pods/b/1", "/podsx/a/1"] {
         create(&store, key, "first").await;
     }
@@ -185,13 +185,13 @@ async fn pages_of_one_list_are_of_one_revision() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_or_to_come_is_neither_listed_nor_watched() {
-    let (store, _dir) = open(Options { history: 8, ..QUICK });
+async fn compacted_and_future_revisions_are_rejected() {
+    let (store, _dir) = open(Options { history: 8, ..NO_SYNC });
     let mut slow = store.watch("", 1).unwrap();
     for i in 0..20 {
         create(&store, &format!("/{i:02}"), "x").await;
     }
-    let Figures { revision, oldest, log, .. } = store.figures();
+    let Stats { revision, oldest, log, .. } = store.stats();
     assert_eq!(revision, 21);
     assert!((8..=9).contains(&log) && oldest == revision - log as u64, "{log} {oldest}");
     let compacted = ListError::Compacted { oldest };
@@ -204,44 +204,44 @@ async fn what_is_forgotten_or_to_come_is_neither_listed_nor_watched() {
 }
 
 #[tokio::test]
-async fn the_log_is_bounded_in_bytes() {
-    let (store, _dir) = open(Options { history_bytes: 10_000, ..QUICK });
+async fn log_is_bounded_in_bytes() {
+    let (store, _dir) = open(Options { history_bytes: 10_000, ..NO_SYNC });
     let text = "x".repeat(1000);
     let mut last = create(&store, "/x", &text).await;
     for _ in 0..30 {
         last = store.write("/x".into(), Change::Update(last.revision, body(&text))).await.unwrap();
     }
-    let figures = store.figures();
-    assert!(figures.log_bytes <= 10_000 * 9 / 8 && figures.log >= 8, "{figures:?}");
-    assert_eq!((figures.keys, figures.bytes), (1, last.value.len()));
+    let stats = store.stats();
+    assert!(stats.log_bytes <= 10_000 * 9 / 8 && stats.log >= 8, "{stats:?}");
+    assert_eq!((stats.keys, stats.bytes), (1, last.value.len()));
 }
 
 #[tokio::test]
-async fn a_watcher_is_told_how_far_there_was_nothing_of_its_own() {
-    let (store, _dir) = open(QUICK);
+async fn watch_reports_progress_without_matching_events() {
+    let (store, _dir) = open(NO_SYNC);
     let mut watch = store.watch("/pods/", 1).unwrap();
     create(&store, "/nodes/1", "x").await;
     create(&store, "/nodes/2", "x").await;
-    assert_eq!(watch.next().await, Ok(Seen::UpTo(3)));
+    assert_eq!(watch.next().await, Ok(WatchItem::Progress(3)));
     create(&store, "/pods/1", "x").await;
     assert_eq!(event(&mut watch).await.revision, 4);
     create(&store, "/nodes/3", "x").await;
-    assert_eq!(watch.next().await, Ok(Seen::UpTo(5)));
-    // Many at once: each once, in order, whatever a handful is.
+    assert_eq!(watch.next().await, Ok(WatchItem::Progress(5)));
+    // Many at once: each is delivered once, in order, across batches.
     for i in 10..210 {
         create(&store, &format!("/pods/{i}"), "x").await;
     }
     for revision in 6..206 {
         assert_eq!(event(&mut watch).await.revision, revision);
     }
-    assert_eq!(store.figures().watchers, 1);
+    assert_eq!(store.stats().watchers, 1);
     drop(store);
     assert_eq!(watch.next().await, Err(WatchEnd::Closed));
 }
 
 #[tokio::test]
-async fn a_waiting_watcher_wakes() {
-    let (store, _dir) = open(QUICK);
+async fn write_wakes_a_waiting_watcher() {
+    let (store, _dir) = open(NO_SYNC);
     let mut watch = store.watch("", 1).unwrap();
     let waiting = tokio::spawn(async move { event(&mut watch).await.revision });
     tokio::task::yield_now().await;
@@ -250,10 +250,10 @@ async fn a_waiting_watcher_wakes() {
 }
 
 #[tokio::test]
-async fn what_expires_is_deleted_as_by_anybody() {
+async fn expired_object_is_deleted_with_a_regular_event() {
     let now = jiff::Timestamp::now().as_millisecond();
     let expiring = |text: &str, after| Body { expires: Some(now + after), ..body(text) };
-    let (store, dir) = open(QUICK);
+    let (store, dir) = open(NO_SYNC);
     let far = 3_600_000;
     for (key, body) in [
         ("/events/kept", expiring("kept", far)),
@@ -267,15 +267,19 @@ async fn what_expires_is_deleted_as_by_anybody() {
     store.write("/events/longer".into(), Change::Update(longer, expiring("longer", far))).await.unwrap();
     drop(store);
 
-    // Its time is on disk too.
-    let store = Store::open(dir.path(), QUICK).unwrap();
+    // The deadline is on disk too.
+    let store = Store::open(dir.path(), NO_SYNC).unwrap();
     let mut watch = store.watch("/events/", 1).unwrap();
     let mut gone = BTreeSet::new();
     while gone.len() < 2 {
-        let Seen::Event(event) = watch.next().await.unwrap() else { continue };
+        let WatchItem::Event(event) = watch.next().await.unwrap() else { continue };
         if event.deleted {
             let name = event.key.strip_prefix("/events/").unwrap();
-            assert_eq!(event.value, json(name, event.revision), "its last state, at the revision of its end");
+            assert_eq!(
+                event.value,
+                json(name, event.revision),
+                "the last state, at the revision of the deletion"
+            );
             assert_eq!(event.previous.as_ref().unwrap().len(), json(name, 2).len());
             gone.insert(name.to_owned());
         }
@@ -285,13 +289,13 @@ async fn what_expires_is_deleted_as_by_anybody() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_value_is_in_a_debug_line() {
-    let (store, _dir) = open(QUICK);
+async fn debug_output_contains_no_values() {
+    let (store, _dir) = open(NO_SYNC);
     let entry = create(&store, "/secrets/a/s", "hunter2").await;
     let change = Change::Update(2, body("hunter2"));
     let event = store.watch("", 1).unwrap().next().await;
     let exists = store.write("/secrets/a/s".into(), Change::Create(body("hunter2"))).await;
     let page = store.list("", None, None, 0);
-    let said = format!("{entry:?} {change:?} {event:?} {exists:?} {page:?} {store:?}");
-    assert!(said.contains("/secrets/a/s@2") && !said.contains("hunter2"), "{said}");
+    let output = format!("{entry:?} {change:?} {event:?} {exists:?} {page:?} {store:?}");
+    assert!(output.contains("/secrets/a/s@2") && !output.contains("hunter2"), "{output}");
 }

@@ -1,5 +1,5 @@
-//! A cursor into the log. A watcher that is slow costs nothing and holds nobody up; one that is slower than the
-//! log is long is told so, and lists again.
+//! A cursor into the log. A slow watcher costs nothing and delays no one. A watcher that falls behind the log gets
+//! [`WatchEnd::Compacted`] and has to list again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,36 +8,36 @@ use std::sync::atomic::Ordering;
 
 use super::{Event, Revision, Shared};
 
-/// How many events a watcher takes out at a time.
-const HANDFUL: usize = 64;
+/// How many events a watcher reads from the log at a time.
+const BATCH: usize = 64;
 
-/// What happens to the objects under a prefix, in the order of revisions: each write once.
+/// The writes to objects under a prefix, in revision order, each once.
 pub struct Watch {
     shared: Arc<Shared>,
     prefix: Box<str>,
-    /// Everything up to here was looked at.
-    seen: Revision,
-    /// And up to here the watcher knows.
-    told: Revision,
-    taken: VecDeque<Arc<Event>>,
+    /// The log was scanned up to this revision.
+    scanned: Revision,
+    /// The caller has received everything up to this revision.
+    delivered: Revision,
+    buffered: VecDeque<Arc<Event>>,
 }
 
-/// What a watcher is told.
+/// An item of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Seen {
+pub enum WatchItem {
     /// A write.
     Event(Arc<Event>),
-    /// Others wrote, and nothing of yours is left up to here: a bookmark may say so.
-    UpTo(Revision),
+    /// Other objects were written; the watch is complete up to this revision. A bookmark may report it.
+    Progress(Revision),
 }
 
-/// Why a watch ends.
+/// Why a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
-    /// It was slower than the log is long: list, and watch from there.
-    #[error("the watch is older than the log")]
+    /// The watcher fell behind the log: list, and watch from there.
+    #[error("the watch fell behind the log")]
     Compacted,
-    /// The store is.
+    /// The store was closed.
     #[error("the store is closed")]
     Closed,
 }
@@ -45,44 +45,44 @@ pub enum WatchEnd {
 impl Watch {
     pub(super) fn new(shared: Arc<Shared>, prefix: &str, from: Revision) -> Self {
         shared.watchers.fetch_add(1, Ordering::Relaxed);
-        Self { shared, prefix: prefix.into(), seen: from, told: from, taken: VecDeque::new() }
+        Self { shared, prefix: prefix.into(), scanned: from, delivered: from, buffered: VecDeque::new() }
     }
 
-    /// The next of it. May be dropped and called again: nothing is lost.
-    pub async fn next(&mut self) -> Result<Seen, WatchEnd> {
+    /// The next item. Cancel safe.
+    pub async fn next(&mut self) -> Result<WatchItem, WatchEnd> {
         let shared = self.shared.clone();
         loop {
-            if let Some(event) = self.taken.pop_front() {
-                self.told = event.revision;
-                return Ok(Seen::Event(event));
+            if let Some(event) = self.buffered.pop_front() {
+                self.delivered = event.revision;
+                return Ok(WatchItem::Event(event));
             }
-            // Before the look, so that what is published after it wakes us.
-            let published = shared.published.wake.notified();
-            self.look()?;
-            if !self.taken.is_empty() {
+            // Register before fetching, so that a write published after it wakes this watcher.
+            let notified = shared.signal.wake.notified();
+            self.fetch()?;
+            if !self.buffered.is_empty() {
                 continue;
             }
-            if self.told < self.seen {
-                self.told = self.seen;
-                return Ok(Seen::UpTo(self.seen));
+            if self.delivered < self.scanned {
+                self.delivered = self.scanned;
+                return Ok(WatchItem::Progress(self.scanned));
             }
-            if shared.published.closed.load(Ordering::Acquire) {
+            if shared.signal.closed.load(Ordering::Acquire) {
                 return Err(WatchEnd::Closed);
             }
-            published.await;
+            notified.await;
         }
     }
 
-    /// Takes what is new and ours.
-    fn look(&mut self) -> Result<(), WatchEnd> {
+    /// Buffers new events under the prefix.
+    fn fetch(&mut self) -> Result<(), WatchEnd> {
         let state = self.shared.read();
-        // Never the future: a watch begins at what was, and revisions only grow.
-        state.reach(self.seen).map_err(|_| WatchEnd::Compacted)?;
-        for record in state.since(self.seen) {
-            self.seen = record.event.revision;
+        // Never a future revision: a watch starts at an existing revision, and revisions only grow.
+        state.check_revision(self.scanned).map_err(|_| WatchEnd::Compacted)?;
+        for record in state.since(self.scanned) {
+            self.scanned = record.event.revision;
             if record.event.key.starts_with(&*self.prefix) {
-                self.taken.push_back(record.event.clone());
-                if self.taken.len() == HANDFUL {
+                self.buffered.push_back(record.event.clone());
+                if self.buffered.len() == BATCH {
                     break;
                 }
             }
@@ -99,6 +99,6 @@ impl Drop for Watch {
 
 impl fmt::Debug for Watch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "watch of {:?} after {}", self.prefix, self.seen)
+        write!(f, "watch of {:?} after {}", self.prefix, self.scanned)
     }
 }

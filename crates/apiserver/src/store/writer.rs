@@ -1,8 +1,8 @@
-//! The one thread that writes: takes what waits, judges it, commits it once, publishes it, answers.
+//! The writer thread: takes queued writes, plans them, commits them in one transaction, publishes them and replies.
 //!
-//! Nothing is published or acknowledged that is not durable. If a commit fails, its writers are told so, memory
-//! stays as it was, and the file is opened anew; unless it then says what memory says, the thread ends, and with
-//! it the store: better none than one that disagrees with its disk.
+//! Only durable writes are published or acknowledged. If a commit fails, the callers get an error, the in-memory state
+//! stays unchanged and the file is reopened. If its revision then differs from the in-memory state, the thread exits
+//! and the store closes: better no store than one that disagrees with its disk.
 
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -13,130 +13,135 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::disk::Disk;
 use super::plan::Plan;
 use super::state::{State, Write};
-use super::{Change, Entry, Failure, Key, Options, Publish, WriteError};
+use super::{Change, Entry, Failure, Key, Options, Publisher, WriteError};
 
-/// At most so many writes in one commit, so that the first does not wait for ever for the last.
+/// The maximum number of writes in one commit, which bounds the latency of the first.
 const BATCH: usize = 512;
 
-/// The clock may be set while we sleep: look at it so often.
-const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+/// The system clock may be changed while the thread sleeps, so it is checked at this interval.
+const MAX_SLEEP: Duration = Duration::from_secs(10);
 
-/// In milliseconds.
-const EXPIRY_PAUSE: i64 = 10_000;
+/// How long expiry stops after a failed commit.
+const EXPIRY_BACKOFF_MS: i64 = 10_000;
 
-/// A write that waits.
+/// A queued write.
 pub(super) struct Request {
     pub(super) key: Key,
     pub(super) change: Change,
-    pub(super) answer: oneshot::Sender<Result<Entry, WriteError>>,
-    /// Its part of what may wait; let go when it is answered.
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) reply: oneshot::Sender<Result<Entry, WriteError>>,
+    /// Its share of the queue budget, released with the reply.
+    pub(super) _permit: OwnedSemaphorePermit,
 }
 
-/// The writer.
 pub(super) struct Writer {
     disk: Disk,
-    publish: Publish,
-    waiting: Receiver<Request>,
+    publisher: Publisher,
+    requests: Receiver<Request>,
     options: Options,
-    /// After a commit that failed nothing expires for a while: nobody waits for it, and a full disk stays full.
-    expire_from: i64,
+    /// After a failed commit, expiry pauses: no client waits for it, and a full disk stays full.
+    expiry_resumes_at: i64,
 }
 
 impl Writer {
-    pub(super) fn new(disk: Disk, publish: Publish, waiting: Receiver<Request>, options: Options) -> Self {
-        Self { disk, publish, waiting, options, expire_from: i64::MIN }
+    pub(super) fn new(
+        disk: Disk,
+        publisher: Publisher,
+        requests: Receiver<Request>,
+        options: Options,
+    ) -> Self {
+        Self { disk, publisher, requests, options, expiry_resumes_at: i64::MIN }
     }
 
-    /// Until all handles of the store are gone, or the disk cannot be trusted.
+    /// Runs until all handles of the store are dropped, or the disk cannot be trusted.
     pub(super) fn run(mut self) {
         let mut alive = true;
         while alive {
-            let deadline = self.publish.0.read().next_deadline().map(|when| when.max(self.expire_from));
-            let sleep = sleep(deadline, now());
-            let mut batch = match self.waiting.recv_timeout(sleep) {
+            let deadline =
+                self.publisher.0.read().next_deadline().map(|deadline| deadline.max(self.expiry_resumes_at));
+            let sleep = sleep_duration(deadline, now());
+            let mut batch = match self.requests.recv_timeout(sleep) {
                 Ok(first) => vec![first],
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            batch.extend(self.waiting.try_iter().take(BATCH - batch.len()));
-            alive = self.batch(batch, now());
+            batch.extend(self.requests.try_iter().take(BATCH - batch.len()));
+            alive = self.commit_batch(batch, now());
         }
     }
 
-    /// Does a batch; whether there can be another.
-    fn batch(&mut self, batch: Vec<Request>, now: i64) -> bool {
-        let (answers, writes, compacted) = {
-            let state = self.publish.0.read();
-            let (answers, writes) = plan(&state, &batch, (now >= self.expire_from).then_some(now));
-            let compacted = state.surplus(&writes, self.options);
-            (answers, writes, compacted)
+    /// Processes a batch. Returns whether the store can continue.
+    fn commit_batch(&mut self, batch: Vec<Request>, now: i64) -> bool {
+        let (results, writes, compacted) = {
+            let state = self.publisher.0.read();
+            let (results, writes) = plan(&state, &batch, (now >= self.expiry_resumes_at).then_some(now));
+            let compacted = state.compact_up_to(&writes, self.options);
+            (results, writes, compacted)
         };
-        let began = Instant::now();
+        let started = Instant::now();
         let done = if writes.is_empty() { Ok(()) } else { self.disk.commit(&writes, compacted) };
         match done {
             Ok(()) => {
                 if !writes.is_empty() {
-                    let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    self.publish.0.commit_micros.store(micros, Ordering::Relaxed);
-                    self.publish.0.write().apply(writes, compacted);
-                    self.publish.published();
+                    let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                    self.publisher.0.commit_micros.store(micros, Ordering::Relaxed);
+                    self.publisher.0.write().apply(writes, compacted);
+                    self.publisher.notify_watchers();
                 }
-                for (request, answer) in batch.into_iter().zip(answers) {
-                    let _ = request.answer.send(answer); // Who hung up does not want to know.
+                for (request, result) in batch.into_iter().zip(results) {
+                    let _ = request.reply.send(result); // The caller may have dropped the future.
                 }
                 true
             }
             Err(error) => {
                 let failed = WriteError::Failed(Failure::Disk(error.to_string().into()));
-                tracing::error!(%error, writes = writes.len(), "a commit of the store failed");
-                self.expire_from = now.saturating_add(EXPIRY_PAUSE);
-                // First the file, then the answers: who is told of the failure finds the store as it will be.
+                tracing::error!(%error, writes = writes.len(), "failed to commit to the store");
+                self.expiry_resumes_at = now.saturating_add(EXPIRY_BACKOFF_MS);
+                // Reopen the file before replying, so that callers see the store in its new state.
                 let alive = self.recover();
                 for request in batch {
-                    let _ = request.answer.send(Err(failed.clone()));
+                    let _ = request.reply.send(Err(failed.clone()));
                 }
                 alive
             }
         }
     }
 
-    /// After a commit that failed: whether the file still says what memory says.
+    /// Reopens the file after a failed commit. Returns whether it matches the in-memory state.
     fn recover(&mut self) -> bool {
-        let known = self.publish.0.read().revision();
+        let known = self.publisher.0.read().revision();
         match self.disk.reopen() {
             Ok(found) if found == known => true,
             Ok(found) => {
-                tracing::error!(found, known, "the store closes: its file is not at the revision it knows");
+                tracing::error!(found, known, "closing the store: the file is not at the expected revision");
                 false
             }
             Err(error) => {
-                tracing::error!(%error, "the store closes: its file cannot be opened again");
+                tracing::error!(%error, "closing the store: failed to reopen its file");
                 false
             }
         }
     }
 }
 
-/// What becomes of each of a batch, and what is to be committed: theirs, and the end of what expired by now.
+/// Plans a batch: the result of each request, and the writes to commit, including deletions of expired objects.
 fn plan(state: &State, batch: &[Request], now: Option<i64>) -> (Vec<Result<Entry, WriteError>>, Vec<Write>) {
     let mut plan = Plan::new(state);
-    let answers = batch.iter().map(|request| plan.judge(request.key.clone(), &request.change)).collect();
+    let results = batch.iter().map(|request| plan.stage(request.key.clone(), &request.change)).collect();
     if let Some(now) = now {
         for key in state.expired(now).take(BATCH) {
             plan.expire(key, now);
         }
     }
-    (answers, plan.into_writes())
+    (results, plan.into_writes())
 }
 
-/// How long nothing needs to be done unless somebody asks.
-fn sleep(deadline: Option<i64>, now: i64) -> Duration {
+/// How long the writer can sleep if no request arrives.
+fn sleep_duration(deadline: Option<i64>, now: i64) -> Duration {
     let until = deadline.map(|deadline| u64::try_from(deadline.saturating_sub(now)).unwrap_or(0));
-    until.map_or(LONGEST_SLEEP, |until| Duration::from_millis(until).min(LONGEST_SLEEP))
+    until.map_or(MAX_SLEEP, |until| Duration::from_millis(until).min(MAX_SLEEP))
 }
 
 /// Wall time in milliseconds.
 fn now() -> i64 {
-    wharf_model::chance::now().0
+    wharf_model::random::now().0
 }

@@ -1,10 +1,10 @@
-//! Anything at all, sent to the whole server in this process: never a panic, never an error of the server's own, and
-//! never more memory than the limits say.
+//! Sends arbitrary requests to the whole server in this process. The server must not panic, return an internal error,
+//! or use more memory than its limits allow.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
-mod sent;
-mod words;
+mod request;
+mod vocabulary;
 
 use std::sync::{Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use sent::{Sent, sent};
+use request::{TestRequest, any_request};
 use serde_json::Value;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{Api, Body, Options};
@@ -37,13 +37,13 @@ impl Server {
         Self { api, runtime, _dir: dir }
     }
 
-    /// Sends it, and reads the answer unless that has no end.
-    fn send(&self, sent: &Sent) -> Option<(u16, Bytes)> {
+    /// Sends a request, and reads the response unless it is a watch.
+    fn send(&self, sent: &TestRequest) -> Option<(u16, Bytes)> {
         let mut request = Request::builder().method(sent.method).uri(&sent.path);
         for (name, value) in &sent.headers {
             request = request.header(*name, value);
         }
-        // What no client can send is not sent.
+        // Skip requests that no client can send.
         let request = request.body(Full::new(Bytes::from(sent.body.clone()))).ok()?;
         let user = match sent.user {
             0 => User::node("n1"),
@@ -61,65 +61,70 @@ impl Server {
     }
 }
 
-/// An error that is nobody's fault but the server's. Upstream answers some patches, and what is made with a version, with
-/// a 500 too: these have no reason.
-fn is_our_fault(code: u16, body: &[u8]) -> bool {
+/// Whether a response is an internal error. Upstream also returns 500 for some patches, and for the creation of objects
+/// with a resourceVersion: these errors have no reason.
+fn is_internal_error(code: u16, body: &[u8]) -> bool {
     let status: Value = serde_json::from_slice(body).unwrap_or_default();
     code >= 500 && code != 501 && (status["reason"] == "InternalError" || status["code"] != code)
 }
 
 #[test]
-fn any_request_is_answered() {
+fn arbitrary_requests_cause_no_internal_errors() {
     let server = Server::start();
     let mut runner = TestRunner::new(Config { cases: 6_000, failure_persistence: None, ..Config::default() });
-    let made = std::cell::Cell::new([0_usize; 6]);
+    let counts_by_class = std::cell::Cell::new([0_usize; 6]);
     runner
-        .run(&sent(), |sent| {
-            let Some((code, body)) = server.send(&sent) else { return Ok(()) };
-            let mut counts = made.get();
+        .run(&any_request(), |request| {
+            let Some((code, body)) = server.send(&request) else { return Ok(()) };
+            let mut counts = counts_by_class.get();
             counts[usize::from(code / 100)] += 1;
-            made.set(counts);
-            if is_our_fault(code, &body) {
-                let words = String::from_utf8_lossy(&body).into_owned();
-                return Err(TestCaseError::fail(format!("{code}: {words}")));
+            counts_by_class.set(counts);
+            if is_internal_error(code, &body) {
+                let message = String::from_utf8_lossy(&body).into_owned();
+                return Err(TestCaseError::fail(format!("{code}: {message}")));
             }
             Ok(())
         })
         .unwrap();
-    // If all were refused, nothing would have been tried.
-    let [.., good, _, bad, _] = made.get();
-    assert!(good > 200 && bad > 200, "{:?}", made.get());
-    // It is as sound as it was.
-    let after =
-        Sent { user: 2, method: "GET", path: "/api/v1/pods".into(), headers: Vec::new(), body: Vec::new() };
+    // Only errors, or only successes, would prove little.
+    let [.., good, _, bad, _] = counts_by_class.get();
+    assert!(good > 200 && bad > 200, "responses by status class: {:?}", counts_by_class.get());
+    // The server still works.
+    let after = TestRequest {
+        user: 2,
+        method: "GET",
+        path: "/api/v1/pods".into(),
+        headers: Vec::new(),
+        body: Vec::new(),
+    };
     assert_eq!(server.send(&after).unwrap().0, 200);
 }
 
-/// Held by who measures memory: it is the process's.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Serializes the tests that measure the memory of the process.
+static MEMORY_TEST: Mutex<()> = Mutex::new(());
 
-/// The most from now on is counted anew; in KiB, what there is.
-fn memory_now() -> u64 {
+/// Resets the peak, and returns the current memory in KiB.
+fn reset_peak_memory() -> u64 {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
-    most_memory()
+    peak_memory()
 }
 
-/// In KiB.
-fn most_memory() -> u64 {
+/// The peak memory in KiB.
+fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// As much of each sort as a body has room for, where it is worth most.
+/// Bodies of maximum size with as many values of one type as possible, in the fields where they use the most memory.
 #[test]
-fn no_body_takes_more_memory_than_the_limits_say() {
+fn json_bodies_stay_within_memory_limit() {
     const LIMIT: usize = 3 << 20;
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _guard = MEMORY_TEST.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Server::start();
-    let before = memory_now();
-    let fill = |of: &str| vec![of; (LIMIT - 600) / (of.len() + 1)].join(",");
-    let list = |of: &str| format!("[{}]", fill(of));
+    let before = reset_peak_memory();
+    let fill = |text: &str| vec![text; (LIMIT - 600) / (text.len() + 1)].join(",");
+    let list = |text: &str| format!("[{}]", fill(text));
     let members = |value: &str| {
         let mut text = String::from("{");
         for key in 0.. {
@@ -171,7 +176,7 @@ fn no_body_takes_more_memory_than_the_limits_say() {
         ),
         ("/apis/storage.k8s.io/v1/csinodes", "{\"metadata\":{\"name\":\"a\"},\"spec\":{\"drivers\":", "}}"),
         ("/api/v1/nodes", "{\"metadata\":{\"name\":\"a\"},\"spec\":{\"taints\":", "}}"),
-        ("/api/v1/nodes", "{\"metadata\":{\"name\":\"a\"},\"nobody\":{\"knows\":", "}}"),
+        ("/api/v1/nodes", "{\"metadata\":{\"name\":\"a\"},\"unknown\":{\"field\":", "}}"),
     ];
     for (path, head, tail) in wrappings {
         for filling in &fillings {
@@ -184,19 +189,19 @@ fn no_body_takes_more_memory_than_the_limits_say() {
             ] {
                 let path = if method == "POST" { (*path).to_owned() } else { format!("{path}/a") };
                 let headers = vec![("content-type", media.to_owned())];
-                let sent = Sent { user: 2, method, path, headers, body: body.clone() };
-                let (code, answer) = server.send(&sent).unwrap();
-                assert!(!is_our_fault(code, &answer), "{}", String::from_utf8_lossy(&answer));
-                // Never more than a few times what was sent.
-                assert!(answer.len() <= 4 * LIMIT, "{head}{}: {}", &filling[..20], answer.len());
+                let request = TestRequest { user: 2, method, path, headers, body: body.clone() };
+                let (code, response) = server.send(&request).unwrap();
+                assert!(!is_internal_error(code, &response), "{}", String::from_utf8_lossy(&response));
+                // The response is at most a few times the size of the request.
+                assert!(response.len() <= 4 * LIMIT, "{head}{}: {}", &filling[..20], response.len());
             }
         }
     }
-    let grown = (most_memory() - before) >> 10;
-    assert!(grown <= 300, "{grown} MiB were needed for requests of {} MiB", LIMIT >> 20);
+    let grown = (peak_memory() - before) >> 10;
+    assert!(grown <= 300, "requests of {} MiB used {grown} MiB of memory", LIMIT >> 20);
 }
 
-/// A message of protobuf within another.
+/// Encodes a protobuf message within another.
 fn field(number: u8, inner: &[u8]) -> Vec<u8> {
     let (mut field, mut length) = (vec![number << 3 | 2], inner.len());
     while length >= 0x80 {
@@ -208,30 +213,30 @@ fn field(number: u8, inner: &[u8]) -> Vec<u8> {
     field
 }
 
-/// The same of what is no JSON object: patches that are programs, protobuf, and what stands in the address.
+/// Other request bodies (JSON patches, protobuf) and URLs of maximum size.
 #[test]
-fn nothing_else_takes_more_memory_than_the_limits_say() {
+fn patches_protobuf_and_urls_stay_within_memory_limit() {
     const LIMIT: usize = 3 << 20;
-    /// What an address can have.
-    const ADDRESS: usize = 60_000;
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The maximum length of a URL.
+    const MAX_URL: usize = 60_000;
+    let _guard = MEMORY_TEST.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Server::start();
     let maps = "/api/v1/namespaces/default/configmaps";
     let send = |method: &'static str, path: &str, media: &str, body: Vec<u8>| {
         assert!(body.len() <= LIMIT, "{}", body.len());
         let headers = vec![("content-type", media.to_owned())];
-        let sent = Sent { user: 2, method, path: path.to_owned(), headers, body };
-        let (code, answer) = server.send(&sent).unwrap();
-        assert!(!is_our_fault(code, &answer), "{}", String::from_utf8_lossy(&answer));
-        assert!(answer.len() <= 4 * LIMIT, "{method} {}: {}", &path[..path.len().min(80)], answer.len());
+        let request = TestRequest { user: 2, method, path: path.to_owned(), headers, body };
+        let (code, response) = server.send(&request).unwrap();
+        assert!(!is_internal_error(code, &response), "{}", String::from_utf8_lossy(&response));
+        assert!(response.len() <= 4 * LIMIT, "{method} {}: {}", &path[..path.len().min(80)], response.len());
         code
     };
     let object = format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":{{\"a\":{:?}}}}}", "x".repeat(100_000));
     assert_eq!(send("POST", maps, "application/json", object.into_bytes()), 201);
-    let before = memory_now();
-    let fill = |of: &str| format!("[{}]", vec![of; (LIMIT - 2) / (of.len() + 1)].join(","));
+    let before = reset_peak_memory();
+    let fill = |text: &str| format!("[{}]", vec![text; (LIMIT - 2) / (text.len() + 1)].join(","));
     let operations = [
-        // Each makes what is there twice as much, or more.
+        // Each copy at least doubles the object.
         "{\"op\":\"copy\",\"from\":\"\",\"path\":\"/data/b\"}",
         "{\"op\":\"copy\",\"from\":\"/data\",\"path\":\"/data/b\"}",
         "{\"op\":\"copy\",\"from\":\"/data/a\",\"path\":\"/metadata/finalizers/-\"}",
@@ -262,7 +267,7 @@ fn nothing_else_takes_more_memory_than_the_limits_say() {
     for (kind, path) in [("ConfigMap", maps), ("Pod", "/api/v1/namespaces/default/pods")] {
         let kind = field(1, &[field(1, b"v1"), field(2, kind.as_bytes())].concat());
         let raws = (1..=4).flat_map(|number| {
-            // Empty ones, ones with an entry, one that is much, and each within another.
+            // Many empty messages, many messages with one field, and deeply nested messages.
             [
                 many(number, &[]),
                 many(number, &field(1, b"a")),
@@ -276,23 +281,23 @@ fn nothing_else_takes_more_memory_than_the_limits_say() {
             send("POST", path, "application/vnd.kubernetes.protobuf", body);
         }
     }
-    let much = |of: &str| of.repeat(ADDRESS / of.len());
+    let repeated = |text: &str| text.repeat(MAX_URL / text.len());
     let token = BASE64
         .encode(format!("{{\"v\":\"meta.k8s.io/v1\",\"rv\":-1,\"start\":\"{}\"}}", "a/".repeat(20_000)));
     for (parameter, value) in [
-        ("labelSelector", much("a,")),
-        ("labelSelector", much("!a,")),
-        ("labelSelector", format!("a%20in%20({})", much("b,"))),
-        ("labelSelector", much("(")),
-        ("labelSelector", much("a%3Db,")),
-        ("fieldSelector", much("metadata.name%3Da,")),
-        ("fieldSelector", much("%5C")),
-        ("continue", much("e")),
+        ("labelSelector", repeated("a,")),
+        ("labelSelector", repeated("!a,")),
+        ("labelSelector", format!("a%20in%20({})", repeated("b,"))),
+        ("labelSelector", repeated("(")),
+        ("labelSelector", repeated("a%3Db,")),
+        ("fieldSelector", repeated("metadata.name%3Da,")),
+        ("fieldSelector", repeated("%5C")),
+        ("continue", repeated("e")),
         ("continue", token),
-        ("continue", BASE64.encode(much("[").split_at(40_000).0)),
+        ("continue", BASE64.encode(repeated("[").split_at(40_000).0)),
     ] {
         for method in ["GET", "DELETE"] {
-            // Nothing is deleted by way of trial.
+            // dryRun: nothing is deleted.
             send(
                 method,
                 &format!("{maps}?limit=1&dryRun=All&{parameter}={value}"),
@@ -301,6 +306,6 @@ fn nothing_else_takes_more_memory_than_the_limits_say() {
             );
         }
     }
-    let grown = (most_memory() - before) >> 10;
-    assert!(grown <= 300, "{grown} MiB were needed for requests of {} MiB", LIMIT >> 20);
+    let grown = (peak_memory() - before) >> 10;
+    assert!(grown <= 300, "requests of {} MiB used {grown} MiB of memory", LIMIT >> 20);
 }

@@ -1,5 +1,5 @@
-//! Random questions. Objects have the shape of their kind, with one thing wrong now and then; patches are made for the
-//! object that they patch, so that most of them apply.
+//! Generates random test cases. Objects have the shape of their kind, sometimes with one error. Patches are generated
+//! for their object, so that most of them apply.
 
 use serde_json::{Map, Value, json};
 use wharf_apiserver::schema;
@@ -24,8 +24,8 @@ const KINDS: &[(&str, &str)] = &[
     ("storage.k8s.io", "VolumeAttachment"),
     ("storage.k8s.io", "VolumeAttributesClass"),
 ];
-/// Not stored, but sent: what is made of them is compared, and patches are not.
-const SENT: &[(&str, &str)] = &[
+/// Kinds that are sent but not stored: conversion is compared, patches are not.
+const UNSTORED_KINDS: &[(&str, &str)] = &[
     ("", "Binding"),
     ("policy", "Eviction"),
     ("authentication.k8s.io", "TokenRequest"),
@@ -62,7 +62,7 @@ const TIMES: &[&str] = &[
 ];
 const MICRO_TIMES: &[&str] =
     &["2026-01-02T03:04:05.123456+02:00", "2026-01-02T03:04:05.700000Z", "1969-12-31T23:59:59.000000Z"];
-const WRONG: &[&str] = &["x", "", "1x", "1KK", "2026-02-30T00:00:00Z", "2026-01-02", "!!", "YWI"];
+const INVALID_TEXTS: &[&str] = &["x", "", "1x", "1KK", "2026-02-30T00:00:00Z", "2026-01-02", "!!", "YWI"];
 
 pub(crate) struct Generator {
     state: u64,
@@ -81,14 +81,14 @@ impl Generator {
         Self { state: seed, schemas }
     }
 
-    pub(crate) fn question(&mut self) -> Value {
+    pub(crate) fn case(&mut self) -> Value {
         match self.below(20) {
             0..8 => {
-                let kinds = if self.chance(80) { KINDS } else { SENT };
+                let kinds = if self.chance(80) { KINDS } else { UNSTORED_KINDS };
                 let (group, kind) = *self.pick(kinds);
                 let mut object = self.object(&name(group, kind), 0);
                 if self.chance(30) {
-                    self.spoil(&mut object);
+                    self.add_error(&mut object);
                 }
                 json!({"What": "conform", "Group": group, "Kind": kind, "Object": object})
             }
@@ -138,8 +138,8 @@ impl Generator {
         self.below(100) < percent
     }
 
-    fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len())]
+    fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len())]
     }
 
     fn text(&mut self, words: &[&str]) -> String {
@@ -156,7 +156,7 @@ impl Generator {
         labels.into()
     }
 
-    /// An object of a definition; the deeper, the less is in it.
+    /// An object of a definition. Deeper objects have fewer fields.
     fn object(&mut self, name: &str, depth: usize) -> Value {
         let properties = self.schemas[name]["properties"].as_object().cloned().unwrap_or_default();
         let likely = if properties.len() > 25 {
@@ -166,10 +166,10 @@ impl Generator {
         };
         let mut object = Map::new();
         for (key, property) in &properties {
-            // Nobody keeps those.
+            // managedFields is never stored.
             if key != "managedFields" && self.chance(likely) {
                 let mut value = self.value(property, depth);
-                // What a name that is there twice is merged to depends on Go's memory.
+                // The merge of a list with duplicate names depends on Go's memory layout.
                 if property["items"]["type"] == "string"
                     && property["x-kubernetes-patch-strategy"].is_string()
                 {
@@ -212,8 +212,8 @@ impl Generator {
         }
     }
 
-    /// Makes one thing wrong, so that there is one error to tell.
-    fn spoil(&mut self, value: &mut Value) {
+    /// Adds exactly one error.
+    fn add_error(&mut self, value: &mut Value) {
         let inside = match value {
             Value::Object(map) => map.len(),
             Value::Array(list) => list.len(),
@@ -229,14 +229,17 @@ impl Generator {
                 json!(1.5),
                 json!(1u64 << 63),
             ];
-            *value = if self.chance(40) { (*self.pick(WRONG)).into() } else { self.pick(&others).clone() };
+            *value =
+                if self.chance(40) { (*self.pick(INVALID_TEXTS)).into() } else { self.pick(&others).clone() };
             return;
         }
         let at = self.below(inside);
         match value {
             Value::Object(map) if self.chance(10) => drop(map.insert("zzz".into(), 1.into())),
-            Value::Object(map) => map.values_mut().nth(at).into_iter().for_each(|value| self.spoil(value)),
-            Value::Array(list) => self.spoil(&mut list[at]),
+            Value::Object(map) => {
+                map.values_mut().nth(at).into_iter().for_each(|value| self.add_error(value))
+            }
+            Value::Array(list) => self.add_error(&mut list[at]),
             _ => {}
         }
     }
@@ -246,7 +249,7 @@ impl Generator {
         let properties = self.schemas[name]["properties"].as_object().cloned().unwrap_or_default();
         let mut patch = Map::new();
         for (key, property) in &properties {
-            let (there, likely) = (&object[key], if object[key].is_null() { 5 } else { 40 });
+            let (existing, likely) = (&object[key], if object[key].is_null() { 5 } else { 40 });
             if !self.chance(likely) {
                 continue;
             }
@@ -255,13 +258,13 @@ impl Generator {
             match (reference(property), reference(&property["items"])) {
                 _ if self.chance(8) => drop(patch.insert(key.clone(), Value::Null)),
                 (Some(inner), _) if self.schemas[inner].get("properties").is_some() => {
-                    let inner = self.patch(inner, there, depth + 1);
+                    let inner = self.patch(inner, existing, depth + 1);
                     patch.insert(key.clone(), inner);
                 }
                 (_, Some(inner)) if merge_key.is_some() => {
-                    self.elements(&mut patch, key, inner, merge_key.unwrap_or_default(), there);
+                    self.elements(&mut patch, key, inner, merge_key.unwrap_or_default(), existing);
                 }
-                _ if merge => self.names(&mut patch, key, there),
+                _ if merge => self.names(&mut patch, key, existing),
                 _ => {
                     let value = self.value(property, depth);
                     patch.insert(key.clone(), value);
@@ -278,23 +281,30 @@ impl Generator {
         patch.into()
     }
 
-    /// A list that is merged by a key: changed, deleted and new elements, in an order that is given or not.
-    fn elements(&mut self, patch: &mut Map<String, Value>, field: &str, of: &str, key: &str, there: &Value) {
-        let there = there.as_array().cloned().unwrap_or_default();
+    /// A list that is merged by a key: changed, deleted and new elements, with or without `$setElementOrder`.
+    fn elements(
+        &mut self,
+        patch: &mut Map<String, Value>,
+        field: &str,
+        definition: &str,
+        key: &str,
+        existing: &Value,
+    ) {
+        let existing = existing.as_array().cloned().unwrap_or_default();
         let mut elements = Vec::new();
-        for element in there.iter().filter(|element| element.get(key).is_some()) {
+        for element in existing.iter().filter(|element| element.get(key).is_some()) {
             if !self.chance(60) {
                 continue;
             }
             let mut change = match self.below(10) {
                 0 | 1 => json!({"$patch": "delete"}),
-                _ => self.patch(of, element, 3),
+                _ => self.patch(definition, element, 3),
             };
             change[key] = element[key].clone();
             elements.push(change);
         }
         for _ in 0..self.below(3) {
-            let mut new = self.object(of, 4);
+            let mut new = self.object(definition, 4);
             new[key] = (*self.pick(&["a", "b", "c", "d", "e"])).into();
             let at = self.below(elements.len() + 1);
             elements.insert(at, new);
@@ -303,7 +313,7 @@ impl Generator {
             let named = |element: &Value| json!({key: element[key]});
             let mut order: Vec<Value> =
                 elements.iter().filter(|element| element.get("$patch").is_none()).map(named).collect();
-            for element in there.iter().filter(|element| element.get(key).is_some()).map(named) {
+            for element in existing.iter().filter(|element| element.get(key).is_some()).map(named) {
                 if self.chance(60) && !order.contains(&element) {
                     let at = self.below(order.len() + 1);
                     order.insert(at, element);
@@ -316,8 +326,8 @@ impl Generator {
         }
     }
 
-    /// A list of names that is merged. What is both given and taken away is left out: Go does either first.
-    fn names(&mut self, patch: &mut Map<String, Value>, field: &str, there: &Value) {
+    /// A list of names that is merged. No name is both added and deleted: Go's order is undefined.
+    fn names(&mut self, patch: &mut Map<String, Value>, field: &str, existing: &Value) {
         let given: Vec<&str> = (0..self.below(4)).map(|_| *self.pick(&["a", "b", "c", "d"])).collect();
         if self.chance(40) {
             patch.insert(format!("$deleteFromPrimitiveList/{field}"), json!(["e", self.pick(&["f", ""])]));
@@ -325,7 +335,7 @@ impl Generator {
         if self.chance(30) {
             let mut order: Vec<Value> = Vec::new();
             for name in
-                given.iter().map(|name| json!(name)).chain(there.as_array().cloned().unwrap_or_default())
+                given.iter().map(|name| json!(name)).chain(existing.as_array().cloned().unwrap_or_default())
             {
                 if !order.contains(&name) {
                     order.push(name);

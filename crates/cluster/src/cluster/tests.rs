@@ -1,8 +1,8 @@
 //! Requests and shared watches against a server inside the test.
 
 use super::*;
-use crate::testing::{Asked, Reply, Thing, line, list, scripted, status, stream, thing};
-use crate::{Notice, Reach};
+use crate::testing::{ReceivedRequest, Reply, Thing, line, list, scripted, status, stream, thing};
+use crate::{StoreEvent, SyncState};
 use std::time::Duration;
 
 fn key(name: &str) -> Key {
@@ -25,27 +25,27 @@ async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn answers_to_a_delete() {
+fn delete_responses_are_parsed() {
     let gone = |uid: &str| Deleted::Gone { uid: Some(uid.to_owned()) };
     let table = [
         (r#"{"kind":"Status","status":"Success","details":{"uid":"u"}}"#, gone("u")),
         (r#"{"kind":"Status","status":"Success"}"#, Deleted::Gone { uid: None }),
         (r#"{"kind":"PersistentVolume","metadata":{"uid":"u"}}"#, gone("u")),
-        (r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["f"]}}"#, Deleted::Lingers),
+        (r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["f"]}}"#, Deleted::Terminating),
         (r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":[]}}"#, gone("u")),
         (
             r#"{"metadata":{"uid":"u","deletionTimestamp":"x","deletionGracePeriodSeconds":30}}"#,
-            Deleted::Lingers,
+            Deleted::Terminating,
         ),
         ("garbage", Deleted::Gone { uid: None }),
     ];
     for (body, expected) in table {
-        assert_eq!(after_delete(body.as_bytes()), expected, "{body}");
+        assert_eq!(parse_delete_response(body.as_bytes()), expected, "{body}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn taking_off_the_last_finalizer_ends_an_object_at_once() {
+async fn removing_the_last_finalizer_removes_the_object_from_the_store() {
     let (_watch, watch_reply) = stream();
     let deleting = |version: u64, finalizers: Value| {
         let mut object = thing("a", version, "red");
@@ -53,7 +53,7 @@ async fn taking_off_the_last_finalizer_ends_an_object_at_once() {
         object["metadata"]["finalizers"] = finalizers;
         Reply::Json(200, object)
     };
-    let (cluster, asked) = scripted(vec![
+    let (cluster, requests) = scripted(vec![
         list(10, "", vec![thing("a", 5, "red")]),
         watch_reply,
         deleting(11, json!(["x", "y"])),
@@ -61,8 +61,8 @@ async fn taking_off_the_last_finalizer_ends_an_object_at_once() {
         deleting(13, json!([])),
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    eventually("the watch is open", || asked.lock().unwrap().len() == 2).await;
+    store.wait_synced().await;
+    eventually("the watch is open", || requests.lock().unwrap().len() == 2).await;
     cluster.delete(&Thing::API, &key("a"), Preconditions::default()).await.unwrap();
     assert!(store.get(&key("a")).unwrap().metadata.is_deleting());
     for left in [Some(1), None] {
@@ -72,10 +72,10 @@ async fn taking_off_the_last_finalizer_ends_an_object_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_watches_loses_the_stream_and_resumes() {
+async fn interrupted_watch_resumes_from_the_last_version() {
     let (first, first_reply) = stream();
     let (second, second_reply) = stream();
-    let (cluster, asked) = scripted(vec![
+    let (cluster, requests) = scripted(vec![
         list(10, "more", vec![thing("a", 5, "red")]),
         list(10, "", vec![thing("b", 6, "red")]),
         first_reply,
@@ -83,49 +83,49 @@ async fn lists_watches_loses_the_stream_and_resumes() {
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
     let same = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
+    store.wait_synced().await;
     assert_eq!(names(&same), ["a", "b"]);
 
     first.send(line("ADDED", thing("c", 11, "red"))).unwrap();
     // Cut in the middle of a line: the part is lost, the version before it is not.
     first.send(line("MODIFIED", thing("a", 12, "blue"))[..20].to_vec()).unwrap();
-    eventually("c is told", || names(&store) == ["a", "b", "c"]).await;
+    eventually("c is cached", || names(&store) == ["a", "b", "c"]).await;
     drop(first);
     second.send(line("MODIFIED", thing("a", 12, "blue"))).unwrap();
     eventually("a is blue", || store.get(&key("a")).unwrap().color == "blue").await;
 
-    let asked: Vec<Asked> = asked.lock().unwrap().clone();
-    let query = |number: usize, name: &str| asked[number].query.get(name).map(String::as_str);
-    assert_eq!(asked.len(), 4, "one watch for both");
+    let requests: Vec<ReceivedRequest> = requests.lock().unwrap().clone();
+    let query = |number: usize, name: &str| requests[number].query.get(name).map(String::as_str);
+    assert_eq!(requests.len(), 4, "one watch for both");
     assert_eq!((query(0, "limit"), query(0, "continue")), (Some("500"), None));
     assert_eq!(query(1, "continue"), Some("more"));
     assert_eq!((query(2, "resourceVersion"), query(2, "allowWatchBookmarks")), (Some("10"), Some("true")));
     assert_eq!(query(3, "resourceVersion"), Some("11"), "resumed");
 }
 
-/// A connection can die without a word, for example when the server's address moves to another machine.
+/// A connection can break without notice, for example when the server's address moves to another machine.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_has_gone_silent_is_resumed_on_another_connection() {
+async fn idle_watch_is_resumed_on_another_connection() {
     let (silent, silent_reply) = stream();
     let (second, second_reply) = stream();
-    let (cluster, asked) = scripted(vec![list(10, "", vec![]), silent_reply, second_reply]);
+    let (cluster, requests) = scripted(vec![list(10, "", vec![]), silent_reply, second_reply]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    // Bookmarks are words enough.
+    store.wait_synced().await;
+    // Bookmarks count as activity.
     for version in 11..13 {
         silent.send(line("BOOKMARK", thing("", version, ""))).unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
     }
-    assert_eq!(asked.lock().unwrap().len(), 2);
+    assert_eq!(requests.lock().unwrap().len(), 2);
     second.send(line("ADDED", thing("a", 20, "red"))).unwrap();
     tokio::time::sleep(Duration::from_secs(31)).await;
     assert_eq!(names(&store), ["a"]);
-    assert_eq!(asked.lock().unwrap()[2].query["resourceVersion"], "12");
+    assert_eq!(requests.lock().unwrap()[2].query["resourceVersion"], "12");
     drop(silent);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_410_relists_and_tells_only_the_difference() {
+async fn expired_watch_relists_and_notifies_only_the_difference() {
     let (first, first_reply) = stream();
     let (_second, second_reply) = stream();
     let (cluster, _) = scripted(vec![
@@ -136,21 +136,21 @@ async fn a_410_relists_and_tells_only_the_difference() {
         second_reply,
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    let mut changes = store.changes();
+    store.wait_synced().await;
+    let mut changes = store.subscribe();
     first.send(line("BOOKMARK", thing("", 15, ""))).unwrap();
     first.send(line("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"}))).unwrap();
     eventually("relisted", || names(&store) == ["b", "c"]).await;
-    assert!(matches!(changes.next().await, Some(Notice::Resync)));
+    assert!(matches!(changes.next().await, Some(StoreEvent::Resync)));
     for expected in ["c", "a"] {
-        let Some(Notice::Change(change)) = changes.next().await else { panic!() };
+        let Some(StoreEvent::Change(change)) = changes.next().await else { panic!() };
         assert_eq!(change.key.name, expected);
     }
     assert!(tokio::time::timeout(Duration::from_secs(9), changes.next()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn garbage_oversize_and_errors_do_not_stop_it() {
+async fn invalid_or_oversized_events_do_not_stop_the_watch() {
     let (first, first_reply) = stream();
     let (cluster, _) = scripted(vec![
         Reply::Text(500, "oops"),
@@ -159,7 +159,7 @@ async fn garbage_oversize_and_errors_do_not_stop_it() {
         first_reply,
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
+    store.wait_synced().await;
     assert_eq!(names(&store), ["a"]);
     first.send(b"{\"type\":\"ADDED\",\"object\":".to_vec()).unwrap();
     for _ in 0..9 {
@@ -168,7 +168,7 @@ async fn garbage_oversize_and_errors_do_not_stop_it() {
     first.send(b"\nrubbish\n\n".to_vec()).unwrap();
     first.send(line("ADDED", json!({"metadata": {"name": "bad", "labels": 7}}))).unwrap();
     first.send(line("ADDED", thing("c", 12, "red"))).unwrap();
-    eventually("c is told", || names(&store) == ["a", "c"]).await;
+    eventually("c is cached", || names(&store) == ["a", "c"]).await;
     let mut registry = prometheus_client::registry::Registry::default();
     cluster.metrics().register(&mut registry);
     let mut text = String::new();
@@ -177,7 +177,7 @@ async fn garbage_oversize_and_errors_do_not_stop_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_kind_is_empty_until_it_is_served() {
+async fn unserved_kind_is_empty_until_it_is_served() {
     let (_open, reply) = stream();
     let (cluster, _) = scripted(vec![
         Reply::Text(404, "404 page not found"),
@@ -186,17 +186,20 @@ async fn a_missing_kind_is_empty_until_it_is_served() {
         reply,
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    assert_eq!((store.served(), store.settled().await, store.len()), (false, Reach::NotServed, 0));
+    store.wait_synced().await;
+    assert_eq!(
+        (store.is_synced(), store.wait_settled().await, store.len()),
+        (false, SyncState::NotServed, 0)
+    );
     let began = tokio::time::Instant::now();
-    eventually("served", || store.served()).await;
+    eventually("served", || store.is_synced()).await;
     assert_eq!((began.elapsed().as_secs(), store.len()), (60, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn own_writes_are_read_at_once() {
+async fn own_writes_are_visible_immediately() {
     let (watch, watch_reply) = stream();
-    let (cluster, asked) = scripted(vec![
+    let (cluster, requests) = scripted(vec![
         list(10, "", vec![thing("a", 5, "red")]),
         watch_reply,
         Reply::Json(201, thing("b", 11, "red")),
@@ -206,8 +209,8 @@ async fn own_writes_are_read_at_once() {
         status(404, "NotFound", "a"),
     ]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    eventually("the watch is open", || asked.lock().unwrap().len() == 2).await;
+    store.wait_synced().await;
+    eventually("the watch is open", || requests.lock().unwrap().len() == 2).await;
 
     cluster.create(&Thing::API, Some("ns"), &thing("b", 0, "red")).await.unwrap();
     assert_eq!(names(&store), ["a", "b"]);
@@ -217,7 +220,7 @@ async fn own_writes_are_read_at_once() {
     let only = Preconditions { uid: Some("u-a".into()), resource_version: Some("12".into()) };
     cluster.delete(&Thing::API, &key("a"), only).await.unwrap();
     assert_eq!(names(&store), ["b"]);
-    // The watch comes after with what is past.
+    // The watch delivers the older events later.
     watch.send(line("ADDED", thing("b", 11, "red"))).unwrap();
     watch.send(line("MODIFIED", thing("a", 12, "blue"))).unwrap();
     watch.send(line("DELETED", thing("a", 13, "blue"))).unwrap();
@@ -226,13 +229,13 @@ async fn own_writes_are_read_at_once() {
     assert_eq!(names(&store), ["b"]);
     assert!(cluster.get_raw(&Thing::API, &key("a")).await.unwrap().is_none());
 
-    let asked = asked.lock().unwrap();
-    assert_eq!(asked[3].path, "/apis/t.dev/v1/namespaces/ns/things/a/status");
-    assert_eq!(asked[4].body["preconditions"], json!({"uid": "u-a", "resourceVersion": "12"}));
+    let requests = requests.lock().unwrap();
+    assert_eq!(requests[3].path, "/apis/t.dev/v1/namespaces/ns/things/a/status");
+    assert_eq!(requests[4].body["preconditions"], json!({"uid": "u-a", "resourceVersion": "12"}));
 }
 
 #[tokio::test(start_paused = true)]
-async fn absence_is_only_what_the_server_says_of_this_object() {
+async fn only_a_not_found_for_the_object_proves_its_absence() {
     let (cluster, _) = scripted(vec![
         Reply::Text(404, "404 page not found"),
         status(409, "AlreadyExists", "a"),
@@ -249,44 +252,47 @@ async fn absence_is_only_what_the_server_says_of_this_object() {
     assert_eq!(cluster.get::<Thing>(&key("a")).await.unwrap_err().reason(), "Unavailable");
     assert_eq!(began.elapsed().as_secs(), 30);
     let error = cluster.get::<Thing>(&key("a")).await.unwrap_err();
-    assert_eq!(error.to_string(), "GET Thing ns/a: cannot decode the answer at line 1 column 2 (HTTP 200)");
+    let expected = "GET Thing ns/a: failed to decode the response at line 1 column 2 (HTTP 200)";
+    assert_eq!(error.to_string(), expected);
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_say_what_they_could_not_read() {
+async fn lists_report_undecodable_objects() {
     let (cluster, _) = scripted(vec![
         list(10, "next", vec![thing("a", 5, "red"), json!({"metadata": {"name": "bad"}, "color": 1})]),
         list(10, "", vec![thing("b", 5, "red")]),
     ]);
     let listed = cluster.list::<Thing>(&WatchOptions::default()).await.unwrap();
     assert_eq!(listed.items.len(), 2);
-    assert_eq!(listed.unreadable, [Some(Key::cluster("bad"))]);
+    assert_eq!(listed.undecodable, [Some(Key::cluster("bad"))]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_end_with_the_cluster() {
+async fn watches_stop_with_the_cluster() {
     let (watch, reply) = stream();
     let (cluster, _) = scripted(vec![list(10, "", vec![]), reply]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
+    store.wait_synced().await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     drop(cluster);
-    eventually("the stream is let go", || watch.is_closed()).await;
+    eventually("the stream is closed", || watch.is_closed()).await;
 }
 
-/// A pod is bound by a POST to its subresource, which answers with a Status. That is no pod.
+/// A pod is bound by a POST to its subresource, which responds with a Status, not with a pod.
 #[tokio::test(start_paused = true)]
-async fn what_a_subresource_answers_enters_no_store() {
+async fn subresource_response_is_added_to_no_store() {
     let (_watch, watch_reply) = stream();
     let done = json!({"kind": "Status", "metadata": {}, "status": "Success"});
-    let (cluster, asked) =
+    let (cluster, requests) =
         scripted(vec![list(10, "", vec![thing("a", 5, "red")]), watch_reply, Reply::Json(201, done)]);
     let store = cluster.store::<Thing>(WatchOptions::default());
-    store.synced().await;
-    eventually("the watch", || asked.lock().unwrap().len() == 2).await;
-    let answer = cluster.hand(&Thing::API, &key("a"), "binding", &json!({"target": {"name": "n"}})).await;
-    assert_eq!(answer.unwrap()["status"], "Success");
-    let Asked { method, path, body, .. } = asked.lock().unwrap()[2].clone();
+    store.wait_synced().await;
+    eventually("the watch", || requests.lock().unwrap().len() == 2).await;
+    let response = cluster
+        .create_subresource(&Thing::API, &key("a"), "binding", &json!({"target": {"name": "n"}}))
+        .await;
+    assert_eq!(response.unwrap()["status"], "Success");
+    let ReceivedRequest { method, path, body, .. } = requests.lock().unwrap()[2].clone();
     assert_eq!((method.as_str(), path.as_str()), ("POST", "/apis/t.dev/v1/namespaces/ns/things/a/binding"));
     assert_eq!(body, json!({"target": {"name": "n"}}));
     assert_eq!(names(&store), ["a"]);

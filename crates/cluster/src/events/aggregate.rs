@@ -1,4 +1,4 @@
-//! Which events are worth a request: the same one again within a window becomes a count on the first.
+//! Aggregates events: a repetition within a window becomes a count on the first event.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,167 +8,167 @@ use wharf_model::Time;
 
 use super::Event;
 
-/// The same event within this time is a repetition.
+/// An equal event within this time is a repetition.
 const WINDOW: Duration = Duration::from_secs(600);
 /// A repetition is written at most this often.
 const REPEAT: Duration = Duration::from_secs(15);
-/// So many different events are remembered; beyond, the oldest are forgotten and would be written anew.
-const REMEMBERED: usize = 4096;
+/// The maximum number of tracked events. Beyond it the oldest are dropped; their repetitions create new objects.
+const MAX_EVENTS: usize = 4096;
 
 /// An event to write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// For the first time.
+    /// Create the event object.
     Create { event: Event, first: Time, count: u64 },
-    /// Again: the event object of this name counts so many.
+    /// Set the count of the event object of this name.
     Repeat { event: Event, name: String, first: Time, last: Time, count: u64 },
 }
 
-struct Seen {
-    /// The object's name in the API, once it was written.
+struct Record {
+    /// The event object's name, once it was created.
     name: Option<String>,
     first: Time,
     last: Time,
     count: u64,
-    /// How many of them the API knows.
+    /// The count last written to the API.
     written: u64,
-    seen_at: Instant,
-    /// Which it was of all that were taken, the last time: those of one moment are written in this order.
-    turn: u64,
+    recorded_at: Instant,
+    /// The sequence number of the last repetition: events that are due together are written in this order.
+    sequence: u64,
     written_at: Option<Instant>,
 }
 
 #[derive(Default)]
 pub(crate) struct Aggregate {
-    seen: HashMap<Event, Seen>,
-    turns: u64,
+    records: HashMap<Event, Record>,
+    next_sequence: u64,
 }
 
 impl Aggregate {
-    /// Takes an event.
-    pub(crate) fn take(&mut self, event: Event, now: Instant, time: Time) {
-        if self.seen.get(&event).is_some_and(|seen| seen.is_past(now)) {
-            self.seen.remove(&event);
+    /// Adds an event.
+    pub(crate) fn add(&mut self, event: Event, now: Instant, time: Time) {
+        if self.records.get(&event).is_some_and(|record| record.is_past(now)) {
+            self.records.remove(&event);
         }
-        self.make_room();
-        let new = || Seen {
+        self.evict_oldest();
+        let new = || Record {
             name: None,
             first: time,
             last: time,
             count: 0,
             written: 0,
-            seen_at: now,
-            turn: 0,
+            recorded_at: now,
+            sequence: 0,
             written_at: None,
         };
-        let seen = self.seen.entry(event).or_insert_with(new);
-        seen.count += 1;
-        seen.last = time;
-        seen.seen_at = now;
-        seen.turn = self.turns;
-        self.turns += 1;
+        let record = self.records.entry(event).or_insert_with(new);
+        record.count += 1;
+        record.last = time;
+        record.recorded_at = now;
+        record.sequence = self.next_sequence;
+        self.next_sequence += 1;
     }
 
-    /// What is to be written now, oldest first.
+    /// The events to write now, oldest first.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Write> {
-        self.seen.retain(|_, seen| !seen.is_past(now));
+        self.records.retain(|_, record| !record.is_past(now));
         let mut due: Vec<(u64, Write)> = Vec::new();
-        for (event, seen) in &mut self.seen {
-            let waits = seen.written_at.is_some_and(|at| now.saturating_duration_since(at) < REPEAT);
-            if seen.count == seen.written || waits {
+        for (event, record) in &mut self.records {
+            let waits = record.written_at.is_some_and(|at| now.saturating_duration_since(at) < REPEAT);
+            if record.count == record.written || waits {
                 continue;
             }
-            seen.written = seen.count;
-            seen.written_at = Some(now);
-            let (event, first, last, count) = (event.clone(), seen.first, seen.last, seen.count);
-            let write = match &seen.name {
+            record.written = record.count;
+            record.written_at = Some(now);
+            let (event, first, last, count) = (event.clone(), record.first, record.last, record.count);
+            let write = match &record.name {
                 None => Write::Create { event, first, count },
                 Some(name) => Write::Repeat { event, name: name.clone(), first, last, count },
             };
-            due.push((seen.turn, write));
+            due.push((record.sequence, write));
         }
-        due.sort_by_key(|(turn, _)| *turn);
+        due.sort_by_key(|(sequence, _)| *sequence);
         due.into_iter().map(|(_, write)| write).collect()
     }
 
-    /// Whether anything waits for its moment.
+    /// Whether any repetition is still to be written.
     pub(crate) fn has_unwritten(&self) -> bool {
-        self.seen.values().any(|seen| seen.count != seen.written)
+        self.records.values().any(|record| record.count != record.written)
     }
 
-    /// The API knows an event under this name.
-    pub(crate) fn named(&mut self, event: &Event, name: String) {
-        if let Some(seen) = self.seen.get_mut(event) {
-            seen.name = Some(name);
+    /// The event object was created under this name.
+    pub(crate) fn set_name(&mut self, event: &Event, name: String) {
+        if let Some(record) = self.records.get_mut(event) {
+            record.name = Some(name);
         }
     }
 
-    /// It does not, or no longer: its next repetition is written as new.
-    pub(crate) fn lost(&mut self, event: &Event) {
-        if let Some(seen) = self.seen.get_mut(event) {
-            seen.name = None;
+    /// The event object does not exist, or no longer: the next repetition creates it.
+    pub(crate) fn clear_name(&mut self, event: &Event) {
+        if let Some(record) = self.records.get_mut(event) {
+            record.name = None;
         }
     }
 
-    /// Forgets the older half when there are too many.
-    fn make_room(&mut self) {
-        if self.seen.len() < REMEMBERED {
+    /// Drops the older half if there are too many.
+    fn evict_oldest(&mut self) {
+        if self.records.len() < MAX_EVENTS {
             return;
         }
-        let mut ages: Vec<Instant> = self.seen.values().map(|seen| seen.seen_at).collect();
+        let mut ages: Vec<Instant> = self.records.values().map(|record| record.recorded_at).collect();
         let middle = ages.len() / 2;
         let (_, median, _) = ages.select_nth_unstable(middle);
         let median = *median;
-        // Of equal age, as many as it takes.
+        // Of records of equal age, as many as necessary.
         let mut excess = middle;
-        self.seen.retain(|_, seen| {
-            let goes = excess > 0 && seen.seen_at <= median;
-            excess -= usize::from(goes);
-            !goes
+        self.records.retain(|_, record| {
+            let evicted = excess > 0 && record.recorded_at <= median;
+            excess -= usize::from(evicted);
+            !evicted
         });
     }
 }
 
-impl Seen {
+impl Record {
     fn is_past(&self, now: Instant) -> bool {
-        self.count == self.written && now.saturating_duration_since(self.seen_at) >= WINDOW
+        self.count == self.written && now.saturating_duration_since(self.recorded_at) >= WINDOW
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::{EventType, Regarding};
+    use crate::events::{EventType, ObjectReference};
     use wharf_model::Key;
 
     fn event(note: &str) -> Event {
-        let regarding = Regarding {
+        let regarding = ObjectReference {
             api_version: "v1".into(),
             kind: "PersistentVolumeClaim".into(),
             key: Key::namespaced("ns", "a"),
             uid: "u".into(),
         };
-        Event { regarding, kind: EventType::Normal, reason: "Provisioning".into(), note: note.into() }
+        Event { regarding, event_type: EventType::Normal, reason: "Provisioning".into(), note: note.into() }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn repetitions_become_a_count() {
+    async fn repetitions_are_counted() {
         let mut aggregate = Aggregate::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         for _ in 0..3 {
-            aggregate.take(event("x"), at(0), Time(0));
+            aggregate.add(event("x"), at(0), Time(0));
         }
-        aggregate.take(event("y"), at(1), Time(1000));
+        aggregate.add(event("y"), at(1), Time(1000));
         let due = aggregate.due(at(1));
         assert_eq!(due[0], Write::Create { event: event("x"), first: Time(0), count: 3 });
         assert_eq!(due[1], Write::Create { event: event("y"), first: Time(1000), count: 1 });
         assert_eq!(due.len(), 2);
         assert_eq!(aggregate.due(at(2)), []);
 
-        aggregate.named(&event("x"), "a.1".into());
-        aggregate.take(event("x"), at(3), Time(3000));
-        assert_eq!(aggregate.due(at(3)), [], "not so soon after the last write");
+        aggregate.set_name(&event("x"), "a.1".into());
+        aggregate.add(event("x"), at(3), Time(3000));
+        assert_eq!(aggregate.due(at(3)), [], "too soon after the last write");
         let repeat = Write::Repeat {
             event: event("x"),
             name: "a.1".into(),
@@ -178,23 +178,23 @@ mod tests {
         };
         assert_eq!(aggregate.due(at(17)), [repeat]);
 
-        aggregate.lost(&event("x"));
-        aggregate.take(event("x"), at(40), Time(40_000));
+        aggregate.clear_name(&event("x"));
+        aggregate.add(event("x"), at(40), Time(40_000));
         assert!(matches!(&aggregate.due(at(40))[..], [Write::Create { count: 5, .. }]));
 
-        // After the window it is a new story.
-        aggregate.take(event("x"), at(1000), Time(1_000_000));
+        // After the window it is a new event.
+        aggregate.add(event("x"), at(1000), Time(1_000_000));
         let new = Write::Create { event: event("x"), first: Time(1_000_000), count: 1 };
         assert_eq!(aggregate.due(at(1000)), [new]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn memory_is_bounded() {
+    async fn number_of_records_is_bounded() {
         let mut aggregate = Aggregate::default();
         let now = Instant::now();
-        for number in 0..3 * REMEMBERED {
-            aggregate.take(event(&number.to_string()), now, Time(0));
+        for number in 0..3 * MAX_EVENTS {
+            aggregate.add(event(&number.to_string()), now, Time(0));
         }
-        assert!(aggregate.seen.len() <= REMEMBERED);
+        assert!(aggregate.records.len() <= MAX_EVENTS);
     }
 }

@@ -1,4 +1,4 @@
-//! Events as the API receives them.
+//! Events as the API server receives them.
 
 use super::*;
 use crate::testing::{Objects, Reply, cluster};
@@ -7,28 +7,28 @@ use std::time::Duration;
 
 fn event(name: &str, note: &str) -> Event {
     Event {
-        regarding: Regarding {
+        regarding: ObjectReference {
             api_version: "v1".into(),
             kind: "PersistentVolumeClaim".into(),
             key: Key::namespaced("ns", name),
             uid: "u".into(),
         },
-        kind: EventType::Warning,
+        event_type: EventType::Warning,
         reason: "ProvisioningFailed".into(),
         note: note.into(),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn repetitions_are_one_object_with_a_count() {
+async fn repetitions_are_counted_on_one_object() {
     let objects = Arc::new(Mutex::new(Objects::default()));
     let requests = Arc::new(Mutex::new(0));
     let (server, counter) = (Arc::clone(&objects), Arc::clone(&requests));
-    let cluster = cluster(move |asked| {
+    let cluster = cluster(move |request| {
         *counter.lock().unwrap() += 1;
-        server.lock().unwrap().answer(&asked)
+        server.lock().unwrap().respond(&request)
     });
-    let events = Events::start(&cluster, "driver_x", "pod-0");
+    let events = EventRecorder::start(&cluster, "driver_x", "pod-0");
     for _ in 0..50 {
         events.record(event("a", "no room"));
     }
@@ -50,14 +50,14 @@ async fn repetitions_are_one_object_with_a_count() {
     assert_eq!((&a["source"]["component"], &a["metadata"]["namespace"]), (&json!("driver_x"), &json!("ns")));
     assert!(a["lastTimestamp"].as_str().unwrap().ends_with('Z'));
     let b = written.iter().find(|event| event["involvedObject"]["name"] == "b").unwrap();
-    assert!(b["message"].as_str().unwrap().len() <= NOTE);
+    assert!(b["message"].as_str().unwrap().len() <= MAX_NOTE);
     assert!(*requests.lock().unwrap() <= 4, "{} requests", requests.lock().unwrap());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_answer_costs_events_not_time() {
+async fn unresponsive_server_drops_events_without_blocking() {
     let cluster = cluster(|_| Reply::Never);
-    let events = Events::start(&cluster, "driver_x", "pod-0");
+    let events = EventRecorder::start(&cluster, "driver_x", "pod-0");
     let began = Instant::now();
     for number in 0..5000 {
         events.record(event("a", &number.to_string()));
@@ -73,11 +73,11 @@ async fn a_server_that_does_not_answer_costs_events_not_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_has_expired_is_made_anew() {
+async fn expired_event_is_recreated() {
     let objects = Arc::new(Mutex::new(Objects::default()));
     let server = Arc::clone(&objects);
-    let cluster = cluster(move |asked| server.lock().unwrap().answer(&asked));
-    let events = Events::start(&cluster, "driver_x", "pod-0");
+    let cluster = cluster(move |request| server.lock().unwrap().respond(&request));
+    let events = EventRecorder::start(&cluster, "driver_x", "pod-0");
     events.record(event("a", "x"));
     events.flush(Duration::from_secs(5)).await;
     objects.lock().unwrap().by_path.clear();
@@ -89,7 +89,7 @@ async fn an_event_that_has_expired_is_made_anew() {
 }
 
 #[test]
-fn names_of_events_are_names() {
+fn event_names_are_valid() {
     assert_eq!(event_name("data-web-0", Time(255), 0.5), "data-web-0.ff8000");
     let long = format!("{}-{}", "a".repeat(199), "b".repeat(20));
     assert_eq!(event_name(&long, Time(255), 0.0), format!("{}.ff0000", "a".repeat(199)));

@@ -1,4 +1,4 @@
-//! Who may hold a lease: the rule, over what was seen of it.
+//! The rule for acquiring a lease, given its last observed state.
 
 use std::time::Duration;
 
@@ -6,34 +6,36 @@ use tokio::time::Instant;
 
 /// A lease as last read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedLease {
     pub(crate) holder: String,
-    /// How long its holder asked others to wait.
+    /// How long others must wait after the last renewal.
     pub(crate) duration: Duration,
     pub(crate) version: String,
-    /// When we first saw this version, by our own clock: clocks of others are not trusted.
-    pub(crate) since: Instant,
+    /// When this version was first observed, by the local clock: other clocks are not trusted.
+    pub(crate) observed_at: Instant,
 }
 
-/// What to do about it.
+/// The next step of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// There is none: make it ours.
+    /// The lease does not exist: create it.
     Create,
-    /// It is ours: say so again.
+    /// This process holds it: renew it.
     Renew,
-    /// It is nobody's, or its holder has not been heard of for its duration: make it ours.
+    /// It has no holder, or its holder has not renewed for its duration: take it.
     Take,
-    /// It is somebody else's.
+    /// Another process holds it.
     Wait,
 }
 
-pub(crate) fn decide(seen: Option<&Seen>, me: &str, now: Instant) -> Step {
-    match seen {
+pub(crate) fn decide(observed: Option<&ObservedLease>, me: &str, now: Instant) -> Step {
+    match observed {
         None => Step::Create,
-        Some(seen) if seen.holder == me => Step::Renew,
-        Some(seen) if seen.holder.is_empty() => Step::Take,
-        Some(seen) if now.saturating_duration_since(seen.since) >= seen.duration => Step::Take,
+        Some(observed) if observed.holder == me => Step::Renew,
+        Some(observed) if observed.holder.is_empty() => Step::Take,
+        Some(observed) if now.saturating_duration_since(observed.observed_at) >= observed.duration => {
+            Step::Take
+        }
         Some(_) => Step::Wait,
     }
 }
@@ -43,26 +45,26 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_rule() {
+    async fn lease_is_taken_only_after_its_duration() {
         let start = Instant::now();
-        let seen = |holder: &str| Seen {
+        let observed = |holder: &str| ObservedLease {
             holder: holder.into(),
             duration: Duration::from_secs(15),
             version: "1".into(),
-            since: start,
+            observed_at: start,
         };
         let table = [
             (None, 0, Step::Create),
-            (Some(seen("me")), 0, Step::Renew),
-            (Some(seen("me")), 100, Step::Renew),
-            (Some(seen("")), 0, Step::Take),
-            (Some(seen("you")), 0, Step::Wait),
-            (Some(seen("you")), 14, Step::Wait),
-            (Some(seen("you")), 15, Step::Take),
+            (Some(observed("me")), 0, Step::Renew),
+            (Some(observed("me")), 100, Step::Renew),
+            (Some(observed("")), 0, Step::Take),
+            (Some(observed("you")), 0, Step::Wait),
+            (Some(observed("you")), 14, Step::Wait),
+            (Some(observed("you")), 15, Step::Take),
         ];
-        for (seen, seconds, step) in table {
+        for (observed, seconds, step) in table {
             let now = start + Duration::from_secs(seconds);
-            assert_eq!(decide(seen.as_ref(), "me", now), step, "{seen:?} after {seconds} s");
+            assert_eq!(decide(observed.as_ref(), "me", now), step, "{observed:?} after {seconds} s");
         }
     }
 }

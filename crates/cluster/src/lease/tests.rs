@@ -1,7 +1,7 @@
-//! Two candidates and one lease, on a server with optimistic locking.
+//! Candidates for one lease, on a server with optimistic locking.
 
 use super::*;
-use crate::testing::{Asked, Objects, Reply, cluster};
+use crate::testing::{Objects, ReceivedRequest, Reply, cluster};
 use std::sync::Mutex as StdMutex;
 use tokio::time::timeout;
 
@@ -17,9 +17,9 @@ impl Server {
     fn cluster(&self) -> (Cluster, Arc<StdMutex<bool>>) {
         let down = Arc::new(StdMutex::new(false));
         let (objects, is_down) = (Arc::clone(&self.objects), Arc::clone(&down));
-        let cluster = cluster(move |asked: Asked| match *is_down.lock().unwrap() {
+        let cluster = cluster(move |request: ReceivedRequest| match *is_down.lock().unwrap() {
             true => Reply::Never,
-            false => objects.lock().unwrap().answer(&asked),
+            false => objects.lock().unwrap().respond(&request),
         });
         (cluster, down)
     }
@@ -35,81 +35,84 @@ fn options(identity: &str) -> LeaseOptions {
 
 /// sidecars.md 1.0 "Release on exit".
 #[tokio::test(start_paused = true)]
-async fn one_of_two_holds_and_the_other_follows_a_release_at_once() {
+async fn second_candidate_takes_over_immediately_after_a_release() {
     let server = Server::default();
     let ((one, _), (two, _)) = (server.cluster(), server.cluster());
     let one = Leadership::start(&one, options("one"));
-    one.acquired().await;
+    one.wait_acquired().await;
     let two = Leadership::start(&two, options("two"));
     for _ in 0..60 {
         tokio::time::sleep(SECOND).await;
-        assert!(one.holds() && !two.holds());
+        assert!(one.is_leader() && !two.is_leader());
     }
     assert_eq!(server.spec()["holderIdentity"], "one");
     assert_eq!(server.spec()["leaseTransitions"], 0);
 
     let began = Instant::now();
     one.release(5 * SECOND).await;
-    assert!(!one.holds());
-    two.acquired().await;
+    assert!(!one.is_leader());
+    two.wait_acquired().await;
     assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
     assert_eq!(server.spec()["holderIdentity"], "two");
     assert_eq!(server.spec()["leaseTransitions"], 1);
-    assert!(timeout(60 * SECOND, one.acquired()).await.is_err(), "released is released");
+    assert!(
+        timeout(60 * SECOND, one.wait_acquired()).await.is_err(),
+        "a released lease is not acquired again"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_cut_off_stops_before_the_other_begins_and_comes_back() {
+async fn disconnected_holder_stops_before_the_other_starts_and_can_return() {
     let server = Server::default();
     let ((one, down), (two, _)) = (server.cluster(), server.cluster());
     let one = Leadership::start(&one, options("one"));
-    one.acquired().await;
+    one.wait_acquired().await;
     let two = Leadership::start(&two, options("two"));
     tokio::time::sleep(10 * SECOND).await;
 
     *down.lock().unwrap() = true;
     let cut = Instant::now();
-    one.lost().await;
+    one.wait_lost().await;
     let lost = cut.elapsed();
     assert!(lost <= 10 * SECOND, "{lost:?}");
-    assert!(!two.holds());
-    two.acquired().await;
+    assert!(!two.is_leader());
+    two.wait_acquired().await;
     let taken = cut.elapsed();
     assert!(taken > lost + SECOND && taken < 25 * SECOND, "{lost:?} {taken:?}");
 
-    // The process lives; the lease is the other's until that one lets go.
+    // The process keeps running; the other holds the lease until it releases it.
     *down.lock().unwrap() = false;
     tokio::time::sleep(30 * SECOND).await;
-    assert!(two.holds() && !one.holds());
+    assert!(two.is_leader() && !one.is_leader());
     two.release(5 * SECOND).await;
-    timeout(8 * SECOND, one.acquired()).await.unwrap();
+    timeout(8 * SECOND, one.wait_acquired()).await.unwrap();
 }
 
-/// sidecars.md 1.0 "Leader election": renew deadline 10 s. A server that restarts refuses one renewal, and that is
-/// no reason to stop.
+/// sidecars.md 1.0 "Leader election": renew deadline 10 s. A restarting server rejects one renewal, which is no reason
+/// to stop.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_is_refused_once_loses_nothing() {
+async fn one_rejected_renewal_does_not_lose_the_lease() {
     let server = Server::default();
     let (refusing, objects) = (Arc::new(StdMutex::new(false)), Arc::clone(&server.objects));
     let refuses = Arc::clone(&refusing);
-    let cluster = cluster(move |asked: Asked| match *refuses.lock().unwrap() {
+    let cluster = cluster(move |request: ReceivedRequest| match *refuses.lock().unwrap() {
         true => crate::testing::status(503, "ServiceUnavailable", ""),
-        false => objects.lock().unwrap().answer(&asked),
+        false => objects.lock().unwrap().respond(&request),
     });
     let leadership = Leadership::start(&cluster, options("one"));
-    leadership.acquired().await;
+    leadership.wait_acquired().await;
     for _ in 0..10 {
         tokio::time::sleep(3 * SECOND).await;
         *refusing.lock().unwrap() = true;
-        let lost = timeout(3 * SECOND, leadership.lost()).await;
+        let lost = timeout(3 * SECOND, leadership.wait_lost()).await;
         *refusing.lock().unwrap() = false;
         assert!(lost.is_err());
-        assert!(timeout(7 * SECOND, leadership.lost()).await.is_err());
+        assert!(timeout(7 * SECOND, leadership.wait_lost()).await.is_err());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn candidates_that_race_never_hold_together() {
+async fn competing_candidates_never_hold_the_lease_together() {
     let server = Server::default();
     let candidates: Vec<_> = (0..5)
         .map(|number| {
@@ -120,10 +123,10 @@ async fn candidates_that_race_never_hold_together() {
     let mut held = std::collections::BTreeSet::new();
     for round in 0..3000_usize {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let holders: Vec<usize> = (0..5).filter(|number| candidates[*number].0.holds()).collect();
+        let holders: Vec<usize> = (0..5).filter(|number| candidates[*number].0.is_leader()).collect();
         assert!(holders.len() <= 1, "{holders:?}");
         held.extend(holders);
-        // Each is cut off in turn for longer than a lease lasts.
+        // Each is disconnected in turn for longer than the lease duration.
         for (number, (_, down)) in candidates.iter().enumerate() {
             *down.lock().unwrap() = round / 300 % 5 == number;
         }
@@ -132,28 +135,28 @@ async fn candidates_that_race_never_hold_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_under_the_same_identity_goes_on_at_once() {
+async fn restart_under_the_same_identity_resumes_immediately() {
     let server = Server::default();
     let (first, _) = server.cluster();
     let leadership = Leadership::start(&first, options("one"));
-    leadership.acquired().await;
+    leadership.wait_acquired().await;
     drop(leadership);
     tokio::time::sleep(SECOND).await;
-    assert_eq!(server.spec()["holderIdentity"], "one", "dropped is not released");
+    assert_eq!(server.spec()["holderIdentity"], "one", "a dropped lease is not released");
     let (again, _) = server.cluster();
     let began = Instant::now();
-    Leadership::start(&again, options("one")).acquired().await;
+    Leadership::start(&again, options("one")).wait_acquired().await;
     assert!(began.elapsed() < SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_others_put_on_the_lease_stays() {
+async fn fields_set_by_others_are_preserved() {
     let server = Server::default();
     let (cluster, _) = server.cluster();
     let mut labelled = options("one");
     labelled.labels.insert("team".into(), "storage".into());
     let leadership = Leadership::start(&cluster, labelled);
-    leadership.acquired().await;
+    leadership.wait_acquired().await;
     {
         let mut objects = server.objects.lock().unwrap();
         let lease = objects.by_path.get_mut(PATH).unwrap();
@@ -163,7 +166,7 @@ async fn what_others_put_on_the_lease_stays() {
     }
     for _ in 0..20 {
         tokio::time::sleep(SECOND).await;
-        assert!(leadership.holds(), "a conflict is no loss");
+        assert!(leadership.is_leader(), "a conflict does not lose the lease");
     }
     let objects = server.objects.lock().unwrap();
     assert_eq!(objects.by_path[PATH]["metadata"]["annotations"]["note"], "mine");

@@ -11,13 +11,13 @@ fn queue() -> Queue<&'static str> {
     Queue::new("test", backoff, &Metrics::default())
 }
 
-/// What is there now, without waiting for time to pass.
-async fn now(queue: &Queue<&'static str>) -> Option<Work<&'static str>> {
+/// The next work item if one is available now.
+async fn now(queue: &Queue<&'static str>) -> Option<WorkItem<&'static str>> {
     timeout(Duration::ZERO, queue.next()).await.ok().flatten()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_piece_of_work_per_key() {
+async fn key_is_queued_once_and_never_processed_concurrently() {
     let queue = queue();
     for _ in 0..5 {
         queue.add("a", Priority::Normal);
@@ -25,7 +25,7 @@ async fn one_piece_of_work_per_key() {
     assert_eq!(queue.depth(), 1);
     let work = now(&queue).await.unwrap();
     assert!(now(&queue).await.is_none());
-    // Wanted again while it runs: not side by side, but afterwards.
+    // Added while it is being processed: it runs afterwards, not concurrently.
     queue.add("a", Priority::Normal);
     queue.add("a", Priority::Normal);
     assert!(now(&queue).await.is_none());
@@ -33,23 +33,23 @@ async fn one_piece_of_work_per_key() {
     let again = now(&queue).await.unwrap();
     again.done();
     assert!(now(&queue).await.is_none());
-    assert_eq!(queue.inner.lock().core.remembered(), 0, "nothing is kept of keys at rest");
+    assert_eq!(queue.inner.lock().core.len(), 0, "idle keys are removed");
 }
 
-/// A look at everything at the start does not keep its room.
+/// The initial resync of all objects does not hold its memory.
 #[test]
-fn room_goes_with_the_work() {
+fn capacity_shrinks_after_the_work() {
     let (mut core, now) = (Core::new(), Instant::now());
     for key in 0..20_000 {
         core.add(&key, Priority::Normal, now);
     }
-    // One that is left over does not hold the room of all others.
+    // A remaining key does not hold the capacity for all others.
     core.add_at(&20_000, Priority::Normal, now + SECOND);
     while let Some(taken) = core.take(now) {
         core.done(&taken.key);
     }
-    assert_eq!(core.remembered(), 1);
-    assert!(core.room() < 2_000, "room for {}", core.room());
+    assert_eq!(core.len(), 1);
+    assert!(core.capacity() < 2_000, "capacity {}", core.capacity());
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,18 +65,18 @@ async fn backoff_grows_per_key_and_is_reset_by_change_or_success() {
         advance(Duration::from_millis(20)).await;
     }
     now(&queue).await.unwrap().retry();
-    queue.reset(&"a");
+    queue.reset_backoff(&"a");
     let work = now(&queue).await.expect("a change does not wait for the backoff");
     assert_eq!(work.failures(), 0);
     work.retry();
     advance(SECOND).await;
-    now(&queue).await.expect("it began anew").done();
+    now(&queue).await.expect("the backoff starts again").done();
     queue.add("a", Priority::Normal);
     assert_eq!(now(&queue).await.unwrap().failures(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_during_failing_work_runs_it_at_once() {
+async fn key_added_during_failing_work_is_retried_immediately() {
     let queue = queue();
     queue.add("a", Priority::Normal);
     let work = now(&queue).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_change_during_failing_work_runs_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_work_counts_as_failed() {
+async fn dropped_work_item_counts_as_failed() {
     let queue = queue();
     queue.add("a", Priority::Normal);
     drop(now(&queue).await.unwrap());
@@ -96,40 +96,40 @@ async fn dropped_work_counts_as_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn later_means_the_earliest_wish() {
+async fn earliest_delay_applies() {
     let queue = queue();
     queue.add_after("a", 10 * SECOND);
     queue.add_after("a", 3 * SECOND);
     queue.add_after("a", 20 * SECOND);
-    let began = Instant::now();
+    let started = Instant::now();
     queue.next().await.unwrap().retry_after(7 * SECOND);
-    assert_eq!(began.elapsed().as_secs(), 3);
+    assert_eq!(started.elapsed().as_secs(), 3);
     queue.next().await.unwrap().done();
-    assert_eq!(began.elapsed().as_secs(), 10);
+    assert_eq!(started.elapsed().as_secs(), 10);
     assert!(timeout(100 * SECOND, queue.next()).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn forgiven_failures_do_not_hurry_what_waits_for_its_moment() {
+async fn clearing_failures_keeps_the_delay() {
     let queue = queue();
     queue.add("a", Priority::Normal);
     now(&queue).await.unwrap().retry();
     advance(SECOND).await;
     let work = now(&queue).await.unwrap();
-    // Wanted again while it is worked on, but not so soon.
+    // Added with a delay while it is being processed.
     queue.add_after("a", 3 * SECOND);
-    queue.forgive(&"a");
+    queue.clear_failures(&"a");
     work.retry_after(60 * SECOND);
-    let began = Instant::now();
+    let started = Instant::now();
     let work = queue.next().await.unwrap();
-    assert_eq!((began.elapsed().as_secs(), work.failures()), (3, 0));
+    assert_eq!((started.elapsed().as_secs(), work.failures()), (3, 0));
     work.done();
-    queue.forgive(&"a");
-    assert_eq!(queue.inner.lock().core.remembered(), 0);
+    queue.clear_failures(&"a");
+    assert_eq!(queue.inner.lock().core.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn high_goes_first_and_low_is_not_starved() {
+async fn priorities_are_weighted_without_starvation() {
     const KEYS: usize = 3000;
     let queue = Queue::new("test", Backoff::default(), &Metrics::default());
     for number in 0..KEYS {
@@ -146,20 +146,20 @@ async fn high_goes_first_and_low_is_not_starved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn moving_up_keeps_one_place_and_the_age() {
+async fn raised_priority_keeps_one_entry_and_its_age() {
     let queue = queue();
     queue.add("slow", Priority::Low);
     advance(9 * SECOND).await;
     queue.add("slow", Priority::High);
     queue.add("slow", Priority::Low);
-    assert_eq!((queue.depth(), queue.oldest().as_secs()), (1, 9));
+    assert_eq!((queue.depth(), queue.oldest_age().as_secs()), (1, 9));
     now(&queue).await.unwrap().done();
     assert!(now(&queue).await.is_none());
 }
 
 /// kubernetes.md 1.8 "One at a time".
 #[tokio::test(start_paused = true)]
-async fn many_workers_never_share_a_key() {
+async fn concurrent_workers_never_share_a_key() {
     let queue: Queue<u8> = Queue::new("test", Backoff::default(), &Metrics::default());
     let running = Arc::new(Mutex::new(HashMap::<u8, usize>::new()));
     let mut workers = tokio::task::JoinSet::new();
@@ -169,7 +169,11 @@ async fn many_workers_never_share_a_key() {
             let mut did = 0;
             while let Some(work) = queue.next().await {
                 let key = *work.key();
-                assert_eq!(running.lock().unwrap().insert(key, 1), None, "key {key} is worked on twice");
+                assert_eq!(
+                    running.lock().unwrap().insert(key, 1),
+                    None,
+                    "key {key} is processed twice at a time"
+                );
                 tokio::time::sleep(Duration::from_millis(u64::from(key) * 7 % 5)).await;
                 running.lock().unwrap().remove(&key);
                 did += 1;
@@ -190,7 +194,7 @@ async fn many_workers_never_share_a_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_tell_depth_and_age() {
+async fn metrics_report_depth_and_age() {
     let metrics = Metrics::default();
     let mut registry = prometheus_client::registry::Registry::default();
     metrics.register(&mut registry);

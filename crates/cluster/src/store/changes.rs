@@ -1,8 +1,8 @@
-//! Subscriptions to a store's changes, bounded: who does not keep up is told to look at everything again instead
-//! of holding old objects in memory.
+//! Bounded subscriptions to a store's changes: a subscriber that falls behind gets a resync of all objects instead of
+//! holding old ones in memory.
 //!
-//! Ends of objects are kept longer: who looks at everything that is there does not see what is gone, and somebody
-//! may wait for just that. A list after a break can bring thousands of them at once.
+//! Deletions are held longer: a resync does not show deleted objects, and a controller may wait for exactly that. A
+//! relist after an interruption can deliver thousands of them at once.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -11,73 +11,73 @@ use tokio::sync::Notify;
 
 use super::Change;
 
-/// So many changes wait for a subscriber; one more and they become a single [`Notice::Resync`].
-pub(crate) const PENDING: usize = 1024;
-/// So many ends of objects wait besides; one more and all of them are left out.
-pub(crate) const ENDS: usize = 64 * PENDING;
+/// Changes that may wait for a subscriber; one more and a single `StoreEvent::Resync` replaces them.
+pub(crate) const MAX_PENDING: usize = 1024;
+/// Deletions that may wait in addition; one more and the resync replaces them, too.
+pub(crate) const MAX_DELETIONS: usize = 64 * MAX_PENDING;
 
-/// What a subscriber is told.
+/// A notification for a subscriber.
 #[derive(Debug)]
-pub enum Notice<K> {
+pub enum StoreEvent<K> {
     /// One object changed.
     Change(Change<K>),
-    /// Look at everything: the subscription has just begun, or changes were left out.
+    /// Process all objects: the subscription has just started, or changes were dropped.
     Resync,
 }
 
-/// A subscription. It begins with a [`Notice::Resync`], so that what was there before is not missed.
-pub struct Changes<K> {
-    shared: Arc<Pending<K>>,
+/// A subscription to a store's changes. It starts with a `StoreEvent::Resync`, so that existing objects are not missed.
+pub struct Subscription<K> {
+    shared: Arc<SubscriberQueue<K>>,
 }
 
-pub(crate) struct Pending<K> {
-    line: Mutex<Line<K>>,
+pub(crate) struct SubscriberQueue<K> {
+    pending: Mutex<PendingEvents<K>>,
     wake: Notify,
 }
 
-struct Line<K> {
-    notices: VecDeque<Notice<K>>,
-    /// How many of them are ends of objects.
-    ends: usize,
+struct PendingEvents<K> {
+    events: VecDeque<StoreEvent<K>>,
+    /// How many of `events` are deletions.
+    deletions: usize,
     closed: bool,
 }
 
-impl<K> Notice<K> {
-    fn is_end(&self) -> bool {
+impl<K> StoreEvent<K> {
+    fn is_deletion(&self) -> bool {
         matches!(self, Self::Change(Change { new: None, .. }))
     }
 }
 
-impl<K> Line<K> {
-    fn push(&mut self, notice: Notice<K>) {
-        let is_end = notice.is_end();
-        if self.ends + usize::from(is_end) > ENDS {
-            self.notices.clear();
-            self.ends = 0;
-            return self.notices.push_back(Notice::Resync);
+impl<K> PendingEvents<K> {
+    fn push(&mut self, event: StoreEvent<K>) {
+        let is_deletion = event.is_deletion();
+        if self.deletions + usize::from(is_deletion) > MAX_DELETIONS {
+            self.events.clear();
+            self.deletions = 0;
+            return self.events.push_back(StoreEvent::Resync);
         }
-        if !is_end && self.notices.len() - self.ends >= PENDING {
-            self.notices.retain(Notice::is_end);
-            return self.notices.push_back(Notice::Resync);
+        if !is_deletion && self.events.len() - self.deletions >= MAX_PENDING {
+            self.events.retain(StoreEvent::is_deletion);
+            return self.events.push_back(StoreEvent::Resync);
         }
-        self.ends += usize::from(is_end);
-        self.notices.push_back(notice);
+        self.deletions += usize::from(is_deletion);
+        self.events.push_back(event);
     }
 
-    fn pop(&mut self) -> Option<Notice<K>> {
-        let notice = self.notices.pop_front()?;
-        self.ends -= usize::from(notice.is_end());
-        Some(notice)
+    fn pop(&mut self) -> Option<StoreEvent<K>> {
+        let event = self.events.pop_front()?;
+        self.deletions -= usize::from(event.is_deletion());
+        Some(event)
     }
 }
 
-impl<K> Pending<K> {
-    fn lock(&self) -> MutexGuard<'_, Line<K>> {
-        self.line.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+impl<K> SubscriberQueue<K> {
+    fn lock(&self) -> MutexGuard<'_, PendingEvents<K>> {
+        self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn push(&self, change: Change<K>) {
-        self.lock().push(Notice::Change(change));
+        self.lock().push(StoreEvent::Change(change));
         self.wake.notify_one();
     }
 
@@ -87,22 +87,23 @@ impl<K> Pending<K> {
     }
 }
 
-impl<K> Changes<K> {
-    pub(crate) fn new() -> (Self, Weak<Pending<K>>) {
-        let line = Line { notices: VecDeque::from([Notice::Resync]), ends: 0, closed: false };
-        let shared = Arc::new(Pending { line: Mutex::new(line), wake: Notify::new() });
+impl<K> Subscription<K> {
+    pub(crate) fn new() -> (Self, Weak<SubscriberQueue<K>>) {
+        let pending =
+            PendingEvents { events: VecDeque::from([StoreEvent::Resync]), deletions: 0, closed: false };
+        let shared = Arc::new(SubscriberQueue { pending: Mutex::new(pending), wake: Notify::new() });
         let weak = Arc::downgrade(&shared);
         (Self { shared }, weak)
     }
 
-    /// The next one; `None` when the store is no more. Safe to drop while it waits.
-    pub async fn next(&mut self) -> Option<Notice<K>> {
+    /// The next notification; `None` when the store has been dropped. Cancel-safe.
+    pub async fn next(&mut self) -> Option<StoreEvent<K>> {
         loop {
             {
-                let mut line = self.shared.lock();
-                match line.pop() {
-                    Some(notice) => return Some(notice),
-                    None if line.closed => return None,
+                let mut pending = self.shared.lock();
+                match pending.pop() {
+                    Some(event) => return Some(event),
+                    None if pending.closed => return None,
                     None => {}
                 }
             }

@@ -1,6 +1,6 @@
-//! An object as its own key in a set: the name is not held twice.
+//! Objects as their own keys in a set, so that the name is not stored twice.
 //!
-//! Promise: the order is that of [`Key`], and an object is found by the key that it gives.
+//! Guarantees: the order is that of [`Key`], and an object is found by its key.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -11,9 +11,9 @@ use wharf_model::{Key, Kind};
 /// An object, ordered by its key.
 pub(super) struct Named<K>(pub(super) Arc<K>);
 
-/// What has a name: an object, and a key by which one is looked for.
+/// Something with an object's name: an object, or the key to find one.
 pub(super) trait Name {
-    /// As [`Key`] orders them.
+    /// Namespace and name, in the order of [`Key`].
     fn name(&self) -> (Option<&str>, &str);
 }
 

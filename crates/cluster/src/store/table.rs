@@ -1,7 +1,7 @@
 //! The contents of a store, without locks, clocks or I/O.
 //!
-//! Three sources write here: lists, the watch, and the answers to our own writes. Promise: whatever their order,
-//! an older version never replaces a newer one, and an object that is gone does not come back.
+//! Three sources update it: lists, the watch, and the responses to our own writes. Guarantees: in whatever order they
+//! arrive, an older version never replaces a newer one, and a deleted object does not come back.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -11,9 +11,9 @@ use wharf_model::{Key, Kind};
 
 use super::Change;
 use super::named::{Name, Named};
-use crate::version::{compare_versions, newer_than};
+use crate::version::{compare_versions, is_newer_version};
 
-/// The keys under which an object is found in an index.
+/// Computes the index values under which an object is found.
 pub(crate) type Indexer<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 
 struct Index<K> {
@@ -22,28 +22,29 @@ struct Index<K> {
     entries: BTreeMap<String, Keys>,
 }
 
-/// The objects under one value of an index. Most often it is one, and a set for each would be most of the memory.
+/// The keys of the objects under one index value. Most often there is one, and a set for each would use most of the
+/// memory.
 enum Keys {
     One(Key),
     Many(BTreeSet<Key>),
 }
 
-/// An object that our own DELETE ended, while the watch has not told yet.
-struct Burial {
+/// An object that our own DELETE removed, before the watch has delivered the deletion.
+struct Tombstone {
     uid: String,
-    /// The list during which it was buried: what was listed before may still show it.
+    /// The list during which it was deleted: earlier pages may still contain it.
     list: u64,
 }
 
 pub(crate) struct Table<K> {
     objects: BTreeSet<Named<K>>,
     indexes: Vec<Index<K>>,
-    buried: HashMap<Key, Burial>,
-    /// Up to this version the watch has told everything.
-    told: Option<String>,
-    /// How many lists have begun.
+    tombstones: HashMap<Key, Tombstone>,
+    /// The watch has delivered everything up to this version.
+    watched_version: Option<String>,
+    /// The number of lists started.
     lists: u64,
-    /// Keys met by the running list.
+    /// Keys in the current list.
     listed: BTreeSet<Key>,
 }
 
@@ -52,8 +53,8 @@ impl<K: Kind> Table<K> {
         Self {
             objects: BTreeSet::new(),
             indexes: Vec::new(),
-            buried: HashMap::new(),
-            told: None,
+            tombstones: HashMap::new(),
+            watched_version: None,
             lists: 0,
             listed: BTreeSet::new(),
         }
@@ -71,7 +72,7 @@ impl<K: Kind> Table<K> {
         self.objects.len()
     }
 
-    /// Adds an index and fills it. A name that is there already keeps its first meaning: stores are shared.
+    /// Adds an index and fills it. An existing index of this name is kept: stores are shared.
     pub(crate) fn index(&mut self, name: &'static str, of: Indexer<K>) {
         if self.indexes.iter().any(|index| index.name == name) {
             return;
@@ -84,11 +85,11 @@ impl<K: Kind> Table<K> {
     }
 
     pub(crate) fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
-        self.found(name, value).cloned().collect()
+        self.find_by_index(name, value).cloned().collect()
     }
 
-    /// The objects found under a value, one by one.
-    pub(crate) fn found(&self, name: &str, value: &str) -> impl Iterator<Item = &Arc<K>> {
+    /// Iterates over the objects under an index value.
+    pub(crate) fn find_by_index(&self, name: &str, value: &str) -> impl Iterator<Item = &Arc<K>> {
         let index = self.indexes.iter().find(|index| index.name == name);
         let (one, many) = match index.and_then(|index| index.entries.get(value)) {
             None => (None, None),
@@ -98,39 +99,39 @@ impl<K: Kind> Table<K> {
         one.into_iter().chain(many.into_iter().flatten()).filter_map(|key| self.get(key))
     }
 
-    /// A list begins; what is there stays until it ends.
-    pub(crate) fn list_begins(&mut self) {
+    /// A list starts. Existing objects are kept until it ends.
+    pub(crate) fn begin_list(&mut self) {
         self.lists += 1;
         self.listed.clear();
     }
 
-    /// One object of the running list.
+    /// Adds an object of the current list.
     pub(crate) fn list_item(&mut self, object: K) -> Option<Change<K>> {
         let key = object.key();
-        if !object.is_kept() {
-            // If it was kept before, it is gone when the list ends.
+        if !object.is_cached() {
+            // If it was cached before, it is removed when the list ends.
             return None;
         }
         self.listed.insert(key.clone());
-        if let Some(burial) = self.buried.get(&key)
-            && burial.uid == object.meta().uid
+        if let Some(tombstone) = self.tombstones.get(&key)
+            && tombstone.uid == object.meta().uid
         {
-            if burial.list == self.lists {
-                // The list may have been taken before our DELETE; the watch that follows it will tell.
+            if tombstone.list == self.lists {
+                // The list may predate our DELETE; the watch that follows it delivers the deletion.
                 return None;
             }
-            self.buried.remove(&key);
+            self.tombstones.remove(&key);
         }
         self.put(key, object)
     }
 
-    /// An object of the running list that could not be decoded: what we have of it is better than nothing.
-    pub(crate) fn list_unreadable(&mut self, key: Key) {
+    /// An object of the current list could not be decoded: its cached version is kept.
+    pub(crate) fn list_undecodable(&mut self, key: Key) {
         self.listed.insert(key);
     }
 
-    /// The list is complete as of `version`: what it did not show is gone, unless it is newer than the list.
-    pub(crate) fn list_ends(&mut self, version: &str) -> Vec<Change<K>> {
+    /// The list is complete as of `version`: objects that are not in it are removed, unless they are newer.
+    pub(crate) fn end_list(&mut self, version: &str) -> Vec<Change<K>> {
         let gone: Vec<Key> = self
             .objects
             .iter()
@@ -142,84 +143,88 @@ impl<K: Kind> Table<K> {
             .filter(|key| !self.listed.contains(key))
             .collect();
         let (lists, listed) = (self.lists, std::mem::take(&mut self.listed));
-        self.buried.retain(|key, burial| burial.list == lists && listed.contains(key));
-        self.told = Some(version.to_owned());
+        self.tombstones.retain(|key, tombstone| tombstone.list == lists && listed.contains(key));
+        self.watched_version = Some(version.to_owned());
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The kind is not served: there is nothing.
+    /// The kind is not served: removes all objects.
     pub(crate) fn clear(&mut self) -> Vec<Change<K>> {
-        self.told = None;
-        self.buried.clear();
+        self.watched_version = None;
+        self.tombstones.clear();
         let keys: Vec<Key> = self.all().map(|object| object.key()).collect();
         keys.iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The watch says: added or modified.
+    /// A watch event: added or modified.
     pub(crate) fn watched(&mut self, object: K) -> Option<Change<K>> {
-        self.told(&object.meta().resource_version);
+        self.observe_version(&object.meta().resource_version);
         let key = object.key();
-        if let Some(burial) = self.buried.get(&key) {
-            if burial.uid == object.meta().uid {
+        if let Some(tombstone) = self.tombstones.get(&key) {
+            if tombstone.uid == object.meta().uid {
                 return None;
             }
-            // Another object of that name; the watch keeps order, so the buried one is past.
-            self.buried.remove(&key);
+            // Another object of that name. The watch is ordered, so the deletion has been passed.
+            self.tombstones.remove(&key);
         }
         self.put(key, object)
     }
 
-    /// The watch says: deleted. `version` is that of the deletion.
+    /// A watch event: deleted. `version` is that of the deletion.
     pub(crate) fn watched_deletion(&mut self, key: &Key, uid: &str, version: &str) -> Option<Change<K>> {
-        self.told(version);
-        if self.buried.get(key).is_some_and(|burial| burial.uid == uid) {
-            self.buried.remove(key);
+        self.observe_version(version);
+        if self.tombstones.get(key).is_some_and(|tombstone| tombstone.uid == uid) {
+            self.tombstones.remove(key);
         }
         let present = self.get(key)?;
-        // Our own create of a successor may have entered before the watch told of the predecessor's end.
+        // The response to our create of a successor may arrive before the watch delivers the predecessor's deletion.
         if present.meta().uid == uid { self.remove(key) } else { None }
     }
 
-    /// The watch has told everything up to this version.
-    pub(crate) fn told(&mut self, version: &str) {
-        if !version.is_empty() && self.told.as_deref().is_none_or(|told| newer_than(version, told)) {
-            self.told = Some(version.to_owned());
+    /// The watch has delivered everything up to this version.
+    pub(crate) fn observe_version(&mut self, version: &str) {
+        if !version.is_empty()
+            && self.watched_version.as_deref().is_none_or(|watched| is_newer_version(version, watched))
+        {
+            self.watched_version = Some(version.to_owned());
         }
     }
 
-    /// The answer to one of our own requests. What the watch is already past is ignored: the object may have
-    /// been deleted since, and would never be told of again.
+    /// The response to one of our own requests. A version that the watch has passed is ignored: the object may have
+    /// been deleted since, and the watch would not deliver that again.
     pub(crate) fn absorb(&mut self, object: K) -> Option<Change<K>> {
         let meta = object.meta();
         let key = meta.key();
-        let ahead = match &self.told {
+        let ahead = match &self.watched_version {
             None => true,
-            Some(told) => match compare_versions(&meta.resource_version, told) {
+            Some(watched) => match compare_versions(&meta.resource_version, watched) {
                 Some(ordering) => ordering == std::cmp::Ordering::Greater,
                 None => self.get(&key).is_some_and(|present| present.meta().uid == meta.uid),
             },
         };
-        if !ahead || self.buried.get(&key).is_some_and(|burial| burial.uid == meta.uid) {
+        if !ahead || self.tombstones.get(&key).is_some_and(|tombstone| tombstone.uid == meta.uid) {
             return None;
         }
         self.put(key, object)
     }
 
-    /// Our own DELETE was answered: the object of this uid is gone.
-    pub(crate) fn bury(&mut self, key: &Key, uid: &str) -> Option<Change<K>> {
+    /// Our own DELETE succeeded: the object of this UID is gone.
+    pub(crate) fn mark_deleted(&mut self, key: &Key, uid: &str) -> Option<Change<K>> {
         if self.get(key)?.meta().uid != uid {
             return None;
         }
-        self.buried.insert(key.clone(), Burial { uid: uid.to_owned(), list: self.lists });
+        self.tombstones.insert(key.clone(), Tombstone { uid: uid.to_owned(), list: self.lists });
         self.remove(key)
     }
 
     fn put(&mut self, key: Key, object: K) -> Option<Change<K>> {
         let old = self.get(&key);
-        if old.is_some_and(|old| !newer_than(&object.meta().resource_version, &old.meta().resource_version)) {
+        if old.is_some_and(|old| {
+            !is_newer_version(&object.meta().resource_version, &old.meta().resource_version)
+        }) {
             return None;
         }
-        if !object.is_kept() {
+        if !object.is_cached() {
             return self.remove(&key);
         }
         let new = Arc::new(object);

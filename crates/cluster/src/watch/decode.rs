@@ -1,4 +1,4 @@
-//! From bytes to objects, each on its own: one that cannot be decoded does not take others with it.
+//! Decodes lists and watch events object by object: one that cannot be decoded does not affect the others.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -6,19 +6,19 @@ use wharf_model::{Key, Kind};
 
 use crate::error::Status;
 
-/// What a line of a watch says.
+/// A watch event.
 #[derive(Debug)]
 pub(crate) enum Event<K> {
     Put(K),
     Deleted { key: Key, uid: String, version: String },
     Bookmark { version: String },
     Error(Status),
-    Unreadable(Unreadable),
+    Undecodable(Undecodable),
 }
 
-/// An object we cannot decode; its key and version are known unless even its metadata is strange.
+/// An object that cannot be decoded. Its key and version are known unless even its metadata is invalid.
 #[derive(Debug)]
-pub(crate) struct Unreadable {
+pub(crate) struct Undecodable {
     pub(crate) key: Option<Key>,
     pub(crate) version: String,
     pub(crate) error: String,
@@ -27,7 +27,7 @@ pub(crate) struct Unreadable {
 /// A page of a list.
 #[derive(Debug)]
 pub(crate) struct Page<K> {
-    pub(crate) items: Vec<Result<K, Unreadable>>,
+    pub(crate) items: Vec<Result<K, Undecodable>>,
     pub(crate) version: String,
     pub(crate) next: Option<String>,
 }
@@ -70,7 +70,7 @@ struct IdentityMeta {
     resource_version: String,
 }
 
-/// Decodes a page; an error only if it is no list at all.
+/// Decodes a page; fails only if it is not a list.
 pub(crate) fn page<K: Kind>(bytes: &[u8]) -> Result<Page<K>, String> {
     let raw: RawPage<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let items = raw.items.unwrap_or_default().into_iter().map(|raw| object(raw)).collect();
@@ -80,46 +80,46 @@ pub(crate) fn page<K: Kind>(bytes: &[u8]) -> Result<Page<K>, String> {
 
 /// Decodes a line of a watch.
 pub(crate) fn event<K: Kind>(line: &[u8]) -> Event<K> {
-    let unreadable =
-        |error: String| Event::Unreadable(Unreadable { key: None, version: String::new(), error });
+    let undecodable =
+        |error: String| Event::Undecodable(Undecodable { key: None, version: String::new(), error });
     let raw: RawEvent<'_> = match serde_json::from_slice(line) {
         Ok(raw) => raw,
-        Err(error) => return unreadable(error.to_string()),
+        Err(error) => return undecodable(error.to_string()),
     };
     match raw.kind {
         "ADDED" | "MODIFIED" => match object(raw.object) {
             Ok(object) => Event::Put(object),
-            Err(error) => Event::Unreadable(error),
+            Err(error) => Event::Undecodable(error),
         },
-        // The key is enough to delete, whatever the rest looks like.
+        // The key is enough to delete, even if the rest cannot be decoded.
         "DELETED" => match identity(raw.object) {
             Ok(meta) => {
                 let key = Key { namespace: meta.namespace, name: meta.name };
                 Event::Deleted { key, uid: meta.uid, version: meta.resource_version }
             }
-            Err(error) => unreadable(error.to_string()),
+            Err(error) => undecodable(error.to_string()),
         },
         "BOOKMARK" => match identity(raw.object) {
             Ok(meta) => Event::Bookmark { version: meta.resource_version },
-            Err(error) => unreadable(error.to_string()),
+            Err(error) => undecodable(error.to_string()),
         },
         "ERROR" => match serde_json::from_str(raw.object.get()) {
             Ok(status) => Event::Error(status),
-            Err(error) => unreadable(error.to_string()),
+            Err(error) => undecodable(error.to_string()),
         },
-        other => unreadable(format!("no such event type: {other}")),
+        other => undecodable(format!("unknown event type {other}")),
     }
 }
 
-fn object<K: Kind>(raw: &RawValue) -> Result<K, Unreadable> {
+fn object<K: Kind>(raw: &RawValue) -> Result<K, Undecodable> {
     let error = match serde_json::from_str::<K>(raw.get()) {
-        Ok(object) if object.meta().name.is_empty() => "it has no name".to_owned(),
+        Ok(object) if object.meta().name.is_empty() => "it has no metadata.name".to_owned(),
         Ok(object) => return Ok(object),
         Err(error) => error.to_string(),
     };
     let meta = identity(raw).unwrap_or_default();
     let key = Some(Key { namespace: meta.namespace, name: meta.name }).filter(|key| !key.name.is_empty());
-    Err(Unreadable { key, version: meta.resource_version, error })
+    Err(Undecodable { key, version: meta.resource_version, error })
 }
 
 fn identity(raw: &RawValue) -> Result<IdentityMeta, serde_json::Error> {

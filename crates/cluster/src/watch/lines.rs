@@ -1,14 +1,14 @@
-//! Cuts a stream of bytes into lines, and holds at most one of bounded length.
+//! Splits a stream of bytes into lines; buffers at most one line of bounded length.
 
-/// etcd takes 1.5 MiB per object; a CRD's conversion may make it larger.
+/// etcd accepts 1.5 MiB per object; a CRD's conversion may produce a larger one.
 pub(crate) const MAX_LINE: usize = 8 << 20;
 
-/// What was cut off the stream.
+/// A line of the stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// Without its newline.
     Whole(Vec<u8>),
-    /// Longer than allowed; what came of it is thrown away.
+    /// Longer than allowed; its content is discarded.
     TooLong,
 }
 
@@ -19,7 +19,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Takes bytes, gives the lines that end in them.
+    /// Adds bytes and returns the lines that they complete.
     pub(crate) fn push(&mut self, mut bytes: &[u8]) -> Vec<Line> {
         let mut lines = Vec::new();
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
@@ -52,7 +52,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn bounded() {
+    fn line_length_is_bounded() {
         let mut lines = Lines::default();
         assert_eq!(lines.push(&vec![b'x'; MAX_LINE]), []);
         assert_eq!(lines.push(b"x"), []);
@@ -62,7 +62,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_it_is_cut(text in "[ab\n]{0,60}", cuts in prop::collection::vec(0_usize..60, 0..8)) {
+        fn lines_do_not_depend_on_chunk_boundaries(text in "[ab\n]{0,60}", cuts in prop::collection::vec(0_usize..60, 0..8)) {
             let mut whole = Lines::default();
             let expected = whole.push(text.as_bytes());
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(text.len())).collect();

@@ -1,47 +1,47 @@
-//! The life of a watch as a machine: a state, an input, the next state. No network, no clock.
+//! The state machine of a watch: a state, an input, the next state. No network, no clock.
 //!
-//! Promise: the store keeps what it has until something better is known. A relist removes only what a complete
-//! list did not show; a kind that vanishes empties its store only after repeated looks, because a restarting API
-//! server may not know its CRDs for a moment.
+//! Guarantees: the store keeps its contents until newer information arrives. A relist removes only objects that are
+//! not in the complete list. A kind that is no longer served empties its store only after repeated attempts, because a
+//! restarting API server may briefly not serve its CRDs.
 
 use std::collections::HashSet;
 
 use wharf_model::{Key, Kind};
 
-use super::decode::{self, Event, Unreadable};
+use super::decode::{self, Event, Undecodable};
 use super::lines::{Line, MAX_LINE};
 use crate::error::ApiError;
-use crate::store::{Reach, Store};
-use crate::{Metrics, newer_than};
+use crate::store::{Store, SyncState};
+use crate::{Metrics, is_newer_version};
 
-/// So many looks must find nothing served before a filled store is emptied.
-const LOOKS: u32 = 3;
-/// More objects than this that cannot be decoded are counted but no longer logged one by one.
-const LOGGED: usize = 1024;
+/// How many attempts must find the kind not served before its store is emptied.
+const CONFIRMATIONS: u32 = 3;
+/// Undecodable objects beyond this number are counted but not logged.
+const MAX_LOGGED: usize = 1024;
 
-/// Where a watch stands.
+/// The state of a watch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Asks for a page. Goes to itself for the next page, to `Watching` after the last, to `Missing` if the kind
-    /// is not served. `whole` asks without a limit: pages of this list have expired before.
-    Listing { next: Option<String>, whole: bool, failures: u32 },
-    /// Asks for what happened after `version`. Goes to itself when the stream ends, to `Listing` when the
-    /// version is no longer kept.
+    /// Requests a page of the list. Next: itself for the next page, `Watching` after the last, `Missing` if the kind
+    /// is not served. `unpaged` requests all objects at once, because pages of this list have expired before.
+    Listing { next: Option<String>, unpaged: bool, failures: u32 },
+    /// Requests the events after `version`. Next: itself when the stream ends, `Listing` when the server no longer
+    /// retains the version.
     Watching { version: String, failures: u32 },
-    /// The kind was not served at the last so many looks. Looks again like `Listing`.
-    Missing { looks: u32 },
+    /// The kind was not served in the last `attempts` attempts. Lists again like `Listing`.
+    Missing { attempts: u32 },
 }
 
-/// What came.
+/// The input of a step.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// The answer to a list.
+    /// The response to a list.
     Page(&'a [u8]),
     /// The server accepted the watch.
     Opened,
-    /// A line of it.
+    /// A line of the watch stream.
     Line(Line),
-    /// It ended; `served` if it lasted long enough to be of use.
+    /// The stream ended; `served` if it delivered events or lasted long enough.
     Ended { served: bool },
     /// The request failed.
     Failed(ApiError),
@@ -49,47 +49,47 @@ pub(crate) enum Input<'a> {
 
 impl State {
     pub(crate) fn start() -> Self {
-        Self::Listing { next: None, whole: false, failures: 0 }
+        Self::Listing { next: None, unpaged: false, failures: 0 }
     }
 }
 
-/// What has been said already, so that it is said once.
+/// Reports errors of a watch to logs and metrics, each only once.
 pub(crate) struct Reporter {
     pub(crate) metrics: Metrics,
     pub(crate) kind: &'static str,
     pub(crate) plural: &'static str,
-    unreadable: HashSet<Option<Key>>,
+    undecodable: HashSet<Option<Key>>,
     failing: bool,
 }
 
 impl Reporter {
     pub(crate) fn new(metrics: Metrics, kind: &'static str, plural: &'static str) -> Self {
-        Self { metrics, kind, plural, unreadable: HashSet::new(), failing: false }
+        Self { metrics, kind, plural, undecodable: HashSet::new(), failing: false }
     }
 
-    fn unreadable(&mut self, Unreadable { key, error, .. }: &Unreadable) {
+    fn undecodable(&mut self, Undecodable { key, error, .. }: &Undecodable) {
         self.metrics.undecodable(self.plural);
-        if self.unreadable.len() < LOGGED && self.unreadable.insert(key.clone()) {
-            let object = key.as_ref().map_or_else(|| "?".to_owned(), Key::to_string);
-            tracing::warn!(kind = self.kind, %object, %error, "cannot decode this object; its last readable version stays in use");
+        if self.undecodable.len() < MAX_LOGGED && self.undecodable.insert(key.clone()) {
+            let key = key.as_ref().map_or_else(|| "?".to_owned(), Key::to_string);
+            tracing::warn!(kind = self.kind, %key, %error, "failed to decode object; serving its last decoded version");
         }
     }
 
     fn failed(&mut self, error: &ApiError) {
         if !std::mem::replace(&mut self.failing, true) {
-            tracing::warn!(kind = self.kind, %error, "watch is interrupted; the last known state stays in use");
+            tracing::warn!(kind = self.kind, %error, "watch interrupted; serving from cache");
         }
     }
 
-    fn well(&mut self) {
+    fn recovered(&mut self) {
         if std::mem::replace(&mut self.failing, false) {
-            tracing::info!(kind = self.kind, "watch goes on");
+            tracing::info!(kind = self.kind, "watch resumed");
         }
     }
 }
 
-/// One step. The caller reads on from an open stream while a line leaves it `Watching` without failures, and asks
-/// anew otherwise.
+/// One step. The caller continues to read an open stream while the state is `Watching` without failures, and sends a
+/// new request otherwise.
 pub(crate) fn step<K: Kind>(
     state: State,
     input: Input<'_>,
@@ -98,9 +98,9 @@ pub(crate) fn step<K: Kind>(
 ) -> State {
     match (state, input) {
         (state @ State::Watching { .. }, Input::Opened) => {
-            store.set_reach(Reach::Served);
-            report.well();
-            // Failures stay until a line comes or the stream has lasted: accepting alone proves nothing.
+            store.set_sync_state(SyncState::Synced);
+            report.recovered();
+            // Failures are reset only by a line or by the stream's duration: an accepted watch alone proves nothing.
             state
         }
         (State::Watching { version, failures }, Input::Line(line)) => {
@@ -114,34 +114,34 @@ pub(crate) fn step<K: Kind>(
             match error {
                 ApiError::Gone(_) | ApiError::NotServed(_) => relist(failures),
                 ApiError::Forbidden(_) => {
-                    store.set_reach(Reach::Forbidden);
+                    store.set_sync_state(SyncState::Forbidden);
                     State::Watching { version, failures: failures + 1 }
                 }
                 _ => State::Watching { version, failures: failures + 1 },
             }
         }
-        (State::Listing { whole, failures, .. }, Input::Page(bytes)) => {
-            list_page(whole, failures, bytes, store, report)
+        (State::Listing { unpaged, failures, .. }, Input::Page(bytes)) => {
+            list_page(unpaged, failures, bytes, store, report)
         }
         (State::Missing { .. }, Input::Page(bytes)) => list_page(false, 0, bytes, store, report),
-        (State::Listing { next, whole, failures }, Input::Failed(error)) => {
-            list_failed(next, whole, failures, &error, store, report)
+        (State::Listing { next, unpaged, failures }, Input::Failed(error)) => {
+            list_failed(next, unpaged, failures, &error, store, report)
         }
-        (State::Missing { looks }, Input::Failed(ApiError::NotServed(_))) => {
-            if looks + 1 >= LOOKS {
+        (State::Missing { attempts }, Input::Failed(ApiError::NotServed(_))) => {
+            if attempts + 1 >= CONFIRMATIONS {
                 store.update(|table| table.clear());
             }
-            State::Missing { looks: looks.saturating_add(1) }
+            State::Missing { attempts: attempts.saturating_add(1) }
         }
         (State::Missing { .. }, Input::Failed(error)) => list_failed(None, false, 0, &error, store, report),
-        // Inputs of a stream that is no longer read; nothing to learn from them.
+        // Inputs of a stream that is no longer read are ignored.
         (state @ (State::Listing { .. } | State::Missing { .. }), _) => state,
         (state @ State::Watching { .. }, Input::Page(_)) => state,
     }
 }
 
 fn relist(failures: u32) -> State {
-    State::Listing { next: None, whole: false, failures: failures + 1 }
+    State::Listing { next: None, unpaged: false, failures: failures + 1 }
 }
 
 fn watch_line<K: Kind>(
@@ -153,17 +153,17 @@ fn watch_line<K: Kind>(
 ) -> State {
     let event = match line {
         Line::Whole(line) => decode::event(&line),
-        Line::TooLong => Event::Unreadable(Unreadable {
+        Line::TooLong => Event::Undecodable(Undecodable {
             key: None,
             version: String::new(),
-            error: format!("it is larger than {MAX_LINE} bytes"),
+            error: format!("larger than {MAX_LINE} bytes"),
         }),
     };
-    let told: String = match event {
+    let observed: String = match event {
         Event::Put(object) => {
-            let told = object_version(&object);
+            let observed = object_version(&object);
             store.update(|table| table.watched(object));
-            told
+            observed
         }
         Event::Deleted { key, uid, version } => {
             store.update(|table| table.watched_deletion(&key, &uid, &version));
@@ -171,22 +171,23 @@ fn watch_line<K: Kind>(
         }
         Event::Bookmark { version } => {
             store.update(|table| {
-                table.told(&version);
+                table.observe_version(&version);
                 None
             });
             version
         }
-        Event::Unreadable(unreadable) => {
-            report.unreadable(&unreadable);
-            unreadable.version
+        Event::Undecodable(undecodable) => {
+            report.undecodable(&undecodable);
+            undecodable.version
         }
         Event::Error(status) if status.code == 410 || status.reason == "Expired" => return relist(failures),
         Event::Error(status) => {
-            tracing::debug!(kind = report.kind, code = status.code, message = %status.message, "watch ended by the server");
+            tracing::debug!(kind = report.kind, code = status.code, message = %status.message, "server ended watch");
             return State::Watching { version, failures: failures + 1 };
         }
     };
-    let version = if !told.is_empty() && newer_than(&told, &version) { told } else { version };
+    let version =
+        if !observed.is_empty() && is_newer_version(&observed, &version) { observed } else { version };
     State::Watching { version, failures: 0 }
 }
 
@@ -195,7 +196,7 @@ fn object_version<K: Kind>(object: &K) -> String {
 }
 
 fn list_page<K: Kind>(
-    whole: bool,
+    unpaged: bool,
     failures: u32,
     bytes: &[u8],
     store: &Store<K>,
@@ -204,18 +205,18 @@ fn list_page<K: Kind>(
     let page = match decode::page::<K>(bytes) {
         Ok(page) => page,
         Err(error) => {
-            tracing::warn!(kind = report.kind, %error, "the answer to a list is no list");
-            return State::Listing { next: None, whole, failures: failures + 1 };
+            tracing::warn!(kind = report.kind, %error, "failed to decode list response");
+            return State::Listing { next: None, unpaged, failures: failures + 1 };
         }
     };
     for item in page.items {
         match item {
             Ok(object) => store.update(|table| table.list_item(object)),
-            Err(unreadable) => {
-                report.unreadable(&unreadable);
-                if let Some(key) = unreadable.key {
+            Err(undecodable) => {
+                report.undecodable(&undecodable);
+                if let Some(key) = undecodable.key {
                     store.update(|table| {
-                        table.list_unreadable(key);
+                        table.list_undecodable(key);
                         None
                     });
                 }
@@ -223,11 +224,11 @@ fn list_page<K: Kind>(
         }
     }
     match page.next {
-        Some(next) => State::Listing { next: Some(next), whole, failures: 0 },
+        Some(next) => State::Listing { next: Some(next), unpaged, failures: 0 },
         None => {
-            store.update(|table| table.list_ends(&page.version));
-            store.set_reach(Reach::Served);
-            report.well();
+            store.update(|table| table.end_list(&page.version));
+            store.set_sync_state(SyncState::Synced);
+            report.recovered();
             State::Watching { version: page.version, failures }
         }
     }
@@ -235,7 +236,7 @@ fn list_page<K: Kind>(
 
 fn list_failed<K: Kind>(
     next: Option<String>,
-    whole: bool,
+    unpaged: bool,
     failures: u32,
     error: &ApiError,
     store: &Store<K>,
@@ -244,24 +245,24 @@ fn list_failed<K: Kind>(
     let failures = failures + 1;
     match error {
         ApiError::NotServed(_) => {
-            tracing::warn!(kind = report.kind, "not served by this cluster; looking again every 30 s");
-            store.set_reach(Reach::NotServed);
-            State::Missing { looks: 1 }
+            tracing::warn!(kind = report.kind, "kind not served by this cluster; retrying every 30 s");
+            store.set_sync_state(SyncState::NotServed);
+            State::Missing { attempts: 1 }
         }
-        // The snapshot behind the pages is no longer kept, or another server took over that does not know our
-        // place in it: take all at once.
+        // The snapshot behind the pages has expired, or another server took over that does not know the continue
+        // token: list everything at once.
         ApiError::Gone(_) | ApiError::Invalid(_) if next.is_some() => {
-            State::Listing { next: None, whole: true, failures }
+            State::Listing { next: None, unpaged: true, failures }
         }
         ApiError::Forbidden(_) => {
             report.failed(error);
-            store.set_reach(Reach::Forbidden);
-            State::Listing { next: None, whole, failures }
+            store.set_sync_state(SyncState::Forbidden);
+            State::Listing { next: None, unpaged, failures }
         }
-        // All at once may be more than one answer can hold: the next attempt is in pages again.
+        // Everything at once may exceed the size limit of a response: the next attempt is paged again.
         _ => {
             report.failed(error);
-            State::Listing { next, whole: false, failures }
+            State::Listing { next, unpaged: false, failures }
         }
     }
 }

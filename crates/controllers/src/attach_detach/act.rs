@@ -1,121 +1,154 @@
-//! Does the one step that was decided, and puts what came of it where the next view sees it: in the stores, by way
-//! of the server's answers, and in memory.
+//! Performs the one step that was decided, and records its result where the next view reads it: the API server's
+//! responses enter the stores, the rest is kept in `AttachState`.
 //!
-//! If we die here: before a request nothing has happened; after it the objects say what has. Nothing that was meant
-//! is known to us alone.
+//! A crash before a request leaves nothing behind; after a request the objects show its effect. No intent exists only
+//! in this process.
 
 use serde_json::json;
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 use wharf_cluster::{ApiError, EventType, Preconditions, Priority, now};
 use wharf_model::names::reason;
 use wharf_model::whole::Node;
 use wharf_model::{Key, Kind, VolumeAttachment};
 
-use super::decide::{News, Proof, Step};
-use super::memory::Unheard;
+use super::decide::{DetachReason, PodEvent, Step};
+use super::state::UnconfirmedRequest;
 use super::view::View;
-use super::wake::Subject;
-use super::{AttachDetach, report, tell};
+use super::wake::WorkItem;
+use super::{AttachDetach, messages, report};
 
-/// How to go on.
+/// What the control loop does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Then {
-    /// With another look.
-    Again,
-    /// Not now.
-    End(Outcome),
+pub(super) enum StepOutcome {
+    /// Build a new view and decide again.
+    Continue,
+    /// End this reconcile.
+    Finish(WorkOutcome),
 }
 
-/// Why a volume was not detached.
+/// Why a VolumeAttachment was not deleted.
 #[derive(Debug, thiserror::Error)]
 enum DetachError {
-    #[error("cannot ask whether node {node} uses it: {source}")]
+    #[error("failed to get node {node} to check volumesInUse: {source}")]
     Node { node: String, source: ApiError },
-    #[error("cannot delete VolumeAttachment {attachment}: {source}")]
+    #[error("failed to delete VolumeAttachment {attachment}: {source}")]
     Delete { attachment: String, source: ApiError },
 }
 
-/// Why a volume was not asked for.
+/// Why a VolumeAttachment was not created.
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
     #[error("{0}")]
     Create(#[from] ApiError),
     #[error(
-        "VolumeAttachment {attachment} is of driver {driver} and node {node}: delete it, its name is that of another"
+        "VolumeAttachment {attachment} belongs to driver {driver} and node {node}, but has the name of another attachment: \
+         delete it"
     )]
-    Taken { attachment: String, driver: String, node: String },
+    NameConflict { attachment: String, driver: String, node: String },
 }
 
 impl AttachDetach {
-    /// Does a step for a volume.
-    pub(super) async fn act(&self, view: &View<'_>, step: Step) -> Then {
+    /// Performs a step for a volume.
+    pub(super) async fn act(&self, view: &View<'_>, step: Step) -> StepOutcome {
         match step {
-            Step::Rest { reports, again } => {
+            Step::Idle { reports, requeue_after } => {
                 for node in reports {
-                    self.queue.add(Subject::Node(node), Priority::High);
+                    self.queue.add(WorkItem::Node(node), Priority::High);
                 }
-                Then::End(again.map_or(Outcome::Done, Outcome::After))
+                StepOutcome::Finish(requeue_after.map_or(WorkOutcome::Done, WorkOutcome::RetryAfter))
             }
             Step::Attach { node, volume } => {
                 let done = self.attach(view, &node, &volume).await;
-                let lost = matches!(&done, Err(AttachError::Create(error)) if may_arrive(error));
-                self.asked(view, &node, lost.then_some(Unheard { since: now(), made: true }));
+                let unconfirmed = matches!(&done, Err(AttachError::Create(error)) if may_take_effect(error));
+                self.end_attempt(
+                    view,
+                    &node,
+                    unconfirmed.then_some(UnconfirmedRequest { since: now(), create: true }),
+                );
                 let error = done.as_ref().err().map(ToString::to_string);
                 if let Some(error) = &error {
-                    self.tell_pods(view, &node, &tell::not_asked(&volume, error));
+                    self.warn_pods(view, &node, &messages::attach_request_failed(&volume, error));
                 }
-                self.tried(view, &node, "attach", error)
+                self.record_attempt(view, &node, "attach volume", error)
             }
-            Step::Detach { node, attachment, uid, proof } => {
-                let done = self.detach(view, &node, attachment, uid, proof).await;
-                let lost = matches!(&done, Err(DetachError::Delete { source, .. }) if may_arrive(source));
-                self.asked(view, &node, lost.then_some(Unheard { since: now(), made: false }));
-                self.tried(view, &node, "detach", done.err().map(|error| error.to_string()))
+            Step::Detach { node, attachment, uid, reason } => {
+                let done = self.detach(view, &node, attachment, uid, reason).await;
+                let unconfirmed =
+                    matches!(&done, Err(DetachError::Delete { source, .. }) if may_take_effect(source));
+                self.end_attempt(
+                    view,
+                    &node,
+                    unconfirmed.then_some(UnconfirmedRequest { since: now(), create: false }),
+                );
+                self.record_attempt(view, &node, "detach volume", done.err().map(|error| error.to_string()))
             }
             Step::Announce { node } => {
-                self.memories.change(&view.name, &node, |memory| memory.announced = true);
-                Then::Again
+                self.states.update(&view.name, &node, |state| state.announced = true);
+                StepOutcome::Continue
             }
-            Step::Ask { node } => {
-                let asked = self.ask(view, &node).await;
-                self.tried(view, &node, "ask", asked.err().map(|error| error.to_string()))
+            Step::CheckAttachment { node } => {
+                let result = self.check_attachment(view, &node).await;
+                self.record_attempt(
+                    view,
+                    &node,
+                    "check unconfirmed request",
+                    result.err().map(|error| error.to_string()),
+                )
             }
-            Step::Tell { node, news } => {
-                self.tell(view, &node, news);
-                Then::Again
+            Step::RecordEvent { node, event } => {
+                self.record_event(view, &node, event);
+                StepOutcome::Continue
             }
         }
     }
 
-    /// An attempt has ended, perhaps with a request to which there was no answer.
-    fn asked(&self, view: &View<'_>, node: &str, unheard: Option<Unheard>) {
-        self.memories.change(&view.name, node, |memory| memory.has_asked(unheard));
+    /// Records the end of an attempt, perhaps with a request whose outcome is unknown.
+    fn end_attempt(&self, view: &View<'_>, node: &str, unconfirmed: Option<UnconfirmedRequest>) {
+        self.states.update(&view.name, node, |state| state.end_attempt(unconfirmed));
     }
 
-    /// What came of a request that cannot arrive any more: what we read enters the store.
-    async fn ask(&self, view: &View<'_>, node: &str) -> Result<(), ApiError> {
-        let key = Key::cluster(view.name.attachment(node));
+    /// Reads the outcome of a request that cannot take effect any more. The read updates the store.
+    async fn check_attachment(&self, view: &View<'_>, node: &str) -> Result<(), ApiError> {
+        let key = Key::cluster(view.name.attachment_name(node));
         let found = self.context.cluster.get::<VolumeAttachment>(&key).await?;
-        tracing::info!(volume = %view.name, node, there = found.is_some(), "asked what came of a request");
-        self.memories.change(&view.name, node, |memory| memory.unheard = None);
+        tracing::info!(
+            driver = view.name.driver,
+            volume_handle = view.name.handle,
+            node,
+            exists = found.is_some(),
+            "read outcome of unconfirmed request"
+        );
+        self.states.update(&view.name, node, |state| state.unconfirmed = None);
         Ok(())
     }
 
-    /// An attempt that failed makes its own node wait, and no other.
-    fn tried(&self, view: &View<'_>, node: &str, what: &'static str, error: Option<String>) -> Then {
+    /// Records the result of an attempt. A failure backs off this node only.
+    fn record_attempt(
+        &self,
+        view: &View<'_>,
+        node: &str,
+        operation: &'static str,
+        error: Option<String>,
+    ) -> StepOutcome {
         if let Some(error) = &error {
-            tracing::warn!(volume = %view.name, node, error, "cannot {what}");
+            tracing::warn!(
+                driver = view.name.driver,
+                volume_handle = view.name.handle,
+                node,
+                error,
+                "failed to {operation}"
+            );
         }
-        self.memories.change(&view.name, node, |memory| match error {
-            Some(_) => memory.has_failed(self.settings.pace.backoff(), now()),
-            None => memory.failure = None,
+        self.states.update(&view.name, node, |state| match error {
+            Some(_) => state.fail_attempt(self.settings.pace.backoff(), now()),
+            None => state.failure = None,
         });
-        Then::Again
+        StepOutcome::Continue
     }
 
-    /// Made if it is absent: the rest is the attacher's, and the watch tells.
+    /// Creates the VolumeAttachment if it does not exist. The attacher does the rest, and the watch reports it.
     async fn attach(&self, view: &View<'_>, node: &str, volume: &str) -> Result<(), AttachError> {
-        let (name, driver) = (view.name.attachment(node), view.name.driver.as_str());
+        let (name, driver) = (view.name.attachment_name(node), view.name.driver.as_str());
         let api = VolumeAttachment::API;
         let body = json!({
             "apiVersion": api.api_version(),
@@ -126,66 +159,90 @@ impl AttachDetach {
         let cluster = &self.context.cluster;
         match cluster.create(&api, None, &body).await {
             Ok(_) => {
-                tracing::info!(volume = %view.name, node, attachment = name, "asked for");
+                tracing::info!(
+                    driver = view.name.driver,
+                    volume_handle = view.name.handle,
+                    node,
+                    volume_attachment = name,
+                    "created VolumeAttachment"
+                );
                 Ok(())
             }
-            // Our store is behind: what we read now enters it.
-            Err(ApiError::AlreadyExists(refusal)) => {
+            // The store is behind: this read updates it.
+            Err(ApiError::AlreadyExists(message)) => {
                 let found = cluster.get::<VolumeAttachment>(&Key::cluster(name.as_str())).await?;
-                let Some(found) = found else { return Err(ApiError::AlreadyExists(refusal).into()) };
-                let of =
+                let Some(found) = found else { return Err(ApiError::AlreadyExists(message).into()) };
+                let is_same =
                     |found: &VolumeAttachment| found.spec.attacher == driver && found.spec.node_name == node;
-                if of(&found) {
+                if is_same(&found) {
                     return Ok(());
                 }
                 let (driver, node) = (found.spec.attacher, found.spec.node_name);
-                Err(AttachError::Taken { attachment: name, driver, node })
+                Err(AttachError::NameConflict { attachment: name, driver, node })
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Whether the node uses the volume is asked of the server, after it was told that the volume
-    /// leaves. Whatever the answer, the store has it, and the next look with it.
+    /// Deletes the VolumeAttachment. The node's status no longer lists the volume as attached by now; the API server is
+    /// read once more to see whether the node uses it. That read updates the store, and so the next view.
     async fn detach(
         &self,
         view: &View<'_>,
         node: &str,
         attachment: String,
         uid: String,
-        proof: Proof,
+        reason: DetachReason,
     ) -> Result<(), DetachError> {
         let cluster = &self.context.cluster;
         let volume = view.name.to_string();
-        match proof {
-            Proof::NotInUse => {
-                let asked = cluster.get::<Node>(&Key::cluster(node)).await;
-                let found = asked.map_err(|source| DetachError::Node { node: node.to_owned(), source })?;
+        match reason {
+            DetachReason::NotInUse => {
+                let result = cluster.get::<Node>(&Key::cluster(node)).await;
+                let found = result.map_err(|source| DetachError::Node { node: node.to_owned(), source })?;
                 let status = found.map(|node| node.status).unwrap_or_default();
                 let in_use = status.volumes_in_use.contains(&volume);
                 if in_use || status.volumes_attached.iter().any(|attached| attached.name == volume) {
-                    tracing::info!(volume, node, in_use, "not detached: the node has it again");
+                    tracing::info!(
+                        driver = view.name.driver,
+                        volume_handle = view.name.handle,
+                        node,
+                        in_use,
+                        "detach cancelled: the node uses the volume again"
+                    );
                     return Ok(());
                 }
             }
-            Proof::Forced(why) => {
-                let why = why.as_str();
-                tracing::warn!(volume, node, why, "detached by force: the node may still use it");
+            DetachReason::Forced(reason) => {
+                let reason = reason.as_str();
+                tracing::warn!(
+                    driver = view.name.driver,
+                    volume_handle = view.name.handle,
+                    node,
+                    reason,
+                    "forcing detach: the node may still use the volume"
+                );
             }
         }
         let key = Key::cluster(attachment.as_str());
         let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
         match cluster.delete(&VolumeAttachment::API, &key, preconditions).await {
             Ok(()) => {
-                tracing::info!(volume, node, attachment, "to be detached");
-                if let Proof::Forced(why) = proof {
-                    self.metrics.forced(why);
+                tracing::info!(
+                    driver = view.name.driver,
+                    volume_handle = view.name.handle,
+                    node,
+                    volume_attachment = attachment,
+                    "deleted VolumeAttachment"
+                );
+                if let DetachReason::Forced(reason) = reason {
+                    self.metrics.forced(reason);
                 }
                 Ok(())
             }
             Err(ApiError::NotFound(_)) => Ok(()),
             Err(source @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-                // It should be another of its name, which now enters the store.
+                // Probably another attachment of that name: this read updates the store.
                 match cluster.get::<VolumeAttachment>(&key).await {
                     Ok(found) if found.as_ref().is_none_or(|found| found.metadata.uid != uid) => Ok(()),
                     Ok(_) => Err(DetachError::Delete { attachment, source }),
@@ -196,72 +253,85 @@ impl AttachDetach {
         }
     }
 
-    fn tell(&self, view: &View<'_>, node: &str, news: News) {
-        if let Some(place) = view.places.get(node) {
-            for pod in &place.pods {
-                let note = tell::news(view, node, pod, &news);
-                tracing::warn!(volume = %view.name, node, pod = %pod.metadata.key(), "{note}");
-                self.context.events.tell(&**pod, EventType::Warning, reason::FAILED_ATTACH_VOLUME, note);
+    fn record_event(&self, view: &View<'_>, node: &str, event: PodEvent) {
+        if let Some(node_view) = view.nodes.get(node) {
+            for pod in &node_view.pods {
+                let note = messages::pod_event(view, node, pod, &event);
+                tracing::warn!(
+                    driver = view.name.driver,
+                    volume_handle = view.name.handle,
+                    node,
+                    pod = %pod.metadata.key(),
+                    "{note}"
+                );
+                self.context.events.record_for(
+                    &**pod,
+                    EventType::Warning,
+                    reason::FAILED_ATTACH_VOLUME,
+                    note,
+                );
             }
         }
-        self.memories.change(&view.name, node, |memory| match news {
-            News::MultiAttach { .. } => memory.told_multi_attach = true,
-            News::Failed { message, at } => memory.told_error = Some((message, at)),
-            News::Silence { .. } => memory.asked_since = Some(now()),
+        self.states.update(&view.name, node, |state| match event {
+            PodEvent::MultiAttach { .. } => state.multi_attach_reported = true,
+            PodEvent::AttachFailed { message, at } => state.reported_error = Some((message, at)),
+            PodEvent::Timeout { .. } => state.waiting_since = Some(now()),
         });
     }
 
-    fn tell_pods(&self, view: &View<'_>, node: &str, note: &str) {
-        for pod in view.places.get(node).iter().flat_map(|place| &place.pods) {
-            self.context.events.tell(&**pod, EventType::Warning, reason::FAILED_ATTACH_VOLUME, note);
+    fn warn_pods(&self, view: &View<'_>, node: &str, note: &str) {
+        for pod in view.nodes.get(node).iter().flat_map(|node_view| &node_view.pods) {
+            self.context.events.record_for(&**pod, EventType::Warning, reason::FAILED_ATTACH_VOLUME, note);
         }
     }
 
-    /// Tells a node what is attached to it.
-    pub(super) async fn report(&self, name: &str) -> Then {
-        let Some(node) = self.nodes.get(&Key::cluster(name)) else { return Then::End(Outcome::Done) };
+    /// Writes `status.volumesAttached` of a node.
+    pub(super) async fn report_attached(&self, name: &str) -> StepOutcome {
+        let Some(node) = self.nodes.get(&Key::cluster(name)) else {
+            return StepOutcome::Finish(WorkOutcome::Done);
+        };
         let (views, reports) = self.reports(&node);
-        let Some(list) = report::list(&node.status.volumes_attached, &reports) else {
-            return Then::End(Outcome::Done);
+        let Some(list) = report::updated_list(&node.status.volumes_attached, &reports) else {
+            return StepOutcome::Finish(WorkOutcome::Done);
         };
         let (cluster, key) = (&self.context.cluster, Key::cluster(name));
         let patch = report::patch(&node.metadata, &list.volumes);
         match cluster.patch(&Node::API, &key, Some("status"), patch).await {
             Ok(_) => {
                 let (added, removed) = (list.added.join(" "), list.removed.join(" "));
-                tracing::debug!(node = name, added, removed, "told what is attached");
+                tracing::debug!(node = name, added, removed, "updated volumesAttached");
                 let added = views.iter().filter(|view| list.added.contains(&view.name.to_string()));
-                for (view, place) in added.filter_map(|view| Some((view, view.places.get(name)?))) {
-                    for pod in &place.pods {
-                        let note = tell::attached(view.title(place));
+                for (view, node_view) in added.filter_map(|view| Some((view, view.nodes.get(name)?))) {
+                    for pod in &node_view.pods {
+                        let note = messages::attached(view.display_name(node_view));
                         let (kind, reason) = (EventType::Normal, reason::SUCCESSFUL_ATTACH_VOLUME);
-                        self.context.events.tell(&**pod, kind, reason, note);
+                        self.context.events.record_for(&**pod, kind, reason, note);
                     }
                 }
-                Then::Again
+                StepOutcome::Continue
             }
-            Err(ApiError::NotFound(_)) => Then::End(Outcome::Done),
+            Err(ApiError::NotFound(_)) => StepOutcome::Finish(WorkOutcome::Done),
             Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-                // It should be another node of this name, which now enters the store.
+                // Probably another node of that name: this read updates the store.
                 match cluster.get::<Node>(&key).await {
-                    Ok(Some(found)) if found.metadata.uid != node.metadata.uid => Then::Again,
-                    Ok(None) => Then::End(Outcome::Done),
-                    Ok(Some(_)) => not_told(name, &error),
-                    Err(error) => not_told(name, &error),
+                    Ok(Some(found)) if found.metadata.uid != node.metadata.uid => StepOutcome::Continue,
+                    Ok(None) => StepOutcome::Finish(WorkOutcome::Done),
+                    Ok(Some(_)) => report_failed(name, &error),
+                    Err(error) => report_failed(name, &error),
                 }
             }
-            Err(error) => not_told(name, &error),
+            Err(error) => report_failed(name, &error),
         }
     }
 }
 
-/// Whether a request may have had its effect, or may yet.
-fn may_arrive(error: &ApiError) -> bool {
+/// Whether a failed request may have taken effect, or may still do so.
+fn may_take_effect(error: &ApiError) -> bool {
     matches!(error, ApiError::Unavailable(_) | ApiError::Other { .. })
 }
 
-/// Nothing was withdrawn and nothing shown: what waits for it goes on waiting.
-fn not_told(node: &str, error: &ApiError) -> Then {
-    tracing::warn!(node, %error, "cannot tell the node what is attached");
-    Then::End(Outcome::Retry)
+/// The node's status is unchanged: retries, and steps that depend on it keep waiting.
+fn report_failed(node: &str, error: &ApiError) -> StepOutcome {
+    tracing::warn!(node, %error, "failed to update volumesAttached of node");
+    StepOutcome::Finish(WorkOutcome::Retry)
 }

@@ -1,59 +1,60 @@
-//! The rules: the one next thing to do for a volume, and what a node is to be told of it.
+//! The rules: the next step for a volume, and what a node's status reports of it.
 //!
-//! - What leaves goes before what comes. A volume for one node is not asked for on another while a VolumeAttachment
-//!   of it is left, in whatever state.
-//! - What a pod may use is not detached. What nobody wants is detached when its node does not use it; while a node
-//!   that is well says that it does, never.
-//! - A node is told that a volume leaves, and only then is the volume's deletion from it asked for: the node either
-//!   said before that it uses it, or will not begin to.
-//! - A request to which there was no answer may have arrived, or may yet: until it is known what came of it, the volume
-//!   may be on the node, and the node is not told that it is.
+//! - Detach comes before attach. A single-node volume is not attached to another node while a VolumeAttachment of it
+//!   is left, in whatever state.
+//! - A volume that a pod may use is not detached. An unwanted volume is detached when its node does not use it; while a
+//!   Ready node uses it, never.
+//! - A volume is removed from the node's `volumesAttached` before its VolumeAttachment is deleted: the node either
+//!   listed the volume in `volumesInUse` before, or will not start to use it.
+//! - A request without a response may have taken effect, or may still do so. Until its outcome is known, the volume may
+//!   be on the node, and the node's status does not report it as attached.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use wharf_model::Time;
 
-use super::memory::until;
-use super::view::{Place, Standing, View};
+use super::state::remaining;
+use super::view::{AttachmentPhase, NodeView, View};
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing but to look at what these nodes are told. Again after a while, if not something happens before.
-    Rest { reports: BTreeSet<String>, again: Option<Duration> },
-    /// Ask for the volume on a node, by this PersistentVolume.
+    /// Nothing to do for the volume. Update the status of the nodes in `reports`; requeue after a while if nothing
+    /// changes before.
+    Idle { reports: BTreeSet<String>, requeue_after: Option<Duration> },
+    /// Create the VolumeAttachment for a node, with this PersistentVolume.
     Attach { node: String, volume: String },
-    /// Promise that a node is not told of the volume, until its end was asked for. Then look again: who was told a
-    /// moment ago has a pod that is seen by now.
+    /// Announce the detach: from now on the node's status does not report the volume, until the VolumeAttachment is
+    /// deleted. Then decide again: a pod that arrived before the announcement is in the store by then.
     Announce { node: String },
-    /// Ask for the end of an attachment.
-    Detach { node: String, attachment: String, uid: String, proof: Proof },
-    /// Ask the server what came of a request.
-    Ask { node: String },
-    /// Tell the pods that wait on a node.
-    Tell { node: String, news: News },
+    /// Delete a VolumeAttachment.
+    Detach { node: String, attachment: String, uid: String, reason: DetachReason },
+    /// Read the outcome of an unconfirmed request from the API server.
+    CheckAttachment { node: String },
+    /// Record an event on the pods that wait on a node.
+    RecordEvent { node: String, event: PodEvent },
 }
 
 /// Why a volume may be detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Proof {
-    /// The node does not use it. The server is asked once more.
+pub(super) enum DetachReason {
+    /// The node does not use it. The API server is read once more.
     NotInUse,
-    /// The node may use it, and is detached from all the same.
-    Forced(Force),
+    /// The node may use it: a forced detach.
+    Forced(ForceReason),
 }
 
-/// Why a detach is forced, in the words of upstream's metric.
+/// Why a detach is forced, as labelled in upstream's metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Force {
-    /// The node is not well, and was given its time.
+pub(super) enum ForceReason {
+    /// The node is not Ready, and the maximum wait has passed.
     Timeout,
-    /// An operator says that nothing runs on it.
+    /// An operator tainted the node out of service.
     OutOfService,
 }
 
-impl Force {
+impl ForceReason {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -62,70 +63,71 @@ impl Force {
     }
 }
 
-/// What pods are told.
+/// An event to record on pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum News {
-    /// The volume is on these nodes.
+pub(super) enum PodEvent {
+    /// The volume is attached to these nodes.
     MultiAttach { nodes: Vec<String> },
-    /// The attacher failed.
-    Failed { message: String, at: Option<Time> },
-    /// The attacher does not answer.
-    Silence { standing: Standing },
+    /// The attacher reported an error.
+    AttachFailed { message: String, at: Option<Time> },
+    /// The attacher takes too long.
+    Timeout { phase: AttachmentPhase },
 }
 
-/// What a node's status is to say of a volume.
+/// What to do with a volume in a node's `status.volumesAttached`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Report {
-    /// That it is attached.
+    /// List it.
     Show,
-    /// Nothing.
+    /// Remove it.
     Hide,
-    /// What it says already.
+    /// Leave it unchanged.
     Keep,
 }
 
-/// Whether a volume that nobody wants may go.
+/// When an unwanted volume may be detached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Leave {
-    /// Now.
-    Now(Proof),
+pub(super) enum DetachTiming {
+    Now(DetachReason),
     /// After this long, if nothing changes.
     After(Duration),
-    /// When the node says that it does not use it any more.
+    /// When the node no longer lists it in `volumesInUse`.
     WhenUnused,
 }
 
-/// What to do next for a volume.
+/// The next step for a volume.
 pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
-    let mut again = Soonest::default();
-    if view.known {
-        let leaving = view.places.iter().filter(|(_, place)| !place.held);
-        let mut coming: Vec<_> = view.places.iter().filter(|(_, place)| place.is_wanted()).collect();
-        // Who came first gets it.
-        coming.sort_by_key(|(_, place)| place.pods.first().map(|pod| pod.metadata.creation_timestamp));
-        let detach = leaving.map(|(node, place)| detach(view, node, place, now));
-        let attach = coming.into_iter().map(|(node, place)| attach(view, node, place, now));
-        let asks = view.places.iter().map(|(node, place)| ask(node, place, now));
-        // What came of an earlier request is asked before the next one, whose pauses it would else never get past.
-        for next in asks.chain(detach).chain(attach) {
+    let mut requeue_after = Earliest::default();
+    if view.volume_known {
+        let unwanted = view.nodes.iter().filter(|(_, node_view)| !node_view.held_by_pod);
+        let mut wanted: Vec<_> = view.nodes.iter().filter(|(_, node_view)| node_view.is_wanted()).collect();
+        // The oldest pod gets the volume.
+        wanted
+            .sort_by_key(|(_, node_view)| node_view.pods.first().map(|pod| pod.metadata.creation_timestamp));
+        let detach = unwanted.map(|(node, node_view)| detach(view, node, node_view, now));
+        let attach = wanted.into_iter().map(|(node, node_view)| attach(view, node, node_view, now));
+        let checks = view.nodes.iter().map(|(node, node_view)| check_unconfirmed(node, node_view, now));
+        // Unconfirmed requests are checked first: otherwise the backoff of the next attempt would postpone the check
+        // again and again.
+        for next in checks.chain(detach).chain(attach) {
             match next {
                 Next::Nothing => {}
-                Next::After(wait) => again.add(wait),
+                Next::After(wait) => requeue_after.add(wait),
                 Next::Step(step) => return step,
             }
         }
     }
-    let misreported = |node: &&String| match (report(view, node, now), view.places[*node].machine) {
-        (_, machine) if !machine.there => false,
-        (Report::Show, machine) => !machine.reported,
-        (Report::Hide, machine) => machine.reported,
+    let misreported = |node: &&String| match (report(view, node, now), view.nodes[*node].node) {
+        (_, node) if !node.exists => false,
+        (Report::Show, node) => !node.reported,
+        (Report::Hide, node) => node.reported,
         (Report::Keep, _) => false,
     };
-    let reports = view.places.keys().filter(misreported).cloned().collect();
-    Step::Rest { reports, again: again.0 }
+    let reports = view.nodes.keys().filter(misreported).cloned().collect();
+    Step::Idle { reports, requeue_after: requeue_after.0 }
 }
 
-/// What one place calls for.
+/// What one node needs.
 enum Next {
     Nothing,
     After(Duration),
@@ -133,90 +135,95 @@ enum Next {
 }
 
 #[derive(Default)]
-struct Soonest(Option<Duration>);
+struct Earliest(Option<Duration>);
 
-impl Soonest {
+impl Earliest {
     fn add(&mut self, wait: Duration) {
-        self.0 = Some(self.0.map_or(wait, |soonest| soonest.min(wait)));
+        self.0 = Some(self.0.map_or(wait, |earliest| earliest.min(wait)));
     }
 }
 
-/// What is to leave.
-fn detach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
-    let Some(attachment) = &place.attachment else { return Next::Nothing };
+/// Detaches the volume from a node on which no pod uses it.
+fn detach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next {
+    let Some(attachment) = &node_view.attachment else { return Next::Nothing };
     if attachment.metadata.is_deleting() {
         return Next::Nothing;
     }
-    let proof = match leave(view, place, now) {
-        Leave::Now(proof) => proof,
-        Leave::After(wait) => return Next::After(wait),
-        Leave::WhenUnused => return Next::Nothing,
+    let reason = match detach_timing(view, node_view, now) {
+        DetachTiming::Now(reason) => reason,
+        DetachTiming::After(wait) => return Next::After(wait),
+        DetachTiming::WhenUnused => return Next::Nothing,
     };
-    if place.machine.reported {
-        // First the node is told, see [`report`]; its change brings us back.
+    if node_view.node.reported {
+        // First the node's status is updated, see [`report`]. That change enqueues the volume again.
         return Next::Nothing;
     }
-    if let Some(pause) = place.memory.pause(now) {
-        return Next::After(pause);
+    if let Some(wait) = node_view.state.backoff(now) {
+        return Next::After(wait);
     }
     let (node, uid) = (node.to_owned(), attachment.metadata.uid.clone());
-    if !place.memory.announced {
+    if !node_view.state.announced {
         return Next::Step(Step::Announce { node });
     }
-    Next::Step(Step::Detach { node, attachment: attachment.metadata.name.clone(), uid, proof })
+    Next::Step(Step::Detach { node, attachment: attachment.metadata.name.clone(), uid, reason })
 }
 
-/// Whether it may leave: not in use, by force, out of service. A node that is well and uses it is waited for.
-pub(super) fn leave(view: &View<'_>, place: &Place, now: Time) -> Leave {
-    let (rules, machine) = (view.rules, &place.machine);
-    let end = place.memory.unwanted_since.unwrap_or(now).plus(rules.max_wait(&view.name.driver));
-    let left = until(end, now);
-    let expired = left.is_none() && !rules.disable_force_detach_on_timeout;
-    if !machine.in_use {
-        let ask = rules.verify_after_timeout || !expired;
-        return Leave::Now(if ask { Proof::NotInUse } else { Proof::Forced(Force::Timeout) });
+/// Whether the volume may be detached: not in use, or forced by timeout or taint. A Ready node that uses it is waited
+/// for.
+pub(super) fn detach_timing(view: &View<'_>, node_view: &NodeView, now: Time) -> DetachTiming {
+    let (settings, node) = (view.settings, &node_view.node);
+    let end = node_view.state.unwanted_since.unwrap_or(now).plus(settings.max_wait(&view.name.driver));
+    let left = remaining(end, now);
+    let expired = left.is_none() && !settings.disable_force_detach_on_timeout;
+    if !node.in_use {
+        let verify = settings.verify_after_timeout || !expired;
+        return DetachTiming::Now(if verify {
+            DetachReason::NotInUse
+        } else {
+            DetachReason::Forced(ForceReason::Timeout)
+        });
     }
-    let believed = !machine.ready || !rules.out_of_service_only_if_not_ready;
-    if machine.out_of_service && believed {
-        return Leave::Now(Proof::Forced(Force::OutOfService));
+    let taint_applies = !node.ready || !settings.out_of_service_only_if_not_ready;
+    if node.out_of_service && taint_applies {
+        return DetachTiming::Now(DetachReason::Forced(ForceReason::OutOfService));
     }
     match left {
-        _ if machine.ready || rules.disable_force_detach_on_timeout => Leave::WhenUnused,
-        Some(left) => Leave::After(left),
-        None => Leave::Now(Proof::Forced(Force::Timeout)),
+        _ if node.ready || settings.disable_force_detach_on_timeout => DetachTiming::WhenUnused,
+        Some(left) => DetachTiming::After(left),
+        None => DetachTiming::Now(DetachReason::Forced(ForceReason::Timeout)),
     }
 }
 
-/// What is to come.
-fn attach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
-    let tell = |news| Next::Step(Step::Tell { node: node.to_owned(), news });
-    match place.standing() {
-        Standing::Attached => Next::Nothing,
-        standing @ (Standing::Uncertain | Standing::Going) => {
+/// Attaches the volume to a node on which a pod wants it.
+fn attach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next {
+    let record = |event| Next::Step(Step::RecordEvent { node: node.to_owned(), event });
+    match node_view.phase() {
+        AttachmentPhase::Attached => Next::Nothing,
+        phase @ (AttachmentPhase::Uncertain | AttachmentPhase::Detaching) => {
             let error =
-                place.attachment.as_ref().and_then(|attachment| attachment.status.attach_error.as_ref());
-            if let Some(error) = error.filter(|_| standing == Standing::Uncertain) {
-                let news = (error.message.clone(), error.time);
-                if place.memory.told_error.as_ref() == Some(&news) {
+                node_view.attachment.as_ref().and_then(|attachment| attachment.status.attach_error.as_ref());
+            if let Some(error) = error.filter(|_| phase == AttachmentPhase::Uncertain) {
+                let error = (error.message.clone(), error.time);
+                if node_view.state.reported_error.as_ref() == Some(&error) {
                     return Next::Nothing;
                 }
-                return tell(News::Failed { message: news.0, at: news.1 });
+                return record(PodEvent::AttachFailed { message: error.0, at: error.1 });
             }
-            let asked = place.memory.asked_since.unwrap_or(now);
-            match until(asked.plus(view.rules.pace.timeout), now) {
+            let since = node_view.state.waiting_since.unwrap_or(now);
+            match remaining(since.plus(view.settings.pace.timeout), now) {
                 Some(left) => Next::After(left),
-                None => tell(News::Silence { standing }),
+                None => record(PodEvent::Timeout { phase }),
             }
         }
-        Standing::Absent => {
-            let nodes = hindrances(view, node, now);
+        AttachmentPhase::Absent => {
+            let nodes = blocking_nodes(view, node, now);
             if !nodes.is_empty() {
-                return blocked(view, node, place, nodes, now);
+                return blocked(view, node, node_view, nodes, now);
             }
-            if let Some(pause) = place.memory.pause(now) {
-                return Next::After(pause);
+            if let Some(wait) = node_view.state.backoff(now) {
+                return Next::After(wait);
             }
-            match &place.volume {
+            match &node_view.volume {
                 Some(volume) => Next::Step(Step::Attach { node: node.to_owned(), volume: volume.clone() }),
                 None => Next::Nothing,
             }
@@ -224,81 +231,89 @@ fn attach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
     }
 }
 
-/// A request without an answer, once it cannot arrive any more. Until then, asking would prove nothing.
-fn ask(node: &str, place: &Place, now: Time) -> Next {
-    match place.memory.unheard.map(|unheard| unheard.left(now)) {
+/// Checks an unconfirmed request once it cannot take effect any more. Before that, a read would prove nothing.
+fn check_unconfirmed(node: &str, node_view: &NodeView, now: Time) -> Next {
+    match node_view.state.unconfirmed.map(|unconfirmed| unconfirmed.time_left(now)) {
         None => Next::Nothing,
         Some(Some(left)) => Next::After(left),
-        Some(None) => match place.memory.pause(now) {
-            Some(pause) => Next::After(pause),
-            None => Next::Step(Step::Ask { node: node.to_owned() }),
+        Some(None) => match node_view.state.backoff(now) {
+            Some(wait) => Next::After(wait),
+            None => Next::Step(Step::CheckAttachment { node: node.to_owned() }),
         },
     }
 }
 
-/// Another node is in the way. If pods use the volume there, that is told at once. Else it is on its way, and told
-/// only if that takes long (kubernetes#96142).
-fn blocked(view: &View<'_>, node: &str, place: &Place, nodes: Vec<String>, now: Time) -> Next {
-    if place.memory.told_multi_attach {
+/// Another node blocks the attach. If pods use the volume there, the event is recorded at once. Otherwise the volume is
+/// being detached, and the event is recorded only if that takes long (kubernetes#96142).
+fn blocked(view: &View<'_>, node: &str, node_view: &NodeView, nodes: Vec<String>, now: Time) -> Next {
+    if node_view.state.multi_attach_reported {
         return Next::Nothing;
     }
-    let others = || nodes.iter().filter_map(|node| view.places.get(node));
-    if !view.rules.uncertain_blocks && others().all(|place| place.standing() != Standing::Attached) {
-        // Upstream waits for its own request and says nothing.
-        let left = others().filter_map(|place| pending(view, place, now)).max();
+    let others = || nodes.iter().filter_map(|node| view.nodes.get(node));
+    if !view.settings.uncertain_blocks
+        && others().all(|node_view| node_view.phase() != AttachmentPhase::Attached)
+    {
+        // Upstream waits for its own request and records no event.
+        let left = others().filter_map(|node_view| upstream_wait(view, node_view, now)).max();
         return left.map_or(Next::Nothing, Next::After);
     }
-    let used = others().any(|place| place.held);
-    let grace = if used { Duration::ZERO } else { view.rules.multi_attach_grace };
-    match until(place.memory.blocked_since.unwrap_or(now).plus(grace), now) {
+    let used = others().any(|node_view| node_view.held_by_pod);
+    let grace = if used { Duration::ZERO } else { view.settings.multi_attach_grace };
+    match remaining(node_view.state.blocked_since.unwrap_or(now).plus(grace), now) {
         Some(left) => Next::After(left),
-        None => Next::Step(Step::Tell { node: node.to_owned(), news: News::MultiAttach { nodes } }),
+        None => {
+            Next::Step(Step::RecordEvent { node: node.to_owned(), event: PodEvent::MultiAttach { nodes } })
+        }
     }
 }
 
-/// The nodes that a volume must leave before it may come to this one.
-pub(super) fn hindrances(view: &View<'_>, node: &str, now: Time) -> Vec<String> {
+/// The nodes from which the volume must be detached before it may be attached to this one.
+pub(super) fn blocking_nodes(view: &View<'_>, node: &str, now: Time) -> Vec<String> {
     if !view.exclusive {
         return Vec::new();
     }
-    let hinders = |(other, place): &(&String, &Place)| {
+    let blocks = |(other, node_view): &(&String, &NodeView)| {
         *other != node
-            && match place.standing() {
-                Standing::Absent => view.rules.uncertain_blocks && place.memory.unheard.is_some(),
-                Standing::Attached => true,
-                Standing::Uncertain | Standing::Going => {
-                    view.rules.uncertain_blocks || pending(view, place, now).is_some()
+            && match node_view.phase() {
+                AttachmentPhase::Absent => {
+                    view.settings.uncertain_blocks && node_view.state.unconfirmed.is_some()
+                }
+                AttachmentPhase::Attached => true,
+                AttachmentPhase::Uncertain | AttachmentPhase::Detaching => {
+                    view.settings.uncertain_blocks || upstream_wait(view, node_view, now).is_some()
                 }
             }
     };
-    view.places.iter().filter(hinders).map(|(node, _)| node.clone()).collect()
+    view.nodes.iter().filter(blocks).map(|(node, _)| node.clone()).collect()
 }
 
-/// How long upstream would still wait for the attacher. Once it failed or took too long, upstream goes on as if the
-/// volume were not there.
-fn pending(view: &View<'_>, place: &Place, now: Time) -> Option<Duration> {
-    let status = &place.attachment.as_ref()?.status;
-    let failed = match place.standing() {
-        Standing::Going => status.detach_error.is_some(),
-        Standing::Uncertain => status.attach_error.is_some(),
-        Standing::Absent | Standing::Attached => false,
+/// How long upstream would still wait for the attacher. After a failure or timeout upstream continues as if the volume
+/// were not attached.
+fn upstream_wait(view: &View<'_>, node_view: &NodeView, now: Time) -> Option<Duration> {
+    let status = &node_view.attachment.as_ref()?.status;
+    let failed = match node_view.phase() {
+        AttachmentPhase::Detaching => status.detach_error.is_some(),
+        AttachmentPhase::Uncertain => status.attach_error.is_some(),
+        AttachmentPhase::Absent | AttachmentPhase::Attached => false,
     };
-    let since = place.memory.asked_since.or(place.memory.unwanted_since).unwrap_or(now);
-    until(since.plus(view.rules.pace.timeout), now).filter(|_| !failed)
+    let since = node_view.state.waiting_since.or(node_view.state.unwanted_since).unwrap_or(now);
+    remaining(since.plus(view.settings.pace.timeout), now).filter(|_| !failed)
 }
 
-/// What a node's status is to say of the volume: reported as soon as it is attached, withdrawn before it
-/// is detached, and not shown again until it is wanted and attached.
+/// What to do with the volume in the node's status: listed as soon as it is attached, removed before it is detached,
+/// and not listed again until it is wanted and attached.
 pub(super) fn report(view: &View<'_>, node: &str, now: Time) -> Report {
-    let Some(place) = view.places.get(node) else { return Report::Keep };
-    match place.standing() {
-        Standing::Absent | Standing::Uncertain | Standing::Going => Report::Hide,
-        Standing::Attached if place.memory.announced || place.memory.unheard.is_some() => Report::Hide,
-        Standing::Attached if place.is_wanted() => Report::Show,
-        Standing::Attached if place.held || !view.known => Report::Keep,
-        Standing::Attached => match leave(view, place, now) {
-            Leave::Now(_) => Report::Hide,
-            Leave::After(_) | Leave::WhenUnused => Report::Keep,
+    let Some(node_view) = view.nodes.get(node) else { return Report::Keep };
+    match node_view.phase() {
+        AttachmentPhase::Absent | AttachmentPhase::Uncertain | AttachmentPhase::Detaching => Report::Hide,
+        AttachmentPhase::Attached if node_view.state.announced || node_view.state.unconfirmed.is_some() => {
+            Report::Hide
+        }
+        AttachmentPhase::Attached if node_view.is_wanted() => Report::Show,
+        AttachmentPhase::Attached if node_view.held_by_pod || !view.volume_known => Report::Keep,
+        AttachmentPhase::Attached => match detach_timing(view, node_view, now) {
+            DetachTiming::Now(_) => Report::Hide,
+            DetachTiming::After(_) | DetachTiming::WhenUnused => Report::Keep,
         },
     }
 }

@@ -1,4 +1,4 @@
-//! What the attach/detach controller counts, by upstream's name.
+//! Metrics of the attach/detach controller, with upstream's names.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::Registry;
 
-use super::decide::Force;
+use super::decide::ForceReason;
 
-/// Counters; clones count together.
+/// Counters; clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
-    forced: Family<[(&'static str, &'static str); 1], Times>,
+    forced: Family<[(&'static str, &'static str); 1], UntypedCounter>,
 }
 
 impl Metrics {
-    /// Makes them part of a registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "attach_detach_controller_attachdetach_controller_forced_detaches",
@@ -26,22 +26,22 @@ impl Metrics {
         );
     }
 
-    /// The end of an attachment was asked for, though the node may still use the volume.
-    pub(super) fn forced(&self, why: Force) {
-        self.forced.get_or_create(&[("reason", why.as_str())]).0.inc();
+    /// Counts a VolumeAttachment that was deleted although the node may still use the volume.
+    pub(super) fn forced(&self, reason: ForceReason) {
+        self.forced.get_or_create(&[("reason", reason.as_str())]).0.inc();
     }
 }
 
-/// A counter whose name does not end in `_total`. Upstream's does not, and OpenMetrics knows such a one only as a number of
-/// which nothing is said: alerts that ask for upstream's name find it.
+/// A counter whose name does not end in `_total`. Upstream's does not, and OpenMetrics allows that only for metrics of
+/// type unknown. Alerts that use upstream's name find it.
 #[derive(Debug, Clone, Default)]
-struct Times(Counter);
+struct UntypedCounter(Counter);
 
-impl TypedMetric for Times {
+impl TypedMetric for UntypedCounter {
     const TYPE: MetricType = MetricType::Unknown;
 }
 
-impl EncodeMetric for Times {
+impl EncodeMetric for UntypedCounter {
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         encoder.encode_gauge(&self.0.get())
     }
@@ -59,12 +59,12 @@ mod tests {
 
     /// kubernetes.md 1.3 "Forced metric".
     #[test]
-    fn upstreams_name_and_reasons() {
+    fn forced_detaches_has_upstreams_name_and_reasons() {
         let (metrics, mut registry, mut text) = (Metrics::default(), Registry::default(), String::new());
         metrics.register(&mut registry);
-        metrics.forced(Force::Timeout);
-        metrics.forced(Force::Timeout);
-        metrics.forced(Force::OutOfService);
+        metrics.forced(ForceReason::Timeout);
+        metrics.forced(ForceReason::Timeout);
+        metrics.forced(ForceReason::OutOfService);
         encode(&mut text, &registry).unwrap();
         let name = "attach_detach_controller_attachdetach_controller_forced_detaches";
         for (reason, times) in [("timeout", 2), ("out-of-service", 1)] {

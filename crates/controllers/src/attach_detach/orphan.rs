@@ -1,42 +1,43 @@
-//! Attachments of volumes that are gone: a request that arrived when its pod, claim and volume were deleted already. No
-//! volume leads to them any more, so nobody would ever ask for their end; upstream leaves them, and the attacher tries for
-//! ever.
+//! Orphans: VolumeAttachments of deleted volumes, from a create request that took effect after its pod, claim and
+//! volume were deleted. No volume leads to them, so nothing would delete them; upstream leaves them, and the attacher
+//! retries endlessly.
 //!
-//! What is deleted was never attached: an attacher puts its finalizer on attachment and volume before it calls the driver. The
-//! deletion is of the very version that has none, and the server itself says that the volume is not there.
+//! Only attachments that were never attached are deleted: an attacher puts its finalizer on attachment and volume
+//! before it calls the driver. The deletion is limited to the version without finalizers, after the API server itself
+//! reported that the volume does not exist.
 
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 use wharf_cluster::{ApiError, Preconditions};
 use wharf_model::{Key, Kind as _, PersistentVolume, VolumeAttachment};
 
 use super::AttachDetach;
-use super::act::Then;
+use super::act::StepOutcome;
 
-/// Whether an attachment was made here, and no attacher has begun with it.
+/// Whether this controller created the attachment and no attacher has started on it.
 pub(super) fn is_untouched(attachment: &VolumeAttachment) -> bool {
     let meta = &attachment.metadata;
-    let ours = meta.name.strip_prefix("csi-").is_some_and(|hash| {
+    let has_our_name = meta.name.strip_prefix("csi-").is_some_and(|hash| {
         hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     });
-    ours && !meta.is_deleting() && meta.finalizers.is_empty() && !attachment.status.attached
+    has_our_name && !meta.is_deleting() && meta.finalizers.is_empty() && !attachment.status.attached
 }
 
 impl AttachDetach {
-    /// Deletes an attachment whose volume is gone.
-    pub(super) async fn forget(&self, name: &str) -> Then {
+    /// Deletes an attachment whose volume was deleted.
+    pub(super) async fn delete_orphan(&self, name: &str) -> StepOutcome {
         let cluster = &self.context.cluster;
         let attachment = self.attachments.get(&Key::cluster(name));
         let Some(attachment) = attachment.filter(|attachment| is_untouched(attachment)) else {
-            return Then::End(Outcome::Done);
+            return StepOutcome::Finish(WorkOutcome::Done);
         };
         let Some(volume) = attachment.spec.source.persistent_volume_name.as_ref() else {
-            return Then::End(Outcome::Done);
+            return StepOutcome::Finish(WorkOutcome::Done);
         };
         match cluster.get::<PersistentVolume>(&Key::cluster(volume.as_str())).await {
             Ok(None) => {}
-            // It comes into the store, and is looked at like any other.
-            Ok(Some(_)) => return Then::End(Outcome::Done),
-            Err(error) => return not_yet(name, &error),
+            // The volume enters the store and is reconciled as usual.
+            Ok(Some(_)) => return StepOutcome::Finish(WorkOutcome::Done),
+            Err(error) => return retry_delete(name, &error),
         }
         let preconditions = Preconditions {
             uid: Some(attachment.metadata.uid.clone()),
@@ -45,21 +46,21 @@ impl AttachDetach {
         match cluster.delete(&VolumeAttachment::API, &Key::cluster(name), preconditions).await {
             Ok(()) => {
                 tracing::info!(
-                    attachment = name,
-                    volume,
-                    "deleted: its volume is gone and was never attached"
+                    volume_attachment = name,
+                    pv = volume,
+                    "deleted VolumeAttachment of a volume that does not exist and was never attached"
                 );
-                Then::End(Outcome::Done)
+                StepOutcome::Finish(WorkOutcome::Done)
             }
-            Err(ApiError::NotFound(_)) => Then::End(Outcome::Done),
-            Err(error) => not_yet(name, &error),
+            Err(ApiError::NotFound(_)) => StepOutcome::Finish(WorkOutcome::Done),
+            Err(error) => retry_delete(name, &error),
         }
     }
 }
 
-fn not_yet(name: &str, error: &ApiError) -> Then {
-    tracing::warn!(attachment = name, %error, "cannot delete an attachment whose volume is gone");
-    Then::End(Outcome::Retry)
+fn retry_delete(name: &str, error: &ApiError) -> StepOutcome {
+    tracing::warn!(volume_attachment = name, %error, "failed to delete VolumeAttachment of a deleted volume");
+    StepOutcome::Finish(WorkOutcome::Retry)
 }
 
 #[cfg(test)]
@@ -69,17 +70,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_no_attacher_has_begun_with() {
+    fn attachments_are_untouched_until_an_attacher_starts() {
         let name = format!("csi-{}", "0a".repeat(32));
         let deleting = "2026-01-01T00:00:00Z";
         for (what, metadata, status, expected) in [
-            ("made and left", json!({"name": name}), json!({}), true),
-            ("failed before the driver was asked", json!({"name": name}), json!({"attachError": {}}), true),
-            ("of somebody else", json!({"name": "mine"}), json!({}), false),
-            ("much like ours", json!({"name": format!("{name}x")}), json!({}), false),
-            ("begun", json!({"name": name, "finalizers": ["external-attacher/x"]}), json!({}), false),
+            ("created and not started", json!({"name": name}), json!({}), true),
+            ("failed before the driver was called", json!({"name": name}), json!({"attachError": {}}), true),
+            ("name of another controller", json!({"name": "mine"}), json!({}), false),
+            ("name with a longer suffix", json!({"name": format!("{name}x")}), json!({}), false),
+            ("started", json!({"name": name, "finalizers": ["external-attacher/x"]}), json!({}), false),
             ("attached", json!({"name": name}), json!({"attached": true}), false),
-            ("going", json!({"name": name, "deletionTimestamp": deleting}), json!({}), false),
+            ("being deleted", json!({"name": name, "deletionTimestamp": deleting}), json!({}), false),
         ] {
             let attachment = serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap();
             assert_eq!(is_untouched(&attachment), expected, "{what}");

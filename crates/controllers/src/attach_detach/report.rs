@@ -1,7 +1,7 @@
-//! What a node is told: `status.volumesAttached`, which is the other half of the handshake about mounting.
+//! `status.volumesAttached` of nodes: the controller's half of the handshake about mounting.
 //!
-//! Promise: one list is written at a time for each node, whole, from what is known of each of its volumes; what is
-//! not a CSI volume, or nobody of ours knows, stays as it is.
+//! For each node, one complete list is written at a time, from the reports of its volumes. Volumes that are not CSI
+//! volumes, or unknown, stay unchanged.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,22 @@ use wharf_model::whole::node::AttachedVolume;
 
 use super::decide::Report;
 
-/// A list that is to be written.
+/// A new value for `volumesAttached`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct List {
-    /// All of it.
+pub(super) struct AttachedList {
+    /// The complete list.
     pub(super) volumes: Vec<AttachedVolume>,
-    /// What is new in it.
+    /// Names that are new in it.
     pub(super) added: Vec<String>,
-    /// What is no longer in it.
+    /// Names that are no longer in it.
     pub(super) removed: Vec<String>,
 }
 
-/// The list that a node is to have; `None` if it has it.
-pub(super) fn list(now: &[AttachedVolume], reports: &BTreeMap<String, Report>) -> Option<List> {
+/// The list to write; `None` if the current list is right.
+pub(super) fn updated_list(
+    now: &[AttachedVolume],
+    reports: &BTreeMap<String, Report>,
+) -> Option<AttachedList> {
     let hidden = |volume: &AttachedVolume| reports.get(&volume.name) == Some(&Report::Hide);
     let (removed, kept): (Vec<_>, Vec<_>) = now.iter().cloned().partition(hidden);
     let listed = |name: &String| kept.iter().any(|volume| volume.name == *name);
@@ -35,11 +38,11 @@ pub(super) fn list(now: &[AttachedVolume], reports: &BTreeMap<String, Report>) -
     }
     let new = added.iter().map(|name| AttachedVolume { name: name.clone(), device_path: String::new() });
     let volumes = kept.iter().cloned().chain(new).collect();
-    Some(List { volumes, added, removed: removed.into_iter().map(|volume| volume.name).collect() })
+    Some(AttachedList { volumes, added, removed: removed.into_iter().map(|volume| volume.name).collect() })
 }
 
-/// The list, as it is sent. Others write other parts of the status all the time, so it does not name a version; ours
-/// is the only hand on this part.
+/// The patch for the list. It has no resourceVersion, since others update the rest of the status all the time and only
+/// this controller writes the list.
 pub(super) fn patch(node: &Meta, volumes: &[AttachedVolume]) -> Patch {
     let entry = |volume: &AttachedVolume| json!({"name": volume.name, "devicePath": volume.device_path});
     let list = match volumes {
@@ -61,7 +64,7 @@ mod tests {
     /// kubernetes.md 1.3 "Node status". actual_state_of_world_test: AddVolumeToReportAsAttached,
     /// RemoveVolumeFromReportAsAttached, and each after the other.
     #[test]
-    fn what_a_node_is_told() {
+    fn list_adds_shown_and_removes_hidden_volumes() {
         use Report::{Hide, Keep, Show};
         for (now, reports, wanted) in [
             (&[][..], &[][..], None),
@@ -71,38 +74,39 @@ mod tests {
             (&["a"], &[("a", Show)], None),
             (&["a"], &[("a", Keep)], None),
             (&["a"], &[("a", Hide)], Some((&[], &[], &["a"]))),
-            // Nobody knows of it: another plugin's, or an upstream that is newer than we are.
+            // Unknown: from another plugin, or from a newer upstream.
             (&["foreign"], &[("a", Show)], Some((&["foreign", "a"], &["a"], &[]))),
             (&["foreign", "a"], &[("a", Hide)], Some((&["foreign"], &[], &["a"]))),
             (&["b", "a"], &[("a", Hide), ("b", Keep), ("c", Show)], Some((&["b", "c"], &["c"], &["a"]))),
-            // Twice is once.
+            // Duplicates are removed together.
             (&["a", "a"], &[("a", Hide)], Some((&[], &[], &["a", "a"]))),
         ] {
             let reports = reports.iter().map(|(name, report)| ((*name).to_owned(), *report)).collect();
             let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-            let wanted = wanted.map(|(all, added, removed): (&[&str], &[&str], &[&str])| List {
+            let wanted = wanted.map(|(all, added, removed): (&[&str], &[&str], &[&str])| AttachedList {
                 volumes: volumes(all),
                 added: owned(added),
                 removed: owned(removed),
             });
-            assert_eq!(list(&volumes(now), &reports), wanted, "{now:?} {reports:?}");
+            assert_eq!(updated_list(&volumes(now), &reports), wanted, "{now:?} {reports:?}");
         }
     }
 
-    /// The path of a device that somebody else wrote is not lost.
+    /// A devicePath that another controller wrote is preserved.
     #[test]
-    fn what_stays_stays_as_it_is() {
+    fn kept_entries_are_unchanged() {
         let odd = AttachedVolume { name: "odd".into(), device_path: "/dev/x".into() };
-        let list = list(std::slice::from_ref(&odd), &[("a".to_owned(), Report::Show)].into()).unwrap();
+        let list =
+            updated_list(std::slice::from_ref(&odd), &[("a".to_owned(), Report::Show)].into()).unwrap();
         assert_eq!(list.volumes[0], odd);
     }
 
     #[test]
-    fn a_list_is_for_one_node_alone() {
+    fn patch_has_uid_precondition() {
         let node = Meta { uid: "u".into(), ..Meta::default() };
         let of =
             |list| Patch::Strategic(json!({"metadata": {"uid": "u"}, "status": {"volumesAttached": list}}));
-        assert_eq!(patch(&node, &[]), of(Value::Null), "an empty list is none");
+        assert_eq!(patch(&node, &[]), of(Value::Null), "an empty list is removed");
         assert_eq!(patch(&node, &volumes(&["a"])), of(json!([{"name": "a", "devicePath": ""}])));
     }
 }

@@ -1,178 +1,169 @@
-//! The rules under hundreds of schedules: pods come and go, nodes fall silent and come back, watches are behind,
-//! attachers fail or succeed unheard, writes are lost, and the controller dies between any two requests. One seed,
-//! one story.
+//! The rules under hundreds of random schedules: pods are created and deleted, nodes fail and come back, watches lag,
+//! attachers fail or succeed without a response, writes are lost, and the controller crashes between any two
+//! requests. A seed determines a run.
 //!
-//! Asserted: a volume for one node is never on two; what a node has mounted, or is about to, is not detached unless by
-//! force, and by force only from a node that does not say that it is well; and in the end what is wanted is attached,
-//! told and mounted, and nothing else is left.
+//! Invariants: a single-node volume is never on two nodes; a volume that a node has mounted, or is about to mount, is
+//! not detached unless forced, and forced only from a node that is not Ready; in the end every wanted volume is
+//! attached, reported and mounted, and no other attachment is left.
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 use wharf_cluster::Backoff;
 use wharf_model::whole::node::AttachedVolume;
-use wharf_model::{Time, VolumeName};
+use wharf_model::{Time, UniqueVolumeName};
 
 use super::Settings;
-use super::decide::{News, Proof, Report, Step, decide, report};
-use super::memory::{Memory, Unheard, note, take_back};
-use super::report::list;
-use super::testing::made;
-use super::view::{Known, View};
+use super::decide::{DetachReason, PodEvent, Report, Step, decide, report};
+use super::report::updated_list;
+use super::state::{AttachState, UnconfirmedRequest, cancel_announcements, update_timers};
+use super::testing::object;
+use super::view::{View, VolumeObjects};
 
 mod world;
 
-use world::{Chance, Objects, World};
+use world::{Objects, Random, World};
 
-/// `x` is for one node, `s` for many.
+/// `x` supports one node, `s` many.
 const VOLUMES: [&str; 2] = ["x", "s"];
 const NODES: [&str; 3] = ["a", "b", "c"];
 const TICKS: usize = 400;
 const SEEDS: u64 = 200;
 
-pub(super) fn volume(handle: &str) -> VolumeName {
-    VolumeName { driver: "d.test".into(), handle: handle.into() }
+pub(super) fn volume(handle: &str) -> UniqueVolumeName {
+    UniqueVolumeName { driver: "d.test".into(), handle: handle.into() }
 }
 
-/// What must not happen.
+/// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// A volume for one node is on a second.
+pub(super) enum Violation {
+    /// A single-node volume is on a second node.
     TwoNodes { volume: String, node: String },
-    /// A volume was detached that a node has mounted.
-    Mounted { volume: String, node: String },
-    /// This is not as it should be in the end.
-    Unsettled(String),
+    /// A volume was detached while a node has it mounted.
+    DetachedWhileMounted { volume: String, node: String },
+    /// The run did not reach the expected final state.
+    NotConverged(String),
 }
 
-/// What is left out, to see whether it is missed.
+/// A safeguard to omit, to check that the simulation notices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Without {
+enum Omit {
     Nothing,
-    /// The withdrawal from a node's status, before a volume is detached.
+    /// Removal from the node's status before a volume is detached.
     Withdrawal,
-    /// The promise that it stays withdrawn meanwhile.
+    /// The announcement that prevents a new report until then.
     Announcement,
-    /// The thought that a request without an answer may have arrived.
-    Doubt,
+    /// The assumption that a request without a response may have taken effect.
+    Uncertainty,
 }
 
-/// A request that is under way.
+/// A request in flight.
 enum Running {
     Volume { volume: &'static str, step: Step, verified: bool, well: bool },
     Report { node: String, uid: String, list: Vec<AttachedVolume> },
 }
 
 impl Running {
-    /// Whether it is the deletion of an attachment, about to arrive.
-    fn is_end(&self) -> bool {
+    /// Whether it is a verified deletion of an attachment.
+    fn is_delete_in_flight(&self) -> bool {
         matches!(self, Self::Volume { step: Step::Detach { .. }, verified: true, .. })
     }
 
-    /// Whether the request that changes something may be under way.
+    /// Whether the write itself may be in flight.
     fn is_sent(&self) -> bool {
         match self {
-            Self::Volume { step: Step::Detach { proof: Proof::NotInUse, .. }, verified, .. } => *verified,
+            Self::Volume { step: Step::Detach { reason: DetachReason::NotInUse, .. }, verified, .. } => {
+                *verified
+            }
             Self::Volume { .. } | Self::Report { .. } => true,
         }
     }
 }
 
 struct Simulation {
-    without: Without,
+    omit: Omit,
     settings: Settings,
-    chance: Chance,
+    random: Random,
     world: World,
-    /// What the controller's stores hold.
+    /// The controller's stores.
     cache: Objects,
-    /// Volumes and claims, which stay as they are.
-    bound: BTreeMap<&'static str, Known>,
-    memories: BTreeMap<(String, String), Memory>,
+    /// Volumes and claims, which do not change.
+    bound: BTreeMap<&'static str, VolumeObjects>,
+    states: BTreeMap<(String, String), AttachState>,
     running: Vec<Running>,
     now: Time,
-    trouble: bool,
+    faults: bool,
 }
 
 impl Simulation {
-    fn new(seed: u64, settings: Settings, without: Without) -> Self {
+    fn new(seed: u64, settings: Settings, omit: Omit) -> Self {
         let world = World::new(&NODES);
         let cache = world.server.clone();
-        let bound = VOLUMES.map(|handle| (handle, bound(handle))).into();
-        let (memories, running) = Default::default();
+        let bound = VOLUMES.map(|handle| (handle, bound_objects(handle))).into();
+        let (states, running) = Default::default();
         let now = Time(1_000_000);
-        Self {
-            without,
-            settings,
-            chance: Chance(seed),
-            world,
-            cache,
-            bound,
-            memories,
-            running,
-            now,
-            trouble: true,
-        }
+        Self { omit, settings, random: Random(seed), world, cache, bound, states, running, now, faults: true }
     }
 
-    fn run(mut self) -> Result<(), Trouble> {
+    fn run(mut self) -> Result<(), Violation> {
         for _ in 0..TICKS {
-            match self.chance.below(48) {
-                0..=5 => self.world.people(&mut self.chance, self.now),
-                6 => self.world.fate(&mut self.chance),
-                // Agents are quick, requests take their time.
-                7..=20 => (0..6).for_each(|_| self.world.agent(&mut self.chance)),
-                21..=26 => self.world.attacher(&mut self.chance, true)?,
-                27..=33 => self.tell(),
+            match self.random.below(48) {
+                0..=5 => self.world.user_action(&mut self.random, self.now),
+                6 => self.world.node_failure(&mut self.random),
+                // Agents are fast, requests are slow.
+                7..=20 => (0..6).for_each(|_| self.world.agent_step(&mut self.random)),
+                21..=26 => self.world.attacher_step(&mut self.random, true)?,
+                27..=33 => self.deliver_change(),
                 34..=42 => self.start(),
                 43..=45 => self.finish()?,
-                46 => self.now = Time(self.now.0 + self.chance.below(200_000) as i64),
-                _ if self.chance.one_in(2) => self.crash(),
+                46 => self.now = Time(self.now.0 + self.random.below(200_000) as i64),
+                _ if self.random.one_in(2) => self.crash(),
                 _ => {}
             }
         }
-        self.end()
+        self.converge()
     }
 
-    /// A watch tells of one object.
-    fn tell(&mut self) {
+    /// A watch delivers the change of one object.
+    fn deliver_change(&mut self) {
         let names = self.cache.names(&self.world.server);
-        if let Some(name) = self.chance.pick(&names) {
+        if let Some(name) = self.random.pick(&names) {
             self.cache.take(&self.world.server, name);
         }
     }
 
-    /// What is remembered and under way is lost. Requests may have arrived.
+    /// The controller crashes: states are lost, and requests in flight may or may not take effect.
     fn crash(&mut self) {
         for running in std::mem::take(&mut self.running) {
-            if running.is_sent() && self.chance.one_in(2) {
-                self.arrive(&running);
+            if running.is_sent() && self.random.one_in(2) {
+                self.apply(&running);
             }
         }
-        self.memories.clear();
+        self.states.clear();
         self.cache = self.world.server.clone();
     }
 
-    fn view(&self, handle: &str, besides: &[&str]) -> View<'_> {
-        let known = Known {
+    fn view(&self, handle: &str, extra_nodes: &[&str]) -> View<'_> {
+        let objects = VolumeObjects {
             pods: self.cache.pods.values().cloned().collect(),
             attachments: self.cache.attachments.values().cloned().collect(),
             nodes: self.cache.nodes.values().cloned().collect(),
             ..self.bound[handle].clone()
         };
-        let memory = |node: &str| {
-            self.memories.get(&(handle.to_owned(), node.to_owned())).cloned().unwrap_or_default()
-        };
-        let unheard = self.memories.iter().filter(|(_, memory)| memory.unheard.is_some());
-        let unheard = unheard.filter(|((volume, _), _)| volume == handle).map(|((_, node), _)| node.as_str());
-        let besides: Vec<&str> = besides.iter().copied().chain(unheard).collect();
-        let mut view = View::of(&self.settings, volume(handle), &known, &besides, memory, |_| None);
-        note(&mut view, self.now);
+        let state =
+            |node: &str| self.states.get(&(handle.to_owned(), node.to_owned())).cloned().unwrap_or_default();
+        let unconfirmed = self.states.iter().filter(|(_, state)| state.unconfirmed.is_some());
+        let unconfirmed =
+            unconfirmed.filter(|((volume, _), _)| volume == handle).map(|((_, node), _)| node.as_str());
+        let extra_nodes: Vec<&str> = extra_nodes.iter().copied().chain(unconfirmed).collect();
+        let mut view = View::of(&self.settings, volume(handle), &objects, &extra_nodes, state, |_| None);
+        update_timers(&mut view, self.now);
         view
     }
 
-    /// A worker takes a volume or a node that nobody works on.
+    /// A worker takes a volume or a node that no other worker has.
     fn start(&mut self) {
-        let at = self.chance.below(VOLUMES.len() as u64 + NODES.len() as u64) as usize;
+        let at = self.random.below(VOLUMES.len() as u64 + NODES.len() as u64) as usize;
         match VOLUMES.get(at) {
             Some(&volume) => self.start_volume(volume),
             None => self.start_node(NODES[at - VOLUMES.len()]),
@@ -185,32 +176,32 @@ impl Simulation {
             return;
         }
         let mut view = self.view(handle, &[]);
-        take_back(&mut view);
-        if self.without == Without::Withdrawal {
-            view.places.values_mut().for_each(|place| place.machine.reported = false);
+        cancel_announcements(&mut view);
+        if self.omit == Omit::Withdrawal {
+            view.nodes.values_mut().for_each(|node_view| node_view.node.reported = false);
         }
         let step = decide(&view, self.now);
         let kept: Vec<_> = view
-            .places
+            .nodes
             .iter()
-            .map(|(node, place)| ((handle.to_owned(), node.clone()), place.memory.clone()))
+            .map(|(node, node_view)| ((handle.to_owned(), node.clone()), node_view.state.clone()))
             .collect();
-        self.memories.retain(|(volume, _), _| volume != handle);
-        self.memories.extend(kept);
+        self.states.retain(|(volume, _), _| volume != handle);
+        self.states.extend(kept);
         match step {
-            Step::Rest { .. } => {}
-            Step::Announce { node } => self.remember(handle, &node).announced = true,
-            Step::Ask { node } => {
-                self.cache.take(&self.world.server, ("attachment", volume(handle).attachment(&node)));
-                self.remember(handle, &node).unheard = None;
+            Step::Idle { .. } => {}
+            Step::Announce { node } => self.state_mut(handle, &node).announced = true,
+            Step::CheckAttachment { node } => {
+                self.cache.take(&self.world.server, ("attachment", volume(handle).attachment_name(&node)));
+                self.state_mut(handle, &node).unconfirmed = None;
             }
-            Step::Tell { node, news } => {
+            Step::RecordEvent { node, event } => {
                 let now = self.now;
-                let memory = self.remember(handle, &node);
-                match news {
-                    News::MultiAttach { .. } => memory.told_multi_attach = true,
-                    News::Failed { message, at } => memory.told_error = Some((message, at)),
-                    News::Silence { .. } => memory.asked_since = Some(now),
+                let state = self.state_mut(handle, &node);
+                match event {
+                    PodEvent::MultiAttach { .. } => state.multi_attach_reported = true,
+                    PodEvent::AttachFailed { message, at } => state.reported_error = Some((message, at)),
+                    PodEvent::Timeout { .. } => state.waiting_since = Some(now),
                 }
             }
             Step::Attach { ref node, .. } | Step::Detach { ref node, .. } => {
@@ -228,45 +219,45 @@ impl Simulation {
         }
         let report = |handle: &&str| {
             let mut view = self.view(handle, &[name]);
-            if self.without == Without::Announcement {
-                take_back(&mut view);
+            if self.omit == Omit::Announcement {
+                cancel_announcements(&mut view);
             }
             (volume(handle).to_string(), report(&view, name, self.now))
         };
         let mut reports: BTreeMap<String, Report> = VOLUMES.iter().map(report).collect();
-        if self.without == Without::Withdrawal {
+        if self.omit == Omit::Withdrawal {
             reports.retain(|_, report| *report != Report::Hide);
         }
-        if let Some(list) = list(&node.status.volumes_attached, &reports) {
+        if let Some(list) = updated_list(&node.status.volumes_attached, &reports) {
             let uid = node.metadata.uid.clone();
             self.running.push(Running::Report { node: name.to_owned(), uid, list: list.volumes });
         }
     }
 
-    fn remember(&mut self, handle: &str, node: &str) -> &mut Memory {
-        self.memories.entry((handle.to_owned(), node.to_owned())).or_default()
+    fn state_mut(&mut self, handle: &str, node: &str) -> &mut AttachState {
+        self.states.entry((handle.to_owned(), node.to_owned())).or_default()
     }
 
-    /// A request comes to its end.
-    fn finish(&mut self) -> Result<(), Trouble> {
+    /// A request completes.
+    fn finish(&mut self) -> Result<(), Violation> {
         if self.running.is_empty() {
             return Ok(());
         }
-        let at = self.chance.below(self.running.len() as u64) as usize;
-        // Deletions take longest: much can happen meanwhile.
-        if self.trouble && self.running[at].is_end() && !self.chance.one_in(6) {
+        let at = self.random.below(self.running.len() as u64) as usize;
+        // Deletions take longest, so that much can happen in between.
+        if self.faults && self.running[at].is_delete_in_flight() && !self.random.one_in(6) {
             return Ok(());
         }
         self.finish_one(at)
     }
 
-    fn finish_one(&mut self, at: usize) -> Result<(), Trouble> {
+    fn finish_one(&mut self, at: usize) -> Result<(), Violation> {
         let mut running = self.running.swap_remove(at);
-        if let Running::Volume { volume, step: Step::Detach { node, proof, .. }, verified, well } =
+        if let Running::Volume { volume, step: Step::Detach { node, reason, .. }, verified, well } =
             &mut running
         {
-            if *proof == Proof::NotInUse && !*verified {
-                if self.trouble && self.chance.one_in(12) {
+            if *reason == DetachReason::NotInUse && !*verified {
+                if self.faults && self.random.one_in(12) {
                     self.refuse(&running);
                     return Ok(());
                 }
@@ -274,36 +265,39 @@ impl Simulation {
                 let status =
                     self.world.server.nodes.get(node).map(|node| node.status.clone()).unwrap_or_default();
                 let name = self::volume(volume).to_string();
-                let told = status.volumes_attached.iter().any(|attached| attached.name == name);
-                let told = told && self.without != Without::Withdrawal;
-                if status.volumes_in_use.contains(&name) || told {
+                let listed = status.volumes_attached.iter().any(|attached| attached.name == name);
+                let listed = listed && self.omit != Omit::Withdrawal;
+                if status.volumes_in_use.contains(&name) || listed {
                     let (volume, node) = (*volume, node.clone());
-                    self.remember(volume, &node).has_asked(None);
+                    self.state_mut(volume, &node).end_attempt(None);
                 } else {
                     *verified = true;
                     self.running.push(running);
                 }
                 return Ok(());
             }
-            let forced = matches!(proof, Proof::Forced(_));
+            let forced = matches!(reason, DetachReason::Forced(_));
             if self.world.is_mounted(volume, node) && (!forced || *well) {
-                return Err(Trouble::Mounted { volume: (*volume).to_owned(), node: node.clone() });
+                return Err(Violation::DetachedWhileMounted {
+                    volume: (*volume).to_owned(),
+                    node: node.clone(),
+                });
             }
         }
-        // The server may be away, or its answer lost.
-        let (arrives, heard) = match self.chance.below(12) {
-            0 if self.trouble => (false, false),
-            1 if self.trouble => (true, false),
+        // The API server may be unavailable, or its response lost.
+        let (applied, response_received) = match self.random.below(12) {
+            0 if self.faults => (false, false),
+            1 if self.faults => (true, false),
             _ => (true, true),
         };
-        self.answer(&running, arrives, heard);
+        self.respond(&running, applied, response_received);
         Ok(())
     }
 
-    /// What comes of a request, and what the controller makes of it.
-    fn answer(&mut self, running: &Running, arrives: bool, heard: bool) {
-        if arrives {
-            self.arrive(running);
+    /// The effect of a request, and the controller's reaction to the response.
+    fn respond(&mut self, running: &Running, applied: bool, response_received: bool) {
+        if applied {
+            self.apply(running);
         }
         match running {
             Running::Volume {
@@ -311,43 +305,43 @@ impl Simulation {
                 step: step @ (Step::Attach { node, .. } | Step::Detach { node, .. }),
                 ..
             } => {
-                let made = matches!(step, Step::Attach { .. });
-                let doubt = !heard && self.without != Without::Doubt;
-                let unheard = doubt.then_some(Unheard { since: self.now, made });
-                self.remember(volume, node).has_asked(unheard);
-                if heard {
-                    let name = self::volume(volume).attachment(node);
+                let create = matches!(step, Step::Attach { .. });
+                let uncertain = !response_received && self.omit != Omit::Uncertainty;
+                let unconfirmed = uncertain.then_some(UnconfirmedRequest { since: self.now, create });
+                self.state_mut(volume, node).end_attempt(unconfirmed);
+                if response_received {
+                    let name = self::volume(volume).attachment_name(node);
                     self.cache.take(&self.world.server, ("attachment", name));
-                    self.remember(volume, node).failure = None;
+                    self.state_mut(volume, node).failure = None;
                 } else {
                     self.failed(volume, node);
                 }
             }
-            Running::Report { node, .. } if heard => {
+            Running::Report { node, .. } if response_received => {
                 self.cache.take(&self.world.server, ("node", node.clone()))
             }
             Running::Report { .. } | Running::Volume { .. } => {}
         }
     }
 
-    /// An attempt ends without the request that changes something: it was not sent, or not taken.
+    /// An attempt ends without a write: it was not sent, or was rejected.
     fn refuse(&mut self, running: &Running) {
         if let Running::Volume {
             volume, step: Step::Attach { node, .. } | Step::Detach { node, .. }, ..
         } = running
         {
-            self.remember(volume, node).has_asked(None);
+            self.state_mut(volume, node).end_attempt(None);
             self.failed(volume, node);
         }
     }
 
     fn failed(&mut self, handle: &str, node: &str) {
         let (backoff, now) = (Backoff { jitter: || 0.0, ..self.settings.pace.backoff() }, self.now);
-        self.remember(handle, node).has_failed(backoff, now);
+        self.state_mut(handle, node).fail_attempt(backoff, now);
     }
 
-    /// A request has its effect.
-    fn arrive(&mut self, running: &Running) {
+    /// A request takes effect.
+    fn apply(&mut self, running: &Running) {
         match running {
             Running::Volume { volume, step: Step::Attach { node, .. }, .. } => {
                 self.world.attach(volume, node)
@@ -360,113 +354,113 @@ impl Simulation {
         }
     }
 
-    /// All is well again, and everybody has time.
-    fn end(mut self) -> Result<(), Trouble> {
-        self.trouble = false;
+    /// Without further faults the run has to reach the expected final state.
+    fn converge(mut self) -> Result<(), Violation> {
+        self.faults = false;
         self.world.heal();
         for round in 0..4_000 {
-            self.world.lose();
-            self.world.agent(&mut self.chance);
-            self.world.attacher(&mut self.chance, false)?;
-            self.tell();
+            self.world.drop_detached_mounts();
+            self.world.agent_step(&mut self.random);
+            self.world.attacher_step(&mut self.random, false)?;
+            self.deliver_change();
             self.start();
             self.finish()?;
             self.now = Time(self.now.0 + 500);
-            // Not each time: to look at everything takes longer than to change one thing.
+            // Not in every round: checking everything is expensive.
             let quiet = round % 32 == 0 && self.running.is_empty() && self.cache == self.world.server;
-            if quiet && self.world.unsettled().is_none() {
+            if quiet && self.world.not_converged().is_none() {
                 return Ok(());
             }
         }
-        Err(Trouble::Unsettled(self.world.unsettled().unwrap_or_else(|| "it goes on and on".into())))
+        Err(Violation::NotConverged(self.world.not_converged().unwrap_or_else(|| "steps do not end".into())))
     }
 
-    /// The end of an attachment that nobody uses is under way: the node was asked, and the deletion is not yet there.
-    fn ending(without: Without) -> Result<Self, Trouble> {
-        let mut story = Self::new(1, Settings::default(), without);
-        story.trouble = false;
-        story.world.attach("x", "a");
-        story.world.attacher(&mut story.chance, false)?;
-        story.cache = story.world.server.clone();
-        story.start_volume("x");
-        story.start_volume("x");
-        story.finish_one(0)?;
-        assert!(story.running[0].is_end(), "the node was asked");
-        Ok(story)
+    /// The detach of an unused volume is in flight: the node was verified, and the deletion has not taken effect yet.
+    fn with_detach_in_flight(omit: Omit) -> Result<Self, Violation> {
+        let mut simulation = Self::new(1, Settings::default(), omit);
+        simulation.faults = false;
+        simulation.world.attach("x", "a");
+        simulation.world.attacher_step(&mut simulation.random, false)?;
+        simulation.cache = simulation.world.server.clone();
+        simulation.start_volume("x");
+        simulation.start_volume("x");
+        simulation.finish_one(0)?;
+        assert!(simulation.running[0].is_delete_in_flight(), "the node was verified");
+        Ok(simulation)
     }
 
-    /// A pod comes while the end of an attachment is under way.
-    fn meanwhile(without: Without) -> Result<(), Trouble> {
-        let mut story = Self::ending(without)?;
-        story.world.pod("x", "a", story.now);
-        story.cache = story.world.server.clone();
-        story.start_node("a");
-        if let Some(report) = story.running.iter().position(|running| !running.is_end()) {
-            story.finish_one(report)?;
+    /// A pod is created while a detach is in flight.
+    fn pod_arrives_during_detach(omit: Omit) -> Result<(), Violation> {
+        let mut simulation = Self::with_detach_in_flight(omit)?;
+        simulation.world.pod("x", "a", simulation.now);
+        simulation.cache = simulation.world.server.clone();
+        simulation.start_node("a");
+        if let Some(report) = simulation.running.iter().position(|running| !running.is_delete_in_flight()) {
+            simulation.finish_one(report)?;
         }
-        (0..200).for_each(|_| story.world.agent(&mut story.chance));
-        story.finish_one(0)
+        (0..200).for_each(|_| simulation.world.agent_step(&mut simulation.random));
+        simulation.finish_one(0)
     }
 
-    /// The end of an attachment gets no answer, and the next attempt at it not as far as a request. A pod comes, and then
-    /// the first request arrives.
-    fn late_end(without: Without) -> Result<(), Trouble> {
-        let mut story = Self::ending(without)?;
-        let lost = story.running.remove(0);
-        story.answer(&lost, false, false);
-        story.refuse_next();
-        story.world.pod("x", "a", story.now);
-        story.cache = story.world.server.clone();
-        story.start_volume("x");
-        story.start_node("a");
-        while !story.running.is_empty() {
-            story.finish_one(0)?;
+    /// A deletion gets no response, and the next attempt fails before its request. A pod is created, and then the first
+    /// deletion takes effect.
+    fn late_detach(omit: Omit) -> Result<(), Violation> {
+        let mut simulation = Self::with_detach_in_flight(omit)?;
+        let lost = simulation.running.remove(0);
+        simulation.respond(&lost, false, false);
+        simulation.refuse_next();
+        simulation.world.pod("x", "a", simulation.now);
+        simulation.cache = simulation.world.server.clone();
+        simulation.start_volume("x");
+        simulation.start_node("a");
+        while !simulation.running.is_empty() {
+            simulation.finish_one(0)?;
         }
-        (0..200).for_each(|_| story.world.agent(&mut story.chance));
-        story.running.push(lost);
-        story.finish_one(0)
+        (0..200).for_each(|_| simulation.world.agent_step(&mut simulation.random));
+        simulation.running.push(lost);
+        simulation.finish_one(0)
     }
 
-    /// After its pause a volume is tried once more, in vain.
+    /// After its backoff the volume is retried, and that attempt fails.
     fn refuse_next(&mut self) {
         self.now = Time(self.now.0 + 500);
-        // An end is announced first.
+        // A detach is announced first.
         (0..2).for_each(|_| self.start_volume("x"));
         let running = self.running.remove(0);
         self.refuse(&running);
     }
 
-    /// A pod moves, and of its first attachment it was never heard that it was made. If it arrives late, another attempt
-    /// was refused before.
-    fn unheard(without: Without, late: bool) -> Result<(), Trouble> {
-        let mut story = Self::new(1, Settings::default(), without);
-        story.trouble = false;
-        story.world.pod("x", "a", story.now);
-        story.cache = story.world.server.clone();
-        story.start_volume("x");
-        let lost = story.running.remove(0);
-        story.answer(&lost, !late, false);
+    /// A pod moves, and the create request of its first attachment got no response. If that request is late, another
+    /// attempt was rejected before.
+    fn attach_without_response(omit: Omit, late: bool) -> Result<(), Violation> {
+        let mut simulation = Self::new(1, Settings::default(), omit);
+        simulation.faults = false;
+        simulation.world.pod("x", "a", simulation.now);
+        simulation.cache = simulation.world.server.clone();
+        simulation.start_volume("x");
+        let lost = simulation.running.remove(0);
+        simulation.respond(&lost, !late, false);
         if late {
-            story.refuse_next();
+            simulation.refuse_next();
         }
-        story.world.server.pods.clear();
-        story.world.pod("x", "b", story.now);
-        story.cache.pods = story.world.server.pods.clone();
-        story.start_volume("x");
-        while !story.running.is_empty() {
-            story.finish_one(0)?;
+        simulation.world.server.pods.clear();
+        simulation.world.pod("x", "b", simulation.now);
+        simulation.cache.pods = simulation.world.server.pods.clone();
+        simulation.start_volume("x");
+        while !simulation.running.is_empty() {
+            simulation.finish_one(0)?;
         }
         if late {
-            story.arrive(&lost);
+            simulation.apply(&lost);
         }
-        (0..20).try_for_each(|_| story.world.attacher(&mut story.chance, false))
+        (0..20).try_for_each(|_| simulation.world.attacher_step(&mut simulation.random, false))
     }
 }
 
-fn bound(handle: &str) -> Known {
+fn bound_objects(handle: &str) -> VolumeObjects {
     let modes = if handle == "x" { "ReadWriteOnce" } else { "ReadWriteMany" };
-    Known {
-        volumes: vec![made(json!({
+    VolumeObjects {
+        volumes: vec![object(json!({
             "metadata": {"name": handle, "uid": handle},
             "spec": {
                 "accessModes": [modes],
@@ -474,62 +468,63 @@ fn bound(handle: &str) -> Known {
                 "claimRef": {"namespace": "ns", "name": handle, "uid": handle},
             },
         }))],
-        claims: vec![made(json!({
+        claims: vec![object(json!({
             "metadata": {"namespace": "ns", "name": handle, "uid": handle},
             "spec": {"volumeName": handle},
             "status": {"phase": "Bound"},
         }))],
-        ..Known::default()
+        ..VolumeObjects::default()
     }
 }
 
-/// The troubles of the first stories, as they are found.
-fn stories(settings: Settings, without: Without) -> impl Iterator<Item = (u64, Trouble)> {
-    let story = move |seed| Some((seed, Simulation::new(seed, settings.clone(), without).run().err()?));
-    (0..SEEDS).filter_map(story)
+/// The violations in runs of the first seeds, lazily.
+fn violations(settings: Settings, omit: Omit) -> impl Iterator<Item = (u64, Violation)> {
+    let simulation = move |seed| Some((seed, Simulation::new(seed, settings.clone(), omit).run().err()?));
+    (0..SEEDS).filter_map(simulation)
 }
 
 #[test]
-fn all_stories_end_well() {
-    assert_eq!(stories(Settings::default(), Without::Nothing).next(), None);
+fn no_run_violates_an_invariant() {
+    assert_eq!(violations(Settings::default(), Omit::Nothing).next(), None);
 }
 
-/// The simulation finds what it is for: what is left out is missed.
+/// The simulation finds the violation when the safeguard is omitted.
 #[test]
-fn a_missing_withdrawal_is_found() {
-    let mounted = |(_, trouble): (u64, Trouble)| matches!(trouble, Trouble::Mounted { .. });
-    assert!(stories(Settings::default(), Without::Withdrawal).any(mounted));
+fn omitted_status_removal_is_detected() {
+    let mounted =
+        |(_, violation): (u64, Violation)| matches!(violation, Violation::DetachedWhileMounted { .. });
+    assert!(violations(Settings::default(), Omit::Withdrawal).any(mounted));
 }
 
-/// Chance brings this about too seldom to rely on.
+/// Random schedules produce this too rarely to rely on.
 #[test]
-fn a_pod_that_comes_meanwhile_is_not_told() {
-    assert_eq!(Simulation::meanwhile(Without::Nothing), Ok(()));
-    let trouble = Trouble::Mounted { volume: "x".into(), node: "a".into() };
-    assert_eq!(Simulation::meanwhile(Without::Announcement), Err(trouble));
+fn pod_created_during_detach_is_not_mounted() {
+    assert_eq!(Simulation::pod_arrives_during_detach(Omit::Nothing), Ok(()));
+    let violation = Violation::DetachedWhileMounted { volume: "x".into(), node: "a".into() };
+    assert_eq!(Simulation::pod_arrives_during_detach(Omit::Announcement), Err(violation));
 }
 
-/// A lost answer is no refusal: it was found by a story, and let the volume onto two nodes.
+/// A lost response is not a rejection. A run of the simulation found this: the volume was on two nodes.
 #[test]
-fn a_lost_answer_is_not_a_refusal() {
+fn lost_response_is_not_a_rejection() {
     for late in [false, true] {
-        assert_eq!(Simulation::unheard(Without::Nothing, late), Ok(()), "late: {late}");
-        let found = Simulation::unheard(Without::Doubt, late);
-        assert!(matches!(found, Err(Trouble::TwoNodes { .. })), "late: {late}: {found:?}");
+        assert_eq!(Simulation::attach_without_response(Omit::Nothing, late), Ok(()), "late: {late}");
+        let found = Simulation::attach_without_response(Omit::Uncertainty, late);
+        assert!(matches!(found, Err(Violation::TwoNodes { .. })), "late: {late}: {found:?}");
     }
 }
 
-/// What became of a later attempt says nothing of a request that may still arrive.
+/// The result of a later attempt proves nothing about a request that may still take effect.
 #[test]
-fn a_late_end_finds_nothing_mounted() {
-    assert_eq!(Simulation::late_end(Without::Nothing), Ok(()));
-    let trouble = Trouble::Mounted { volume: "x".into(), node: "a".into() };
-    assert_eq!(Simulation::late_end(Without::Doubt), Err(trouble));
+fn late_deletion_detaches_nothing_mounted() {
+    assert_eq!(Simulation::late_detach(Omit::Nothing), Ok(()));
+    let violation = Violation::DetachedWhileMounted { volume: "x".into(), node: "a".into() };
+    assert_eq!(Simulation::late_detach(Omit::Uncertainty), Err(violation));
 }
 
-/// What upstream does with attachments that failed brings a volume onto two nodes, unless its driver refuses.
+/// Upstream's handling of failed attachments puts a volume on two nodes, unless its driver rejects that.
 #[test]
-fn what_upstream_risks_is_found() {
-    let two_nodes = |(_, trouble): (u64, Trouble)| matches!(trouble, Trouble::TwoNodes { .. });
-    assert!(stories(Settings::upstream(), Without::Nothing).any(two_nodes));
+fn upstream_settings_allow_two_nodes() {
+    let two_nodes = |(_, violation): (u64, Violation)| matches!(violation, Violation::TwoNodes { .. });
+    assert!(violations(Settings::upstream(), Omit::Nothing).any(two_nodes));
 }

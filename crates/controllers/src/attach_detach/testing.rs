@@ -1,29 +1,29 @@
-//! A small cluster for tables: one volume, its claim, nodes, pods and attachments, told in a few words.
+//! A small cluster for table tests: one volume, its claim, nodes, pods and attachments, built in a few words.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wharf_model::whole::Node;
-use wharf_model::{Kind, Time, VolumeName};
+use wharf_model::{Kind, Time, UniqueVolumeName};
 
 use super::Settings;
-use super::memory::{Memory, note};
-use super::view::{Known, View};
+use super::state::{AttachState, update_timers};
+use super::view::{View, VolumeObjects};
 
 pub(super) const DRIVER: &str = "d.test";
 pub(super) const HANDLE: &str = "h";
 pub(super) const VOLUME: &str = "pv";
 
-pub(super) fn name() -> VolumeName {
-    VolumeName { driver: DRIVER.into(), handle: HANDLE.into() }
+pub(super) fn name() -> UniqueVolumeName {
+    UniqueVolumeName { driver: DRIVER.into(), handle: HANDLE.into() }
 }
 
-pub(super) fn made<K: Kind>(object: Value) -> Arc<K> {
+pub(super) fn object<K: Kind>(object: Value) -> Arc<K> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-/// Puts the fields of one object over those of another; null takes one away.
+/// Merges `over` into `under`; null removes a field.
 pub(super) fn merged(mut under: Value, over: Value) -> Value {
     match (&mut under, over) {
         (Value::Object(fields), Value::Object(over)) => {
@@ -42,17 +42,17 @@ pub(super) fn merged(mut under: Value, over: Value) -> Value {
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) settings: Settings,
-    pub(super) known: Known,
+    pub(super) objects: VolumeObjects,
     nodes: BTreeMap<String, Value>,
-    memories: BTreeMap<String, Memory>,
-    gone: BTreeMap<String, Arc<BTreeSet<String>>>,
+    states: BTreeMap<String, AttachState>,
+    deleted: BTreeMap<String, Arc<BTreeSet<String>>>,
 }
 
 impl World {
     /// A volume with these access modes, bound to the claim `ns/claim`.
     pub(super) fn new(modes: &[&str]) -> Self {
-        let known = Known {
-            volumes: vec![made(json!({
+        let objects = VolumeObjects {
+            volumes: vec![object(json!({
                 "metadata": {"name": VOLUME, "uid": "pv-uid"},
                 "spec": {
                     "accessModes": modes,
@@ -60,15 +60,15 @@ impl World {
                     "claimRef": {"namespace": "ns", "name": "claim", "uid": "claim-uid"},
                 },
             }))],
-            claims: vec![made(json!({
+            claims: vec![object(json!({
                 "metadata": {"namespace": "ns", "name": "claim", "uid": "claim-uid"},
                 "spec": {"volumeName": VOLUME},
                 "status": {"phase": "Bound"},
             }))],
-            ..Known::default()
+            ..VolumeObjects::default()
         };
-        let (nodes, memories, gone) = Default::default();
-        Self { settings: Settings::default(), known, nodes, memories, gone }
+        let (nodes, states, deleted) = Default::default();
+        Self { settings: Settings::default(), objects, nodes, states, deleted }
     }
 
     pub(super) fn exclusive() -> Self {
@@ -89,7 +89,7 @@ impl World {
         self
     }
 
-    /// A node that is well and leaves attaching to us.
+    /// A Ready node that leaves attaching to the controller.
     pub(super) fn node(self, name: &str) -> Self {
         self.node_with(
             name,
@@ -103,7 +103,7 @@ impl World {
         )
     }
 
-    /// More about a node.
+    /// Merges more fields into a node.
     pub(super) fn node_with(mut self, name: &str, with: Value) -> Self {
         let node = self.nodes.remove(name).unwrap_or_else(|| json!({"metadata": {"name": name}}));
         self.nodes.insert(name.to_owned(), merged(node, with));
@@ -132,10 +132,10 @@ impl World {
         self.node_with(node, json!({"status": {"volumesAttached": attached}}))
     }
 
-    /// The node was deleted; its last status said that these were in use.
-    pub(super) fn gone(mut self, node: &str, in_use: &[String]) -> Self {
+    /// Deletes the node; its last status had these volumes in use.
+    pub(super) fn deleted_node(mut self, node: &str, in_use: &[String]) -> Self {
         self.nodes.remove(node);
-        self.gone.insert(node.to_owned(), Arc::new(in_use.iter().cloned().collect()));
+        self.deleted.insert(node.to_owned(), Arc::new(in_use.iter().cloned().collect()));
         self
     }
 
@@ -145,8 +145,8 @@ impl World {
     }
 
     pub(super) fn pod_with(mut self, name: &str, node: &str, with: Value) -> Self {
-        // Those that come later are younger.
-        let created = Time(self.known.pods.len() as i64 * 1000).to_string();
+        // Pods that are added later are younger.
+        let created = Time(self.objects.pods.len() as i64 * 1000).to_string();
         let pod = json!({
             "metadata": {"namespace": "ns", "name": name, "uid": name, "creationTimestamp": created},
             "spec": {
@@ -155,18 +155,18 @@ impl World {
             },
             "status": {"phase": "Running"},
         });
-        self.known.pods.push(made(merged(pod, with)));
+        self.objects.pods.push(object(merged(pod, with)));
         self
     }
 
-    /// An attachment with this status, or deletion.
+    /// An attachment with these fields.
     pub(super) fn attachment(mut self, node: &str, with: Value) -> Self {
         let attachment = json!({
-            "metadata": {"name": name().attachment(node), "uid": format!("va-{node}")},
+            "metadata": {"name": name().attachment_name(node), "uid": format!("va-{node}")},
             "spec": {"attacher": DRIVER, "nodeName": node, "source": {"persistentVolumeName": VOLUME}},
             "status": {"attached": false},
         });
-        self.known.attachments.push(made(merged(attachment, with)));
+        self.objects.attachments.push(object(merged(attachment, with)));
         self
     }
 
@@ -178,36 +178,37 @@ impl World {
         self.attachment(node, json!({}))
     }
 
-    pub(super) fn going(self, node: &str) -> Self {
+    pub(super) fn detaching(self, node: &str) -> Self {
         let deleted =
             json!({"deletionTimestamp": Time(0).to_string(), "finalizers": ["external-attacher/d-test"]});
         self.attachment(node, json!({"metadata": deleted, "status": {"attached": true}}))
     }
 
-    pub(super) fn remember(mut self, node: &str, memory: Memory) -> Self {
-        self.memories.insert(node.to_owned(), memory);
+    pub(super) fn with_state(mut self, node: &str, state: AttachState) -> Self {
+        self.states.insert(node.to_owned(), state);
         self
     }
 
-    pub(super) fn objects(&self) -> Known {
-        let nodes = self.nodes.values().map(|node| made::<Node>(node.clone())).collect();
-        Known { nodes, ..self.known.clone() }
+    pub(super) fn all_objects(&self) -> VolumeObjects {
+        let nodes = self.nodes.values().map(|node| object::<Node>(node.clone())).collect();
+        VolumeObjects { nodes, ..self.objects.clone() }
     }
 
-    /// What is seen at a moment.
+    /// The view at a time.
     pub(super) fn view(&self, now: Time) -> View<'_> {
-        self.view_beside(now, &[])
+        self.view_with_nodes(now, &[])
     }
 
-    /// The same, with nodes on which there may be nothing.
-    pub(super) fn view_beside(&self, now: Time, besides: &[&str]) -> View<'_> {
-        let unheard = self.memories.iter().filter(|(_, memory)| memory.unheard.is_some());
-        let besides: Vec<&str> =
-            besides.iter().copied().chain(unheard.map(|(node, _)| node.as_str())).collect();
-        let memory = |node: &str| self.memories.get(node).cloned().unwrap_or_default();
-        let in_use_last = |node: &str| self.gone.get(node).cloned();
-        let mut view = View::of(&self.settings, name(), &self.objects(), &besides, memory, in_use_last);
-        note(&mut view, now);
+    /// The view at a time, including these nodes even if nothing is on them.
+    pub(super) fn view_with_nodes(&self, now: Time, extra_nodes: &[&str]) -> View<'_> {
+        let unconfirmed = self.states.iter().filter(|(_, state)| state.unconfirmed.is_some());
+        let extra_nodes: Vec<&str> =
+            extra_nodes.iter().copied().chain(unconfirmed.map(|(node, _)| node.as_str())).collect();
+        let state = |node: &str| self.states.get(node).cloned().unwrap_or_default();
+        let last_in_use = |node: &str| self.deleted.get(node).cloned();
+        let mut view =
+            View::of(&self.settings, name(), &self.all_objects(), &extra_nodes, state, last_in_use);
+        update_timers(&mut view, now);
         view
     }
 }

@@ -1,8 +1,9 @@
-//! What is to be known of one volume: who wants it where, and where it is. Plain data, made of objects by
-//! [`View::of`], which is pure: the controller reads its stores, simulations and explanations bring their own.
+//! The inputs for one volume: which pods want it on which nodes, and where it is attached. Plain data, built from
+//! objects by [`View::of`], which is pure: the controller reads its stores, simulations and explanations bring their
+//! own objects.
 //!
-//! Nothing is kept that the objects say themselves. So a restart forgets nothing: what is attached is what has a
-//! VolumeAttachment, what a node may mount is what its status lists.
+//! Nothing is stored that the objects show. So a restart loses nothing: what has a VolumeAttachment is attached, and
+//! what a node's status lists may be mounted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
 use wharf_model::volume::ClaimRef;
 use wharf_model::whole::container::ContainerStatus;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
+use wharf_model::{CSIDriver, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment};
 
 use super::Settings;
-use super::memory::Memory;
+use super::state::AttachState;
 
-/// The taint by which an operator says that a node is shut down and nothing on it runs.
+/// The taint by which an operator states that a node is shut down and nothing runs on it.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// The objects that have to do with one volume. More than that does no harm.
+/// The objects that concern one volume. Unrelated objects are ignored.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct VolumeObjects {
     /// PersistentVolumes of this driver and handle.
     pub volumes: Vec<Arc<PersistentVolume>>,
-    /// Claims that they are bound to, or that name them.
+    /// Claims that these reference, or that name them.
     pub claims: Vec<Arc<PersistentVolumeClaim>>,
     /// Pods that use these claims.
     pub pods: Vec<Arc<Pod>>,
@@ -33,101 +34,98 @@ pub struct Known {
     pub attachments: Vec<Arc<VolumeAttachment>>,
     /// The nodes of these pods and attachments, as far as they exist.
     pub nodes: Vec<Arc<Node>>,
-    /// What Kubernetes was told of the driver.
+    /// The driver's CSIDriver object.
     pub driver: Option<Arc<CSIDriver>>,
 }
 
-/// One volume.
+/// The inputs for one volume.
 #[derive(Debug, Clone)]
 pub(super) struct View<'a> {
-    /// What was chosen.
-    pub(super) rules: &'a Settings,
-    /// The volume.
-    pub(super) name: VolumeName,
-    /// Whether a PersistentVolume of it is known. Without, nobody can say who wants it, and it stays where it is.
-    pub(super) known: bool,
-    /// Whether it may be on one node only.
+    pub(super) settings: &'a Settings,
+    pub(super) name: UniqueVolumeName,
+    /// Whether a PersistentVolume of it is known. Without one its users are unknown, and it stays where it is.
+    pub(super) volume_known: bool,
+    /// Whether it may be attached to one node only.
     pub(super) exclusive: bool,
-    /// Where it is or is to be, by node.
-    pub(super) places: BTreeMap<String, Place>,
+    /// The nodes to which it is attached or has to be attached, by name.
+    pub(super) nodes: BTreeMap<String, NodeView>,
 }
 
 /// A volume on a node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Place {
-    /// Pods there that want it attached, the oldest first.
+pub(super) struct NodeView {
+    /// Pods that want it attached there, the oldest first.
     pub(super) pods: Vec<Arc<Pod>>,
-    /// The PersistentVolume that these pods reach it by.
+    /// The PersistentVolume through which these pods use it.
     pub(super) volume: Option<String>,
-    /// Whether a pod that runs there may have to do with it. More than [`pods`](Self::pods): a claim that is not
-    /// what it should be is no reason to take a volume from a pod.
-    pub(super) held: bool,
+    /// Whether a running pod there may use it. A superset of [`pods`](Self::pods): a claim in an unexpected state is no
+    /// reason to detach a volume from a pod.
+    pub(super) held_by_pod: bool,
     /// Its VolumeAttachment.
     pub(super) attachment: Option<Arc<VolumeAttachment>>,
-    /// The node.
-    pub(super) machine: Machine,
-    /// What was said and tried.
-    pub(super) memory: Memory,
+    pub(super) node: NodeStatus,
+    pub(super) state: AttachState,
 }
 
-/// A node, as far as it matters to one volume.
+/// What one volume needs to know of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Machine {
-    /// Whether there is a Node of this name.
-    pub(super) there: bool,
-    /// Whether attaching is the controller's business.
+pub(super) struct NodeStatus {
+    /// Whether a Node of this name exists.
+    pub(super) exists: bool,
+    /// Whether the controller attaches volumes to it, rather than the node's agent.
     pub(super) managed: bool,
-    /// Whether it says that it is well.
+    /// Whether it is Ready.
     pub(super) ready: bool,
-    /// Whether somebody says that it is shut down.
+    /// Whether it has the out-of-service taint.
     pub(super) out_of_service: bool,
     /// Whether it may have the volume mounted.
     pub(super) in_use: bool,
-    /// Whether it was told that the volume is attached.
+    /// Whether its `volumesAttached` lists the volume.
     pub(super) reported: bool,
 }
 
-/// How far an attachment is.
+/// The phase of an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// There is none: the volume is not on the node, since a VolumeAttachment stays until the driver has detached.
+pub(super) enum AttachmentPhase {
+    /// There is no VolumeAttachment: the volume is not on the node, since the object exists until the driver has
+    /// detached it.
     Absent,
-    /// The driver has attached it, and nobody asked for the end of it.
+    /// The driver has attached it, and the VolumeAttachment is not being deleted.
     Attached,
-    /// It may be on the node or not: not attached yet, or attaching failed.
+    /// It may be on the node: not attached yet, or attaching failed.
     Uncertain,
-    /// Its deletion was asked for. It may be on the node or not.
-    Going,
+    /// The VolumeAttachment is being deleted. The volume may be on the node.
+    Detaching,
 }
 
-impl Place {
-    pub(super) fn standing(&self) -> Standing {
+impl NodeView {
+    pub(super) fn phase(&self) -> AttachmentPhase {
         match &self.attachment {
-            None => Standing::Absent,
-            Some(attachment) if attachment.metadata.is_deleting() => Standing::Going,
-            Some(attachment) if attachment.status.attached => Standing::Attached,
-            Some(_) => Standing::Uncertain,
+            None => AttachmentPhase::Absent,
+            Some(attachment) if attachment.metadata.is_deleting() => AttachmentPhase::Detaching,
+            Some(attachment) if attachment.status.attached => AttachmentPhase::Attached,
+            Some(_) => AttachmentPhase::Uncertain,
         }
     }
 
-    /// Whether it is to be attached here: only nodes that say that it is our business. What is
-    /// begun goes on if the Node is away for a moment.
+    /// Whether it has to be attached here: only to nodes that leave attaching to the controller. An attach that was
+    /// started continues if the Node is missing for a moment.
     pub(super) fn is_wanted(&self) -> bool {
-        let ours = self.machine.there && self.machine.managed;
-        !self.pods.is_empty() && (ours || self.attachment.is_some())
+        let managed = self.node.exists && self.node.managed;
+        !self.pods.is_empty() && (managed || self.attachment.is_some())
     }
 }
 
-impl Machine {
-    /// A node. Of one that is gone, the last known volumes in use are given; if nobody knows, the volume may be in
-    /// use.
-    pub(super) fn of(node: Option<&Node>, volume: &str, in_use_last: Option<&BTreeSet<String>>) -> Self {
+impl NodeStatus {
+    /// The status of a node. For a deleted node, `last_in_use` has its last `volumesInUse`; if that is unknown, the
+    /// volume may be in use.
+    pub(super) fn of(node: Option<&Node>, volume: &str, last_in_use: Option<&BTreeSet<String>>) -> Self {
         let Some(node) = node else {
-            let in_use = in_use_last.is_none_or(|last| last.contains(volume));
+            let in_use = last_in_use.is_none_or(|last| last.contains(volume));
             return Self { in_use, ..Self::default() };
         };
         Self {
-            there: true,
+            exists: true,
             managed: node.metadata.annotations.contains_key(CONTROLLER_MANAGED_ATTACH),
             ready: node.is_ready(),
             out_of_service: node.has_taint(OUT_OF_SERVICE),
@@ -138,70 +136,72 @@ impl Machine {
 }
 
 impl<'a> View<'a> {
-    /// Puts together what is known. `besides` are nodes of interest on which there may be nothing.
+    /// Builds the view. `extra_nodes` are included even if nothing is on them.
     pub(super) fn of(
-        rules: &'a Settings,
-        name: VolumeName,
-        known: &Known,
-        besides: &[&str],
-        mut memory: impl FnMut(&str) -> Memory,
-        in_use_last: impl Fn(&str) -> Option<Arc<BTreeSet<String>>>,
+        settings: &'a Settings,
+        name: UniqueVolumeName,
+        objects: &VolumeObjects,
+        extra_nodes: &[&str],
+        mut state: impl FnMut(&str) -> AttachState,
+        last_in_use: impl Fn(&str) -> Option<Arc<BTreeSet<String>>>,
     ) -> Self {
         let attachable =
-            known.driver.as_ref().is_none_or(|driver| driver.spec.attach_required != Some(false));
-        let volumes: Vec<&PersistentVolume> = known
+            objects.driver.as_ref().is_none_or(|driver| driver.spec.attach_required != Some(false));
+        let volumes: Vec<&PersistentVolume> = objects
             .volumes
             .iter()
             .map(Arc::as_ref)
-            .filter(|volume| VolumeName::of(&volume.spec).as_ref() == Some(&name))
+            .filter(|volume| UniqueVolumeName::from_spec(&volume.spec).as_ref() == Some(&name))
             .collect();
-        let mut places: BTreeMap<String, Place> =
-            besides.iter().map(|node| ((*node).to_owned(), Place::default())).collect();
-        for attachment in &known.attachments {
+        let mut nodes: BTreeMap<String, NodeView> =
+            extra_nodes.iter().map(|node| ((*node).to_owned(), NodeView::default())).collect();
+        for attachment in &objects.attachments {
             let node = &attachment.spec.node_name;
-            // Others may have attachments of their own making. Those are theirs to see to.
-            if attachment.metadata.name == name.attachment(node) && attachment.spec.attacher == name.driver {
-                places.entry(node.clone()).or_default().attachment = Some(Arc::clone(attachment));
+            // Attachments that others created are ignored.
+            if attachment.metadata.name == name.attachment_name(node)
+                && attachment.spec.attacher == name.driver
+            {
+                nodes.entry(node.clone()).or_default().attachment = Some(Arc::clone(attachment));
             }
         }
-        for pod in known.pods.iter().filter(|pod| !pod.spec.node_name.is_empty() && is_live(pod)) {
-            for volume in volumes.iter().filter(|volume| holds(pod, volume, &known.claims)) {
-                let place = places.entry(pod.spec.node_name.clone()).or_default();
-                place.held = true;
-                if attachable && wants(pod, volume, &known.claims) {
-                    place.volume = Some(volume.metadata.name.clone());
-                    place.pods.push(Arc::clone(pod));
+        for pod in objects.pods.iter().filter(|pod| !pod.spec.node_name.is_empty() && may_be_running(pod)) {
+            for volume in volumes.iter().filter(|volume| may_use(pod, volume, &objects.claims)) {
+                let node_view = nodes.entry(pod.spec.node_name.clone()).or_default();
+                node_view.held_by_pod = true;
+                if attachable && wants_attached(pod, volume, &objects.claims) {
+                    node_view.volume = Some(volume.metadata.name.clone());
+                    node_view.pods.push(Arc::clone(pod));
                 }
             }
         }
         let full_name = name.to_string();
-        for (node, place) in &mut places {
+        for (node, node_view) in &mut nodes {
             let age = |pod: &Arc<Pod>| (pod.metadata.creation_timestamp, pod.metadata.key());
-            place.pods.sort_by_key(age);
-            place.pods.dedup_by_key(|pod| pod.metadata.key());
-            let there = known.nodes.iter().find(|known| known.metadata.name == *node);
-            place.machine = Machine::of(there.map(Arc::as_ref), &full_name, in_use_last(node).as_deref());
-            place.memory = memory(node);
+            node_view.pods.sort_by_key(age);
+            node_view.pods.dedup_by_key(|pod| pod.metadata.key());
+            let there = objects.nodes.iter().find(|known| known.metadata.name == *node);
+            node_view.node = NodeStatus::of(there.map(Arc::as_ref), &full_name, last_in_use(node).as_deref());
+            node_view.state = state(node);
         }
         let exclusive = !volumes.iter().all(|volume| may_be_on_many_nodes(volume));
-        Self { rules, name, known: !volumes.is_empty(), exclusive, places }
+        Self { settings, name, volume_known: !volumes.is_empty(), exclusive, nodes }
     }
 
-    /// The name of the volume for people: that of the PersistentVolume, or the handle.
-    pub(super) fn title<'b>(&'b self, place: &'b Place) -> &'b str {
-        place.volume.as_deref().unwrap_or(&self.name.handle)
+    /// The volume's name in messages: the PersistentVolume's name, or the handle.
+    pub(super) fn display_name<'b>(&'b self, node_view: &'b NodeView) -> &'b str {
+        node_view.volume.as_deref().unwrap_or(&self.name.handle)
     }
 }
 
-/// Allowed unless there are access modes and none of them is for many nodes.
+/// True unless there are access modes and none of them is for many nodes.
 fn may_be_on_many_nodes(volume: &PersistentVolume) -> bool {
     let modes = &volume.spec.access_modes;
     let many = |mode| matches!(mode, &AccessMode::ReadWriteMany | &AccessMode::ReadOnlyMany);
     modes.is_empty() || modes.iter().any(many)
 }
 
-/// Whether anything of the pod may still run.
-pub(super) fn is_live(pod: &Pod) -> bool {
+/// Whether a container of the pod may still run.
+pub(super) fn may_be_running(pod: &Pod) -> bool {
     let runs = |status: &ContainerStatus| status.state.terminated.is_none() && status.state.waiting.is_none();
     let status = &pod.status;
     let mut containers = status
@@ -212,9 +212,9 @@ pub(super) fn is_live(pod: &Pod) -> bool {
     !pod.has_ended() && (!pod.metadata.is_deleting() || containers.any(runs))
 }
 
-/// Whether a pod may have to do with a volume: by name, by either end of the binding. A namesake of the claim that the
-/// volume was for, with a volume of its own, is somebody else.
-fn holds(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
+/// Whether a pod may use a volume, by the claim's volumeName or the volume's claimRef. A claim of the referenced name
+/// that has another volume does not count.
+fn may_use(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let referred = volume.spec.claim_ref.as_ref().filter(|claim| claim.namespace == namespace);
     pod.claims().any(|name| {
@@ -228,19 +228,20 @@ fn holds(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeCla
     })
 }
 
-/// Whether a pod's claim is bound to a volume by both ends, and is the pod's own if it was made for it.
-fn wants(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
+/// Whether a claim of the pod and the volume are bound to each other; an ephemeral volume's claim must be the pod's
+/// own.
+fn wants_attached(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     pod.spec.volumes.iter().any(|used| {
-        let Some(name) = pod.claim_of(used) else { return false };
+        let Some(name) = pod.claim_name(used) else { return false };
         let Some(claim) = find(claims, namespace, &name) else { return false };
         let own =
             |owner: &wharf_model::OwnerRef| owner.controller == Some(true) && owner.uid == pod.metadata.uid;
-        let made = used.persistent_volume_claim.is_none();
+        let ephemeral = used.persistent_volume_claim.is_none();
         let bound = claim.status.phase == ClaimPhase::Bound && claim.spec.volume_name == volume.metadata.name;
         bound
             && volume.is_bound_to(&claim.metadata)
-            && (!made || claim.metadata.owner_references.iter().any(own))
+            && (!ephemeral || claim.metadata.owner_references.iter().any(own))
     })
 }
 

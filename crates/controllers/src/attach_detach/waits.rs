@@ -1,225 +1,257 @@
-//! What an attachment waits for, for people: the rules of [`decide`](super::decide), read out. Pure, over objects that
-//! the caller has read; what a controller elsewhere remembers is not known here.
+//! Explains to users what a volume waits for, by the rules of `decide`. Pure functions over objects
+//! that the caller has read; the in-process state of a running controller is not known here.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wharf_model::{Key, Time, VolumeName};
+use wharf_model::{Key, Time, UniqueVolumeName};
 
 use super::Settings;
-use super::decide::{Leave, Proof, hindrances, leave};
-use super::memory::Memory;
-use super::view::{Known, Place, Standing, View};
+use super::decide::{DetachReason, DetachTiming, blocking_nodes, detach_timing};
+use super::state::AttachState;
+use super::view::{AttachmentPhase, NodeView, View, VolumeObjects};
 
-/// What stands between a volume and its node.
+/// What a volume waits for before it is attached to a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Waits {
-    /// Nothing: it is attached, and the node was told.
-    Nothing,
-    /// No pod there wants it attached: none is placed there that still runs, its claim is not bound, or the driver
-    /// does not attach.
+pub enum AttachStatus {
+    /// Nothing: it is attached, and the node's status lists it.
+    Attached,
+    /// No pod on the node wants it attached: no running pod is scheduled there, its claim is not bound, or the driver
+    /// does not attach volumes.
     Unwanted,
-    /// The pods' node is not there.
+    /// The pods' Node does not exist.
     NodeMissing,
-    /// The node attaches its volumes itself, or was never told not to.
+    /// The Node lacks the annotation by which it leaves attaching to the controller.
     NodeUnmanaged,
-    /// It has to leave other nodes first.
-    Others(Vec<Blocker>),
-    /// The controller has to ask for it.
-    Request {
-        /// The VolumeAttachment that it will make.
+    /// It has to be detached from other nodes first.
+    OtherNodes(Vec<BlockingNode>),
+    /// The controller has to create the VolumeAttachment.
+    NotRequested {
+        /// The name of the VolumeAttachment.
         attachment: String,
     },
     /// The driver's attacher has to attach it.
     Attacher {
-        /// The VolumeAttachment.
+        /// The name of the VolumeAttachment.
         attachment: String,
-        /// The driver.
+        /// The name of the driver.
         driver: String,
     },
     /// The driver's attacher failed, and tries again.
     Failed {
-        /// The VolumeAttachment.
+        /// The name of the VolumeAttachment.
         attachment: String,
         /// What the attacher wrote.
         message: String,
     },
-    /// An earlier attachment has to end first.
-    Leaving(Leaving),
-    /// The controller has to tell the node.
-    Report,
+    /// An earlier attachment has to be removed first.
+    EarlierAttachment(DetachStatus),
+    /// The controller has to update the node's status.
+    NodeStatus,
 }
 
-/// A node that another waits for.
+/// A node from which the volume has to be detached first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocker {
-    /// The node.
+pub struct BlockingNode {
+    /// The name of the node.
     pub node: String,
     /// Pods that want the volume there.
     pub pods: Vec<Key>,
-    /// What it takes for the volume to leave.
-    pub leaving: Leaving,
+    /// What the detach waits for.
+    pub leaving: DetachStatus,
 }
 
-/// What stands between a volume and the end of its attachment.
+/// What a volume waits for before it is detached from a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Leaving {
+pub enum DetachStatus {
     /// Nothing: it is not attached.
-    Nothing,
-    /// Pods that run there may use it.
-    Pods,
-    /// The node, which is well, says that it uses it.
+    Detached,
+    /// Running pods on the node may use it.
+    UsedByPods,
+    /// The node is Ready and uses it.
     InUse,
-    /// The node is not well, and said last that it uses the volume, or is not there to say.
-    Unwell {
-        /// It is detached by force this long after the last pod.
+    /// The node is not Ready or does not exist, and may use it.
+    NodeNotReady {
+        /// The detach is forced this long after the last pod.
         force_after: Option<Duration>,
     },
-    /// The controller has to tell the node that the volume leaves.
-    Report,
-    /// The controller has to ask for the end of it.
-    Request {
-        /// The VolumeAttachment.
+    /// The controller has to remove it from the node's status.
+    NodeStatus,
+    /// The controller has to delete the VolumeAttachment.
+    NotRequested {
+        /// The name of the VolumeAttachment.
         attachment: String,
     },
     /// The driver's attacher has to detach it.
     Attacher {
-        /// The VolumeAttachment.
+        /// The name of the VolumeAttachment.
         attachment: String,
-        /// The driver.
+        /// The name of the driver.
         driver: String,
     },
     /// The driver's attacher failed, and tries again.
     Failed {
-        /// The VolumeAttachment.
+        /// The name of the VolumeAttachment.
         attachment: String,
         /// What the attacher wrote.
         message: String,
     },
-    /// No PersistentVolume of it is known, so nobody can say whether it is wanted.
+    /// No PersistentVolume of it exists, so it is unknown whether a pod wants it.
     VolumeUnknown,
 }
 
 /// What a volume waits for to be attached to a node.
-pub fn waits_for(volume: &VolumeName, node: &str, objects: &Known, settings: &Settings, now: Time) -> Waits {
+pub fn attach_status(
+    volume: &UniqueVolumeName,
+    node: &str,
+    objects: &VolumeObjects,
+    settings: &Settings,
+    now: Time,
+) -> AttachStatus {
     let view = view(volume, node, objects, settings);
-    let place = view.places.get(node).cloned().unwrap_or_default();
-    if place.pods.is_empty() {
-        return Waits::Unwanted;
+    let node_view = view.nodes.get(node).cloned().unwrap_or_default();
+    if node_view.pods.is_empty() {
+        return AttachStatus::Unwanted;
     }
-    let (attachment, driver) = (volume.attachment(node), volume.driver.clone());
-    match place.standing() {
-        Standing::Attached if place.machine.reported => Waits::Nothing,
-        Standing::Attached if place.machine.there => Waits::Report,
-        Standing::Attached => Waits::NodeMissing,
-        Standing::Going => Waits::Leaving(leaves(&view, node, &place, now)),
-        Standing::Uncertain => match attach_error(&place) {
-            Some(message) => Waits::Failed { attachment, message },
-            None => Waits::Attacher { attachment, driver },
+    let (attachment, driver) = (volume.attachment_name(node), volume.driver.clone());
+    match node_view.phase() {
+        AttachmentPhase::Attached if node_view.node.reported => AttachStatus::Attached,
+        AttachmentPhase::Attached if node_view.node.exists => AttachStatus::NodeStatus,
+        AttachmentPhase::Attached => AttachStatus::NodeMissing,
+        AttachmentPhase::Detaching => {
+            AttachStatus::EarlierAttachment(detach_state(&view, node, &node_view, now))
+        }
+        AttachmentPhase::Uncertain => match attach_error(&node_view) {
+            Some(message) => AttachStatus::Failed { attachment, message },
+            None => AttachStatus::Attacher { attachment, driver },
         },
-        Standing::Absent if !place.machine.there => Waits::NodeMissing,
-        Standing::Absent if !place.machine.managed => Waits::NodeUnmanaged,
-        Standing::Absent => {
-            let others = hindrances(&view, node, now);
+        AttachmentPhase::Absent if !node_view.node.exists => AttachStatus::NodeMissing,
+        AttachmentPhase::Absent if !node_view.node.managed => AttachStatus::NodeUnmanaged,
+        AttachmentPhase::Absent => {
+            let others = blocking_nodes(&view, node, now);
             if others.is_empty() {
-                return Waits::Request { attachment };
+                return AttachStatus::NotRequested { attachment };
             }
             let blocker = |node: String| {
-                let place = &view.places[&node];
-                let pods = place.pods.iter().map(|pod| pod.metadata.key()).collect();
-                Blocker { leaving: leaves(&view, &node, place, now), pods, node }
+                let node_view = &view.nodes[&node];
+                let pods = node_view.pods.iter().map(|pod| pod.metadata.key()).collect();
+                BlockingNode { leaving: detach_state(&view, &node, node_view, now), pods, node }
             };
-            Waits::Others(others.into_iter().map(blocker).collect())
+            AttachStatus::OtherNodes(others.into_iter().map(blocker).collect())
         }
     }
 }
 
 /// What a volume waits for to be detached from a node.
-pub fn leaving(volume: &VolumeName, node: &str, objects: &Known, settings: &Settings, now: Time) -> Leaving {
+pub fn detach_status(
+    volume: &UniqueVolumeName,
+    node: &str,
+    objects: &VolumeObjects,
+    settings: &Settings,
+    now: Time,
+) -> DetachStatus {
     let view = view(volume, node, objects, settings);
-    view.places.get(node).map_or(Leaving::Nothing, |place| leaves(&view, node, place, now))
+    view.nodes.get(node).map_or(DetachStatus::Detached, |node_view| detach_state(&view, node, node_view, now))
 }
 
-fn view<'a>(volume: &VolumeName, node: &str, objects: &Known, settings: &'a Settings) -> View<'a> {
-    let in_use_last = |_: &str| None::<Arc<BTreeSet<String>>>;
-    View::of(settings, volume.clone(), objects, &[node], |_| Memory::default(), in_use_last)
+fn view<'a>(
+    volume: &UniqueVolumeName,
+    node: &str,
+    objects: &VolumeObjects,
+    settings: &'a Settings,
+) -> View<'a> {
+    let last_in_use = |_: &str| None::<Arc<BTreeSet<String>>>;
+    View::of(settings, volume.clone(), objects, &[node], |_| AttachState::default(), last_in_use)
 }
 
-fn attach_error(place: &Place) -> Option<String> {
-    Some(place.attachment.as_ref()?.status.attach_error.as_ref()?.message.clone())
+fn attach_error(node_view: &NodeView) -> Option<String> {
+    Some(node_view.attachment.as_ref()?.status.attach_error.as_ref()?.message.clone())
 }
 
-fn leaves(view: &View<'_>, node: &str, place: &Place, now: Time) -> Leaving {
-    let Some(object) = &place.attachment else { return Leaving::Nothing };
-    let (attachment, driver) = (view.name.attachment(node), view.name.driver.clone());
-    if place.standing() == Standing::Going {
+fn detach_state(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> DetachStatus {
+    let Some(object) = &node_view.attachment else { return DetachStatus::Detached };
+    let (attachment, driver) = (view.name.attachment_name(node), view.name.driver.clone());
+    if node_view.phase() == AttachmentPhase::Detaching {
         return match &object.status.detach_error {
-            Some(error) => Leaving::Failed { attachment, message: error.message.clone() },
-            None => Leaving::Attacher { attachment, driver },
+            Some(error) => DetachStatus::Failed { attachment, message: error.message.clone() },
+            None => DetachStatus::Attacher { attachment, driver },
         };
     }
-    if !view.known {
-        return Leaving::VolumeUnknown;
+    if !view.volume_known {
+        return DetachStatus::VolumeUnknown;
     }
-    if place.held {
-        return Leaving::Pods;
+    if node_view.held_by_pod {
+        return DetachStatus::UsedByPods;
     }
-    match leave(view, place, now) {
-        Leave::WhenUnused if place.machine.ready => Leaving::InUse,
-        Leave::WhenUnused => Leaving::Unwell { force_after: None },
-        Leave::After(_) => Leaving::Unwell { force_after: Some(view.rules.max_wait(&view.name.driver)) },
-        Leave::Now(Proof::NotInUse | Proof::Forced(_)) if place.machine.reported => Leaving::Report,
-        Leave::Now(Proof::NotInUse | Proof::Forced(_)) => Leaving::Request { attachment },
+    match detach_timing(view, node_view, now) {
+        DetachTiming::WhenUnused if node_view.node.ready => DetachStatus::InUse,
+        DetachTiming::WhenUnused => DetachStatus::NodeNotReady { force_after: None },
+        DetachTiming::After(_) => {
+            DetachStatus::NodeNotReady { force_after: Some(view.settings.max_wait(&view.name.driver)) }
+        }
+        DetachTiming::Now(DetachReason::NotInUse | DetachReason::Forced(_)) if node_view.node.reported => {
+            DetachStatus::NodeStatus
+        }
+        DetachTiming::Now(DetachReason::NotInUse | DetachReason::Forced(_)) => {
+            DetachStatus::NotRequested { attachment }
+        }
     }
 }
 
-impl fmt::Display for Waits {
+impl fmt::Display for AttachStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing => write!(f, "attached, and the node knows"),
+            Self::Attached => write!(f, "attached, and the node's status lists it"),
             Self::Unwanted => write!(
                 f,
-                "not asked for: no pod that runs there has a claim that is bound to it, or its driver does not attach"
+                "not attached: no running pod on the node has a claim that is bound to it, or its driver does not \
+                 attach volumes"
             ),
             Self::NodeMissing => {
-                write!(f, "the pod's Node does not exist: it has to register, or the pod to go")
+                write!(
+                    f,
+                    "the pod's Node does not exist: the node has to register, or the pod has to be deleted"
+                )
             }
             Self::NodeUnmanaged => write!(
                 f,
                 "the Node has no annotation volumes.kubernetes.io/controller-managed-attach-detach: its agent has to \
-                 set it, or nothing is ever attached there"
+                 set it before volumes can be attached"
             ),
-            Self::Others(blockers) => {
-                write!(f, "the volume is for one node, and has to leave ")?;
+            Self::OtherNodes(blockers) => {
+                write!(f, "the volume can be on one node only, and has to leave ")?;
                 for (index, blocker) in blockers.iter().enumerate() {
                     write!(f, "{}{blocker}", if index == 0 { "" } else { "; and " })?;
                 }
                 Ok(())
             }
-            Self::Request { attachment } => {
+            Self::NotRequested { attachment } => {
                 write!(
                     f,
-                    "the attach/detach controller has to make VolumeAttachment {attachment}: does it run?"
+                    "the attach/detach controller has to create VolumeAttachment {attachment}: is it running?"
                 )
             }
             Self::Attacher { attachment, driver } => write!(
                 f,
-                "the attacher of driver {driver} has to see to VolumeAttachment {attachment}: does it run, and lead?"
+                "the attacher of driver {driver} has to process VolumeAttachment {attachment}: is it running, and the \
+                 leader?"
             ),
             Self::Failed { attachment, message } => {
-                write!(f, "the attacher failed, and tries again (VolumeAttachment {attachment}): {message}")
+                write!(f, "the attacher failed and retries (VolumeAttachment {attachment}): {message}")
             }
-            Self::Leaving(leaving) => write!(f, "an earlier attachment has to end first: {leaving}"),
-            Self::Report => {
-                write!(f, "attached; the attach/detach controller has to write that into the Node's status")
+            Self::EarlierAttachment(leaving) => {
+                write!(f, "an earlier attachment has to be removed first: {leaving}")
+            }
+            Self::NodeStatus => {
+                write!(f, "attached; the attach/detach controller has to update the Node's status")
             }
         }
     }
 }
 
-impl fmt::Display for Blocker {
+impl fmt::Display for BlockingNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, pods, leaving } = self;
         write!(f, "node {node}")?;
@@ -231,46 +263,46 @@ impl fmt::Display for Blocker {
     }
 }
 
-impl fmt::Display for Leaving {
+impl fmt::Display for DetachStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Nothing => write!(f, "not attached"),
-            Self::Pods => write!(f, "pods that run there may use it: they have to end"),
+            Self::Detached => write!(f, "not attached"),
+            Self::UsedByPods => write!(f, "running pods on the node may use it: they have to terminate"),
             Self::InUse => write!(
                 f,
-                "the node says in status.volumesInUse that it uses it: its agent has to unmount it; while the node is \
-                 Ready it is never detached by force"
+                "the node lists it in status.volumesInUse: its agent has to unmount it; a detach is never forced while \
+                 the node is Ready"
             ),
-            Self::Unwell { force_after } => {
-                write!(f, "the node is not Ready, and may still use it: ")?;
+            Self::NodeNotReady { force_after } => {
+                write!(f, "the node is not Ready and may still use it: ")?;
                 if let Some(after) = force_after {
-                    write!(f, "it is detached by force {} s after its last pod; ", after.as_secs())?;
+                    write!(f, "the detach is forced {} s after its last pod; ", after.as_secs())?;
                 }
                 write!(
                     f,
-                    "if the machine is off for certain, taint the node node.kubernetes.io/out-of-service"
+                    "if the machine is certainly off, taint the node with node.kubernetes.io/out-of-service"
                 )
             }
-            Self::Report => {
-                write!(f, "the attach/detach controller has to withdraw it from the Node's status")
+            Self::NodeStatus => {
+                write!(f, "the attach/detach controller has to remove it from the Node's status")
             }
-            Self::Request { attachment } => {
+            Self::NotRequested { attachment } => {
                 write!(
                     f,
-                    "the attach/detach controller has to delete VolumeAttachment {attachment}: does it run?"
+                    "the attach/detach controller has to delete VolumeAttachment {attachment}: is it running?"
                 )
             }
             Self::Attacher { attachment, driver } => write!(
                 f,
-                "the attacher of driver {driver} has to finish with VolumeAttachment {attachment}: does it run, and \
-                 lead?"
+                "the attacher of driver {driver} has to finish VolumeAttachment {attachment}: is it running, and the \
+                 leader?"
             ),
             Self::Failed { attachment, message } => {
-                write!(f, "the attacher failed, and tries again (VolumeAttachment {attachment}): {message}")
+                write!(f, "the attacher failed and retries (VolumeAttachment {attachment}): {message}")
             }
             Self::VolumeUnknown => write!(
                 f,
-                "its PersistentVolume does not exist, so nobody knows whether it is wanted: it stays as it is"
+                "its PersistentVolume does not exist, so it is unknown whether a pod wants it: it stays attached"
             ),
         }
     }

@@ -1,216 +1,240 @@
-//! Does the one step that was decided, and puts what came of it where the next view sees it: writes in the stores, by
-//! way of the server's answers, and the answers to questions in [`Live`](super::view::Live).
+//! Performs the one step that was decided, and records its result where the next view reads it: the API server's
+//! responses enter the stores, live reads are kept in [`LiveReads`].
 
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 use wharf_cluster::{ApiError, EventType};
 use wharf_model::volume::VolumePhase;
 use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim};
 
 use super::Binder;
-use super::decide::{About, Rest, Step, Told};
-use super::offers::Held;
-use super::view::{Found, Live, View};
+use super::decide::{EventRecord, EventTarget, Idle, Step};
+use super::offers::Reservation;
+use super::view::{LiveObject, LiveReads, View};
 use super::write::{Part, Write, write};
 use wharf_cluster::Patch;
 
-/// So often in a row an object may turn out to be another than we saw, before that counts as a failure.
-const STALE: u32 = 10;
+/// How many conflicts in a row are answered by a re-read before a conflict counts as a failure.
+const MAX_CONFLICTS: u32 = 10;
 
-/// What is held from one step to the next, and dropped when the subject is left.
-pub(super) struct Hand {
-    /// What the server was asked.
-    pub(super) live: Live,
-    /// The volume that is about to be the claim's.
-    pub(super) held: Held,
-    /// How often an object was not as we saw it.
+/// State that lasts from one step to the next, until the reconcile of a claim ends.
+pub(super) struct BindState {
+    /// What was read from the API server.
+    pub(super) live: LiveReads,
+    /// The volume that is reserved for the claim.
+    pub(super) reservation: Reservation,
+    /// Conflicts so far.
     stale: u32,
 }
 
-impl Hand {
-    pub(super) fn new(held: Held) -> Self {
-        Self { live: Live::default(), held, stale: 0 }
+impl BindState {
+    pub(super) fn new(reservation: Reservation) -> Self {
+        Self { live: LiveReads::default(), reservation, stale: 0 }
     }
 }
 
-/// How to go on.
-pub(super) enum Then {
-    /// With another look.
-    Again,
-    /// Not now.
-    End(Outcome),
+/// What the control loop does next.
+pub(super) enum StepOutcome {
+    /// Build a new view and decide again.
+    Continue,
+    /// End this reconcile.
+    Finish(WorkOutcome),
 }
 
 impl Binder {
-    /// Does a step for a claim and its volumes.
-    pub(super) async fn act(&self, claim: &Key, view: &View, step: Step, hand: &mut Hand) -> Then {
-        let asked = match &step {
-            Step::Rest(rest) => return self.rest(claim, view, rest),
-            Step::AskClaim => {
-                let found = self.ask::<PersistentVolumeClaim>(claim).await;
-                found.map(|found| hand.live.claim = Some(found))
+    /// Performs a step for a claim and its volumes.
+    pub(super) async fn act(
+        &self,
+        claim: &Key,
+        view: &View,
+        step: Step,
+        state: &mut BindState,
+    ) -> StepOutcome {
+        let fetched = match &step {
+            Step::Idle(idle) => return self.idle(claim, view, idle),
+            Step::FetchClaim => {
+                let found = self.get_live::<PersistentVolumeClaim>(claim).await;
+                found.map(|found| state.live.claim = Some(found))
             }
-            Step::AskVolume { name } => {
-                let found = self.ask::<PersistentVolume>(&Key::cluster(name)).await;
-                found.map(|found| hand.live.volume = Some((name.clone(), found)))
+            Step::FetchVolume { name } => {
+                let found = self.get_live::<PersistentVolume>(&Key::cluster(name)).await;
+                found.map(|found| state.live.volume = Some((name.clone(), found)))
             }
-            Step::AskNode { name } => {
-                let found = self.ask::<Node>(&Key::cluster(name)).await;
-                found.map(|found| hand.live.node = Some((name.clone(), found)))
+            Step::FetchNode { name } => {
+                let found = self.get_live::<Node>(&Key::cluster(name)).await;
+                found.map(|found| state.live.node = Some((name.clone(), found)))
             }
             _ => match write(&step, view) {
-                Some(write) => return self.write(claim, view, &step, write, hand).await,
-                // What it is about is no longer seen.
-                None => return Then::End(Outcome::Retry),
+                Some(write) => return self.write(claim, view, &step, write, state).await,
+                // The object that the step is about is no longer in the view.
+                None => return StepOutcome::Finish(WorkOutcome::Retry),
             },
         };
-        match asked {
-            Ok(()) => Then::Again,
+        match fetched {
+            Ok(()) => StepOutcome::Continue,
             Err(error) => {
-                tracing::warn!(%claim, %error, "cannot ask: nothing is concluded");
-                Then::End(Outcome::Retry)
+                tracing::warn!(pvc = %claim, %error, "failed to get object; retrying");
+                StepOutcome::Finish(WorkOutcome::Retry)
             }
         }
     }
 
-    fn rest(&self, claim: &Key, view: &View, Rest { told, problem }: &Rest) -> Then {
-        for told in told {
-            self.tell(view, told);
+    fn idle(&self, claim: &Key, view: &View, Idle { events, problem }: &Idle) -> StepOutcome {
+        for event in events {
+            self.record_event(view, event);
         }
         match problem {
-            None => Then::End(Outcome::Done),
+            None => StepOutcome::Finish(WorkOutcome::Done),
             Some(problem) => {
-                tracing::warn!(%claim, %problem, "cannot bind");
-                Then::End(Outcome::Retry)
+                tracing::warn!(pvc = %claim, error = %problem, "failed to bind claim");
+                StepOutcome::Finish(WorkOutcome::Retry)
             }
         }
     }
 
-    pub(super) fn tell(&self, view: &View, Told { about, kind, reason, note }: &Told) {
-        match about {
-            About::Claim => {
+    pub(super) fn record_event(&self, view: &View, EventRecord { target, kind, reason, note }: &EventRecord) {
+        match target {
+            EventTarget::Claim => {
                 if let Some(claim) = &view.claim {
-                    self.context.events.tell(&**claim, *kind, reason, note);
+                    self.context.events.record_for(&**claim, *kind, reason, note);
                 }
             }
-            About::Volume(name) => {
+            EventTarget::Volume(name) => {
                 if let Some(volume) = view.volume(name) {
-                    self.context.events.tell(volume, *kind, reason, note);
+                    self.context.events.record_for(volume, *kind, reason, note);
                 }
             }
         }
     }
 
-    async fn ask<K: Kind>(&self, key: &Key) -> Result<Found, ApiError> {
+    async fn get_live<K: Kind>(&self, key: &Key) -> Result<LiveObject, ApiError> {
         let found = self.context.cluster.get::<K>(key).await?;
-        Ok(found.map_or(Found::Gone, |object| Found::There(object.meta().uid.clone())))
+        Ok(found.map_or(LiveObject::Absent, |object| LiveObject::Present(object.meta().uid.clone())))
     }
 
-    async fn write(&self, claim: &Key, view: &View, step: &Step, write: Write, hand: &mut Hand) -> Then {
-        let then = match write {
+    async fn write(
+        &self,
+        claim: &Key,
+        view: &View,
+        step: &Step,
+        write: Write,
+        state: &mut BindState,
+    ) -> StepOutcome {
+        let result = match write {
             Write::Claim(part, patch) => {
-                self.send::<PersistentVolumeClaim>(claim, part, patch, &mut hand.stale).await
+                self.patch_object::<PersistentVolumeClaim>(claim, part, patch, &mut state.stale).await
             }
             Write::Volume(name, part, patch) => {
                 let key = Key::cluster(&name);
-                let sent = self.send::<PersistentVolume>(&key, part, patch, &mut hand.stale).await;
-                // Offers are told by the same change, only later: nobody is to be offered what is bound, or gone.
-                let now = self.volumes.get(&key).filter(|_| !matches!(sent, Ok(Sent::Gone)));
+                let sent = self.patch_object::<PersistentVolume>(&key, part, patch, &mut state.stale).await;
+                // The watch updates the offers too, only later: until then a bound or deleted volume must not be
+                // offered.
+                let now = self.volumes.get(&key).filter(|_| !matches!(sent, Ok(PatchResult::NotFound)));
                 self.offers.update(&name, now.as_deref());
                 sent
             }
         };
-        match then {
-            Ok(Sent::Yes) => {
-                if let Step::VolumePhase { told: Some(told), .. }
-                | Step::ClaimPhase { told: Some(told), .. } = step
+        match result {
+            Ok(PatchResult::Applied) => {
+                if let Step::SetVolumePhase { event: Some(event), .. }
+                | Step::SetClaimPhase { event: Some(event), .. } = step
                 {
-                    self.tell(view, told);
+                    self.record_event(view, event);
                 }
-                say(claim, step);
-                Then::Again
+                log_step(claim, step);
+                StepOutcome::Continue
             }
-            Ok(Sent::Stale) => Then::Again,
-            // By the next look the watch has told us.
-            Ok(Sent::Gone) => Then::End(Outcome::Retry),
+            Ok(PatchResult::Stale) => StepOutcome::Continue,
+            // The watch will have removed the object from the store by the next reconcile.
+            Ok(PatchResult::NotFound) => StepOutcome::Finish(WorkOutcome::Retry),
             Err(error) => {
-                self.failed(claim, view, step, &error);
-                Then::End(Outcome::Retry)
+                self.record_write_failure(claim, view, step, &error);
+                StepOutcome::Finish(WorkOutcome::Retry)
             }
         }
     }
 
-    fn failed(&self, claim: &Key, view: &View, step: &Step, error: &ApiError) {
-        tracing::warn!(%claim, %error, ?step, "cannot write");
-        if let Step::HandOver { .. } = step {
-            let told = Told {
-                about: About::Claim,
+    fn record_write_failure(&self, claim: &Key, view: &View, step: &Step, error: &ApiError) {
+        tracing::warn!(pvc = %claim, %error, ?step, "failed to update claim or volume");
+        if let Step::SetProvisioner { .. } = step {
+            let event = EventRecord {
+                target: EventTarget::Claim,
                 kind: EventType::Warning,
                 reason: wharf_model::names::reason::PROVISIONING_FAILED,
                 note: format!("Error saving claim: {error}"),
             };
-            self.tell(view, &told);
+            self.record_event(view, &event);
         }
     }
 
-    /// Does a step for a volume that names no claim.
-    pub(super) async fn act_on_volume(&self, view: &View, step: Step, stale: &mut u32) -> Then {
+    /// Performs a step for a volume that references no claim.
+    pub(super) async fn act_on_volume(&self, view: &View, step: Step, stale: &mut u32) -> StepOutcome {
         let Some(Write::Volume(name, part, patch)) = write(&step, view) else {
-            return Then::End(Outcome::Done);
+            return StepOutcome::Finish(WorkOutcome::Done);
         };
-        match self.send::<PersistentVolume>(&Key::cluster(&name), part, patch, stale).await {
-            Ok(Sent::Yes | Sent::Stale) => Then::Again,
-            Ok(Sent::Gone) => Then::End(Outcome::Done),
+        match self.patch_object::<PersistentVolume>(&Key::cluster(&name), part, patch, stale).await {
+            Ok(PatchResult::Applied | PatchResult::Stale) => StepOutcome::Continue,
+            Ok(PatchResult::NotFound) => StepOutcome::Finish(WorkOutcome::Done),
             Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot write");
-                Then::End(Outcome::Retry)
+                tracing::warn!(pv = name, %error, "failed to update volume");
+                StepOutcome::Finish(WorkOutcome::Retry)
             }
         }
     }
 
-    async fn send<K: Kind>(
+    async fn patch_object<K: Kind>(
         &self,
         key: &Key,
         part: Part,
         patch: Patch,
         stale: &mut u32,
-    ) -> Result<Sent, ApiError> {
+    ) -> Result<PatchResult, ApiError> {
         let cluster = &self.context.cluster;
         match cluster.patch(&K::API, key, part.subresource(), patch).await {
-            Ok(_) => Ok(Sent::Yes),
-            Err(ApiError::NotFound(_)) => Ok(Sent::Gone),
-            // Our store is behind: what we read now enters it.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if *stale < STALE => {
+            Ok(_) => Ok(PatchResult::Applied),
+            Err(ApiError::NotFound(_)) => Ok(PatchResult::NotFound),
+            // The store is behind: this read updates it.
+            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if *stale < MAX_CONFLICTS => {
                 *stale += 1;
-                Ok(if cluster.get::<K>(key).await?.is_some() { Sent::Stale } else { Sent::Gone })
+                Ok(if cluster.get::<K>(key).await?.is_some() {
+                    PatchResult::Stale
+                } else {
+                    PatchResult::NotFound
+                })
             }
             Err(error) => Err(error),
         }
     }
 }
 
-/// What came of a write.
-enum Sent {
-    Yes,
-    /// The object is another than we saw; by now the store has it as it is.
+/// The result of a patch.
+enum PatchResult {
+    Applied,
+    /// The object had changed; the store now has its current version.
     Stale,
-    /// There is no such object.
-    Gone,
+    /// The object does not exist.
+    NotFound,
 }
 
-fn say(claim: &Key, step: &Step) {
+fn log_step(claim: &Key, step: &Step) {
     match step {
-        Step::ClaimBound { volume } => tracing::info!(%claim, volume, "bound"),
-        Step::ClaimPhase { phase, .. } => tracing::info!(%claim, %phase, "claim has no volume"),
-        Step::VolumePhase {
+        Step::MarkClaimBound { volume } => tracing::info!(pvc = %claim, pv = volume, "bound claim"),
+        Step::SetClaimPhase { phase, .. } => tracing::info!(pvc = %claim, %phase, "claim has no volume"),
+        Step::SetVolumePhase {
             volume, phase: phase @ (VolumePhase::Released | VolumePhase::Failed), ..
         } => {
-            tracing::info!(%claim, volume, %phase, "volume's claim is gone");
+            tracing::info!(pvc = %claim, pv = volume, %phase, "claim of volume was deleted");
         }
-        Step::Unbind { volume } => tracing::info!(%claim, volume, "unbound: the claim has another volume"),
-        Step::AssignClass { class } => tracing::info!(%claim, class, "given the default class"),
-        Step::HandOver { provisioner } => tracing::info!(%claim, provisioner, "handed to the provisioner"),
+        Step::Unbind { volume } => {
+            tracing::info!(pvc = %claim, pv = volume, "unbound volume: the claim has another volume")
+        }
+        Step::AssignClass { class } => {
+            tracing::info!(pvc = %claim, storage_class = class, "assigned default storage class")
+        }
+        Step::SetProvisioner { provisioner } => {
+            tracing::info!(pvc = %claim, driver = provisioner, "assigned claim to external provisioner")
+        }
         Step::ClearSelectedNode => {
-            tracing::info!(%claim, "the node chosen for it is gone: to be chosen again")
+            tracing::info!(pvc = %claim, "cleared selected node: the node was deleted")
         }
         _ => {}
     }

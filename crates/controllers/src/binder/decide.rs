@@ -1,10 +1,10 @@
-//! What to do next for a claim and the volumes that name it: one write, one question, or nothing.
+//! The next step for a claim and the volumes that reference it: one write, one live read, or nothing.
 //!
-//! Promise: the same view gives the same step. A binding is four writes in one order, each only if it is needed, so a
-//! binding that was interrupted anywhere goes on where it was. Nothing is lost, released or unbound before the server
-//! was asked.
+//! Guarantees: the same view gives the same step. A binding is four writes in a fixed order, each skipped if it is not
+//! needed, so an interrupted binding continues where it stopped. No claim is marked lost, and no volume released or
+//! unbound, before the API server was read.
 //!
-//! Claims are decided in [`claim`], volumes in [`volume`], the four writes in [`bind`].
+//! [`claim`] has the rules for claims, [`volume`] those for volumes, [`bind`] the four writes.
 
 use wharf_cluster::EventType;
 use wharf_model::claim::ClaimPhase;
@@ -16,124 +16,123 @@ mod bind;
 mod claim;
 mod volume;
 
-pub(super) use bind::{capacity, modes};
-pub(super) use volume::free;
-pub use volume::no_deleter;
+pub(super) use bind::{access_modes_to_report, capacity_to_report};
+pub(super) use volume::decide_unclaimed;
+pub use volume::missing_deleter_message;
 
-/// What an event is about.
+/// The object an event is recorded for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum About {
-    /// The claim.
+pub(super) enum EventTarget {
     Claim,
-    /// A volume, by name.
+    /// By name.
     Volume(String),
 }
 
-/// An event, in upstream's words.
+/// An event with upstream's reason and message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) about: About,
+pub(super) struct EventRecord {
+    pub(super) target: EventTarget,
     pub(super) kind: EventType,
     pub(super) reason: &'static str,
     pub(super) note: String,
 }
 
-impl Told {
-    fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
-        Self { about, kind: EventType::Normal, reason, note: note.into() }
+impl EventRecord {
+    fn normal(target: EventTarget, reason: &'static str, note: impl Into<String>) -> Self {
+        Self { target, kind: EventType::Normal, reason, note: note.into() }
     }
 
-    fn warning(about: About, reason: &'static str, note: impl Into<String>) -> Self {
-        Self { about, kind: EventType::Warning, reason, note: note.into() }
+    fn warning(target: EventTarget, reason: &'static str, note: impl Into<String>) -> Self {
+        Self { target, kind: EventType::Warning, reason, note: note.into() }
     }
 }
 
-/// What keeps a claim from being seen to, and will not go away by itself.
+/// An invalid object that prevents binding until it is fixed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
-    /// The API fills this in.
+    /// The API server sets a default.
     #[error("VolumeBindingMode not set for StorageClass {0:?}: recreate the class with one")]
     NoBindingMode(String),
-    /// The API does not let that in.
+    /// The API server rejects such a volume.
     #[error("PersistentVolume {0:?} is without a storage capacity: set spec.capacity.storage")]
     NoCapacity(String),
 }
 
 /// Nothing more to do until something changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Rest {
-    /// What to tell the users.
-    pub(super) told: Vec<Told>,
-    /// What was in the way.
+pub(super) struct Idle {
+    /// Events to record.
+    pub(super) events: Vec<EventRecord>,
+    /// Why the claim could not be bound.
     pub(super) problem: Option<Problem>,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing.
-    Rest(Rest),
-    /// Ask the server for the claim.
-    AskClaim,
-    /// Ask the server for the volume that the claim names.
-    AskVolume { name: String },
-    /// Ask the server for the node that was chosen for the claim.
-    AskNode { name: String },
-    /// First write of a binding: the volume names the claim.
+    /// Nothing to write.
+    Idle(Idle),
+    /// Read the claim from the API server.
+    FetchClaim,
+    /// Read the volume that the claim names from the API server.
+    FetchVolume { name: String },
+    /// Read the node that was selected for the claim from the API server.
+    FetchNode { name: String },
+    /// First write of a binding: the volume's `claimRef`.
     BindVolume { volume: String },
-    /// Second: the volume is bound. Also any other phase.
-    VolumePhase { volume: String, phase: VolumePhase, told: Option<Told> },
-    /// Third: the claim names the volume.
+    /// Second: the volume's phase Bound. Also used for any other phase.
+    SetVolumePhase { volume: String, phase: VolumePhase, event: Option<EventRecord> },
+    /// Third: the claim's `volumeName`.
     BindClaim { volume: String },
-    /// Fourth: the claim is bound, and says how large its volume is.
-    ClaimBound { volume: String },
-    /// The claim has no volume.
-    ClaimPhase { phase: ClaimPhase, told: Option<Told> },
-    /// The claim names no class: it gets the default one.
+    /// Fourth: the claim's phase Bound and its capacity.
+    MarkClaimBound { volume: String },
+    /// The claim has no volume: set this phase.
+    SetClaimPhase { phase: ClaimPhase, event: Option<EventRecord> },
+    /// The claim names no class: set the default class.
     AssignClass { class: String },
-    /// The claim is a provisioner's to see to.
-    HandOver { provisioner: String },
-    /// The node that was chosen for the claim is gone: the scheduler has to choose again.
+    /// Annotate the claim for its external provisioner.
+    SetProvisioner { provisioner: String },
+    /// The selected node was deleted: let the scheduler choose again.
     ClearSelectedNode,
-    /// The volume no longer names the claim.
+    /// Remove the claim from the volume.
     Unbind { volume: String },
-    /// `migrated-to` of the claim.
+    /// Update `migrated-to` of the claim.
     MigrateClaim { to: Option<&'static str> },
-    /// `migrated-to` of a volume.
+    /// Update `migrated-to` of a volume.
     MigrateVolume { volume: String, to: Option<&'static str> },
-    /// No in-tree plugin holds the volume any more.
-    FreeVolume { volume: String },
+    /// Remove the finalizer of an in-tree plugin that no longer manages the volume.
+    RemoveInTreeFinalizer { volume: String },
 }
 
 impl Step {
-    fn rest() -> Self {
-        Self::Rest(Rest::default())
+    fn idle() -> Self {
+        Self::Idle(Idle::default())
     }
 
-    fn tell(told: Told) -> Self {
-        Self::Rest(Rest { told: vec![told], problem: None })
+    fn event(event: EventRecord) -> Self {
+        Self::Idle(Idle { events: vec![event], problem: None })
     }
 
     fn problem(problem: Problem) -> Self {
-        Self::Rest(Rest { told: Vec::new(), problem: Some(problem) })
+        Self::Idle(Idle { events: Vec::new(), problem: Some(problem) })
     }
 }
 
-/// The next step: the claim's first, since that is where bindings are made.
+/// The next step. The claim's rules come first, since they choose the volume.
 pub(super) fn decide(view: &View) -> Step {
-    let mut all = Rest::default();
+    let mut all = Idle::default();
     let of_claim = view.claim.iter().map(|claim| claim::decide(view, claim));
     let of_volumes = view.volumes.iter().map(|volume| volume::decide(view, volume));
     for step in of_claim.chain(of_volumes) {
         match step {
-            Step::Rest(Rest { told, problem }) => {
-                all.told.extend(told);
+            Step::Idle(Idle { events, problem }) => {
+                all.events.extend(events);
                 all.problem = all.problem.or(problem);
             }
             step => return step,
         }
     }
-    Step::Rest(all)
+    Step::Idle(all)
 }
 
 #[cfg(test)]

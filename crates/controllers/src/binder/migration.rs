@@ -1,18 +1,18 @@
-//! In-tree plugins whose volumes CSI drivers have taken over, and what is annotated because of that.
+//! CSI migration: the in-tree plugins that CSI drivers replace, and the annotations and finalizers that follow.
 //!
-//! We have no in-tree plugins. So the finalizer that stands for an in-tree plugin's deletion is never put on a volume
-//! here, since nobody would take it off; it is taken off where upstream does.
+//! There are no in-tree plugins here. So the finalizer for deletion by an in-tree plugin is never added, since nothing
+//! would remove it; it is removed where upstream removes it.
 
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::volume::ReclaimPolicy;
 use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim};
 
-/// What the names of in-tree plugins begin with.
-pub(super) const IN_TREE: &str = "kubernetes.io/";
+/// The prefix of the names of in-tree plugins.
+pub(super) const IN_TREE_PREFIX: &str = "kubernetes.io/";
 
-/// The driver that has taken over from an in-tree plugin.
-pub(crate) fn driver_of(plugin: &str) -> Option<&'static str> {
-    Some(match plugin.strip_prefix(IN_TREE)? {
+/// The CSI driver that replaces an in-tree plugin.
+pub(crate) fn csi_driver_for(plugin: &str) -> Option<&'static str> {
+    Some(match plugin.strip_prefix(IN_TREE_PREFIX)? {
         "aws-ebs" => "ebs.csi.aws.com",
         "azure-disk" => "disk.csi.azure.com",
         "azure-file" => "file.csi.azure.com",
@@ -24,40 +24,41 @@ pub(crate) fn driver_of(plugin: &str) -> Option<&'static str> {
     })
 }
 
-/// Who makes volumes for a class; `None` if it names an in-tree plugin from which no driver has taken over.
-pub fn provisioner(named: &str) -> Option<&str> {
-    driver_of(named).or_else(|| (!named.starts_with(IN_TREE)).then_some(named))
+/// The CSI provisioner for a class's `provisioner`; `None` if that is an in-tree plugin that no driver replaces.
+pub fn csi_provisioner(named: &str) -> Option<&str> {
+    csi_driver_for(named).or_else(|| (!named.starts_with(IN_TREE_PREFIX)).then_some(named))
 }
 
-/// What `migrated-to` is to become: `None` if it is right, `Some(None)` if it is to go.
-pub(super) type Change = Option<Option<&'static str>>;
+/// The change of the `migrated-to` annotation: `None` if it is right, `Some(None)` to remove it.
+pub(super) type MigratedToChange = Option<Option<&'static str>>;
 
-/// For a claim.
-pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> Change {
+/// The change for a claim.
+pub(super) fn claim_change(claim: &PersistentVolumeClaim) -> MigratedToChange {
     change(&claim.metadata, claim.provisioner())
 }
 
-/// For a volume.
-pub(super) fn of_volume(volume: &PersistentVolume) -> Change {
+/// The change for a volume.
+pub(super) fn volume_change(volume: &PersistentVolume) -> MigratedToChange {
     change(&volume.metadata, volume.metadata.annotation(annotation::PROVISIONED_BY))
 }
 
-fn change(meta: &Meta, provisioner: Option<&str>) -> Change {
-    // Nobody was asked to provision: nothing follows.
-    let wanted = driver_of(provisioner?);
+fn change(meta: &Meta, provisioner: Option<&str>) -> MigratedToChange {
+    // Without a provisioner annotation the claim or volume is not migrated.
+    let wanted = csi_driver_for(provisioner?);
     let present = meta.annotation(annotation::MIGRATED_TO).filter(|driver| !driver.is_empty());
     (wanted != present).then_some(wanted)
 }
 
-/// Whether the finalizer of an in-tree plugin is to be taken off: a driver has taken over, or the volume is to stay.
-pub(super) fn frees(volume: &PersistentVolume) -> bool {
+/// Whether the in-tree finalizer has to be removed: a driver replaces the plugin, or the volume is retained.
+pub(super) fn has_stale_in_tree_finalizer(volume: &PersistentVolume) -> bool {
     let Some(provisioner) = volume.metadata.annotation(annotation::PROVISIONED_BY) else { return false };
-    let stays = matches!(
+    let retained = matches!(
         volume.spec.persistent_volume_reclaim_policy,
         ReclaimPolicy::Retain | ReclaimPolicy::Recycle
     );
-    let over = driver_of(provisioner).is_some() || (provisioner.starts_with(IN_TREE) && stays);
-    over && volume.metadata.has_finalizer(finalizer::IN_TREE_DELETION)
+    let migrated =
+        csi_driver_for(provisioner).is_some() || (provisioner.starts_with(IN_TREE_PREFIX) && retained);
+    migrated && volume.metadata.has_finalizer(finalizer::IN_TREE_DELETION)
 }
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ mod tests {
 
     /// kubernetes.md 1.1 "Migration".
     #[test]
-    fn annotations() {
+    fn migrated_to_follows_provisioner_annotation() {
         let provisioner = "volume.kubernetes.io/storage-provisioner";
         let beta = "volume.beta.kubernetes.io/storage-provisioner";
         let to = "pv.kubernetes.io/migrated-to";
@@ -85,16 +86,19 @@ mod tests {
             (json!({provisioner: "kubernetes.io/nfs", to: "x"}), Some(None)),
         ] {
             let claim = json!({"metadata": {"annotations": annotations.clone()}});
-            assert_eq!(of_claim(&serde_json::from_value(claim).unwrap()), expected, "{annotations}");
+            assert_eq!(claim_change(&serde_json::from_value(claim).unwrap()), expected, "{annotations}");
         }
         let volume =
             json!({"metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": "kubernetes.io/gce-pd"}}});
-        assert_eq!(of_volume(&serde_json::from_value(volume).unwrap()), Some(Some("pd.csi.storage.gke.io")));
+        assert_eq!(
+            volume_change(&serde_json::from_value(volume).unwrap()),
+            Some(Some("pd.csi.storage.gke.io"))
+        );
     }
 
-    /// kubernetes.md 1.1 "Migration": who took over from whom.
+    /// kubernetes.md 1.1 "Migration": which driver replaces which plugin.
     #[test]
-    fn drivers() {
+    fn in_tree_plugins_map_to_csi_drivers() {
         for (plugin, driver) in [
             ("kubernetes.io/aws-ebs", Some("ebs.csi.aws.com")),
             ("kubernetes.io/azure-disk", Some("disk.csi.azure.com")),
@@ -107,26 +111,26 @@ mod tests {
             ("aws-ebs", None),
             ("d.test", None),
         ] {
-            assert_eq!(driver_of(plugin), driver, "{plugin}");
+            assert_eq!(csi_driver_for(plugin), driver, "{plugin}");
             let other = (!plugin.starts_with("kubernetes.io/")).then_some(plugin);
-            assert_eq!(provisioner(plugin), driver.or(other), "{plugin}");
+            assert_eq!(csi_provisioner(plugin), driver.or(other), "{plugin}");
         }
     }
 
-    /// kubernetes.md 1.1 "In-tree finalizer"; upstream's scenarios 13-1 to 13-15, as far as volumes are not ours to
-    /// delete.
+    /// kubernetes.md 1.1 "In-tree finalizer"; upstream's scenarios 13-1 to 13-15, except those in which the binder
+    /// itself deletes volumes.
     #[test]
-    fn finalizers() {
-        let ours = "kubernetes.io/pv-controller";
+    fn in_tree_finalizer_removed_when_migrated_or_retained() {
+        let in_tree = "kubernetes.io/pv-controller";
         for (provisioner, policy, finalizers, expected) in [
-            (json!("kubernetes.io/aws-ebs"), "Delete", json!([ours]), true),
+            (json!("kubernetes.io/aws-ebs"), "Delete", json!([in_tree]), true),
             (json!("kubernetes.io/aws-ebs"), "Delete", json!(["other"]), false),
-            (json!("kubernetes.io/nfs"), "Delete", json!([ours]), false),
-            (json!("kubernetes.io/nfs"), "Retain", json!([ours]), true),
-            (json!("kubernetes.io/nfs"), "Recycle", json!(["other", ours]), true),
+            (json!("kubernetes.io/nfs"), "Delete", json!([in_tree]), false),
+            (json!("kubernetes.io/nfs"), "Retain", json!([in_tree]), true),
+            (json!("kubernetes.io/nfs"), "Recycle", json!(["other", in_tree]), true),
             (json!("kubernetes.io/nfs"), "Retain", json!([]), false),
-            (json!("d.test"), "Retain", json!([ours]), false),
-            (Value::Null, "Retain", json!([ours]), false),
+            (json!("d.test"), "Retain", json!([in_tree]), false),
+            (Value::Null, "Retain", json!([in_tree]), false),
         ] {
             let row = format!("{provisioner} {policy} {finalizers}");
             let mut volume = json!({
@@ -136,7 +140,11 @@ mod tests {
             if !provisioner.is_null() {
                 volume["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": provisioner});
             }
-            assert_eq!(frees(&serde_json::from_value(volume).unwrap()), expected, "{row}");
+            assert_eq!(
+                has_stale_in_tree_finalizer(&serde_json::from_value(volume).unwrap()),
+                expected,
+                "{row}"
+            );
         }
     }
 }

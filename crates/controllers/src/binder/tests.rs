@@ -1,6 +1,6 @@
-//! The controllers on the embedded API: the flows as a user sees them, and crashes between any two writes.
+//! The controllers on the embedded API server: user-visible flows, and crashes between any two writes.
 
-mod stand;
+mod harness;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use wharf_model::whole::Pod;
 use wharf_model::{Key, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttributesClass};
 
 use super::Settings;
-use stand::{Cut, Stand, until};
+use harness::{CutPoint, Harness, wait_until};
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.phase == ClaimPhase::Bound
@@ -23,13 +23,13 @@ fn annotated(claim: &PersistentVolumeClaim, annotation: &str) -> bool {
     claim.metadata.annotations.contains_key(annotation)
 }
 
-/// What an external provisioner does for a claim that was handed to it: makes the volume `pvc-<uid>` with a claimRef.
-async fn provision(stand: &Stand, claim: &PersistentVolumeClaim, name: &str) -> Key {
+/// Acts as the external provisioner of a claim: creates a volume with a claimRef.
+async fn provision(harness: &Harness, claim: &PersistentVolumeClaim, name: &str) -> Key {
     let reference = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.metadata.namespace,
         "name": claim.metadata.name, "uid": claim.metadata.uid, "resourceVersion": claim.metadata.resource_version,
     });
-    stand
+    harness
         .volume(
             name,
             claim.class().unwrap(),
@@ -43,199 +43,206 @@ async fn provision(stand: &Stand, claim: &PersistentVolumeClaim, name: &str) -> 
         .await
 }
 
-/// What it does once a volume is released: deletes the object, and lets it go.
-async fn delete(stand: &Stand, volume: &Key) {
-    stand.delete::<PersistentVolume>(volume).await;
+/// Acts as the external provisioner of a released volume: deletes the object and removes the finalizer.
+async fn delete(harness: &Harness, volume: &Key) {
+    harness.delete::<PersistentVolume>(volume).await;
     let own = |volume: &PersistentVolume| volume.metadata.finalizers == [finalizer::PROVISIONER];
-    stand.volume_is(volume, own).await;
-    stand.change::<PersistentVolume>(volume, None, json!({"metadata": {"finalizers": null}})).await;
+    harness.wait_for_volume(volume, own).await;
+    harness.patch::<PersistentVolume>(volume, None, json!({"metadata": {"finalizers": null}})).await;
 }
 
-/// Static: bind, release, keep; take the claim out, and it is to be had again.
+/// Static provisioning: bind and release; once the claimRef is removed, the volume is available again.
 #[tokio::test]
-async fn a_volume_that_a_person_made() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    let claim = stand.claim("data", Some("")).await;
-    let seen = stand.claim_is(&claim, |_| true).await;
-    let told = stand.told(&seen.metadata.uid, "FailedBinding").await;
-    assert_eq!(told, "no persistent volumes available for this claim and no storage class is set");
-    // The claim was first: the volume's coming wakes it.
-    let volume = stand.volume("disk", "", json!({})).await;
-    let bound = stand.claim_is(&claim, is_bound).await;
+async fn static_volume_is_bound_released_and_reused() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    let claim = harness.claim("data", Some("")).await;
+    let created = harness.wait_for_claim(&claim, |_| true).await;
+    let message = harness.event_message(&created.metadata.uid, "FailedBinding").await;
+    assert_eq!(message, "no persistent volumes available for this claim and no storage class is set");
+    // The claim was created first: the new volume wakes it.
+    let volume = harness.volume("disk", "", json!({})).await;
+    let bound = harness.wait_for_claim(&claim, is_bound).await;
     assert_eq!(bound.spec.volume_name, "disk");
     assert_eq!(bound.status.capacity.storage.unwrap().to_string(), "1Gi");
     let own =
         |of: &PersistentVolume| of.is_bound_to(&bound.metadata) && of.status.phase == VolumePhase::Bound;
-    stand.volume_is(&volume, own).await;
+    harness.wait_for_volume(&volume, own).await;
 
-    stand.delete::<PersistentVolumeClaim>(&claim).await;
-    stand.claim_is_gone(&claim).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
-    stand.change::<PersistentVolume>(&volume, None, json!({"spec": {"claimRef": null}})).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Available).await;
-    let again = stand.claim("again", Some("")).await;
-    assert_eq!(stand.claim_is(&again, is_bound).await.spec.volume_name, "disk");
+    harness.delete::<PersistentVolumeClaim>(&claim).await;
+    harness.wait_for_claim_deleted(&claim).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
+    harness.patch::<PersistentVolume>(&volume, None, json!({"spec": {"claimRef": null}})).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Available).await;
+    let again = harness.claim("again", Some("")).await;
+    assert_eq!(harness.wait_for_claim(&again, is_bound).await.spec.volume_name, "disk");
 }
 
-/// Dynamic: handed over, made, bound; a second volume for the same claim is released; the claim goes, and the volume.
+/// Dynamic provisioning: the claim is assigned, provisioned and bound; a second volume for it is released; the volume
+/// is deleted after the claim.
 #[tokio::test]
-async fn a_volume_that_a_provisioner_made() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    stand.class("fast", false, false).await;
-    let claim = stand.claim("data", Some("fast")).await;
-    let handed = stand.claim_is(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
-    assert_eq!(handed.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER), Some("d.test"));
-    let told = stand.told(&handed.metadata.uid, "ExternalProvisioning").await;
+async fn dynamic_volume_is_bound_and_reclaimed() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    harness.class("fast", false, false).await;
+    let claim = harness.claim("data", Some("fast")).await;
+    let assigned =
+        harness.wait_for_claim(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
+    assert_eq!(assigned.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER), Some("d.test"));
+    let message = harness.event_message(&assigned.metadata.uid, "ExternalProvisioning").await;
     assert!(
-        told.starts_with("Waiting for a volume to be created either by the external provisioner 'd.test'"),
-        "{told}"
+        message.starts_with("Waiting for a volume to be created either by the external provisioner 'd.test'"),
+        "{message}"
     );
 
-    let name = format!("pvc-{}", handed.metadata.uid);
-    let volume = provision(&stand, &handed, &name).await;
-    assert_eq!(stand.claim_is(&claim, is_bound).await.spec.volume_name, name);
-    // Once more, as after a provisioner's crash: this one is of no use to anybody.
-    let second = provision(&stand, &handed, "second").await;
-    stand.volume_is(&second, |volume| volume.status.phase == VolumePhase::Released).await;
-    delete(&stand, &second).await;
-    stand.volume_is_gone(&second).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Bound).await;
+    let name = format!("pvc-{}", assigned.metadata.uid);
+    let volume = provision(&harness, &assigned, &name).await;
+    assert_eq!(harness.wait_for_claim(&claim, is_bound).await.spec.volume_name, name);
+    // A second volume, as after a crash of the provisioner: no claim needs it.
+    let second = provision(&harness, &assigned, "second").await;
+    harness.wait_for_volume(&second, |volume| volume.status.phase == VolumePhase::Released).await;
+    delete(&harness, &second).await;
+    harness.wait_for_volume_deleted(&second).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Bound).await;
 
-    stand.delete::<PersistentVolumeClaim>(&claim).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
-    assert!(!stand.has::<PersistentVolumeClaim>(&claim).await.unwrap());
-    delete(&stand, &volume).await;
-    stand.volume_is_gone(&volume).await;
+    harness.delete::<PersistentVolumeClaim>(&claim).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
+    assert!(!harness.exists::<PersistentVolumeClaim>(&claim).await.unwrap());
+    delete(&harness, &volume).await;
+    harness.wait_for_volume_deleted(&volume).await;
 }
 
-/// WaitForFirstConsumer: it waits, also for a node that is gone; then the scheduler chooses, and it is handed over.
+/// WaitForFirstConsumer: the claim is assigned once a node is selected; a deleted node is cleared and selected again.
 #[tokio::test]
-async fn a_claim_that_waits_for_its_first_consumer() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    stand.class("late", true, false).await;
-    stand.node("n1").await;
-    stand.node("n2").await;
-    let claim = stand.claim("data", Some("late")).await;
-    let seen = stand.claim_is(&claim, |_| true).await;
-    stand.told(&seen.metadata.uid, "WaitForFirstConsumer").await;
-    assert!(!annotated(&seen, annotation::STORAGE_PROVISIONER));
+async fn delayed_claim_is_provisioned_after_node_selection() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    harness.class("late", true, false).await;
+    harness.node("n1").await;
+    harness.node("n2").await;
+    let claim = harness.claim("data", Some("late")).await;
+    let created = harness.wait_for_claim(&claim, |_| true).await;
+    harness.event_message(&created.metadata.uid, "WaitForFirstConsumer").await;
+    assert!(!annotated(&created, annotation::STORAGE_PROVISIONER));
 
     let choose = |node: &str| json!({"metadata": {"annotations": {annotation::SELECTED_NODE: node}}});
-    stand.change::<PersistentVolumeClaim>(&claim, None, choose("n1")).await;
-    stand.claim_is(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
-    // kubernetes#100485: its node goes before the volume is made.
-    stand.delete::<Node>(&Key::cluster("n1")).await;
-    stand.claim_is(&claim, |claim| !annotated(claim, annotation::SELECTED_NODE)).await;
-    stand.change::<PersistentVolumeClaim>(&claim, None, choose("n2")).await;
-    let chosen = stand.claim_is(&claim, |claim| claim.selected_node() == Some("n2")).await;
-    provision(&stand, &chosen, "made").await;
-    assert_eq!(stand.claim_is(&claim, is_bound).await.spec.volume_name, "made");
+    harness.patch::<PersistentVolumeClaim>(&claim, None, choose("n1")).await;
+    harness.wait_for_claim(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
+    // kubernetes#100485: the node is deleted before the volume is provisioned.
+    harness.delete::<Node>(&Key::cluster("n1")).await;
+    harness.wait_for_claim(&claim, |claim| !annotated(claim, annotation::SELECTED_NODE)).await;
+    harness.patch::<PersistentVolumeClaim>(&claim, None, choose("n2")).await;
+    let chosen = harness.wait_for_claim(&claim, |claim| claim.selected_node() == Some("n2")).await;
+    provision(&harness, &chosen, "made").await;
+    assert_eq!(harness.wait_for_claim(&claim, is_bound).await.spec.volume_name, "made");
 }
 
-/// A claim without class gets the default one as soon as there is one, and is seen to.
+/// A claim without a class gets the default class as soon as there is one, and is then provisioned.
 #[tokio::test]
-async fn a_default_class_that_comes_late() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    let claim = stand.claim("data", None).await;
-    let seen = stand.claim_is(&claim, |_| true).await;
-    stand.told(&seen.metadata.uid, "FailedBinding").await;
-    stand.class("usual", false, true).await;
-    let handed = stand.claim_is(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
-    assert_eq!(handed.spec.storage_class_name.as_deref(), Some("usual"));
-    stand.delete::<StorageClass>(&Key::cluster("usual")).await;
+async fn late_default_class_is_assigned() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    let claim = harness.claim("data", None).await;
+    let created = harness.wait_for_claim(&claim, |_| true).await;
+    harness.event_message(&created.metadata.uid, "FailedBinding").await;
+    harness.class("usual", false, true).await;
+    let assigned =
+        harness.wait_for_claim(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
+    assert_eq!(assigned.spec.storage_class_name.as_deref(), Some("usual"));
+    harness.delete::<StorageClass>(&Key::cluster("usual")).await;
 }
 
-/// A bound claim whose volume is gone is lost, and told so.
+/// A bound claim whose volume is deleted becomes Lost, with an event.
 #[tokio::test]
-async fn a_lost_volume() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    let volume = stand.volume("disk", "", json!({})).await;
-    let claim = stand.claim("data", Some("")).await;
-    let bound = stand.claim_is(&claim, is_bound).await;
-    stand.delete::<PersistentVolume>(&volume).await;
-    // Protection keeps it while it is bound.
-    let going = stand.volume_is(&volume, |volume| volume.metadata.is_deleting()).await;
-    assert!(going.metadata.has_finalizer(finalizer::VOLUME_PROTECTION));
-    assert!(is_bound(&*stand.claim_is(&claim, |_| true).await));
-    // Somebody takes it away by force.
-    stand.change::<PersistentVolume>(&volume, None, json!({"metadata": {"finalizers": null}})).await;
-    stand.claim_is(&claim, |claim| claim.status.phase == ClaimPhase::Lost).await;
-    let told = stand.told(&bound.metadata.uid, "ClaimLost").await;
-    assert_eq!(told, "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
+async fn deleted_volume_makes_claim_lost() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    let volume = harness.volume("disk", "", json!({})).await;
+    let claim = harness.claim("data", Some("")).await;
+    let bound = harness.wait_for_claim(&claim, is_bound).await;
+    harness.delete::<PersistentVolume>(&volume).await;
+    // The protection finalizer retains the volume while it is bound.
+    let deleting = harness.wait_for_volume(&volume, |volume| volume.metadata.is_deleting()).await;
+    assert!(deleting.metadata.has_finalizer(finalizer::VOLUME_PROTECTION));
+    assert!(is_bound(&*harness.wait_for_claim(&claim, |_| true).await));
+    // A user removes the finalizers by force.
+    harness.patch::<PersistentVolume>(&volume, None, json!({"metadata": {"finalizers": null}})).await;
+    harness.wait_for_claim(&claim, |claim| claim.status.phase == ClaimPhase::Lost).await;
+    let message = harness.event_message(&bound.metadata.uid, "ClaimLost").await;
+    assert_eq!(message, "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
 }
 
-/// A volume that was put aside for the claim and is too small is passed over: another that fits is taken.
+/// A volume that is reserved for the claim but too small is skipped: the claim takes another that matches.
 #[tokio::test]
-async fn a_reserved_volume_that_does_not_fit() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
+async fn reserved_volume_that_is_too_small_is_skipped() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
     let reserved =
         json!({"spec.claimRef": {"namespace": "default", "name": "data"}, "spec.capacity.storage": "1Mi"});
-    stand.volume("small", "", reserved).await;
-    stand.volume("fits", "", json!({})).await;
-    let claim = stand.claim("data", Some("")).await;
-    let bound = stand.claim_is(&claim, is_bound).await;
+    harness.volume("small", "", reserved).await;
+    harness.volume("fits", "", json!({})).await;
+    let claim = harness.claim("data", Some("")).await;
+    let bound = harness.wait_for_claim(&claim, is_bound).await;
     assert_eq!(bound.spec.volume_name, "fits");
 }
 
-/// kubernetes#95497: many claims and volumes at once; each claim gets one, and no volume is anybody's twice.
+/// kubernetes#95497: many claims and volumes at once. Each claim gets a volume, and no two claims get the same one.
 #[tokio::test]
-async fn many_at_once() {
+async fn many_claims_at_once_get_different_volumes() {
     const MANY: usize = 60;
-    let stand = Stand::new().await;
+    let harness = Harness::new().await;
     let mut claims = Vec::new();
     for n in 0..MANY {
-        claims.push(stand.claim(&format!("c{n}"), Some("")).await);
+        claims.push(harness.claim(&format!("c{n}"), Some("")).await);
         if n % 2 == 0 {
-            stand.volume(&format!("v{n}"), "", json!({})).await;
+            harness.volume(&format!("v{n}"), "", json!({})).await;
         }
     }
-    let running = stand.start();
-    // Half of them wait for volumes that come while the others are being bound.
+    let running = harness.start();
+    // Half of them wait for volumes that are created while the others are being bound.
     for n in (1..MANY).step_by(2) {
-        stand.volume(&format!("v{n}"), "", json!({})).await;
+        harness.volume(&format!("v{n}"), "", json!({})).await;
     }
-    let mut given = BTreeSet::new();
+    let mut bound_volumes = BTreeSet::new();
     for claim in &claims {
-        let bound = stand.claim_is(claim, is_bound).await;
-        assert!(given.insert(bound.spec.volume_name.clone()), "{} twice", bound.spec.volume_name);
-        let volume = stand.volumes.get(&Key::cluster(&bound.spec.volume_name)).unwrap();
+        let bound = harness.wait_for_claim(claim, is_bound).await;
+        assert!(
+            bound_volumes.insert(bound.spec.volume_name.clone()),
+            "{} bound twice",
+            bound.spec.volume_name
+        );
+        let volume = harness.volumes.get(&Key::cluster(&bound.spec.volume_name)).unwrap();
         assert!(volume.is_bound_to(&bound.metadata));
     }
-    assert_eq!(given.len(), MANY);
-    // Each volume is offered, named and bound, each claim too, and nobody fought for one in vain.
+    assert_eq!(bound_volumes.len(), MANY);
+    // Five writes each: volume Available, claimRef, volume Bound, volumeName, claim Bound. No write was in vain.
     assert_eq!(running.writes(), 5 * MANY);
 }
 
-/// kubernetes.md 1.1 "Crash between writes": the binder dies at each of its writes, before and after
-/// the server has done it, and another goes on.
+/// kubernetes.md 1.1 "Crash between writes": the binder crashes at each of its writes, before and after the API server
+/// applied it, and another binder completes the binding.
 #[tokio::test]
-async fn a_crash_at_every_write_of_a_binding() {
-    let stand = Stand::new().await;
-    // The volume is offered, names the claim, is bound; the claim names the volume, is bound.
+async fn binding_survives_crash_at_every_write() {
+    let harness = Harness::new().await;
+    // Volume Available, claimRef, volume Bound, volumeName, claim Bound.
     const WRITES: usize = 5;
     for write in 1..=WRITES + 1 {
-        for cut in [Cut::Before, Cut::After] {
-            // Of a class of their own, and nobody provisions: each pair has only each other.
+        for cut in [CutPoint::Before, CutPoint::After] {
+            // A class of their own without a provisioner: each pair can only be bound to each other.
             let name = format!("{write}-{cut:?}").to_lowercase();
-            let volume = stand.volume(&name, &name, json!({})).await;
-            let claim = stand.claim(&name, Some(&name)).await;
-            let dying = stand.start_cut(write, cut, Settings::default());
-            let done = stand.claim_is(&claim, is_bound);
+            let volume = harness.volume(&name, &name, json!({})).await;
+            let claim = harness.claim(&name, Some(&name)).await;
+            let crashing = harness.start_with_cut(write, cut, Settings::default());
+            let done = harness.wait_for_claim(&claim, is_bound);
             tokio::select! {
-                () = dying.broken() => assert!(write <= WRITES, "{name}: a write too many"),
-                _ = done => assert!(write >= WRITES, "{name}: a write too few"),
+                () = crashing.cut_reached() => assert!(write <= WRITES, "{name}: more writes than expected"),
+                _ = done => assert!(write >= WRITES, "{name}: fewer writes than expected"),
             }
-            dying.kill().await;
-            let running = stand.start();
-            let bound = stand.claim_is(&claim, is_bound).await;
-            let volume = stand
-                .volume_is(&volume, |of| {
+            crashing.kill().await;
+            let running = harness.start();
+            let bound = harness.wait_for_claim(&claim, is_bound).await;
+            let volume = harness
+                .wait_for_volume(&volume, |of| {
                     of.status.phase == VolumePhase::Bound && of.is_bound_to(&bound.metadata)
                 })
                 .await;
@@ -249,25 +256,25 @@ async fn a_crash_at_every_write_of_a_binding() {
     }
 }
 
-/// The same for a claim that goes: what its finalizer keeps, and what its volume is told.
+/// A deleted claim: the binder crashes at the removal of the finalizer and at the release of the volume.
 #[tokio::test]
-async fn a_crash_at_every_write_of_a_release() {
-    let stand = Stand::new().await;
+async fn release_survives_crash_at_every_write() {
+    let harness = Harness::new().await;
     for write in 1..=2 {
-        for cut in [Cut::Before, Cut::After] {
+        for cut in [CutPoint::Before, CutPoint::After] {
             let name = format!("{write}-{cut:?}").to_lowercase();
-            let volume = stand.volume(&name, &name, json!({})).await;
-            let claim = stand.claim(&name, Some(&name)).await;
-            let running = stand.start();
-            stand.claim_is(&claim, is_bound).await;
+            let volume = harness.volume(&name, &name, json!({})).await;
+            let claim = harness.claim(&name, Some(&name)).await;
+            let running = harness.start();
+            harness.wait_for_claim(&claim, is_bound).await;
             running.kill().await;
-            stand.delete::<PersistentVolumeClaim>(&claim).await;
-            let dying = stand.start_cut(write, cut, Settings::default());
-            dying.broken().await;
-            dying.kill().await;
-            let running = stand.start();
-            stand.claim_is_gone(&claim).await;
-            stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
+            harness.delete::<PersistentVolumeClaim>(&claim).await;
+            let crashing = harness.start_with_cut(write, cut, Settings::default());
+            crashing.cut_reached().await;
+            crashing.kill().await;
+            let running = harness.start();
+            harness.wait_for_claim_deleted(&claim).await;
+            harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
             running.kill().await;
         }
     }
@@ -283,86 +290,91 @@ fn pod(name: &str, volume: Value) -> Value {
     })
 }
 
-/// kubernetes.md 1.2 "Claim in use", "Live list": a claim that a pod uses stays until the pod is gone.
+/// kubernetes.md 1.2 "Claim in use", "Live list": a claim that a pod uses is retained until the pod is deleted.
 #[tokio::test]
-async fn a_claim_that_a_pod_uses() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    stand.node("n1").await;
-    let claim = stand.claim("data", Some("")).await;
-    let other = stand.claim("other", Some("")).await;
+async fn claim_in_use_is_retained_until_pod_is_deleted() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    harness.node("n1").await;
+    let claim = harness.claim("data", Some("")).await;
+    let other = harness.claim("other", Some("")).await;
     let of_pod = json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}});
-    stand.make::<Pod>(pod("user", of_pod)).await;
-    stand.delete::<PersistentVolumeClaim>(&claim).await;
-    stand.delete::<PersistentVolumeClaim>(&other).await;
-    // The one that nobody uses goes, so the other was looked at as well: one list does for both.
-    stand.claim_is_gone(&other).await;
-    assert!(stand.has::<PersistentVolumeClaim>(&claim).await.unwrap());
+    harness.create::<Pod>(pod("user", of_pod)).await;
+    harness.delete::<PersistentVolumeClaim>(&claim).await;
+    harness.delete::<PersistentVolumeClaim>(&other).await;
+    // The unused claim is deleted, so the other one was checked too: one list of pods serves both.
+    harness.wait_for_claim_deleted(&other).await;
+    assert!(harness.exists::<PersistentVolumeClaim>(&claim).await.unwrap());
     let key = Key::namespaced("default", "user");
-    stand.change::<Pod>(&key, Some("status"), json!({"status": {"phase": "Succeeded"}})).await;
-    let third = stand.claim("third", Some("")).await;
-    stand.delete::<PersistentVolumeClaim>(&third).await;
-    stand.claim_is_gone(&third).await;
-    assert!(stand.has::<PersistentVolumeClaim>(&claim).await.unwrap(), "a pod that has ended is a user too");
-    stand.delete::<Pod>(&key).await;
-    stand.claim_is_gone(&claim).await;
+    harness.patch::<Pod>(&key, Some("status"), json!({"status": {"phase": "Succeeded"}})).await;
+    let third = harness.claim("third", Some("")).await;
+    harness.delete::<PersistentVolumeClaim>(&third).await;
+    harness.wait_for_claim_deleted(&third).await;
+    assert!(
+        harness.exists::<PersistentVolumeClaim>(&claim).await.unwrap(),
+        "a terminated pod still uses the claim"
+    );
+    harness.delete::<Pod>(&key).await;
+    harness.wait_for_claim_deleted(&claim).await;
 }
 
-/// Upstream's protection matrices: what lacks its finalizer gets it, and what the server refuses is tried again.
+/// Upstream's protection matrices: missing finalizers are added, and rejected requests are retried.
 #[tokio::test]
-async fn finalizers_come_back_and_refusals_are_overcome() {
-    let stand = Stand::new().await;
-    let running = stand.start();
-    let claim = stand.claim("data", Some("")).await;
-    let volume = stand.volume("disk", "", json!({})).await;
-    stand.claim_is(&claim, is_bound).await;
+async fn removed_finalizers_are_restored_and_rejected_requests_retried() {
+    let harness = Harness::new().await;
+    let running = harness.start();
+    let claim = harness.claim("data", Some("")).await;
+    let volume = harness.volume("disk", "", json!({})).await;
+    harness.wait_for_claim(&claim, is_bound).await;
     running.refuse(&[("PATCH", "/persistentvolumes/disk"), ("PATCH", "/persistentvolumeclaims/data")]);
     let none = || json!({"metadata": {"finalizers": null}});
-    stand.change::<PersistentVolumeClaim>(&claim, None, none()).await;
-    stand.change::<PersistentVolume>(&volume, None, none()).await;
-    stand.claim_is(&claim, |claim| claim.metadata.has_finalizer(finalizer::CLAIM_PROTECTION)).await;
-    stand.volume_is(&volume, |volume| volume.metadata.has_finalizer(finalizer::VOLUME_PROTECTION)).await;
+    harness.patch::<PersistentVolumeClaim>(&claim, None, none()).await;
+    harness.patch::<PersistentVolume>(&volume, None, none()).await;
+    harness.wait_for_claim(&claim, |claim| claim.metadata.has_finalizer(finalizer::CLAIM_PROTECTION)).await;
+    harness
+        .wait_for_volume(&volume, |volume| volume.metadata.has_finalizer(finalizer::VOLUME_PROTECTION))
+        .await;
     assert!(running.refused_all());
-    // The list of pods, the finalizer, the question whether the claim is gone, and the phase.
+    // The list of pods, the finalizer, the live read of the claim, and the phase.
     running.refuse(&[
         ("GET", "/namespaces/default/pods"),
         ("PATCH", "/persistentvolumeclaims/data"),
         ("GET", "/namespaces/default/persistentvolumeclaims/data"),
         ("PATCH", "/persistentvolumes/disk/status"),
     ]);
-    stand.delete::<PersistentVolumeClaim>(&claim).await;
-    stand.claim_is_gone(&claim).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
+    harness.delete::<PersistentVolumeClaim>(&claim).await;
+    harness.wait_for_claim_deleted(&claim).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
     assert!(running.refused_all());
-    stand.delete::<PersistentVolume>(&volume).await;
-    stand.volume_is_gone(&volume).await;
+    harness.delete::<PersistentVolume>(&volume).await;
+    harness.wait_for_volume_deleted(&volume).await;
 }
 
-/// Every write of a binding is refused once: it is bound all the same.
+/// Every write of a binding is rejected once, and the claim is still bound.
 #[tokio::test]
-async fn refusals_of_a_binding() {
-    let stand = Stand::new().await;
-    let running = stand.start();
+async fn binding_survives_rejection_of_every_write() {
+    let harness = Harness::new().await;
+    let running = harness.start();
     running.refuse(&[
         ("PATCH", "/persistentvolumes/disk/status"),
         ("PATCH", "/persistentvolumes/disk"),
         ("PATCH", "/persistentvolumeclaims/data/status"),
         ("PATCH", "/persistentvolumeclaims/data"),
     ]);
-    stand.volume("disk", "", json!({})).await;
-    let claim = stand.claim("data", Some("")).await;
-    stand.claim_is(&claim, is_bound).await;
+    harness.volume("disk", "", json!({})).await;
+    let claim = harness.claim("data", Some("")).await;
+    harness.wait_for_claim(&claim, is_bound).await;
     assert!(running.refused_all());
 }
 
-/// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake": made for the pod, gone with it; a namesake is not
-/// touched.
+/// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake": the claim is created for the pod and deleted with it; a
+/// claim of that name that the pod does not own is not touched.
 #[tokio::test]
-async fn an_ephemeral_claim() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    stand.node("n1").await;
-    let taken = stand.claim("theirs-scratch", Some("")).await;
+async fn ephemeral_claim_is_created_and_deleted_with_its_pod() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    harness.node("n1").await;
+    let conflicting = harness.claim("theirs-scratch", Some("")).await;
     let scratch = json!({"name": "scratch", "ephemeral": {"volumeClaimTemplate": {
         "metadata": {"labels": {"a": "b"}},
         "spec": {
@@ -370,35 +382,35 @@ async fn an_ephemeral_claim() {
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }}});
-    let made = stand.make::<Pod>(pod("mine", scratch.clone())).await;
+    let created = harness.create::<Pod>(pod("mine", scratch.clone())).await;
     let claim = Key::namespaced("default", "mine-scratch");
-    let owner = stand.claim_is(&claim, |_| true).await.metadata.owner_references[0].clone();
+    let owner = harness.wait_for_claim(&claim, |_| true).await.metadata.owner_references[0].clone();
     assert_eq!(
         (owner.kind.as_str(), json!(owner.uid), owner.controller),
-        ("Pod", made["metadata"]["uid"].clone(), Some(true))
+        ("Pod", created["metadata"]["uid"].clone(), Some(true))
     );
-    let theirs = stand.make::<Pod>(pod("theirs", scratch)).await;
-    let told = stand.told(theirs["metadata"]["uid"].as_str().unwrap(), "FailedBinding").await;
+    let other = harness.create::<Pod>(pod("theirs", scratch)).await;
+    let message = harness.event_message(other["metadata"]["uid"].as_str().unwrap(), "FailedBinding").await;
     assert_eq!(
-        told,
+        message,
         "ephemeral volume scratch: PVC default/theirs-scratch was not created for pod default/theirs (pod is not owner)"
     );
-    // Once the namesake is gone, the pod gets its own.
-    stand.delete::<PersistentVolumeClaim>(&taken).await;
-    stand.claim_is(&taken, |claim| !claim.metadata.owner_references.is_empty()).await;
-    stand.delete::<Pod>(&Key::namespaced("default", "mine")).await;
-    stand.claim_is_gone(&claim).await;
+    // Once the other claim is deleted, the pod gets its own.
+    harness.delete::<PersistentVolumeClaim>(&conflicting).await;
+    harness.wait_for_claim(&conflicting, |claim| !claim.metadata.owner_references.is_empty()).await;
+    harness.delete::<Pod>(&Key::namespaced("default", "mine")).await;
+    harness.wait_for_claim_deleted(&claim).await;
 }
 
-/// kubernetes.md 1.2 "Attributes class in use": a mutable class stays while somebody names it.
+/// kubernetes.md 1.2 "Attributes class in use": a VolumeAttributesClass is retained while a volume names it.
 #[tokio::test]
-async fn a_mutable_class_that_a_volume_names() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    let classes = stand.cluster.store::<VolumeAttributesClass>(Default::default());
+async fn attributes_class_in_use_is_retained() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    let classes = harness.cluster.store::<VolumeAttributesClass>(Default::default());
     for name in ["gold", "tin"] {
-        stand
-            .make::<VolumeAttributesClass>(json!({
+        harness
+            .create::<VolumeAttributesClass>(json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": name},
                 "driverName": "d.test", "parameters": {"iops": "1"},
             }))
@@ -408,30 +420,30 @@ async fn a_mutable_class_that_a_volume_names() {
         class.metadata.has_finalizer(finalizer::ATTRIBUTES_CLASS_PROTECTION).then_some(())
     };
     let (gold, tin) = (Key::cluster("gold"), Key::cluster("tin"));
-    until(&classes, "finalizer", || classes.get(&gold).and_then(protected)).await;
-    until(&classes, "finalizer", || classes.get(&tin).and_then(protected)).await;
-    let volume = stand.volume("disk", "", json!({"spec.volumeAttributesClassName": "gold"})).await;
-    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Available).await;
-    stand.delete::<VolumeAttributesClass>(&gold).await;
-    stand.delete::<VolumeAttributesClass>(&tin).await;
-    until(&classes, "end of tin", || classes.get(&tin).is_none().then_some(())).await;
-    assert!(stand.has::<VolumeAttributesClass>(&gold).await.unwrap());
-    stand.delete::<PersistentVolume>(&volume).await;
-    until(&classes, "end of gold", || classes.get(&gold).is_none().then_some(())).await;
+    wait_until(&classes, "finalizer", || classes.get(&gold).and_then(protected)).await;
+    wait_until(&classes, "finalizer", || classes.get(&tin).and_then(protected)).await;
+    let volume = harness.volume("disk", "", json!({"spec.volumeAttributesClassName": "gold"})).await;
+    harness.wait_for_volume(&volume, |volume| volume.status.phase == VolumePhase::Available).await;
+    harness.delete::<VolumeAttributesClass>(&gold).await;
+    harness.delete::<VolumeAttributesClass>(&tin).await;
+    wait_until(&classes, "deletion of tin", || classes.get(&tin).is_none().then_some(())).await;
+    assert!(harness.exists::<VolumeAttributesClass>(&gold).await.unwrap());
+    harness.delete::<PersistentVolume>(&volume).await;
+    wait_until(&classes, "deletion of gold", || classes.get(&gold).is_none().then_some(())).await;
 }
 
-/// kubernetes.md 1.4 "External": a claim that asks for more is told whom it waits for.
+/// kubernetes.md 1.4 "External": an event on an expanded claim says what it waits for.
 #[tokio::test]
-async fn a_claim_that_is_to_grow() {
-    let stand = Stand::new().await;
-    let _running = stand.start();
-    stand.class("fast", false, false).await;
-    stand.change::<StorageClass>(&Key::cluster("fast"), None, json!({"allowVolumeExpansion": true})).await;
-    stand.volume("disk", "fast", json!({})).await;
-    let claim = stand.claim("data", Some("fast")).await;
-    let bound = stand.claim_is(&claim, is_bound).await;
+async fn expanded_claim_gets_external_expanding_event() {
+    let harness = Harness::new().await;
+    let _running = harness.start();
+    harness.class("fast", false, false).await;
+    harness.patch::<StorageClass>(&Key::cluster("fast"), None, json!({"allowVolumeExpansion": true})).await;
+    harness.volume("disk", "fast", json!({})).await;
+    let claim = harness.claim("data", Some("fast")).await;
+    let bound = harness.wait_for_claim(&claim, is_bound).await;
     let more = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
-    stand.change::<PersistentVolumeClaim>(&claim, None, more).await;
-    let told = stand.told(&bound.metadata.uid, "ExternalExpanding").await;
-    assert_eq!(told, "waiting for an external controller to expand this PVC");
+    harness.patch::<PersistentVolumeClaim>(&claim, None, more).await;
+    let message = harness.event_message(&bound.metadata.uid, "ExternalExpanding").await;
+    assert_eq!(message, "waiting for an external controller to expand this PVC");
 }

@@ -1,29 +1,28 @@
-//! What the binder sees of a claim and its volumes at one moment: objects, and what the server said when it was asked.
+//! The binder's inputs for a claim and its volumes: objects from the stores, and live reads from the API server.
 //!
-//! Promise: a view is plain data. What is not in it is not known: absence from our stores proves nothing until
-//! [`Live`] says that the server was asked.
+//! A view is plain data. Absence from the stores proves nothing; only [`LiveReads`] does.
 
 use std::sync::Arc;
 
-use wharf_model::matching::reserved_for;
+use wharf_model::matching::claim_index_key;
 use wharf_model::names::annotation;
 use wharf_model::whole::Pod;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
-/// What is worked on by one worker at a time. A claim and every volume that names it are one: the binding is written
-/// into both, and whoever writes one half must not meet somebody who writes the other.
+/// What one worker at a time handles. A claim and every volume that references it are one item: a binding is written
+/// into both, and no two workers may write the two halves.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Subject {
-    /// A claim, whether or not it is there, and the volumes that name it.
+pub(super) enum WorkItem {
+    /// A claim, whether or not it exists, and the volumes that reference it.
     Claim(Key),
-    /// A volume that names no claim.
+    /// A volume that references no claim.
     Volume(String),
-    /// A class of which volumes are to be had: claims that wait for one are to look again.
+    /// A class with newly available volumes: wake claims that wait for one.
     Class(String),
 }
 
-impl Subject {
-    /// Whose a volume is to look at.
+impl WorkItem {
+    /// The work item that handles a volume.
     pub(super) fn of(volume: &PersistentVolume) -> Self {
         match &volume.spec.claim_ref {
             Some(reference) => Self::Claim(reference.key()),
@@ -32,96 +31,94 @@ impl Subject {
     }
 }
 
-/// What is chosen where upstream's binder does otherwise.
+/// Settings in which the rules may differ from upstream's.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     /// See [`super::Settings::clear_selected_node`].
     pub(super) clear_selected_node: bool,
 }
 
-/// An object, as the server said when it was asked.
+/// The result of a live read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
-    /// There is none.
-    Gone,
-    /// There is one, with this identity.
-    There(String),
+pub(super) enum LiveObject {
+    /// The object does not exist.
+    Absent,
+    /// The object exists and has this UID.
+    Present(String),
 }
 
-/// What the server was asked while a subject is worked on. Forgotten afterwards: answers grow old.
+/// Live reads during one reconcile. They are dropped afterwards, since they become stale.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Live {
-    /// The claim.
-    pub(super) claim: Option<Found>,
+pub(super) struct LiveReads {
+    pub(super) claim: Option<LiveObject>,
     /// The volume that the claim names, by its name.
-    pub(super) volume: Option<(String, Found)>,
-    /// The node that was chosen for the claim, by its name.
-    pub(super) node: Option<(String, Found)>,
+    pub(super) volume: Option<(String, LiveObject)>,
+    /// The node that was selected for the claim, by its name.
+    pub(super) node: Option<(String, LiveObject)>,
 }
 
-/// A claim and its volumes.
+/// The inputs for a claim and its volumes.
 #[derive(Debug, Clone)]
 pub(super) struct View {
-    /// What is chosen.
     pub(super) rules: Rules,
-    /// The claim, if there is one.
+    /// The claim, if it exists.
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
-    /// Its class, if there is one.
+    /// Its class, if it exists.
     pub(super) class: Option<Arc<StorageClass>>,
-    /// The class of claims that name none.
+    /// The default class, for claims that name none.
     pub(super) default_class: Option<String>,
     /// The volume that the claim names.
-    pub(super) named: Option<Arc<PersistentVolume>>,
-    /// The volumes that name the claim, by name.
+    pub(super) named_volume: Option<Arc<PersistentVolume>>,
+    /// The volumes that reference the claim, by name.
     pub(super) volumes: Vec<Arc<PersistentVolume>>,
-    /// The best of those that are to be had, if the claim may have one.
+    /// The best available volume that references no claim, if this claim may have one.
     pub(super) offer: Option<Arc<PersistentVolume>>,
-    /// Pods that use the claim and have no node, by name.
+    /// Unscheduled pods that use the claim, by name.
     pub(super) unscheduled: Vec<String>,
-    /// Pods that use a claim of this name, by namespace and name.
+    /// Pods that use a claim of this name, as `namespace/name`.
     pub(super) users: Vec<String>,
-    /// Whether the node that was chosen for the claim is one we know of.
-    pub(super) node_known: bool,
-    /// What the server was asked.
-    pub(super) live: Live,
+    /// Whether the node that was selected for the claim is in the store.
+    pub(super) selected_node_known: bool,
+    /// What was read from the API server.
+    pub(super) live: LiveReads,
 }
 
-/// Names of indexes; stores are shared, so they begin with whose they are.
+/// Names of indexes. Controllers share stores, so each name starts with its owner.
 pub(super) mod index {
-    /// Volumes by the claim that they name.
+    /// Volumes by the claim that they reference.
     pub(crate) const VOLUMES_BY_CLAIM: &str = "binder/claim";
     /// Claims by the volume that they name.
     pub(crate) const CLAIMS_BY_VOLUME: &str = "binder/volume";
-    /// Claims that look for a volume, by class.
+    /// Claims that wait for a volume, by class.
     pub(crate) const WAITING: &str = "binder/waiting";
-    /// Claims that look for a volume, by the node that was chosen for them.
+    /// Claims that wait for a volume, by selected node.
     pub(crate) const BY_NODE: &str = "binder/node";
 }
 
-/// Under what volumes are found by claim.
-pub(super) fn by_claim(volume: &PersistentVolume) -> Vec<String> {
-    reserved_for(volume).into_iter().collect()
+/// The index keys of a volume: the claim it is reserved for.
+pub(super) fn index_by_claim(volume: &PersistentVolume) -> Vec<String> {
+    claim_index_key(volume).into_iter().collect()
 }
 
-/// Under what claims are found by volume.
-pub(super) fn by_volume(claim: &PersistentVolumeClaim) -> Vec<String> {
+/// The index keys of a claim: the volume it names.
+pub(super) fn index_by_volume(claim: &PersistentVolumeClaim) -> Vec<String> {
     Some(&claim.spec.volume_name).filter(|name| !name.is_empty()).cloned().into_iter().collect()
 }
 
-/// Whether a claim looks for a volume: any that fits.
+/// Whether a claim waits for any volume that matches.
 pub(super) fn is_waiting(claim: &PersistentVolumeClaim) -> bool {
     claim.spec.volume_name.is_empty() && !claim.metadata.annotations.contains_key(annotation::BIND_COMPLETED)
 }
 
-/// Whether a pod has ended: nothing of it runs, and nothing will.
-pub(super) fn has_ended(pod: &Pod) -> bool {
+/// Whether no container of the pod runs or will run.
+pub(super) fn is_terminated(pod: &Pod) -> bool {
     let mut statuses = pod.status.own_container_statuses();
     let mut still =
         || statuses.all(|status| status.state.terminated.is_some() || status.state.waiting.is_some());
     pod.has_ended() || (pod.metadata.is_deleting() && still())
 }
 
-/// The class of claims that name none: the newest of those marked so; of equally new ones the first by name.
+/// The default class: the newest of those marked as default; among equally new ones the first by name.
 pub(super) fn default_class(classes: &[Arc<StorageClass>]) -> Option<String> {
     let marked = classes.iter().filter(|class| class.is_default());
     let newest = marked.max_by(|a, b| {
@@ -137,9 +134,9 @@ mod tests {
 
     use super::*;
 
-    /// kubernetes.md 1.1 "Default class": the newest, of equally new ones the first by name.
+    /// kubernetes.md 1.1 "Default class": the newest; among equally new ones the first by name.
     #[test]
-    fn the_default_class() {
+    fn newest_default_class_wins() {
         let class = |name: &str, day: u8, annotations: Value| -> Arc<StorageClass> {
             let created = format!("2026-01-{day:02}T00:00:00Z");
             let class =
@@ -163,7 +160,7 @@ mod tests {
 
     /// kubernetes.md 1.1 "First consumer", 1.3 "Pods that count".
     #[test]
-    fn ended_pods() {
+    fn pods_are_terminated_when_no_container_runs() {
         let running = json!([{"state": {"running": {}}}]);
         let stopped = json!([{"state": {"terminated": {}}}, {"state": {"waiting": {}}}]);
         let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
@@ -178,7 +175,7 @@ mod tests {
         ] {
             let row = format!("{metadata} {status}");
             let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap();
-            assert_eq!(has_ended(&pod), expected, "{row}");
+            assert_eq!(is_terminated(&pod), expected, "{row}");
         }
     }
 }

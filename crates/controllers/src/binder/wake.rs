@@ -1,44 +1,44 @@
-//! Which changes call for a look at what. Changes that nobody waits for call for none.
+//! Which work items a change wakes. Changes that nothing waits for wake none.
 
 use wharf_cluster::Change;
-use wharf_model::matching::offered_in;
+use wharf_model::matching::available_class;
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Node, PersistentVolume, StorageClass};
 
-use super::view::{Subject, has_ended};
+use super::view::{WorkItem, is_terminated};
 
-/// What a change of a volume calls for.
+/// What a change of a volume wakes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct VolumeNews {
-    /// The volume's own subjects: before and now.
-    pub(super) subjects: Vec<Subject>,
-    /// Claims that ask for it by name are to look.
-    pub(super) asked_for: bool,
+pub(super) struct VolumeWakeups {
+    /// The volume's own work items, before and after the change.
+    pub(super) items: Vec<WorkItem>,
+    /// Whether to wake claims that name the volume.
+    pub(super) wake_claims_by_name: bool,
 }
 
-/// For a volume: its claim of before, its claim of now, and if it is newly to be had, whoever waits for its class.
-pub(super) fn by_volume(change: &Change<PersistentVolume>) -> VolumeNews {
+/// For a volume: its previous claim, its current claim, and claims that wait for its class if it became available.
+pub(super) fn by_volume(change: &Change<PersistentVolume>) -> VolumeWakeups {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
-    let mut subjects: Vec<Subject> = old.into_iter().chain(new).map(Subject::of).collect();
-    let offered = |volume: Option<&PersistentVolume>| volume.and_then(offered_in).map(str::to_owned);
-    // A class or label that changes may make a volume fit that did not.
+    let mut items: Vec<WorkItem> = old.into_iter().chain(new).map(WorkItem::of).collect();
+    let offered = |volume: Option<&PersistentVolume>| volume.and_then(available_class).map(str::to_owned);
+    // A volume may match after its class or labels have changed.
     let differs = |old: &PersistentVolume, new: &PersistentVolume| {
         old.spec != new.spec || old.metadata.labels != new.metadata.labels || old.class() != new.class()
     };
-    let news = match (offered(old), old.zip(new)) {
+    let worth_waking = match (offered(old), old.zip(new)) {
         (Some(_), Some((old, new))) => differs(old, new),
         _ => true,
     };
-    if let Some(class) = offered(new).filter(|_| news) {
-        subjects.push(Subject::Class(class));
+    if let Some(class) = offered(new).filter(|_| worth_waking) {
+        items.push(WorkItem::Class(class));
     }
-    subjects.sort();
-    subjects.dedup();
-    let asked_for = old.zip(new).is_none_or(|(old, new)| differs(old, new));
-    VolumeNews { subjects, asked_for }
+    items.sort();
+    items.dedup();
+    let wake_claims_by_name = old.zip(new).is_none_or(|(old, new)| differs(old, new));
+    VolumeWakeups { items, wake_claims_by_name }
 }
 
-/// For a class: whether claims of it, and those that name none, are to look.
+/// For a class: whether to wake its claims and those that name no class.
 pub(super) fn by_class(change: &Change<StorageClass>) -> bool {
     let same = |old: &StorageClass, new: &StorageClass| {
         (old.is_default(), &old.provisioner, old.volume_binding_mode)
@@ -51,15 +51,15 @@ pub(super) fn by_class(change: &Change<StorageClass>) -> bool {
     }
 }
 
-/// For a node: the one that is gone.
+/// For a node: its name, if it was deleted.
 pub(super) fn by_node(change: &Change<Node>) -> Option<&str> {
     change.new.is_none().then_some(change.key.name.as_str())
 }
 
-/// For a pod: its claims, when it comes, gets its node, ends or goes.
+/// For a pod: its claims, when it is created, scheduled, terminated or deleted.
 pub(super) fn by_pod(change: &Change<Pod>) -> Vec<Key> {
-    let said = |pod: &Pod| (pod.metadata.uid.clone(), pod.spec.node_name.is_empty(), has_ended(pod));
-    if change.old.as_deref().map(said) == change.new.as_deref().map(said) {
+    let facts = |pod: &Pod| (pod.metadata.uid.clone(), pod.spec.node_name.is_empty(), is_terminated(pod));
+    if change.old.as_deref().map(facts) == change.new.as_deref().map(facts) {
         return Vec::new();
     }
     let namespace = change.key.namespace.as_deref().unwrap_or_default();
@@ -99,32 +99,32 @@ mod tests {
         })
     }
 
-    /// kubernetes.md 1.1 "Wake-ups", and kubernetes#95497: what becomes available is
-    /// seen at once, not at the next resync.
+    /// kubernetes.md 1.1 "Wake-ups", and kubernetes#95497: a volume that becomes available wakes claims at once, not at
+    /// the next resync.
     #[test]
-    fn volumes() {
-        let claim = |name: &str| Subject::Claim(Key::namespaced("ns", name));
-        let (own, class) = (|| Subject::Volume("v".into()), |name: &str| Subject::Class(name.into()));
+    fn volume_changes_wake_claims_and_classes() {
+        let claim = |name: &str| WorkItem::Claim(Key::namespaced("ns", name));
+        let (own, class) = (|| WorkItem::Volume("v".into()), |name: &str| WorkItem::Class(name.into()));
         let free = || volume(None, "Available", "c");
         let sized = |mut volume: Value, size: &str| {
             volume["spec"]["capacity"] = json!({"storage": size});
             volume
         };
-        for (rule, old, new, subjects, asked_for) in [
+        for (rule, old, new, items, wake_claims_by_name) in [
             ("new", Value::Null, volume(None, "Pending", "c"), vec![own()], true),
-            ("new and to be had", Value::Null, free(), vec![own(), class("c")], true),
-            ("to be had now", volume(None, "Pending", "c"), free(), vec![own(), class("c")], false),
-            ("nothing new", free(), free(), vec![own()], false),
+            ("new and available", Value::Null, free(), vec![own(), class("c")], true),
+            ("available now", volume(None, "Pending", "c"), free(), vec![own(), class("c")], false),
+            ("unchanged", free(), free(), vec![own()], false),
             (
-                "to be had in another class",
+                "available in another class",
                 free(),
                 volume(None, "Available", "d"),
                 vec![own(), class("d")],
                 true,
             ),
-            ("made larger", free(), sized(free(), "2Gi"), vec![own(), class("c")], true),
+            ("larger", free(), sized(free(), "2Gi"), vec![own(), class("c")], true),
             (
-                "made larger before it is to be had",
+                "larger, before it is available",
                 volume(None, "Pending", "c"),
                 sized(volume(None, "Pending", "c"), "2Gi"),
                 vec![own()],
@@ -145,15 +145,15 @@ mod tests {
                 vec![claim("a")],
                 false,
             ),
-            ("gone", volume(Some("a"), "Bound", "c"), Value::Null, vec![claim("a")], true),
+            ("deleted", volume(Some("a"), "Bound", "c"), Value::Null, vec![claim("a")], true),
         ] {
-            assert_eq!(by_volume(&change(old, new)), VolumeNews { subjects, asked_for }, "{rule}");
+            assert_eq!(by_volume(&change(old, new)), VolumeWakeups { items, wake_claims_by_name }, "{rule}");
         }
     }
 
-    /// kubernetes.md 1.1 "Wake-ups", "Default class": seen when a class appears or becomes the default.
+    /// kubernetes.md 1.1 "Wake-ups", "Default class": a class that appears or becomes the default wakes claims.
     #[test]
-    fn classes() {
+    fn class_changes_wake_waiting_claims() {
         let class = |default: &str, provisioner: &str| {
             json!({
                 "metadata": {"name": "c", "annotations": {"storageclass.kubernetes.io/is-default-class": default}},
@@ -172,9 +172,9 @@ mod tests {
         }
     }
 
-    /// kubernetes#100485: a node that is gone is seen at once.
+    /// kubernetes#100485: the deletion of a node wakes claims at once.
     #[test]
-    fn nodes() {
+    fn deleted_node_wakes_its_claims() {
         let node = || json!({"metadata": {"name": "n"}});
         assert_eq!(by_node(&change(node(), Value::Null)), Some("n"));
         assert_eq!(by_node(&change(node(), node())), None);
@@ -183,7 +183,7 @@ mod tests {
 
     /// kubernetes.md 1.1 "First consumer", "Recycle".
     #[test]
-    fn pods() {
+    fn pod_changes_wake_their_claims() {
         let pod = |uid: &str, node: &str, phase: &str, claim: &str| {
             json!({
                 "metadata": {"name": "p", "namespace": "ns", "uid": uid},

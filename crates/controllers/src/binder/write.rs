@@ -1,36 +1,33 @@
-//! What each step writes: a patch that holds only for the version that was seen, since each was decided on what that
-//! version says.
+//! The patch for each step. A patch applies only to the version in the view, since the step was decided on it.
 
 use serde_json::{Value, json};
 use wharf_model::claim::ClaimPhase;
-use wharf_model::matching::is_for;
+use wharf_model::matching::is_reserved_for;
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::patch::{Patch, remove_finalizer};
 use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim};
 
-use super::decide::{Step, capacity, modes};
+use super::decide::{Step, access_modes_to_report, capacity_to_report};
 use super::view::View;
 
-/// A write to one of the two.
+/// A patch for the claim or for a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Write {
-    /// To the claim.
     Claim(Part, Patch),
-    /// To a volume, by name.
+    /// By name.
     Volume(String, Part, Patch),
 }
 
-/// Which half of an object: the server ignores the other one.
+/// The part of an object that a patch changes: the API server ignores the other part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
-    /// All but the status.
+    /// Everything but the status.
     Spec,
-    /// The status.
     Status,
 }
 
 impl Part {
-    /// The subresource.
+    /// The subresource to patch.
     pub(super) fn subresource(self) -> Option<&'static str> {
         match self {
             Self::Spec => None,
@@ -40,14 +37,14 @@ impl Part {
 }
 
 impl View {
-    /// A volume that is seen.
+    /// A volume of the view, by name.
     pub(super) fn volume(&self, name: &str) -> Option<&PersistentVolume> {
-        let seen = self.volumes.iter().chain(&self.offer).chain(&self.named);
-        seen.map(|volume| &**volume).find(|volume| volume.metadata.name == name)
+        let volumes = self.volumes.iter().chain(&self.offer).chain(&self.named_volume);
+        volumes.map(|volume| &**volume).find(|volume| volume.metadata.name == name)
     }
 }
 
-/// What a step writes; nothing, if it asks or rests.
+/// The patch for a step; `None` for steps that write nothing.
 pub(super) fn write(step: &Step, view: &View) -> Option<Write> {
     let claim = view.claim.as_deref();
     let of_claim = |part, body| Some(Write::Claim(part, merge(&claim?.metadata, body)));
@@ -55,17 +52,17 @@ pub(super) fn write(step: &Step, view: &View) -> Option<Write> {
         Some(Write::Volume(name.to_owned(), part, merge(&view.volume(name)?.metadata, body)))
     };
     match step {
-        Step::Rest(_) | Step::AskClaim | Step::AskVolume { .. } | Step::AskNode { .. } => None,
+        Step::Idle(_) | Step::FetchClaim | Step::FetchVolume { .. } | Step::FetchNode { .. } => None,
         Step::BindVolume { volume } => {
             of_volume(volume, Part::Spec, bind_volume(view.volume(volume)?, claim?))
         }
-        Step::VolumePhase { volume, phase, told } => {
-            let message = told.as_ref().map(|told| &told.note);
+        Step::SetVolumePhase { volume, phase, event } => {
+            let message = event.as_ref().map(|event| &event.note);
             of_volume(volume, Part::Status, json!({"status": {"phase": phase.as_str(), "message": message}}))
         }
         Step::BindClaim { volume } => of_claim(Part::Spec, bind_claim(claim?, volume)),
-        Step::ClaimBound { volume } => of_claim(Part::Status, claim_bound(claim?, view.volume(volume)?)),
-        Step::ClaimPhase { phase, .. } => {
+        Step::MarkClaimBound { volume } => of_claim(Part::Status, claim_bound(claim?, view.volume(volume)?)),
+        Step::SetClaimPhase { phase, .. } => {
             let status = json!({
                 "phase": phase.as_str(),
                 "accessModes": null,
@@ -75,7 +72,7 @@ pub(super) fn write(step: &Step, view: &View) -> Option<Write> {
             of_claim(Part::Status, json!({"status": status}))
         }
         Step::AssignClass { class } => of_claim(Part::Spec, json!({"spec": {"storageClassName": class}})),
-        Step::HandOver { provisioner } => of_claim(
+        Step::SetProvisioner { provisioner } => of_claim(
             Part::Spec,
             annotations(&[
                 (annotation::STORAGE_PROVISIONER, Some(provisioner)),
@@ -91,14 +88,14 @@ pub(super) fn write(step: &Step, view: &View) -> Option<Write> {
         Step::MigrateVolume { volume, to } => {
             of_volume(volume, Part::Spec, annotations(&[(annotation::MIGRATED_TO, *to)]))
         }
-        Step::FreeVolume { volume } => {
+        Step::RemoveInTreeFinalizer { volume } => {
             let patch = remove_finalizer(&view.volume(volume)?.metadata, finalizer::IN_TREE_DELETION)?;
             Some(Write::Volume(volume.clone(), Part::Spec, patch))
         }
     }
 }
 
-/// A change of the object as it was seen.
+/// A merge patch for this version of the object.
 fn merge(meta: &Meta, mut body: Value) -> Patch {
     body["metadata"]["uid"] = json!(meta.uid);
     body["metadata"]["resourceVersion"] = json!(meta.resource_version);
@@ -113,8 +110,8 @@ fn annotations(values: &[(&str, Option<&str>)]) -> Value {
 
 fn bind_volume(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Value {
     let Meta { name, namespace, uid, resource_version, .. } = &claim.metadata;
-    let mut body = match is_for(volume, claim) {
-        // A person reserved it: that stays to be seen.
+    let mut body = match is_reserved_for(volume, claim) {
+        // A user reserved the volume: without the annotation, that stays on record.
         true => json!({}),
         false => annotations(&[(annotation::BOUND_BY_CONTROLLER, Some("yes"))]),
     };
@@ -141,12 +138,12 @@ fn bind_claim(claim: &PersistentVolumeClaim, volume: &str) -> Value {
 
 fn claim_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Value {
     let mut status = json!({"phase": ClaimPhase::Bound.as_str()});
-    if let Some(modes) = modes(claim, volume) {
+    if let Some(modes) = access_modes_to_report(claim, volume) {
         status["accessModes"] = modes.iter().map(|mode| mode.as_str()).collect();
     }
-    // The size is told when the claim becomes bound, and never again: afterwards it is for those who resize.
+    // The capacity is written once, when the claim becomes bound: afterwards it belongs to the resizer.
     if claim.status.phase != ClaimPhase::Bound
-        && let Some(capacity) = capacity(volume)
+        && let Some(capacity) = capacity_to_report(volume)
         && claim.status.capacity.storage != Some(capacity)
     {
         status["capacity"] = json!({"storage": capacity.to_string()});
@@ -160,7 +157,7 @@ fn claim_bound(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Valu
     json!({"status": status})
 }
 
-/// What a person reserved stays reserved; what a controller chose is to be had again.
+/// A volume that a user reserved stays reserved; one that a controller chose becomes available again.
 fn unbind(volume: &PersistentVolume) -> Value {
     if volume.metadata.annotations.contains_key(annotation::BOUND_BY_CONTROLLER) {
         let mut body = annotations(&[(annotation::BOUND_BY_CONTROLLER, None)]);

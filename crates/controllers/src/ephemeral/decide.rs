@@ -1,4 +1,4 @@
-//! Which claim a pod lacks.
+//! The rules: which claim of an ephemeral volume a pod lacks.
 
 use std::sync::Arc;
 
@@ -7,52 +7,57 @@ use wharf_cluster::Change;
 use wharf_model::PersistentVolumeClaim;
 use wharf_model::whole::Pod;
 
-use crate::protection::is_made_for;
+use crate::protection::is_for_pod;
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// Nothing.
-    Rest,
-    /// Make this claim.
-    Make { volume: String, claim: String, body: Value },
-    /// The claim is not the pod's.
-    Refuse { volume: String, why: String },
+    Idle,
+    CreateClaim {
+        volume: String,
+        claim: String,
+        body: Value,
+    },
+    /// A claim of that name exists and the pod does not own it.
+    Conflict {
+        volume: String,
+        reason: String,
+    },
 }
 
-/// Whether a pod may want something made for it.
-pub(super) fn asks(pod: &Pod) -> bool {
+/// Whether a pod may need claims created for it.
+pub(super) fn needs_claims(pod: &Pod) -> bool {
     !pod.metadata.is_deleting() && pod.spec.volumes.iter().any(|volume| volume.ephemeral.is_some())
 }
 
-/// The next step for a pod: its volumes in their order, and nothing after one that is refused.
+/// The next step for a pod: its volumes in order, up to the first conflict.
 pub(super) fn decide(pod: &Pod, claim: impl Fn(&str) -> Option<Arc<PersistentVolumeClaim>>) -> Step {
     if pod.metadata.is_deleting() {
-        return Step::Rest;
+        return Step::Idle;
     }
     for volume in &pod.spec.volumes {
-        let (Some(ephemeral), Some(name)) = (&volume.ephemeral, pod.claim_of(volume)) else { continue };
+        let (Some(ephemeral), Some(name)) = (&volume.ephemeral, pod.claim_name(volume)) else { continue };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         match claim(&name) {
             None => {
                 let template = ephemeral.volume_claim_template.as_ref();
-                let body = body(pod, &name, template.unwrap_or(&Value::Null));
-                return Step::Make { volume: volume.name.clone(), claim: name, body };
+                let body = claim_body(pod, &name, template.unwrap_or(&Value::Null));
+                return Step::CreateClaim { volume: volume.name.clone(), claim: name, body };
             }
-            Some(claim) if is_made_for(&claim, pod) => {}
+            Some(claim) if is_for_pod(&claim, pod) => {}
             Some(_) => {
                 let pod = &pod.metadata.name;
-                let why = format!(
+                let reason = format!(
                     "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
                 );
-                return Step::Refuse { volume: volume.name.clone(), why };
+                return Step::Conflict { volume: volume.name.clone(), reason };
             }
         }
     }
-    Step::Rest
+    Step::Idle
 }
 
-fn body(pod: &Pod, name: &str, template: &Value) -> Value {
+fn claim_body(pod: &Pod, name: &str, template: &Value) -> Value {
     let mut metadata = json!({
         "name": name,
         "ownerReferences": [{
@@ -77,8 +82,8 @@ fn body(pod: &Pod, name: &str, template: &Value) -> Value {
     })
 }
 
-/// Whether a claim that stood in a pod's way may do so no longer.
-pub(super) fn changes_hands(change: &Change<PersistentVolumeClaim>) -> bool {
+/// Whether a claim that conflicted with a pod may no longer do so.
+pub(super) fn ownership_changed(change: &Change<PersistentVolumeClaim>) -> bool {
     let Some(new) = &change.new else { return true };
     let other = |old: &Arc<PersistentVolumeClaim>| {
         let (old, new) = (&old.metadata, &new.metadata);
@@ -93,9 +98,9 @@ mod tests {
 
     use super::*;
 
-    /// A pod that was refused is looked at again when the claim in its way is another's no longer.
+    /// A pod with a conflict is enqueued again when the claim's owner changes.
     #[test]
-    fn whose_claims() {
+    fn ownership_change_enqueues_pod() {
         let of = |uid: &str, owner: &str| {
             let owners = json!([{"kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
             let metadata = json!({"name": "p-one", "namespace": "ns", "uid": uid, "ownerReferences": owners});
@@ -103,13 +108,13 @@ mod tests {
         };
         for (rule, old, new, changes) in [
             ("new", None, of("c", "u"), false),
-            ("gone", of("c", "x"), None, true),
-            ("given to another", of("c", "x"), of("c", "u"), true),
-            ("another of its name", of("c", "u"), of("d", "u"), true),
-            ("the same", of("c", "u"), of("c", "u"), false),
+            ("deleted", of("c", "x"), None, true),
+            ("another owner", of("c", "x"), of("c", "u"), true),
+            ("another claim of that name", of("c", "u"), of("d", "u"), true),
+            ("unchanged", of("c", "u"), of("c", "u"), false),
         ] {
             let change = Change { key: Key::namespaced("ns", "p-one"), old, new };
-            assert_eq!(changes_hands(&change), changes, "{rule}");
+            assert_eq!(ownership_changed(&change), changes, "{rule}");
         }
     }
 
@@ -149,30 +154,30 @@ mod tests {
     /// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake"; upstream's create, pod-deleted, no-volumes,
     /// wrong-PVC-owner.
     #[test]
-    fn which_claim_is_made() {
-        let made = |step: Step| match step {
-            Step::Rest => "rest".to_owned(),
-            Step::Make { volume, claim, .. } => format!("make {claim} for {volume}"),
-            Step::Refuse { volume, why } => format!("refuse {volume}: {why}"),
+    fn missing_claims_are_created_and_conflicts_reported() {
+        let description = |step: Step| match step {
+            Step::Idle => "idle".to_owned(),
+            Step::CreateClaim { volume, claim, .. } => format!("create {claim} for {volume}"),
+            Step::Conflict { volume, reason } => format!("conflict {volume}: {reason}"),
         };
-        let not_ours = "PVC ns/p-one was not created for pod ns/p (pod is not owner)";
+        let not_owner = "PVC ns/p-one was not created for pod ns/p (pod is not owner)";
         for (owners, expected) in [
-            (&[][..], "make p-one for one".to_owned()),
-            (&[("p-one", "u")], "make p-two for two".to_owned()),
-            (&[("p-one", "u"), ("p-two", "u")], "rest".to_owned()),
-            (&[("p-one", "earlier"), ("p-two", "u")], format!("refuse one: {not_ours}")),
+            (&[][..], "create p-one for one".to_owned()),
+            (&[("p-one", "u")], "create p-two for two".to_owned()),
+            (&[("p-one", "u"), ("p-two", "u")], "idle".to_owned()),
+            (&[("p-one", "earlier"), ("p-two", "u")], format!("conflict one: {not_owner}")),
         ] {
-            assert_eq!(made(decide(&pod(json!({})), claims(owners))), expected, "{owners:?}");
+            assert_eq!(description(decide(&pod(json!({})), claims(owners))), expected, "{owners:?}");
         }
-        let going = pod(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
-        assert_eq!(decide(&going, claims(&[])), Step::Rest);
-        assert!(asks(&pod(json!({}))) && !asks(&going) && !asks(&Pod::default()));
+        let deleting = pod(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        assert_eq!(decide(&deleting, claims(&[])), Step::Idle);
+        assert!(needs_claims(&pod(json!({}))) && !needs_claims(&deleting) && !needs_claims(&Pod::default()));
     }
 
-    /// kubernetes.md 1.2 "Ephemeral claim": its owner, and what it has from the template.
+    /// kubernetes.md 1.2 "Ephemeral claim": its owner, and the fields from the template.
     #[test]
-    fn the_claim() {
-        let Step::Make { body, .. } = decide(&pod(json!({})), claims(&[])) else { panic!() };
+    fn claim_body_has_owner_and_template_fields() {
+        let Step::CreateClaim { body, .. } = decide(&pod(json!({})), claims(&[])) else { panic!() };
         assert_eq!(
             body,
             json!({

@@ -1,4 +1,4 @@
-//! Which claims wait for somebody to expand them.
+//! The rules: which claims wait for expansion, and by which resizer.
 
 use std::sync::Arc;
 
@@ -8,62 +8,66 @@ use wharf_model::names::annotation;
 use wharf_model::volume::ClaimRef;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Quantity};
 
-use crate::binder::migration::driver_of;
+use crate::binder::migration::csi_driver_for;
 
-/// What to do.
+/// What to do for a claim.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Tell this.
-    pub(super) tell: Option<String>,
-    /// Write that this resizer is to do it.
+    /// The message of the event to record.
+    pub(super) event: Option<String>,
+    /// The resizer to annotate the claim with.
     pub(super) resizer: Option<&'static str>,
 }
 
 fn sizes(claim: &PersistentVolumeClaim) -> (Quantity, Quantity) {
     let size = |size: Option<Quantity>| size.unwrap_or(Quantity::ZERO);
-    (size(claim.requested()), size(claim.status.capacity.storage))
+    (size(claim.requested_storage()), size(claim.status.capacity.storage))
 }
 
-/// Whether a claim is to be looked at: it is bound, and it is new to us, asks for more, or has more.
-pub(super) fn grew(change: &Change<PersistentVolumeClaim>) -> bool {
+/// Whether a changed claim has to be reconciled: it is bound, and it is new, requests more, or has grown.
+pub(super) fn needs_check(change: &Change<PersistentVolumeClaim>) -> bool {
     let Some(new) = change.new.as_deref().filter(|new| new.status.phase == ClaimPhase::Bound) else {
         return false;
     };
-    let (asked, has) = sizes(new);
-    change.old.as_deref().map(sizes).is_none_or(|(asked_before, had)| asked > asked_before || has > had)
+    let (requested, has) = sizes(new);
+    change
+        .old
+        .as_deref()
+        .map(sizes)
+        .is_none_or(|(requested_before, had)| requested > requested_before || has > had)
 }
 
-/// The claim that a volume is now for, and was not.
-pub(super) fn given(change: &Change<PersistentVolume>) -> Option<Key> {
+/// The claim that a volume references now and did not before.
+pub(super) fn newly_bound_claim(change: &Change<PersistentVolume>) -> Option<Key> {
     let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
     let was = change.old.as_ref().and_then(claim);
     change.new.as_ref().and_then(claim).filter(|new| was.as_ref() != Some(new))
 }
 
-/// What to do for a claim and the volume that it names.
+/// The step for a claim and the volume it names.
 pub(super) fn decide(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>) -> Step {
     let bound = |volume: &&PersistentVolume| volume.is_bound_to(&claim.metadata);
     let Some(volume) = volume.filter(bound).filter(|_| claim.status.phase == ClaimPhase::Bound) else {
         return Step::default();
     };
-    let (asked, has) = sizes(claim);
+    let (requested, has) = sizes(claim);
     let on_node = volume.metadata.annotations.contains_key(annotation::PRE_RESIZE_CAPACITY);
-    if asked <= has && !on_node {
+    if requested <= has && !on_node {
         return Step::default();
     }
     let plugin = volume.metadata.annotation(annotation::PROVISIONED_BY).filter(|_| volume.spec.csi.is_none());
-    match plugin.and_then(|plugin| driver_of(plugin).map(|driver| (plugin, driver))) {
+    match plugin.and_then(|plugin| csi_driver_for(plugin).map(|driver| (plugin, driver))) {
         Some((plugin, driver)) => {
             let known = claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(driver);
             Step {
-                tell: Some(format!(
+                event: Some(format!(
                     "CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
                 )),
                 resizer: (!known).then_some(driver),
             }
         }
         None => Step {
-            tell: Some("waiting for an external controller to expand this PVC".to_owned()),
+            event: Some("waiting for an external controller to expand this PVC".to_owned()),
             resizer: None,
         },
     }
@@ -75,10 +79,10 @@ mod tests {
 
     use super::*;
 
-    fn claim(asked: &str, has: &str, phase: &str, annotations: Value) -> PersistentVolumeClaim {
+    fn claim(requested: &str, has: &str, phase: &str, annotations: Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({
             "metadata": {"name": "c", "namespace": "ns", "uid": "u", "annotations": annotations},
-            "spec": {"volumeName": "v", "resources": {"requests": {"storage": asked}}},
+            "spec": {"volumeName": "v", "resources": {"requests": {"storage": requested}}},
             "status": {"phase": phase, "capacity": {"storage": has}},
         }))
         .unwrap()
@@ -95,25 +99,31 @@ mod tests {
 
     /// kubernetes.md 1.4 "External".
     #[test]
-    fn who_waits() {
+    fn expansion_records_event_and_annotates_resizer() {
         let none = || json!({});
         let waiting = "waiting for an external controller to expand this PVC";
         let migrated =
             "CSI migration enabled for kubernetes.io/aws-ebs; waiting for external resizer to expand the pvc";
         let ebs = || json!({"pv.kubernetes.io/provisioned-by": "kubernetes.io/aws-ebs"});
-        let told = || json!({"volume.kubernetes.io/storage-resizer": "ebs.csi.aws.com"});
+        let annotated = || json!({"volume.kubernetes.io/storage-resizer": "ebs.csi.aws.com"});
         let driver = Some("ebs.csi.aws.com");
-        for (rule, claim, volume, tell, resizer) in [
-            ("enough", claim("1Gi", "1Gi", "Bound", none()), Some(volume("u", true, none())), None, None),
+        for (rule, claim, volume, event, resizer) in [
             (
-                "more",
+                "large enough",
+                claim("1Gi", "1Gi", "Bound", none()),
+                Some(volume("u", true, none())),
+                None,
+                None,
+            ),
+            (
+                "requests more",
                 claim("2Gi", "1Gi", "Bound", none()),
                 Some(volume("u", true, none())),
                 Some(waiting),
                 None,
             ),
             (
-                "the node has its part to do",
+                "node expansion pending",
                 claim("1Gi", "1Gi", "Bound", none()),
                 Some(volume("u", true, json!({"volume.alpha.kubernetes.io/pre-resize-capacity": "1Gi"}))),
                 Some(waiting),
@@ -134,24 +144,30 @@ mod tests {
                 driver,
             ),
             (
-                "migrated, and said so",
-                claim("2Gi", "1Gi", "Bound", told()),
+                "migrated, and annotated",
+                claim("2Gi", "1Gi", "Bound", annotated()),
                 Some(volume("u", false, ebs())),
                 Some(migrated),
                 None,
             ),
             ("no volume", claim("2Gi", "1Gi", "Bound", none()), None, None, None),
-            ("another's", claim("2Gi", "1Gi", "Bound", none()), Some(volume("x", true, none())), None, None),
+            (
+                "volume of another claim",
+                claim("2Gi", "1Gi", "Bound", none()),
+                Some(volume("x", true, none())),
+                None,
+                None,
+            ),
             ("not bound", claim("2Gi", "1Gi", "Lost", none()), Some(volume("u", true, none())), None, None),
         ] {
-            let step = Step { tell: tell.map(str::to_owned), resizer };
+            let step = Step { event: event.map(str::to_owned), resizer };
             assert_eq!(decide(&claim, volume.as_ref()), step, "{rule}");
         }
     }
 
-    /// A claim may be seen to be bound, and to ask for more, before its volume is seen at all.
+    /// The watch may report a bound claim that requests more before it reports its volume.
     #[test]
-    fn volumes_that_come_later() {
+    fn late_volume_enqueues_its_claim() {
         let of = |name: &str| {
             let reference = json!({"namespace": "ns", "name": name, "uid": "u"});
             Some(Arc::new(serde_json::from_value(json!({"spec": {"claimRef": reference}})).unwrap()))
@@ -159,22 +175,22 @@ mod tests {
         let free = || Some(Arc::new(PersistentVolume::default()));
         for (rule, old, new, claim) in [
             ("new", None, of("c"), Some("c")),
-            ("new, and nobody's", None, free(), None),
-            ("given", free(), of("c"), Some("c")),
-            ("given to another", of("c"), of("d"), Some("d")),
-            ("the same", of("c"), of("c"), None),
-            ("taken back", of("c"), free(), None),
-            ("gone", of("c"), None, None),
+            ("new, without claimRef", None, free(), None),
+            ("claimRef set", free(), of("c"), Some("c")),
+            ("claimRef of another claim", of("c"), of("d"), Some("d")),
+            ("unchanged", of("c"), of("c"), None),
+            ("claimRef removed", of("c"), free(), None),
+            ("deleted", of("c"), None, None),
         ] {
             let change = Change { key: Key::cluster("v"), old, new };
-            assert_eq!(given(&change), claim.map(|name| Key::namespaced("ns", name)), "{rule}");
+            assert_eq!(newly_bound_claim(&change), claim.map(|name| Key::namespaced("ns", name)), "{rule}");
         }
     }
 
-    /// Upstream looks when a bound claim is new to it, asks for more, or has grown.
+    /// As upstream, a bound claim is checked when it is new, requests more, or has grown.
     #[test]
-    fn when_to_look() {
-        let of = |asked: &str, has: &str| Some(Arc::new(claim(asked, has, "Bound", json!({}))));
+    fn bound_claim_is_checked_when_it_grows() {
+        let of = |requested: &str, has: &str| Some(Arc::new(claim(requested, has, "Bound", json!({}))));
         for (old, new, expected) in [
             (None, of("1Gi", "1Gi"), true),
             (of("1Gi", "1Gi"), of("2Gi", "1Gi"), true),
@@ -185,7 +201,7 @@ mod tests {
             (of("1Gi", "1Gi"), None, false),
         ] {
             let change = Change { key: Key::namespaced("ns", "c"), old, new };
-            assert_eq!(grew(&change), expected, "{change:?}");
+            assert_eq!(needs_check(&change), expected, "{change:?}");
         }
     }
 }

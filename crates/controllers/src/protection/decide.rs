@@ -1,4 +1,4 @@
-//! What is in use, and what its finalizer needs.
+//! The rules: which objects are in use, and what to do with their finalizers.
 
 use std::collections::BTreeSet;
 
@@ -7,70 +7,75 @@ use wharf_model::volume::VolumePhase;
 use wharf_model::whole::Pod;
 use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
-/// What a finalizer needs.
+/// What to do with a finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Need {
-    /// It is there, or not our business any more.
-    Nothing,
-    /// To be added.
+pub(super) enum FinalizerAction {
+    /// Nothing: it is present, or no longer needed.
+    Keep,
+    /// Add it.
     Add,
-    /// To be removed, if it is proven that nobody uses the object.
-    MayGo,
+    /// Remove it if the object is proven unused.
+    RemoveIfUnused,
 }
 
-fn need(meta: &Meta, finalizer: &str, used: bool) -> Need {
+fn finalizer_action(meta: &Meta, finalizer: &str, used: bool) -> FinalizerAction {
     match (meta.is_deleting(), meta.has_finalizer(finalizer)) {
-        (true, true) if !used => Need::MayGo,
-        (false, false) => Need::Add,
-        _ => Need::Nothing,
+        (true, true) if !used => FinalizerAction::RemoveIfUnused,
+        (false, false) => FinalizerAction::Add,
+        _ => FinalizerAction::Keep,
     }
 }
 
-/// For a claim. Who uses it is asked once it is to go.
-pub(super) fn of_claim(claim: &PersistentVolumeClaim) -> Need {
-    need(&claim.metadata, finalizer::CLAIM_PROTECTION, false)
+/// For a claim. Its users are determined once it is being deleted.
+pub(super) fn claim_action(claim: &PersistentVolumeClaim) -> FinalizerAction {
+    finalizer_action(&claim.metadata, finalizer::CLAIM_PROTECTION, false)
 }
 
-/// For a volume: it is in use while it is bound, and nothing more is asked.
-pub(super) fn of_volume(volume: &PersistentVolume) -> Need {
-    need(&volume.metadata, finalizer::VOLUME_PROTECTION, volume.status.phase == VolumePhase::Bound)
+/// For a volume: it is in use while it is bound; nothing else counts.
+pub(super) fn volume_action(volume: &PersistentVolume) -> FinalizerAction {
+    finalizer_action(
+        &volume.metadata,
+        finalizer::VOLUME_PROTECTION,
+        volume.status.phase == VolumePhase::Bound,
+    )
 }
 
-/// For a mutable class. Who names it is asked once it is to go.
-pub(super) fn of_class(class: &VolumeAttributesClass) -> Need {
-    need(&class.metadata, finalizer::ATTRIBUTES_CLASS_PROTECTION, false)
+/// For a VolumeAttributesClass. Its users are determined once it is being deleted.
+pub(super) fn class_action(class: &VolumeAttributesClass) -> FinalizerAction {
+    finalizer_action(&class.metadata, finalizer::ATTRIBUTES_CLASS_PROTECTION, false)
 }
 
-/// Whether a pod uses a claim: it has a node, and names the claim. One that has ended still does, since its node may
-/// not be done with the volume. A claim that was made for the pod is let go as soon as the node said that all is over.
-pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+/// Whether a pod uses a claim: it has a node, and names the claim. A terminated pod still does, since its node may not
+/// have unmounted the volume. A claim that was created for the pod is unused as soon as the node has reported that the
+/// pod is stopped.
+pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if pod.spec.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
         return false;
     }
     pod.spec.volumes.iter().any(|volume| match &volume.persistent_volume_claim {
         Some(named) => named.claim_name == claim.metadata.name,
         None => {
-            !is_over(pod)
-                && pod.claim_of(volume).is_some_and(|name| name == claim.metadata.name)
-                && is_made_for(claim, pod)
+            !is_stopped(pod)
+                && pod.claim_name(volume).is_some_and(|name| name == claim.metadata.name)
+                && is_for_pod(claim, pod)
         }
     })
 }
 
-/// Whether a pod is being deleted and its node has nothing more to do for it.
-pub(super) fn is_over(pod: &Pod) -> bool {
+/// Whether a pod is being deleted and its node has stopped it.
+pub(super) fn is_stopped(pod: &Pod) -> bool {
     pod.metadata.is_deleting() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-/// Whether a claim was made for a pod: the pod is its controller.
-pub(crate) fn is_made_for(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+/// Whether a claim was created for a pod: the pod is its controller.
+pub(crate) fn is_for_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
     let owners = &claim.metadata.owner_references;
     let controller = owners.iter().find(|owner| owner.controller == Some(true));
     claim.metadata.namespace == pod.metadata.namespace
         && controller.is_some_and(|owner| owner.uid == pod.metadata.uid)
 }
 
-/// The mutable classes that a claim names: the one it wants, the one in force, the one on the way.
+/// The VolumeAttributesClasses that a claim names: the requested, the current and the target one.
 pub(super) fn classes_of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<String> {
     let status = &claim.status;
     let target =
@@ -80,7 +85,7 @@ pub(super) fn classes_of_claim(claim: &PersistentVolumeClaim) -> BTreeSet<String
     [wanted, current, target].into_iter().flatten().filter(|name| !name.is_empty()).cloned().collect()
 }
 
-/// The mutable class that a volume names.
+/// The VolumeAttributesClass that a volume names.
 pub(super) fn classes_of_volume(volume: &PersistentVolume) -> BTreeSet<String> {
     let name = volume.spec.volume_attributes_class_name.as_ref();
     name.filter(|name| !name.is_empty()).cloned().into_iter().collect()
@@ -105,31 +110,31 @@ mod tests {
 
     /// kubernetes.md 1.2 "Finalizers", "Volume in use".
     #[test]
-    fn needs() {
+    fn finalizer_action_follows_deletion_and_use() {
         let (pvc, pv, vac) =
             ("kubernetes.io/pvc-protection", "kubernetes.io/pv-protection", "kubernetes.io/vac-protection");
         let bound = json!({"status": {"phase": "Bound"}});
-        for (deleting, ours, need, of_bound) in [
-            (false, false, Need::Add, Need::Add),
-            (false, true, Need::Nothing, Need::Nothing),
-            (true, true, Need::MayGo, Need::Nothing),
-            (true, false, Need::Nothing, Need::Nothing),
+        for (deleting, present, action, of_bound) in [
+            (false, false, FinalizerAction::Add, FinalizerAction::Add),
+            (false, true, FinalizerAction::Keep, FinalizerAction::Keep),
+            (true, true, FinalizerAction::RemoveIfUnused, FinalizerAction::Keep),
+            (true, false, FinalizerAction::Keep, FinalizerAction::Keep),
         ] {
-            let with = |finalizer| if ours { vec!["other", finalizer] } else { vec!["other"] };
-            let row = format!("deleting {deleting}, finalizer {ours}");
-            assert_eq!(of_claim(&object(deleting, &with(pvc), json!({}))), need, "{row}");
-            assert_eq!(of_class(&object(deleting, &with(vac), json!({}))), need, "{row}");
+            let with = |finalizer| if present { vec!["other", finalizer] } else { vec!["other"] };
+            let row = format!("deleting {deleting}, finalizer {present}");
+            assert_eq!(claim_action(&object(deleting, &with(pvc), json!({}))), action, "{row}");
+            assert_eq!(class_action(&object(deleting, &with(vac), json!({}))), action, "{row}");
             for phase in ["Pending", "Available", "Released", "Failed"] {
                 let status = json!({"status": {"phase": phase}});
-                assert_eq!(of_volume(&object(deleting, &with(pv), status)), need, "{row}, {phase}");
+                assert_eq!(volume_action(&object(deleting, &with(pv), status)), action, "{row}, {phase}");
             }
-            assert_eq!(of_volume(&object(deleting, &with(pv), bound.clone())), of_bound, "{row}, bound");
+            assert_eq!(volume_action(&object(deleting, &with(pv), bound.clone())), of_bound, "{row}, bound");
         }
     }
 
     /// kubernetes.md 1.2 "Claim in use": which pods use a claim.
     #[test]
-    fn users() {
+    fn scheduled_pods_that_name_a_claim_use_it() {
         let owner = |uid: &str, controller: bool| {
             json!({"metadata": {
                 "name": "pod-scratch", "namespace": "ns",
@@ -153,11 +158,12 @@ mod tests {
             }
             pod
         };
-        let over = json!({"metadata.deletionTimestamp": DELETED, "metadata.deletionGracePeriodSeconds": 0});
+        let stopped =
+            json!({"metadata.deletionTimestamp": DELETED, "metadata.deletionGracePeriodSeconds": 0});
         for (rule, claim, changes, expected) in [
             ("names it", named.clone(), json!({}), true),
-            ("has ended", named.clone(), json!({"status.phase": "Succeeded"}), true),
-            ("is being deleted and over", named.clone(), over.clone(), true),
+            ("terminated", named.clone(), json!({"status.phase": "Succeeded"}), true),
+            ("deleted and stopped", named.clone(), stopped.clone(), true),
             ("has no node", named.clone(), json!({"spec.nodeName": ""}), false),
             ("in another namespace", named.clone(), json!({"metadata.namespace": "other"}), false),
             (
@@ -166,27 +172,27 @@ mod tests {
                 json!({"spec.volumes": [{"name": "b", "persistentVolumeClaim": {"claimName": "x"}}]}),
                 false,
             ),
-            ("it was made for it", owner("p", true), json!({}), true),
-            ("made for it, ended", owner("p", true), json!({"status.phase": "Failed"}), true),
-            ("made for it, over", owner("p", true), over, false),
+            ("created for the pod", owner("p", true), json!({}), true),
+            ("created for the pod, terminated", owner("p", true), json!({"status.phase": "Failed"}), true),
+            ("created for the pod, stopped", owner("p", true), stopped, false),
             (
-                "made for it, still stopping",
+                "created for the pod, still stopping",
                 owner("p", true),
                 json!({"metadata.deletionTimestamp": DELETED, "metadata.deletionGracePeriodSeconds": 30}),
                 true,
             ),
-            ("made for a namesake", owner("earlier", true), json!({}), false),
+            ("created for another pod of that name", owner("earlier", true), json!({}), false),
             ("owned, not controlled", owner("p", false), json!({}), false),
         ] {
             let claim = serde_json::from_value(claim).unwrap();
             let pod = serde_json::from_value(pod(changes)).unwrap();
-            assert_eq!(uses(&pod, &claim), expected, "{rule}");
+            assert_eq!(pod_uses_claim(&pod, &claim), expected, "{rule}");
         }
     }
 
-    /// kubernetes.md 1.2 "Attributes class in use": all three places of a claim, and the volume's.
+    /// kubernetes.md 1.2 "Attributes class in use": all three fields of a claim, and that of a volume.
     #[test]
-    fn classes() {
+    fn attributes_classes_of_claims_and_volumes() {
         for (claim, expected) in [
             (json!({}), &[][..]),
             (json!({"spec": {"volumeAttributesClassName": ""}}), &[]),

@@ -1,26 +1,29 @@
-//! Which changes may have ended a use.
+//! Which changes may have made an object unused.
 
 use std::collections::BTreeSet;
 
 use wharf_cluster::Change;
 use wharf_model::whole::Pod;
 
-use super::decide::is_over;
+use super::decide::is_stopped;
 
-/// Mutable classes that an object named and names no longer.
-pub(super) fn classes_left<K>(change: &Change<K>, classes: impl Fn(&K) -> BTreeSet<String>) -> Vec<String> {
+/// VolumeAttributesClasses that an object named and names no longer.
+pub(super) fn dropped_classes<K>(
+    change: &Change<K>,
+    classes: impl Fn(&K) -> BTreeSet<String>,
+) -> Vec<String> {
     let old = change.old.as_deref().map(&classes).unwrap_or_default();
     let new = change.new.as_deref().map(&classes).unwrap_or_default();
     old.difference(&new).cloned().collect()
 }
 
-/// Claims that a pod used and may use no longer: it is gone, over, or another one of its name.
-pub(super) fn claims_left(change: &Change<Pod>) -> Vec<String> {
+/// Claims that a pod may no longer use: the pod was deleted, is stopped, or was replaced by another of that name.
+pub(super) fn dropped_claims(change: &Change<Pod>) -> Vec<String> {
     let Some(old) = change.old.as_deref() else { return Vec::new() };
     let ended = change
         .new
         .as_deref()
-        .is_none_or(|new| new.metadata.uid != old.metadata.uid || (is_over(new) && !is_over(old)));
+        .is_none_or(|new| new.metadata.uid != old.metadata.uid || (is_stopped(new) && !is_stopped(old)));
     if ended { old.claims().collect() } else { Vec::new() }
 }
 
@@ -41,7 +44,7 @@ mod tests {
 
     /// Upstream's "pod delete and create with same namespaced name seen as an update", "deleted running Pod".
     #[test]
-    fn pods() {
+    fn deleted_or_stopped_pod_drops_its_claims() {
         let pod = |uid: &str, metadata: Value| {
             let mut pod = json!({
                 "metadata": metadata,
@@ -50,23 +53,23 @@ mod tests {
             pod["metadata"]["uid"] = json!(uid);
             pod
         };
-        let over = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0});
+        let stopped = json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0});
         for (old, new, expected) in [
             (Value::Null, pod("1", json!({})), &[][..]),
             (pod("1", json!({})), pod("1", json!({})), &[]),
-            (pod("1", json!({})), pod("1", over.clone()), &["1"]),
-            (pod("1", over.clone()), pod("1", over), &[]),
+            (pod("1", json!({})), pod("1", stopped.clone()), &["1"]),
+            (pod("1", stopped.clone()), pod("1", stopped), &[]),
             (pod("1", json!({})), pod("2", json!({})), &["1"]),
             (pod("1", json!({})), Value::Null, &["1"]),
         ] {
             let row = format!("{old} {new}");
-            assert_eq!(claims_left(&change(old, new)), expected, "{row}");
+            assert_eq!(dropped_claims(&change(old, new)), expected, "{row}");
         }
     }
 
     /// Upstream's "pvc changes vac", "pvc is deleted".
     #[test]
-    fn classes() {
+    fn changed_or_deleted_claim_drops_its_classes() {
         let claim = |wanted: &str, current: &str| {
             json!({
                 "spec": {"volumeAttributesClassName": wanted}, "status": {"currentVolumeAttributesClassName": current},
@@ -80,7 +83,7 @@ mod tests {
         ] {
             let row = format!("{old} {new}");
             let change = change::<PersistentVolumeClaim>(old, new);
-            assert_eq!(classes_left(&change, classes_of_claim), expected, "{row}");
+            assert_eq!(dropped_classes(&change, classes_of_claim), expected, "{row}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Sees a pod to the node that was chosen for it, beside the loop that chooses: its volumes first, then the pod itself.
+//! Binds a pod to its chosen node, concurrently with the scheduling loop: its volumes first, then the pod itself.
 //!
-//! One step at a time, each from a fresh look. If we die anywhere, what is written holds: a claim whose node is written
-//! down keeps its pod on that node, a volume that is a claim's is found by it, and a pod without a node is tried again.
+//! Each step is decided on fresh inputs. After a crash the written objects determine what happens next: a claim with a
+//! selected node restricts its pod to that node, a claim is bound to the volume that references it, and a pod without a
+//! node is scheduled again.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,77 +16,78 @@ use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim};
 
 use self::decide::{Binding, Item, Provision, Step, View, decide};
-use super::bells::{Bell, Subject};
-use super::ledger::Kept;
-use super::line::Line;
+use super::assume::Retained;
+use super::queue::PodQueue;
 use super::volumes::Plan;
+use super::wakeups::{Wakeup, WatchedObject};
 use super::{Scheduler, report, wake};
 
 mod decide;
 
-/// How a binding ended, if not well.
-enum Ended {
-    /// The pod is gone, or somebody else has placed it.
+/// Why a binding did not complete.
+enum BindError {
+    /// The pod was deleted, or has another node.
     Gone,
-    /// We may not go on.
-    Shut,
-    /// It failed, and why.
+    /// The gate is closed: this replica does not hold the lease, or is stopping.
+    NotLeader,
+    /// It failed with this message.
     Failed(String),
-    /// The server may or may not have taken the pod's binding.
+    /// The API server may or may not have bound the pod.
     Unknown(String),
 }
 
 impl Scheduler {
-    /// The whole of it, and what follows from how it ends.
+    /// Binds the pod's volumes and the pod, and handles the result.
     pub(super) async fn bind(self: Arc<Self>, pod: Arc<Pod>, node: String, plan: Plan) {
-        let by_hand = !pod.spec.node_name.is_empty();
-        let ended = match self.bind_volumes(&pod, &node, &plan).await {
-            Ok(()) if by_hand => Ok(()),
+        let preassigned = !pod.spec.node_name.is_empty();
+        let result = match self.bind_volumes(&pod, &node, &plan).await {
+            Ok(()) if preassigned => Ok(()),
             Ok(()) => self.bind_pod(&pod, &node).await,
-            Err(ended) => Err(ended),
+            Err(error) => Err(error),
         };
         let now = Instant::now();
-        match &ended {
-            Ok(()) if !by_hand => self.ledger().keep(&pod, Kept::Bound),
-            Err(Ended::Unknown(_)) => self.ledger().keep(&pod, Kept::Perhaps),
-            _ => self.ledger().release(&pod),
+        match &result {
+            Ok(()) if !preassigned => self.assumed().retain_place(&pod, Retained::Bound),
+            Err(BindError::Unknown(_)) => self.assumed().retain_place(&pod, Retained::MaybeBound),
+            _ => self.assumed().forget(&pod),
         }
-        match ended {
+        match result {
             Ok(()) => {
-                if !by_hand {
-                    let place = format!("Successfully assigned {} to {node}", pod.metadata.key());
-                    self.context.events.tell(&*pod, EventType::Normal, report::SCHEDULED, place);
+                if !preassigned {
+                    let message = format!("Successfully assigned {} to {node}", pod.metadata.key());
+                    self.context.events.record_for(&*pod, EventType::Normal, report::SCHEDULED, message);
                 }
-                self.finish(&pod, Line::done);
+                self.finish(&pod, PodQueue::done);
             }
-            Err(Ended::Gone) => {
-                self.finish(&pod, Line::done);
-                // It never was on the node it was promised, so nobody sees it leave.
-                self.wake(wake::LEFT);
+            Err(BindError::Gone) => {
+                self.finish(&pod, PodQueue::done);
+                // The pod never was on the assumed node, so no watch event reports that it left.
+                self.wake(wake::POD_LEFT);
             }
-            Err(Ended::Shut) => self.finish(&pod, |line, key| line.retry(key, now)),
-            Err(Ended::Failed(message) | Ended::Unknown(message)) => {
-                self.finish(&pod, |line, key| line.retry(key, now));
-                // What it was promised is to be had again.
-                self.wake(wake::LEFT);
+            Err(BindError::NotLeader) => self.finish(&pod, |queue, key| queue.retry(key, now)),
+            Err(BindError::Failed(message) | BindError::Unknown(message)) => {
+                self.finish(&pod, |queue, key| queue.retry(key, now));
+                // The resources and volumes that were assumed for the pod are available again.
+                self.wake(wake::POD_LEFT);
                 self.report(&pod, report::ERROR, &message).await;
             }
         }
     }
 
-    async fn bind_volumes(&self, pod: &Arc<Pod>, node: &str, plan: &Plan) -> Result<(), Ended> {
+    async fn bind_volumes(&self, pod: &Arc<Pod>, node: &str, plan: &Plan) -> Result<(), BindError> {
         if plan.is_empty() {
             return Ok(());
         }
-        let failed = |why: String| Ended::Failed(format!("running PreBind plugin \"VolumeBinding\": {why}"));
+        let failed =
+            |reason: String| BindError::Failed(format!("running PreBind plugin \"VolumeBinding\": {reason}"));
         let deadline = Instant::now() + self.settings.bind_timeout;
-        let bell = self.hang(pod, node, plan);
-        let mut written = Written::default();
+        let wakeup = self.register_wakeup(pod, node, plan);
+        let mut completed = Completed::default();
         loop {
             if !self.context.gate.is_open() {
-                return Err(Ended::Shut);
+                return Err(BindError::NotLeader);
             }
-            let view = self.look_at_binding(pod, node, plan, &written);
+            let view = self.binding_view(pod, node, plan, &completed);
             match decide(&view) {
                 Step::PreBind(index) => {
                     let Binding { volume: Some(volume), claim: Some(claim), .. } = &view.bindings[index]
@@ -93,58 +95,58 @@ impl Scheduler {
                         continue;
                     };
                     if self
-                        .write::<PersistentVolume>(&volume.metadata, pre_bound(volume, claim))
+                        .write::<PersistentVolume>(&volume.metadata, pre_bind_patch(volume, claim))
                         .await
                         .map_err(failed)?
                     {
-                        written.bindings.insert(index);
+                        completed.bindings.insert(index);
                     }
                 }
-                Step::Select(index) => {
+                Step::SelectNode(index) => {
                     let Some(claim) = &view.provisions[index].claim else { continue };
                     if self
-                        .write::<PersistentVolumeClaim>(&claim.metadata, selecting(claim, node))
+                        .write::<PersistentVolumeClaim>(&claim.metadata, select_node_patch(claim, node))
                         .await
                         .map_err(failed)?
                     {
-                        written.provisions.insert(index);
+                        completed.provisions.insert(index);
                     }
                 }
-                Step::Adopt(Item::Binding(index)) => {
-                    written.bindings.insert(index);
+                Step::MarkCompleted(Item::Binding(index)) => {
+                    completed.bindings.insert(index);
                 }
-                Step::Adopt(Item::Provision(index)) => {
-                    written.provisions.insert(index);
+                Step::MarkCompleted(Item::Provision(index)) => {
+                    completed.provisions.insert(index);
                 }
                 Step::Wait => {
-                    let rung = async {
+                    let woken = async {
                         tokio::select! {
                             biased;
-                            () = self.context.gate.stopped() => {}
-                            () = self.context.gate.lost() => {}
-                            () = bell.rung() => {}
+                            () = self.context.gate.wait_stopped() => {}
+                            () = self.context.gate.wait_lost() => {}
+                            () = wakeup.woken() => {}
                         }
                     };
-                    if timeout_at(deadline, rung).await.is_err() {
+                    if timeout_at(deadline, woken).await.is_err() {
                         return Err(failed("binding volumes: context deadline exceeded".to_owned()));
                     }
                 }
                 Step::Done => return Ok(()),
-                Step::Gone => return Err(Ended::Gone),
-                Step::Fail(why) => return Err(failed(why)),
+                Step::PodGone => return Err(BindError::Gone),
+                Step::Fail(reason) => return Err(failed(reason)),
             }
         }
     }
 
-    fn hang(&self, pod: &Pod, node: &str, plan: &Plan) -> Bell {
+    fn register_wakeup(&self, pod: &Pod, node: &str, plan: &Plan) -> Wakeup {
         let bound = plan.bindings.iter().map(|binding| binding.claim.metadata.key());
         let provisioned = plan.provisions.iter().map(|claim| claim.metadata.key());
-        let mut subjects: Vec<Subject> = bound.chain(provisioned).map(Subject::Claim).collect();
-        subjects.extend([Subject::Pod(pod.metadata.key()), Subject::Node(node.to_owned())]);
-        self.bells.hang(subjects)
+        let mut objects: Vec<WatchedObject> = bound.chain(provisioned).map(WatchedObject::Claim).collect();
+        objects.extend([WatchedObject::Pod(pod.metadata.key()), WatchedObject::Node(node.to_owned())]);
+        self.wakeups.register(objects)
     }
 
-    fn look_at_binding(&self, pod: &Pod, node: &str, plan: &Plan, written: &Written) -> View {
+    fn binding_view(&self, pod: &Pod, node: &str, plan: &Plan, completed: &Completed) -> View {
         let now = self.pods.get(&pod.metadata.key()).filter(|now| now.metadata.uid == pod.metadata.uid);
         let claim = |planned: &PersistentVolumeClaim| {
             let now = self.claims.get(&planned.metadata.key());
@@ -157,7 +159,7 @@ impl Scheduler {
                 claim_key: planned.claim.metadata.key(),
                 volume: volume.filter(|now| now.metadata.uid == planned.volume.metadata.uid),
                 claim: claim(&planned.claim),
-                written: written.bindings.contains(&index),
+                completed: completed.bindings.contains(&index),
             }
         };
         let provision = |(index, planned): (usize, &Arc<PersistentVolumeClaim>)| {
@@ -167,12 +169,12 @@ impl Scheduler {
                 claim_key: planned.metadata.key(),
                 volume: names.and_then(|name| self.volumes.get(&Key::cluster(name))),
                 claim,
-                written: written.provisions.contains(&index),
+                completed: completed.provisions.contains(&index),
             }
         };
         let labels = self.nodes.get(&Key::cluster(node)).map(|node| BTreeMap::from(&node.metadata.labels));
         View {
-            waits: now
+            pod_waiting: now
                 .is_some_and(|now| !now.metadata.is_deleting() && now.spec.node_name == pod.spec.node_name),
             node: node.to_owned(),
             labels,
@@ -181,12 +183,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether it was written; not if the object is not as it was seen, which the next look will show.
+    /// Applies a patch, and returns whether it was applied. If the object had changed, the next view contains its
+    /// current version.
     async fn write<K: Kind>(&self, meta: &Meta, patch: Patch) -> Result<bool, String> {
         match self.context.cluster.patch(&K::API, &meta.key(), None, patch).await {
             Ok(_) => Ok(true),
             Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => {
-                // The watch may be behind: what the server has now is what to decide on.
+                // The watch may be behind: this read updates the store.
                 match self.context.cluster.get::<K>(&meta.key()).await {
                     Ok(Some(_)) => Ok(false),
                     Ok(None) => Err(format!("{} {:?} not found", K::API.plural, meta.name)),
@@ -197,9 +200,9 @@ impl Scheduler {
         }
     }
 
-    async fn bind_pod(&self, pod: &Pod, node: &str) -> Result<(), Ended> {
+    async fn bind_pod(&self, pod: &Pod, node: &str) -> Result<(), BindError> {
         if !self.context.gate.is_open() {
-            return Err(Ended::Shut);
+            return Err(BindError::NotLeader);
         }
         let key = pod.metadata.key();
         let body = json!({
@@ -207,38 +210,39 @@ impl Scheduler {
             "metadata": {"namespace": pod.metadata.namespace, "name": pod.metadata.name, "uid": pod.metadata.uid},
             "target": {"kind": "Node", "name": node},
         });
-        let error = match self.context.cluster.hand(&Pod::API, &key, "binding", &body).await {
+        let error = match self.context.cluster.create_subresource(&Pod::API, &key, "binding", &body).await {
             Ok(_) => return Ok(()),
-            Err(ApiError::NotFound(_)) => return Err(Ended::Gone),
+            Err(ApiError::NotFound(_)) => return Err(BindError::Gone),
             Err(error) => error,
         };
         let message = format!("running Bind plugin \"DefaultBinder\": {error}");
         match error {
-            ApiError::Unavailable(_) => Err(Ended::Unknown(message)),
-            // Somebody was quicker, or it is going; how it is now decides.
+            ApiError::Unavailable(_) => Err(BindError::Unknown(message)),
+            // The pod was bound by another scheduler, or is being deleted: read it to find out which.
             ApiError::Conflict(_) => match self.context.cluster.get::<Pod>(&key).await {
                 Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.spec.node_name == node => Ok(()),
                 Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.spec.node_name.is_empty() => {
-                    Err(Ended::Failed(message))
+                    Err(BindError::Failed(message))
                 }
-                Ok(_) => Err(Ended::Gone),
-                Err(_) => Err(Ended::Unknown(message)),
+                Ok(_) => Err(BindError::Gone),
+                Err(_) => Err(BindError::Unknown(message)),
             },
-            _ => Err(Ended::Failed(message)),
+            _ => Err(BindError::Failed(message)),
         }
     }
 }
 
-/// What of the plan is done.
+/// The completed parts of the plan.
 #[derive(Default)]
-struct Written {
+struct Completed {
     bindings: BTreeSet<usize>,
     provisions: BTreeSet<usize>,
 }
 
-/// Gives a volume to a claim. Who had it reserved for the claim by hand keeps that on record: then no controller chose it.
-fn pre_bound(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Patch {
-    let mut body = as_seen(&volume.metadata);
+/// Writes the claim into the volume's claimRef. A volume that a user reserved for the claim does not get the
+/// bound-by-controller annotation: no controller chose it.
+fn pre_bind_patch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Patch {
+    let mut body = at_version(&volume.metadata);
     body["spec"] = json!({"claimRef": {
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "namespace": claim.metadata.namespace, "name": claim.metadata.name, "uid": claim.metadata.uid,
@@ -250,14 +254,14 @@ fn pre_bound(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Patch 
     Patch::Merge(body)
 }
 
-/// Writes down the node of a claim.
-fn selecting(claim: &PersistentVolumeClaim, node: &str) -> Patch {
-    let mut body = as_seen(&claim.metadata);
+/// Writes the selected node into a claim.
+fn select_node_patch(claim: &PersistentVolumeClaim, node: &str) -> Patch {
+    let mut body = at_version(&claim.metadata);
     body["metadata"]["annotations"] = json!({annotation::SELECTED_NODE: node});
     Patch::Merge(body)
 }
 
-/// Only this object, and only as it was seen: a decision was taken on what it says.
-fn as_seen(meta: &Meta) -> Value {
+/// Restricts a patch to this version of the object, because the step was decided for this version.
+fn at_version(meta: &Meta) -> Value {
     json!({"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}})
 }

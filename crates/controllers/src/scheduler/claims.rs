@@ -1,5 +1,5 @@
-//! A pod's claims before any node is looked at: what is there, what is bound, what waits for a node. What is wrong with
-//! them holds for all nodes, and is told in upstream's words.
+//! A pod's claims before any node is evaluated: which exist, which are bound, which wait for a node. A problem with a
+//! claim applies to all nodes and is reported with upstream's message.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,114 +11,114 @@ use wharf_model::{AccessMode, PersistentVolumeClaim};
 
 use super::view::View;
 
-/// The pod's claims, each once.
+/// The pod's claims, without duplicates.
 #[derive(Debug, Default)]
-pub(super) struct Sorted {
-    /// Those that have their volume.
+pub(super) struct PodClaims {
+    /// Claims that are bound.
     pub(super) bound: Vec<Arc<PersistentVolumeClaim>>,
-    /// Those that get one when a node is chosen.
+    /// Claims that get a volume once a node is chosen.
     pub(super) delayed: Vec<Arc<PersistentVolumeClaim>>,
 }
 
-/// Why no node is looked at.
+/// Why no node is evaluated.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Stop {
-    /// The pod cannot be placed as things are.
-    Refused(String),
-    /// Things are not as they can be.
-    Failed(String),
+pub(super) enum PreFilterError {
+    /// The pod is unschedulable until something changes.
+    Unschedulable(String),
+    /// An object is invalid.
+    Error(String),
 }
 
-/// Whether binding has been seen through to its end.
+/// Whether the claim is completely bound.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     !claim.spec.volume_name.is_empty() && claim.metadata.annotation(annotation::BIND_COMPLETED).is_some()
 }
 
-/// Whether the pod manages the claim: one for an ephemeral volume has to be its own.
-fn is_of(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+/// Whether the pod controls the claim; required for ephemeral volumes.
+fn is_owned_by(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let owner = |owner: &&wharf_model::OwnerRef| owner.controller == Some(true);
     claim.metadata.owner_references.iter().find(owner).is_some_and(|owner| owner.uid == pod.metadata.uid)
 }
 
-/// The pod's claims, sorted; or why it has to wait.
-pub(super) fn sort(view: &View) -> Result<Sorted, Stop> {
+/// The pod's claims by state; an error if the pod cannot be scheduled.
+pub(super) fn classify(view: &View) -> Result<PodClaims, PreFilterError> {
     let pod = &view.pod;
-    let refused = |why: String| Err(Stop::Refused(why));
-    // VolumeRestrictions comes first, and asks only for claims by name.
+    let unschedulable = |reason: String| Err(PreFilterError::Unschedulable(reason));
+    // VolumeRestrictions runs first, and checks only claims that the pod names.
     for volume in pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
         if !view.claims.contains_key(&volume.claim_name) {
-            return refused(format!("persistentvolumeclaim {:?} not found", volume.claim_name));
+            return unschedulable(format!("persistentvolumeclaim {:?} not found", volume.claim_name));
         }
     }
     for volume in &pod.spec.volumes {
-        let Some(name) = pod.claim_of(volume) else { continue };
+        let Some(name) = pod.claim_name(volume) else { continue };
         let Some(claim) = view.claims.get(&name) else {
-            return refused(format!(
+            return unschedulable(format!(
                 "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
             ));
         };
         if claim.status.phase == ClaimPhase::Lost {
             let volume = &claim.spec.volume_name;
-            return refused(format!(
+            return unschedulable(format!(
                 "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
             ));
         }
         if claim.metadata.is_deleting() {
-            return refused(format!("persistentvolumeclaim {name:?} is being deleted"));
+            return unschedulable(format!("persistentvolumeclaim {name:?} is being deleted"));
         }
-        if volume.persistent_volume_claim.is_none() && !is_of(pod, claim) {
+        if volume.persistent_volume_claim.is_none() && !is_owned_by(pod, claim) {
             let (namespace, pod) =
                 (pod.metadata.namespace.as_deref().unwrap_or_default(), &pod.metadata.name);
-            return refused(format!(
+            return unschedulable(format!(
                 "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
             ));
         }
     }
-    let mut sorted = Sorted::default();
+    let mut pod_claims = PodClaims::default();
     for name in pod.claims().collect::<BTreeSet<_>>() {
         let Some(claim) = view.claims.get(&name) else { continue };
         if is_bound(claim) {
-            sorted.bound.push(Arc::clone(claim));
-        } else if waits(view, claim)? && claim.spec.volume_name.is_empty() {
-            sorted.delayed.push(Arc::clone(claim));
+            pod_claims.bound.push(Arc::clone(claim));
+        } else if is_delayed(view, claim)? && claim.spec.volume_name.is_empty() {
+            pod_claims.delayed.push(Arc::clone(claim));
         } else {
-            return refused("pod has unbound immediate PersistentVolumeClaims".to_owned());
+            return unschedulable("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
     }
-    zones_are_known(view)?;
-    Ok(sorted)
+    check_bound_volumes_exist(view)?;
+    Ok(pod_claims)
 }
 
-/// Whether the claim's volume is made once there is a node. One whose class is missing is not waited for here.
-fn waits(view: &View, claim: &PersistentVolumeClaim) -> Result<bool, Stop> {
+/// Whether the claim's class delays binding until there is a node. False if the class does not exist.
+fn is_delayed(view: &View, claim: &PersistentVolumeClaim) -> Result<bool, PreFilterError> {
     let Some(class) = claim.class().and_then(|class| view.classes.get(class)) else { return Ok(false) };
     if class.volume_binding_mode.is_none() {
         let name = &class.metadata.name;
-        return Err(Stop::Failed(format!("VolumeBindingMode not set for StorageClass {name:?}")));
+        return Err(PreFilterError::Error(format!("VolumeBindingMode not set for StorageClass {name:?}")));
     }
     Ok(class.waits_for_first_consumer())
 }
 
-/// VolumeZone comes last: it has to see the volumes.
-fn zones_are_known(view: &View) -> Result<(), Stop> {
+/// VolumeZone runs last, and needs the volumes.
+fn check_bound_volumes_exist(view: &View) -> Result<(), PreFilterError> {
     for volume in view.pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref()) {
         let Some(claim) = view.claims.get(&volume.claim_name) else { continue };
         let name = &claim.spec.volume_name;
         if !name.is_empty() && !view.volumes.contains_key(name) {
-            return Err(Stop::Refused(format!("persistentvolume {name:?} not found")));
+            return Err(PreFilterError::Unschedulable(format!("persistentvolume {name:?} not found")));
         }
     }
     Ok(())
 }
 
-/// Whether a claim that is for one pod alone is another pod's already.
-pub(super) fn is_taken(view: &View) -> bool {
-    let alone =
+/// Whether another pod uses a ReadWriteOncePod claim of the pod.
+pub(super) fn has_rwop_conflict(view: &View) -> bool {
+    let exclusive =
         |claim: &PersistentVolumeClaim| claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod);
     let by_name = view.pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
     by_name
         .filter_map(|volume| view.claims.get(&volume.claim_name))
-        .any(|claim| alone(claim) && view.used.contains(&claim.metadata.name))
+        .any(|claim| exclusive(claim) && view.claims_in_use.contains(&claim.metadata.name))
 }
 
 #[cfg(test)]

@@ -1,185 +1,190 @@
-//! Where a pod goes, or why it has to wait: every rule in upstream's order, the first that refuses speaks for its node.
+//! The rules: the node for a pod, or why it is unschedulable. Every rule runs in upstream's order, and the first that
+//! rejects a node gives the reason.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::claims::{self, Sorted, Stop};
+use super::claims::{self, PodClaims, PreFilterError};
 use super::requests::{self, Requests};
-use super::view::{Place, View};
-use super::volumes::{Found, Plan, find};
+use super::view::{NodeInfo, View};
+use super::volumes::{FindResult, Plan, find_pod_volumes};
 use super::{fit, limits, zone};
 
 pub(super) const IN_USE: &str = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
 const NO_NODES: &str = "no nodes available to schedule pods";
 
-/// What is to be done for a pod.
+/// The next step for a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing: it is on its node, with all that it needs.
-    Leave,
-    /// It goes there, once its volumes are seen to.
-    Place { node: String, plan: Plan },
-    /// It has to wait until something changes. An empty message is told to nobody.
-    Refuse { message: String, causes: BTreeSet<Cause> },
-    /// Things are not as they can be: again after a while.
-    Fail { message: String },
+    /// Nothing: it is on its node, with all its volumes.
+    Ignore,
+    /// Bind it to this node once its volumes are bound.
+    Schedule { node: String, plan: Plan },
+    /// It has to wait until something changes. An empty message is not reported.
+    Unschedulable { message: String, causes: BTreeSet<Cause> },
+    /// An object is invalid: retry after the backoff.
+    Error { message: String },
 }
 
-/// What kept a pod off nodes, by what can change it.
+/// Why nodes were rejected, by the kind of change that can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
-    /// What nodes say of themselves.
+    /// Properties of the node: taints, labels, unschedulable.
     Node,
-    /// What nodes have left.
+    /// Insufficient resources.
     Resources,
-    /// What is wrong with the claims themselves.
+    /// Problems with the claims themselves.
     Claims,
-    /// Another pod's claim.
+    /// A claim that another pod uses.
     InUse,
-    /// Limits and drivers.
+    /// Volume limits and missing drivers.
     Limits,
-    /// Where volumes are.
+    /// Location of volumes, and capacity for new ones.
     Volumes,
-    /// Their zones.
+    /// Zones of volumes.
     Zone,
 }
 
-/// Why a node will not do.
-enum Refusal {
+/// Why a node was rejected.
+enum FilterFailure {
     Reasons(Cause, Vec<String>),
-    Failed(String),
+    Error(String),
 }
 
-/// The one step for this pod.
+/// The next step for this pod.
 pub(super) fn decide(view: &View) -> Step {
     if !view.pod.spec.node_name.is_empty() {
-        return assigned(view);
+        return preassigned(view);
     }
-    if view.places.is_empty() {
-        return Step::Refuse { message: NO_NODES.to_owned(), causes: [Cause::Node].into() };
+    if view.nodes.is_empty() {
+        return Step::Unschedulable { message: NO_NODES.to_owned(), causes: [Cause::Node].into() };
     }
-    let sorted = match claims::sort(view) {
-        Ok(sorted) => sorted,
-        Err(stop) => return stopped(view, stop),
+    let pod_claims = match claims::classify(view) {
+        Ok(pod_claims) => pod_claims,
+        Err(error) => return prefilter_failed(view, error),
     };
-    let (asked, taken) = (requests::of(&view.pod), claims::is_taken(view));
+    let (requests, rwop_conflict) = (requests::of(&view.pod), claims::has_rwop_conflict(view));
     let mut fitting = Vec::new();
-    let mut refused = Refused::default();
-    for place in &view.places {
-        match filter(view, &sorted, &asked, taken, place) {
-            Ok(plan) => fitting.push((place, plan)),
-            Err(Refusal::Reasons(cause, reasons)) => refused.add(cause, reasons),
-            Err(Refusal::Failed(message)) => return Step::Fail { message },
+    let mut diagnosis = Diagnosis::default();
+    for node_info in &view.nodes {
+        match filter(view, &pod_claims, &requests, rwop_conflict, node_info) {
+            Ok(plan) => fitting.push((node_info, plan)),
+            Err(FilterFailure::Reasons(cause, reasons)) => diagnosis.add(cause, reasons),
+            Err(FilterFailure::Error(message)) => return Step::Error { message },
         }
     }
-    // Ties go to the first by name, so that the same cluster gives the same answer.
-    let best = |(place, _): &(&Place, Plan)| {
+    // Ties go to the first name, so that the result is deterministic.
+    let best = |(node_info, _): &(&NodeInfo, Plan)| {
         (
-            fit::unwelcome(&view.pod, place),
-            Reverse(fit::room(&asked, place)),
-            place.pods,
-            place.name().to_owned(),
+            fit::prefer_no_schedule_count(&view.pod, node_info),
+            Reverse(fit::least_allocated_score(&requests, node_info)),
+            node_info.pods,
+            node_info.name().to_owned(),
         )
     };
     match fitting.into_iter().min_by_key(best) {
-        Some((place, plan)) => Step::Place { node: place.name().to_owned(), plan },
-        None => refused.step(view),
+        Some((node_info, plan)) => Step::Schedule { node: node_info.name().to_owned(), plan },
+        None => diagnosis.step(view),
     }
 }
 
 fn filter(
     view: &View,
-    sorted: &Sorted,
-    asked: &Requests,
-    taken: bool,
-    place: &Place,
-) -> Result<Plan, Refusal> {
-    let no = |cause, reason: &str| Err(Refusal::Reasons(cause, vec![reason.to_owned()]));
-    if !fit::takes_pods(&view.pod, place) {
-        return no(Cause::Node, fit::UNSCHEDULABLE);
+    pod_claims: &PodClaims,
+    requests: &Requests,
+    rwop_conflict: bool,
+    node_info: &NodeInfo,
+) -> Result<Plan, FilterFailure> {
+    let reject = |cause, reason: &str| Err(FilterFailure::Reasons(cause, vec![reason.to_owned()]));
+    if !fit::is_schedulable(&view.pod, node_info) {
+        return reject(Cause::Node, fit::UNSCHEDULABLE);
     }
-    if !fit::tolerates_all(&view.pod, place) {
-        return no(Cause::Node, fit::TAINTED);
+    if !fit::tolerates_taints(&view.pod, node_info) {
+        return reject(Cause::Node, fit::TAINTED);
     }
-    if !fit::is_selected(&view.pod, place) {
-        return no(Cause::Node, fit::NOT_SELECTED);
+    if !fit::matches_node_selector(&view.pod, node_info) {
+        return reject(Cause::Node, fit::NOT_SELECTED);
     }
-    let lacks = fit::lacks(asked, place);
-    if !lacks.is_empty() {
-        return Err(Refusal::Reasons(Cause::Resources, lacks));
+    let insufficient = fit::insufficient_resources(requests, node_info);
+    if !insufficient.is_empty() {
+        return Err(FilterFailure::Reasons(Cause::Resources, insufficient));
     }
-    if taken {
-        return no(Cause::InUse, IN_USE);
+    if rwop_conflict {
+        return reject(Cause::InUse, IN_USE);
     }
-    if let Some(reason) = limits::refuses(view, place, &limits::of_claims(view, sorted)) {
-        return no(Cause::Limits, &reason);
+    if let Some(reason) = limits::rejection(view, node_info, &limits::volumes_of_claims(view, pod_claims)) {
+        return reject(Cause::Limits, &reason);
     }
-    let plan = volumes(view, sorted, place)?;
-    if let Some(reason) = limits::refuses(view, place, &limits::of_plan(view, sorted, &plan)) {
-        return no(Cause::Limits, &reason);
+    let plan = volumes(view, pod_claims, node_info)?;
+    if let Some(reason) =
+        limits::rejection(view, node_info, &limits::volumes_of_plan(view, pod_claims, &plan))
+    {
+        return reject(Cause::Limits, &reason);
     }
-    if !zone::is_there(view, place) {
-        return no(Cause::Zone, zone::NO_ZONE);
+    if !zone::matches_zones(view, node_info) {
+        return reject(Cause::Zone, zone::ZONE_CONFLICT);
     }
     Ok(plan)
 }
 
-fn volumes(view: &View, sorted: &Sorted, place: &Place) -> Result<Plan, Refusal> {
-    match find(view, sorted, place) {
-        Found::Plan(plan) => Ok(plan),
-        Found::Conflicts(reasons) => {
-            Err(Refusal::Reasons(Cause::Volumes, reasons.into_iter().map(str::to_owned).collect()))
+fn volumes(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Result<Plan, FilterFailure> {
+    match find_pod_volumes(view, pod_claims, node_info) {
+        FindResult::Plan(plan) => Ok(plan),
+        FindResult::Conflicts(reasons) => {
+            Err(FilterFailure::Reasons(Cause::Volumes, reasons.into_iter().map(str::to_owned).collect()))
         }
-        Found::Failed(why) => Err(Refusal::Failed(format!("running \"VolumeBinding\" filter plugin: {why}"))),
+        FindResult::Error(reason) => {
+            Err(FilterFailure::Error(format!("running \"VolumeBinding\" filter plugin: {reason}")))
+        }
     }
 }
 
-/// A pod that somebody has put on a node by hand: only its volumes are seen to (kubernetes#95767).
-fn assigned(view: &View) -> Step {
-    let Some(place) = view.places.first() else {
-        // The node may be yet to come, and then it wakes the pod.
-        return Step::Refuse { message: String::new(), causes: [Cause::Node].into() };
+/// A pod that was created with a `nodeName`: only its volumes are bound (kubernetes#95767).
+fn preassigned(view: &View) -> Step {
+    let Some(node_info) = view.nodes.first() else {
+        // If the node is created later, that wakes the pod.
+        return Step::Unschedulable { message: String::new(), causes: [Cause::Node].into() };
     };
-    let sorted = match claims::sort(view) {
-        Ok(sorted) if sorted.delayed.is_empty() => return Step::Leave,
-        Ok(sorted) => sorted,
-        Err(Stop::Refused(_)) => {
-            // Others see to these claims, and we look again when they change.
-            return Step::Refuse { message: String::new(), causes: [Cause::Claims].into() };
+    let pod_claims = match claims::classify(view) {
+        Ok(pod_claims) if pod_claims.delayed.is_empty() => return Step::Ignore,
+        Ok(pod_claims) => pod_claims,
+        Err(PreFilterError::Unschedulable(_)) => {
+            // Other controllers handle these claims; the pod is retried when they change.
+            return Step::Unschedulable { message: String::new(), causes: [Cause::Claims].into() };
         }
-        Err(stop) => return stopped(view, stop),
+        Err(error) => return prefilter_failed(view, error),
     };
-    match volumes(view, &sorted, place) {
-        Ok(plan) => Step::Place { node: place.name().to_owned(), plan },
-        Err(Refusal::Failed(message)) => Step::Fail { message },
-        Err(Refusal::Reasons(cause, reasons)) => {
-            let mut refused = Refused::default();
-            refused.add(cause, reasons);
-            refused.step(view)
+    match volumes(view, &pod_claims, node_info) {
+        Ok(plan) => Step::Schedule { node: node_info.name().to_owned(), plan },
+        Err(FilterFailure::Error(message)) => Step::Error { message },
+        Err(FilterFailure::Reasons(cause, reasons)) => {
+            let mut diagnosis = Diagnosis::default();
+            diagnosis.add(cause, reasons);
+            diagnosis.step(view)
         }
     }
 }
 
-fn stopped(view: &View, stop: Stop) -> Step {
-    match stop {
-        Stop::Refused(why) => {
-            let message = format!("0/{} nodes are available: {why}.", view.places.len());
-            Step::Refuse { message, causes: [Cause::Claims].into() }
+fn prefilter_failed(view: &View, error: PreFilterError) -> Step {
+    match error {
+        PreFilterError::Unschedulable(reason) => {
+            let message = format!("0/{} nodes are available: {reason}.", view.nodes.len());
+            Step::Unschedulable { message, causes: [Cause::Claims].into() }
         }
-        Stop::Failed(why) => {
-            Step::Fail { message: format!("running PreFilter plugin \"VolumeBinding\": {why}") }
+        PreFilterError::Error(reason) => {
+            Step::Error { message: format!("running PreFilter plugin \"VolumeBinding\": {reason}") }
         }
     }
 }
 
-/// How often each reason was given.
+/// The reasons of all rejected nodes, counted.
 #[derive(Default)]
-struct Refused {
+struct Diagnosis {
     causes: BTreeSet<Cause>,
     reasons: BTreeMap<String, usize>,
 }
 
-impl Refused {
+impl Diagnosis {
     fn add(&mut self, cause: Cause, reasons: Vec<String>) {
         self.causes.insert(cause);
         for reason in reasons {
@@ -190,10 +195,10 @@ impl Refused {
     fn step(self, view: &View) -> Step {
         let mut reasons: Vec<String> =
             self.reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-        // As text: 10 comes before 2.
+        // Sorted as text, as upstream: 10 comes before 2.
         reasons.sort();
-        let message = format!("0/{} nodes are available: {}.", view.places.len(), reasons.join(", "));
-        Step::Refuse { message, causes: self.causes }
+        let message = format!("0/{} nodes are available: {}.", view.nodes.len(), reasons.join(", "));
+        Step::Unschedulable { message, causes: self.causes }
     }
 }
 

@@ -1,4 +1,4 @@
-//! What users are told of a pod that has to wait: an event, and the condition PodScheduled, in upstream's words.
+//! Reports why a pod is not scheduled: an event and the condition PodScheduled, with upstream's reasons and messages.
 
 use serde_json::json;
 use wharf_cluster::{ApiError, EventType, Patch, now};
@@ -7,23 +7,23 @@ use wharf_model::{Kind, Time};
 
 use super::Scheduler;
 
-/// Pod, Normal: it has its node.
+/// Normal event: the pod was bound to a node.
 pub(super) const SCHEDULED: &str = "Scheduled";
-/// Pod, Warning: it has none.
+/// Warning event: the pod was not bound.
 const FAILED: &str = "FailedScheduling";
 
 const CONDITION: &str = "PodScheduled";
-/// The condition's reason while no node will do.
+/// The condition's reason when no node fits.
 pub(super) const UNSCHEDULABLE: &str = "Unschedulable";
 /// The condition's reason after a failure.
 pub(super) const ERROR: &str = "SchedulerError";
 
 impl Scheduler {
-    /// Tells why a pod has no node yet.
+    /// Reports why a pod has no node yet.
     pub(super) async fn report(&self, pod: &Pod, reason: &str, message: &str) {
-        tracing::info!(pod = %pod.metadata.key(), message, "not scheduled");
-        self.context.events.tell(pod, EventType::Warning, FAILED, message);
-        // Who put it on a node has said all that is to be said of that.
+        tracing::info!(pod = %pod.metadata.key(), message, "pod not scheduled");
+        self.context.events.record_for(pod, EventType::Warning, FAILED, message);
+        // A pod that was created with a nodeName has no PodScheduled=False condition.
         if !pod.spec.node_name.is_empty() {
             return;
         }
@@ -33,12 +33,14 @@ impl Scheduler {
         };
         match self.context.cluster.patch(&Pod::API, &pod.metadata.key(), Some("status"), patch).await {
             Ok(_) | Err(ApiError::NotFound(_)) => {}
-            Err(error) => tracing::warn!(%error, "cannot write why a pod has no node"),
+            Err(error) => {
+                tracing::warn!(pod = %pod.metadata.key(), %error, "failed to update PodScheduled condition")
+            }
         }
     }
 }
 
-/// The condition, if it is not on the pod already. Its time is that of the last change of its status.
+/// The patch for the condition; `None` if the pod has it. `lastTransitionTime` changes only with the status.
 fn condition(pod: &Pod, reason: &str, message: &str, now: Time) -> Option<Patch> {
     let present = pod.status.conditions.iter().find(|condition| condition.kind == CONDITION);
     let waits = present.filter(|present| present.status == "False");
@@ -62,9 +64,9 @@ mod tests {
     use super::super::testing::pod;
     use super::*;
 
-    /// The pod's condition PodScheduled: False, Unschedulable.
+    /// The condition PodScheduled: False, Unschedulable.
     #[test]
-    fn the_condition() {
+    fn condition_is_written_once_and_keeps_its_transition_time() {
         let now = Time(1_800_000_000_000);
         let with = |condition: Value| pod(json!({"status": {"conditions": [condition]}}));
         let written = |pod: &Pod| condition(pod, UNSCHEDULABLE, "m", now).map(|patch| patch.body().clone());

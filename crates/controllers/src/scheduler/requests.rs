@@ -1,4 +1,4 @@
-//! What pods ask of a node: sums of resources, in thousandths of a CPU, bytes, and pieces of anything else.
+//! Resource requests of pods: millicores of CPU, bytes, and counts of anything else.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ pub(super) type Requests = BTreeMap<String, i64>;
 
 const CPU: &str = "cpu";
 
-/// An amount, in the unit that its resource is counted in.
+/// A quantity in the unit of its resource.
 pub(super) fn amount(resource: &str, quantity: Quantity) -> i64 {
     if resource == CPU { quantity.milli() } else { quantity.bytes() }
 }
 
-/// Adds one to the other.
+/// Adds `more` to `to`.
 pub(super) fn add(to: &mut Requests, more: &Requests) {
     for (resource, amount) in more {
         let sum = to.entry(resource.clone()).or_default();
@@ -24,8 +24,8 @@ pub(super) fn add(to: &mut Requests, more: &Requests) {
     }
 }
 
-/// What a pod asks for: all its containers together, or the most that it needs while it starts, whichever is more. An
-/// init container that goes on running counts with all that come after it.
+/// The requests of a pod: the sum of its containers, or the peak while its init containers run, whichever is higher. A
+/// restartable init container (sidecar) counts together with everything that starts after it.
 pub(super) fn of(pod: &Pod) -> Requests {
     let mut all = Requests::new();
     for container in &pod.spec.containers {
@@ -72,7 +72,7 @@ mod tests {
 
     /// Requests as the sidecar KEP counts them.
     #[test]
-    fn what_a_pod_asks_for() {
+    fn pod_requests_are_sum_or_init_peak() {
         let container =
             |cpu: &str, memory: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}});
         let always = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
@@ -84,12 +84,12 @@ mod tests {
                 json!({"cpu": 1100, "memory": 2048}),
             ),
             (
-                "an init container needs its own room, not more room",
+                "init containers count by their peak",
                 json!({"containers": [container("100m", "2Ki")], "initContainers": [container("1", "1Ki"), container("2", "1")]}),
                 json!({"cpu": 2000, "memory": 2048}),
             ),
             (
-                "a sidecar counts for ever, and while those after it start",
+                "a sidecar counts with containers and later init containers",
                 json!({"containers": [container("100m", "1")], "initContainers": [always("200m"), container("1", "0")]}),
                 json!({"cpu": 1200, "memory": 1}),
             ),

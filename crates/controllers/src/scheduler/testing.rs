@@ -1,4 +1,4 @@
-//! Objects for the tables of the rules, written as Kubernetes writes them.
+//! Objects for the table tests of the rules, as Kubernetes JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
-use super::view::{Place, View};
+use super::view::{NodeInfo, View};
 
-/// One JSON object over another.
+/// Merges `more` into `base`.
 pub(super) fn over(mut base: Value, more: Value) -> Value {
     merge(&mut base, more);
     base
@@ -40,7 +40,7 @@ pub(super) fn pod_with(claims: &[&str]) -> Arc<Pod> {
     pod(json!({"spec": {"volumes": claims.iter().map(volume).collect::<Vec<_>>()}}))
 }
 
-/// A node `n1` with room for all.
+/// A node `n1` with ample resources.
 pub(super) fn node(more: Value) -> Arc<Node> {
     read(over(
         json!({
@@ -51,21 +51,21 @@ pub(super) fn node(more: Value) -> Arc<Node> {
     ))
 }
 
-pub(super) fn place(more: Value) -> Place {
-    // Whoever says what is allocatable says all of it.
+pub(super) fn node_info(more: Value) -> NodeInfo {
+    // A given allocatable replaces the default completely.
     let replaced = more.pointer("/status/allocatable").cloned();
     let mut node = node(more);
     if let Some(allocatable) = replaced {
         Arc::make_mut(&mut node).status.allocatable = serde_json::from_value(allocatable).unwrap();
     }
-    Place { labels: BTreeMap::from(&node.metadata.labels), node, ..Place::default() }
+    NodeInfo { labels: BTreeMap::from(&node.metadata.labels), node, ..NodeInfo::default() }
 }
 
 pub(super) fn csi_node(drivers: Value) -> Arc<CSINode> {
     read(json!({"metadata": {"name": "n1"}, "spec": {"drivers": drivers}}))
 }
 
-/// A claim of 1Gi of the class `wait`.
+/// A claim of 1Gi and class `wait`.
 pub(super) fn claim(name: &str, more: Value) -> Arc<PersistentVolumeClaim> {
     read(over(
         json!({
@@ -80,7 +80,7 @@ pub(super) fn claim(name: &str, more: Value) -> Arc<PersistentVolumeClaim> {
     ))
 }
 
-/// A claim that has its volume.
+/// A bound claim.
 pub(super) fn bound(name: &str, volume: &str) -> Arc<PersistentVolumeClaim> {
     claim(
         name,
@@ -91,7 +91,7 @@ pub(super) fn bound(name: &str, volume: &str) -> Arc<PersistentVolumeClaim> {
     )
 }
 
-/// A volume of 1Gi of the class `wait` for anybody.
+/// An available volume of 1Gi and class `wait`.
 pub(super) fn volume(name: &str, more: Value) -> Arc<PersistentVolume> {
     read(over(
         json!({
@@ -106,7 +106,7 @@ pub(super) fn volume(name: &str, more: Value) -> Arc<PersistentVolume> {
     ))
 }
 
-/// What is to be added for a volume that only one node reaches.
+/// Node affinity for a volume that only one node can access.
 pub(super) fn on(node: &str) -> Value {
     json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "host", "operator": "In", "values": [node]}]},
@@ -119,14 +119,14 @@ pub(super) fn class(name: &str, more: Value) -> Arc<StorageClass> {
     read(over(base, more))
 }
 
-/// A pod, and nothing yet but the class that waits.
+/// A view with this pod and the class `wait`.
 pub(super) fn view(pod: Arc<Pod>) -> View {
     let mut view = View { pod, ..View::default() };
     view.classes.insert("wait".into(), class("wait", json!({})));
     view
 }
 
-/// The same with its claims.
+/// A view with a pod that uses these claims.
 pub(super) fn view_of(claims: Vec<Arc<PersistentVolumeClaim>>) -> View {
     let names: Vec<&str> = claims.iter().map(|claim| claim.metadata.name.as_str()).collect();
     let mut view = view(pod_with(&names));

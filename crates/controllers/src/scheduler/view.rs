@@ -1,7 +1,7 @@
-//! What is known when a pod is to be placed: plain data, gathered once for each attempt.
+//! The inputs for scheduling a pod: plain data, gathered once for each attempt.
 //!
-//! Volumes and claims that pods still being bound have been promised are shown as they will be, so that nothing is
-//! promised twice.
+//! Volumes and claims that are assumed for pods in binding are shown as they will be, so that nothing is assigned
+//! twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,64 +14,63 @@ use wharf_model::{
 use super::requests::Requests;
 use super::{CapacityCheck, DriverCheck};
 
-/// What the settings say to the rules.
+/// The settings that the rules use.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rules {
     pub(super) capacity: CapacityCheck,
     pub(super) drivers: DriverCheck,
 }
 
-/// One pod, and all that says where it may go.
+/// The inputs for one pod.
 #[derive(Debug, Default)]
 pub(super) struct View {
     pub(super) rules: Rules,
     pub(super) pod: Arc<Pod>,
-    /// Those of the pod's claims that there are, by name.
+    /// The pod's claims that exist, by name.
     pub(super) claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
-    /// The volumes that these are bound to, by name.
+    /// The volumes that these claims name, by name.
     pub(super) volumes: BTreeMap<String, Arc<PersistentVolume>>,
-    /// The volumes that an unbound claim may get, by the claim's name.
+    /// The volumes that an unbound claim may be bound to, by the claim's name.
     pub(super) candidates: BTreeMap<String, Vec<Arc<PersistentVolume>>>,
     /// The classes of the pod's claims.
     pub(super) classes: BTreeMap<String, Arc<StorageClass>>,
-    /// The drivers that are described.
+    /// The CSIDriver objects of these classes' provisioners.
     pub(super) drivers: BTreeMap<String, Arc<CSIDriver>>,
-    /// What room there is, of these classes.
+    /// The capacities of these classes.
     pub(super) capacities: Vec<Arc<CSIStorageCapacity>>,
-    /// What of that room is promised.
+    /// Volumes that are being provisioned from these capacities.
     pub(super) in_flight: Vec<InFlight>,
-    /// Those of the pod's claims that other pods on nodes use.
-    pub(super) used: BTreeSet<String>,
-    /// The nodes.
-    pub(super) places: Vec<Place>,
+    /// The pod's ReadWriteOncePod claims that other pods use.
+    pub(super) claims_in_use: BTreeSet<String>,
+    pub(super) nodes: Vec<NodeInfo>,
 }
 
-/// A volume that a node was chosen for and that is not there yet.
+/// A volume that has a selected node and is not provisioned yet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InFlight {
     pub(super) class: String,
     pub(super) size: i64,
-    /// The labels of the node.
+    /// The labels of the selected node.
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// A node, and what is on it.
+/// A node and what is on it.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct NodeInfo {
     pub(super) node: Arc<Node>,
     pub(super) labels: BTreeMap<String, String>,
     pub(super) csi_node: Option<Arc<CSINode>>,
-    /// How many pods it has, also those on their way to it.
+    /// Number of pods, including assumed ones.
     pub(super) pods: i64,
-    /// What those have asked for.
+    /// Their requests.
     pub(super) requested: Requests,
     /// The CSI volumes that they use.
-    pub(super) volumes: BTreeSet<Handle>,
-    /// The CSI volumes that attachments name.
-    pub(super) attached: BTreeSet<Handle>,
+    pub(super) volumes: BTreeSet<CountedVolume>,
+    /// The CSI volumes with a VolumeAttachment to the node.
+    pub(super) attached: BTreeSet<CountedVolume>,
 }
 
-impl Place {
+impl NodeInfo {
     pub(super) fn name(&self) -> &str {
         &self.node.metadata.name
     }
@@ -79,34 +78,34 @@ impl Place {
 
 /// A CSI volume, as limits count it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Handle {
+pub(super) struct CountedVolume {
     pub(super) driver: String,
-    pub(super) volume: Counted,
+    pub(super) volume: CountedId,
 }
 
-/// Which volume of the driver.
+/// The identity of a volume within its driver.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Counted {
-    /// The driver's own name for it.
-    Volume(String),
-    /// The one that is to be made for this claim.
-    For(String),
+pub(super) enum CountedId {
+    /// The volume handle.
+    Handle(String),
+    /// The volume to be provisioned for this claim.
+    ForClaim(String),
 }
 
-/// The volume behind a claim; none where it is not CSI's, or where nobody can say.
-pub(super) fn handle(
+/// The CSI volume of a claim; `None` if it is not a CSI volume, or unknown.
+pub(super) fn counted_volume(
     claim: &PersistentVolumeClaim,
     volume: Option<&PersistentVolume>,
     class: Option<&StorageClass>,
-) -> Option<Handle> {
+) -> Option<CountedVolume> {
     if let Some(volume) = volume {
         let csi = volume.spec.csi.as_ref()?;
-        return Some(Handle {
+        return Some(CountedVolume {
             driver: csi.driver.clone(),
-            volume: Counted::Volume(csi.volume_handle.clone()),
+            volume: CountedId::Handle(csi.volume_handle.clone()),
         });
     }
     let driver = class?.provisioner.clone();
     let claim = claim.metadata.key().to_string();
-    (!driver.is_empty()).then_some(Handle { driver, volume: Counted::For(claim) })
+    (!driver.is_empty()).then_some(CountedVolume { driver, volume: CountedId::ForClaim(claim) })
 }

@@ -1,33 +1,33 @@
-//! Whether a pod's volumes are, or can be, where a node can reach them: upstream's FindPodVolumes.
+//! Whether a node can access the pod's volumes, or whether they can be provisioned for it: upstream's FindPodVolumes.
 //!
-//! Promise: what is planned for one node uses each volume once, and promises no room that others were promised.
+//! Guarantee: a plan uses each volume once, and no capacity that is assumed for others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use wharf_model::matching::{Seeker, best, by_size};
+use wharf_model::matching::{MatchFor, compare_by_size, find_matching_volume};
 use wharf_model::names::annotation;
-use wharf_model::topology::{allows, reaches};
+use wharf_model::topology::{is_accessible_from, topologies_allow};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use super::capacity;
-use super::claims::Sorted;
-use super::view::{Place, View};
+use super::claims::PodClaims;
+use super::view::{NodeInfo, View};
 
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-pub(super) const UNREACHABLE: &str = "node(s) didn't match PersistentVolume's node affinity";
-pub(super) const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
-pub(super) const NO_ROOM: &str = "node(s) did not have enough free storage";
-pub(super) const NO_SUCH_VOLUME: &str =
+pub(super) const NODE_AFFINITY_CONFLICT: &str = "node(s) didn't match PersistentVolume's node affinity";
+pub(super) const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to bind";
+pub(super) const NOT_ENOUGH_SPACE: &str = "node(s) did not have enough free storage";
+pub(super) const PV_NOT_EXIST: &str =
     "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 
-/// What has to be done before the pod can be on the node.
+/// What has to be written before the pod can run on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Volumes that are there, for claims.
+    /// Existing volumes for claims.
     pub(super) bindings: Vec<Binding>,
-    /// Claims that get new ones.
+    /// Claims to provision.
     pub(super) provisions: Vec<Arc<PersistentVolumeClaim>>,
 }
 
@@ -37,40 +37,40 @@ impl Plan {
     }
 }
 
-/// A volume for a claim.
+/// An existing volume for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Binding {
     pub(super) volume: Arc<PersistentVolume>,
     pub(super) claim: Arc<PersistentVolumeClaim>,
 }
 
-/// What came of looking at a node.
+/// The result for a node.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// It will do.
+pub(super) enum FindResult {
+    /// The node fits, with this plan.
     Plan(Plan),
-    /// It will not, for these reasons.
+    /// The node is rejected, for these reasons.
     Conflicts(Vec<&'static str>),
-    /// Things are not as they can be.
-    Failed(String),
+    /// An object is invalid.
+    Error(String),
 }
 
-/// Looks at one node.
-pub(super) fn find(view: &View, sorted: &Sorted, place: &Place) -> Found {
+/// Evaluates one node.
+pub(super) fn find_pod_volumes(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> FindResult {
     let mut conflicts = Vec::new();
-    match bound(view, sorted, place) {
-        Bound::Missing => conflicts.push(NO_SUCH_VOLUME),
-        Bound::Unreachable => conflicts.push(UNREACHABLE),
+    match check_bound(view, pod_claims, node_info) {
+        Bound::Missing => conflicts.push(PV_NOT_EXIST),
+        Bound::Unreachable => conflicts.push(NODE_AFFINITY_CONFLICT),
         Bound::Reached => {}
     }
-    match unbound(view, sorted, place) {
-        Ok(plan) if conflicts.is_empty() => Found::Plan(plan),
-        Ok(_) => Found::Conflicts(conflicts),
+    match plan_unbound(view, pod_claims, node_info) {
+        Ok(plan) if conflicts.is_empty() => FindResult::Plan(plan),
+        Ok(_) => FindResult::Conflicts(conflicts),
         Err(Unmet::Conflict(conflict)) => {
             conflicts.push(conflict);
-            Found::Conflicts(conflicts)
+            FindResult::Conflicts(conflicts)
         }
-        Err(Unmet::Failed(why)) => Found::Failed(why),
+        Err(Unmet::Error(reason)) => FindResult::Error(reason),
     }
 }
 
@@ -80,10 +80,10 @@ enum Bound {
     Unreachable,
 }
 
-fn bound(view: &View, sorted: &Sorted, place: &Place) -> Bound {
-    for claim in &sorted.bound {
+fn check_bound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Bound {
+    for claim in &pod_claims.bound {
         let Some(volume) = view.volumes.get(&claim.spec.volume_name) else { return Bound::Missing };
-        if !reaches(volume.spec.node_affinity.as_ref(), place.name(), &place.labels) {
+        if !is_accessible_from(volume.spec.node_affinity.as_ref(), node_info.name(), &node_info.labels) {
             return Bound::Unreachable;
         }
     }
@@ -92,25 +92,25 @@ fn bound(view: &View, sorted: &Sorted, place: &Place) -> Bound {
 
 enum Unmet {
     Conflict(&'static str),
-    Failed(String),
+    Error(String),
 }
 
-fn unbound(view: &View, sorted: &Sorted, place: &Place) -> Result<Plan, Unmet> {
+fn plan_unbound(view: &View, pod_claims: &PodClaims, node_info: &NodeInfo) -> Result<Plan, Unmet> {
     let mut plan = Plan::default();
     let mut to_match = Vec::new();
-    for claim in &sorted.delayed {
+    for claim in &pod_claims.delayed {
         match claim.metadata.annotation(annotation::SELECTED_NODE) {
-            // The node was chosen before, and a volume may be on its way to it.
-            Some(node) if node != place.name() => return Err(Unmet::Conflict(NO_VOLUME)),
+            // The node was selected before, and a volume may be being provisioned for it.
+            Some(node) if node != node_info.name() => return Err(Unmet::Conflict(BIND_CONFLICT)),
             Some(_) => plan.provisions.push(Arc::clone(claim)),
             None => to_match.push(claim),
         }
     }
     // The smallest first, so that it takes the smallest volume and leaves larger ones to the others.
-    to_match.sort_by(|a, b| by_size(a, b));
+    to_match.sort_by(|a, b| compare_by_size(a, b));
     let mut chosen = BTreeSet::new();
     for claim in to_match {
-        match matching(view, claim, place, &chosen) {
+        match best_match(view, claim, node_info, &chosen) {
             Some(volume) => {
                 chosen.insert(volume.metadata.name.clone());
                 plan.bindings.push(Binding { volume, claim: Arc::clone(claim) });
@@ -119,32 +119,32 @@ fn unbound(view: &View, sorted: &Sorted, place: &Place) -> Result<Plan, Unmet> {
         }
     }
     for claim in &plan.provisions {
-        let class = class_of(view, claim).map_err(Unmet::Failed)?;
+        let class = class_of(view, claim).map_err(Unmet::Error)?;
         let provisions = !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER;
-        if !provisions || !allows(&class.allowed_topologies, &place.labels) {
-            return Err(Unmet::Conflict(NO_VOLUME));
+        if !provisions || !topologies_allow(&class.allowed_topologies, &node_info.labels) {
+            return Err(Unmet::Conflict(BIND_CONFLICT));
         }
     }
-    if !capacity::suffices(view, place, &plan.provisions) {
-        return Err(Unmet::Conflict(NO_ROOM));
+    if !capacity::has_capacity(view, node_info, &plan.provisions) {
+        return Err(Unmet::Conflict(NOT_ENOUGH_SPACE));
     }
     Ok(plan)
 }
 
-/// The best volume for a claim on this node, of those that none of the pod's other claims has taken.
-fn matching(
+/// The best volume for a claim on this node, except those chosen for the pod's other claims.
+fn best_match(
     view: &View,
     claim: &PersistentVolumeClaim,
-    place: &Place,
+    node_info: &NodeInfo,
     chosen: &BTreeSet<String>,
 ) -> Option<Arc<PersistentVolume>> {
     let candidates = view.candidates.get(&claim.metadata.name)?;
-    let seeker = Seeker::Scheduler { node: place.name(), labels: &place.labels, taken: chosen };
-    let best = best(claim, candidates.iter().map(AsRef::as_ref), seeker)?;
+    let seeker = MatchFor::Scheduler { node: node_info.name(), labels: &node_info.labels, taken: chosen };
+    let best = find_matching_volume(claim, candidates.iter().map(AsRef::as_ref), seeker)?;
     candidates.iter().find(|volume| volume.metadata.name == best.metadata.name).cloned()
 }
 
-/// The class by which a claim's volume is made.
+/// The class that provisions a claim's volume.
 pub(super) fn class_of<'a>(
     view: &'a View,
     claim: &PersistentVolumeClaim,

@@ -1,6 +1,6 @@
-//! The attach/detach controller on the embedded API, with an attacher and node agents of a few lines.
+//! The attach/detach controller on the embedded API server, with a minimal attacher and node agents.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 mod world;
 
@@ -12,191 +12,191 @@ use wharf_model::{CSIDriver, Key, VolumeAttachment};
 
 use world::{Embedded, SETTLED};
 
-/// kubernetes.md 1.3 "Attach", "Attach events", "Attachment", "Told first": from a pod's coming to its end, the
-/// handshake with the node.
+/// kubernetes.md 1.3 "Attach", "Attach events", "Attachment", "Told first": the lifecycle of a pod, and the handshake
+/// with the node.
 #[tokio::test]
-async fn a_volume_comes_and_goes() {
+async fn volume_is_attached_for_a_pod_and_detached_after_unmount() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
-    api.pod_with("p", "a", &volume).await;
+    api.pod_attached("p", "a", &volume).await;
     let attachment = api.attachment(&volume, "a").await.unwrap();
     assert_eq!(attachment.spec.attacher, "d.test");
     assert_eq!(attachment.spec.source.persistent_volume_name.as_deref(), Some("one"));
-    api.until("the pod is told", async || {
-        let words = "AttachVolume.Attach succeeded for volume \"one\" ";
-        api.events("SuccessfulAttachVolume").await.iter().any(|note| note == words)
+    api.wait_until("attach event on the pod", async || {
+        let expected = "AttachVolume.Attach succeeded for volume \"one\" ";
+        api.events("SuccessfulAttachVolume").await.iter().any(|note| note == expected)
     })
     .await;
 
     api.in_use("a", &[&volume]).await;
     api.end_pod("p").await;
-    api.stays(&volume, "a", "it is in use").await;
-    assert!(api.told(&volume, "a").await, "it is in use");
+    api.assert_stays_attached(&volume, "a", "it is in use").await;
+    assert!(api.is_reported(&volume, "a").await, "it is in use");
 
     api.in_use("a", &[]).await;
-    api.detached(&volume, "a").await;
-    controller.stopped().await;
+    api.wait_detached(&volume, "a").await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Told first", "Verified": what cannot be taken back, or asked, is not done.
-/// Test_Run_UpdateNodeStatusFailBeforeOneVolumeDetachNodeWithReadWriteOnce.
+/// kubernetes.md 1.3 "Told first", "Verified": without the status update, or the live read of the node, nothing is
+/// detached. Test_Run_UpdateNodeStatusFailBeforeOneVolumeDetachNodeWithReadWriteOnce.
 #[tokio::test]
-async fn what_a_node_was_not_told_or_asked_is_not_done() {
+async fn failed_status_update_or_node_read_prevents_detach() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
-    for (pod, refused, told) in [
+    for (pod, refused, reported) in [
         ("p", ("PATCH", "/api/v1/nodes/", "/status"), true),
-        // Of what is said in watches nothing follows: the server is asked for the Node itself.
+        // The watch is not sufficient: the Node itself is read from the API server.
         ("q", ("GET", "/api/v1/nodes/a", ""), false),
     ] {
-        api.pod_with(pod, "a", &volume).await;
+        api.pod_attached(pod, "a", &volume).await;
         api.refuse(Some(refused));
         api.end_pod(pod).await;
-        api.stays(&volume, "a", "the server refuses").await;
-        assert_eq!(api.told(&volume, "a").await, told);
+        api.assert_stays_attached(&volume, "a", "the API server rejects the request").await;
+        assert_eq!(api.is_reported(&volume, "a").await, reported);
         api.refuse(None);
-        api.detached(&volume, "a").await;
+        api.wait_detached(&volume, "a").await;
     }
-    controller.stopped().await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Bound later": a pod that is placed before its claim is bound.
+/// kubernetes.md 1.3 "Bound later": a pod that is scheduled before its claim is bound.
 #[tokio::test]
-async fn a_claim_that_is_bound_later() {
+async fn volume_is_attached_once_its_claim_is_bound() {
     let (api, _, controller) = Embedded::with(&["a"], Settings::default()).await;
     let volume = api.volume_of_claim("late", &["ReadWriteOnce"]).await;
     api.pod("p", "a", "late").await;
     sleep(SETTLED).await;
     assert!(api.attachment(&volume, "a").await.is_none(), "it is not bound yet");
     api.bound("late").await;
-    api.attached(&volume, "a").await;
-    controller.stopped().await;
+    api.wait_attached(&volume, "a").await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Start": of half the objects nothing follows.
+/// kubernetes.md 1.3 "Start": no decision before all stores are synced.
 #[tokio::test]
-async fn nothing_is_decided_before_all_is_known() {
+async fn nothing_is_detached_before_all_stores_are_synced() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
-    api.pod_with("p", "a", &volume).await;
-    controller.stopped().await;
-    // Without its pods, the volume would seem unwanted.
+    api.pod_attached("p", "a", &volume).await;
+    controller.stop().await;
+    // Without the pods, the volume would seem unused.
     api.refuse(Some(("GET", "/api/v1/pods", "")));
     let controller = api.controller(Settings::default());
-    api.stays(&volume, "a", "pods are not known").await;
-    assert!(api.told(&volume, "a").await);
+    api.assert_stays_attached(&volume, "a", "pods are not synced").await;
+    assert!(api.is_reported(&volume, "a").await);
     api.refuse(None);
-    api.stays(&volume, "a", "a pod uses it").await;
-    controller.stopped().await;
+    api.assert_stays_attached(&volume, "a", "a pod uses it").await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Node status", "Node gone": a Node that is made anew is told all again.
+/// kubernetes.md 1.3 "Node status", "Node gone": the status of a recreated Node lists all volumes again.
 #[tokio::test]
-async fn a_node_that_goes_and_comes() {
+async fn recreated_node_is_reported_its_volumes_again() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
-    api.pod_with("p", "a", &volume).await;
+    api.pod_attached("p", "a", &volume).await;
     api.in_use("a", &[&volume]).await;
     let uid = api.attachment(&volume, "a").await.unwrap().metadata.uid;
     api.delete::<Node>(&Key::cluster("a")).await;
-    api.stays(&volume, "a", "a pod uses it").await;
+    api.assert_stays_attached(&volume, "a", "a pod uses it").await;
     api.node("a").await;
-    api.attached(&volume, "a").await;
+    api.wait_attached(&volume, "a").await;
     assert_eq!(api.attachment(&volume, "a").await.unwrap().metadata.uid, uid);
-    controller.stopped().await;
+    controller.stop().await;
 }
 
-/// kubernetes#96142: a move is no error, and the volume is never on both nodes.
+/// kubernetes#96142: a move is not an error, and the volume is never on both nodes.
 #[tokio::test]
-async fn a_volume_moves() {
+async fn moving_volume_is_never_on_two_nodes() {
     let (api, volume, controller) = Embedded::with(&["a", "b"], Settings::default()).await;
     for round in 0..4 {
         let (from, to) = if round % 2 == 0 { ("a", "b") } else { ("b", "a") };
-        api.pod_with(&format!("p{round}"), from, &volume).await;
+        api.pod_attached(&format!("p{round}"), from, &volume).await;
         api.in_use(from, &[&volume]).await;
         api.end_pod(&format!("p{round}")).await;
         api.pod(&format!("q{round}"), to, "one").await;
         sleep(SETTLED / 8).await;
         assert!(api.attachment(&volume, to).await.is_none(), "it is in use");
         api.in_use(from, &[]).await;
-        api.attached(&volume, to).await;
-        api.detached(&volume, from).await;
+        api.wait_attached(&volume, to).await;
+        api.wait_detached(&volume, from).await;
         api.end_pod(&format!("q{round}")).await;
-        api.detached(&volume, to).await;
+        api.wait_detached(&volume, to).await;
     }
     api.assert_never_on_two_nodes();
     assert_eq!(api.events("FailedAttachVolume").await, [""; 0]);
-    controller.stopped().await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Multi-Attach", "Many nodes": one node or many, as the modes allow.
+/// kubernetes.md 1.3 "Multi-Attach", "Many nodes": one node or many, by access mode.
 #[tokio::test]
-async fn one_node_or_many() {
+async fn access_modes_decide_on_second_node() {
     let (api, one, controller) = Embedded::with(&["a", "b"], Settings::default()).await;
     let many = api.volume("many", &["ReadWriteMany"]).await;
     for (name, node, volume) in [("p", "a", &one), ("r", "a", &many), ("s", "b", &many)] {
-        api.pod_with(name, node, volume).await;
+        api.pod_attached(name, node, volume).await;
     }
     api.pod("q", "b", "one").await;
-    api.until("the second is told", async || {
-        let words = "Multi-Attach error for volume \"one\" Volume is already used by pod(s) p";
-        api.events("FailedAttachVolume").await.iter().any(|note| note == words)
+    api.wait_until("Multi-Attach event on the second pod", async || {
+        let expected = "Multi-Attach error for volume \"one\" Volume is already used by pod(s) p";
+        api.events("FailedAttachVolume").await.iter().any(|note| note == expected)
     })
     .await;
     assert!(api.attachment(&one, "b").await.is_none());
     api.end_pod("p").await;
-    api.attached(&one, "b").await;
-    api.detached(&one, "a").await;
-    controller.stopped().await;
+    api.wait_attached(&one, "b").await;
+    api.wait_detached(&one, "a").await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Left behind"; kubernetes#77324: what was left behind is cleared away, what is wanted stays.
+/// kubernetes.md 1.3 "Left behind"; kubernetes#77324: after a restart unused attachments are deleted, used ones stay.
 #[tokio::test]
-async fn a_restart_leaves_nothing_dangling() {
+async fn restart_deletes_dangling_attachments() {
     let (api, kept, controller) = Embedded::with(&["a"], Settings::default()).await;
     let left = api.volume("left", &["ReadWriteOnce"]).await;
-    api.pod_with("p", "a", &kept).await;
-    api.pod_with("q", "a", &left).await;
+    api.pod_attached("p", "a", &kept).await;
+    api.pod_attached("q", "a", &left).await;
     let uid = api.attachment(&kept, "a").await.unwrap().metadata.uid;
-    controller.stopped().await;
+    controller.stop().await;
     api.end_pod("q").await;
-    // An upstream that died in mid-attach: asked for, never told, and nobody wants it.
+    // Upstream crashed during an attach: the attachment exists, was never reported, and no pod wants it.
     let dangling = api.volume("dangling", &["ReadWriteOnce"]).await;
     let source = json!({"persistentVolumeName": "dangling"});
     let spec = json!({"attacher": "d.test", "nodeName": "a", "source": source});
-    let name = dangling.attachment("a");
+    let name = dangling.attachment_name("a");
     api.create::<VolumeAttachment>(None, json!({"metadata": {"name": name}, "spec": spec})).await;
 
     let controller = api.controller(Settings::default());
-    api.detached(&left, "a").await;
-    api.detached(&dangling, "a").await;
-    api.stays(&kept, "a", "a pod uses it").await;
+    api.wait_detached(&left, "a").await;
+    api.wait_detached(&dangling, "a").await;
+    api.assert_stays_attached(&kept, "a", "a pod uses it").await;
     assert_eq!(api.attachment(&kept, "a").await.unwrap().metadata.uid, uid);
-    assert!(api.told(&kept, "a").await);
-    controller.stopped().await;
+    assert!(api.is_reported(&kept, "a").await);
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Force", "Well", "Forced metric": a node that is not well has its time, one that is well has for ever.
-/// What was forced is counted, once.
+/// kubernetes.md 1.3 "Force", "Well", "Forced metric": a detach is forced after the maximum wait if the node is not
+/// Ready, and never if it is. A forced detach is counted once.
 #[tokio::test]
-async fn a_node_that_is_not_well() {
+async fn detach_is_forced_only_from_a_node_that_is_not_ready() {
     let settings = Settings { max_wait_for_unmount: SETTLED / 4, ..Settings::default() };
     let (api, volume, controller) = Embedded::with(&["a", "b"], settings).await;
-    api.pod_with("p", "a", &volume).await;
+    api.pod_attached("p", "a", &volume).await;
     api.in_use("a", &[&volume]).await;
     api.end_pod("p").await;
     api.pod("q", "b", "one").await;
-    api.stays(&volume, "a", "it is well").await;
-    assert!(!controller.counted().contains("reason="), "{}", controller.counted());
+    api.assert_stays_attached(&volume, "a", "the node is Ready").await;
+    assert!(!controller.metrics_text().contains("reason="), "{}", controller.metrics_text());
     api.ready("a", "Unknown").await;
-    api.detached(&volume, "a").await;
-    api.attached(&volume, "b").await;
-    let counted = controller.counted();
-    assert!(counted.contains("_forced_detaches{reason=\"timeout\"} 1\n"), "{counted}");
+    api.wait_detached(&volume, "a").await;
+    api.wait_attached(&volume, "b").await;
+    let metrics_text = controller.metrics_text();
+    assert!(metrics_text.contains("_forced_detaches{reason=\"timeout\"} 1\n"), "{metrics_text}");
     api.assert_never_on_two_nodes();
-    controller.stopped().await;
+    controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Nodes that count", "Volumes that count": nodes and drivers that are not ours. Somebody who
-/// deletes an attachment gets it back.
+/// kubernetes.md 1.3 "Nodes that count", "Volumes that count": unmanaged nodes are ignored. A deleted attachment that
+/// is still wanted is recreated.
 #[tokio::test]
-async fn what_is_left_alone_and_what_comes_back() {
+async fn unmanaged_node_is_ignored_and_deleted_attachment_recreated() {
     let api = Embedded::start().await;
     api.create::<Node>(None, json!({"metadata": {"name": "alone"}})).await;
     api.node("a").await;
@@ -205,15 +205,15 @@ async fn what_is_left_alone_and_what_comes_back() {
     let volume = api.volume("one", &["ReadWriteMany"]).await;
     let controller = api.controller(Settings::default());
     api.pod("p", "alone", "one").await;
-    api.pod_with("q", "a", &volume).await;
+    api.pod_attached("q", "a", &volume).await;
     assert!(api.attachment(&volume, "alone").await.is_none());
 
     let uid = api.attachment(&volume, "a").await.unwrap().metadata.uid;
-    api.delete::<VolumeAttachment>(&Key::cluster(volume.attachment("a"))).await;
-    api.until("there is another", async || {
+    api.delete::<VolumeAttachment>(&Key::cluster(volume.attachment_name("a"))).await;
+    api.wait_until("another attachment", async || {
         api.attachment(&volume, "a").await.is_some_and(|attachment| attachment.metadata.uid != uid)
     })
     .await;
-    api.attached(&volume, "a").await;
-    controller.stopped().await;
+    api.wait_attached(&volume, "a").await;
+    controller.stop().await;
 }

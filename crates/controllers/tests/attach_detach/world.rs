@@ -1,4 +1,4 @@
-//! The embedded API with an attacher and node agents of a few lines, and the controller between them.
+//! The embedded API server with a minimal attacher and node agents, and the controller.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,26 +20,28 @@ use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events, Patch, Preconditions, WatchOptions};
+use wharf_cluster::{Cluster, EventRecorder, Patch, Preconditions, WatchOptions};
 use wharf_controllers::Context;
 use wharf_controllers::attach_detach::{self, COMPONENT, Metrics, Settings};
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
+use wharf_model::{
+    Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+};
 
 const FINALIZER: &str = "external-attacher/d-test";
-/// Nothing here takes so long.
-const LONG: Duration = Duration::from_secs(20);
-/// What was not done by then is not done because it must not be.
+/// Longer than any step takes.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// An action that did not happen within this time is taken as not happening.
 pub(crate) const SETTLED: Duration = Duration::from_millis(400);
 
-/// An API with all that is no part of the controller; gone when it is dropped.
+/// The API server and everything outside the controller; stopped on drop.
 pub(crate) struct Embedded {
     api: Api,
     pub(crate) cluster: Cluster,
     tasks: Vec<JoinHandle<()>>,
-    /// Whether the attacher saw a volume on two nodes.
+    /// Whether the attacher observed a volume on two nodes.
     two_nodes: Arc<AtomicBool>,
-    /// What the controller asks for in vain.
+    /// Requests of the controller that are rejected.
     refused: Refused,
     _dir: TempDir,
 }
@@ -56,11 +58,11 @@ fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
 }
 
-/// Requests that fail: a method, and what their paths begin and end with.
+/// Requests to reject: the method, and the start and end of the path.
 type Refused = Arc<Mutex<Option<(&'static str, &'static str, &'static str)>>>;
 
-/// The same, but some of what it asks for may be refused.
-fn client_that_may_fail(api: &Api, refused: Refused) -> Cluster {
+/// A client whose requests may be rejected.
+fn faulty_client(api: &Api, refused: Refused) -> Cluster {
     let inner = api.service::<kube::client::Body>(User::admin());
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let (mut inner, refused) = (inner.clone(), *refused.lock().unwrap());
@@ -85,7 +87,7 @@ impl Embedded {
         let store = store::Store::open(dir.path(), options).unwrap();
         let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
         api.prepare().await.unwrap();
-        let beside = tokio::spawn({
+        let server = tokio::spawn({
             let api = api.clone();
             async move { api.run().await }
         });
@@ -93,11 +95,11 @@ impl Embedded {
         let attacher = tokio::spawn(attacher(client(&api), Arc::clone(&two_nodes)));
         let cluster = client(&api);
         let refused = Arc::default();
-        Self { api, cluster, tasks: vec![beside, attacher], two_nodes, refused, _dir: dir }
+        Self { api, cluster, tasks: vec![server, attacher], two_nodes, refused, _dir: dir }
     }
 
-    /// One with these nodes, a volume for one node, and a controller.
-    pub(crate) async fn with(nodes: &[&str], settings: Settings) -> (Self, VolumeName, Controller) {
+    /// Starts with these nodes, a single-node volume, and a controller.
+    pub(crate) async fn with(nodes: &[&str], settings: Settings) -> (Self, UniqueVolumeName, Controller) {
         let api = Self::start().await;
         for node in nodes {
             api.node(node).await;
@@ -107,16 +109,16 @@ impl Embedded {
         (api, volume, controller)
     }
 
-    /// Requests of this method, whose paths begin and end so, fail from now on; `None`: none does.
+    /// Rejects requests with this method, path start and path end from now on; `None` rejects none.
     pub(crate) fn refuse(&self, requests: Option<(&'static str, &'static str, &'static str)>) {
         *self.refused.lock().unwrap() = requests;
     }
 
-    /// A controller of its own, which stops with the answer.
+    /// Starts a controller.
     pub(crate) fn controller(&self, settings: Settings) -> Controller {
-        let cluster = client_that_may_fail(&self.api, Arc::clone(&self.refused));
+        let cluster = faulty_client(&self.api, Arc::clone(&self.refused));
         let stop = CancellationToken::new();
-        let events = Events::start(&cluster, COMPONENT, "test");
+        let events = EventRecorder::start(&cluster, COMPONENT, "test");
         let context = Context { gate: Gate::new(None, stop.clone()), events, cluster };
         let metrics = Metrics::default();
         let task = tokio::spawn(attach_detach::run(context, settings, metrics.clone()));
@@ -149,13 +151,13 @@ impl Embedded {
         self.cluster.delete(&K::API, key, Preconditions::default()).await.unwrap();
     }
 
-    pub(crate) async fn in_use(&self, node: &str, volumes: &[&VolumeName]) {
+    pub(crate) async fn in_use(&self, node: &str, volumes: &[&UniqueVolumeName]) {
         let names: Vec<String> = volumes.iter().map(|volume| volume.to_string()).collect();
         self.status::<Node>(&Key::cluster(node), json!({"volumesInUse": names})).await;
     }
 
-    /// A claim and its volume, bound to each other.
-    pub(crate) async fn volume(&self, name: &str, modes: &[&str]) -> VolumeName {
+    /// Creates a claim and a volume that are bound to each other.
+    pub(crate) async fn volume(&self, name: &str, modes: &[&str]) -> UniqueVolumeName {
         let volume = self.volume_of_claim(name, modes).await;
         self.bound(name).await;
         volume
@@ -166,8 +168,8 @@ impl Embedded {
         self.status::<PersistentVolumeClaim>(&key, json!({"phase": "Bound"})).await;
     }
 
-    /// The same before the claim says that it is bound.
-    pub(crate) async fn volume_of_claim(&self, name: &str, modes: &[&str]) -> VolumeName {
+    /// Creates a claim and a volume that reference each other, before the claim's phase is Bound.
+    pub(crate) async fn volume_of_claim(&self, name: &str, modes: &[&str]) -> UniqueVolumeName {
         let resources = json!({"requests": {"storage": "1Gi"}});
         let spec = json!({
             "accessModes": modes, "volumeName": name, "storageClassName": "", "resources": resources,
@@ -190,7 +192,7 @@ impl Embedded {
             "claimRef": claim_ref,
         });
         self.create::<PersistentVolume>(None, json!({"metadata": {"name": name}, "spec": spec})).await;
-        VolumeName { driver: "d.test".into(), handle }
+        UniqueVolumeName { driver: "d.test".into(), handle }
     }
 
     pub(crate) async fn pod(&self, name: &str, node: &str, claim: &str) {
@@ -202,47 +204,48 @@ impl Embedded {
         self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
     }
 
-    /// A pod is gone for good, as when its node has cleared it away.
+    /// Terminates a pod.
     pub(crate) async fn end_pod(&self, name: &str) {
         let key = Key::namespaced("default", name);
         self.status::<Pod>(&key, json!({"phase": "Succeeded"})).await;
     }
 
-    pub(crate) async fn attachment(&self, volume: &VolumeName, node: &str) -> Option<VolumeAttachment> {
-        self.cluster.get(&Key::cluster(volume.attachment(node))).await.unwrap()
+    pub(crate) async fn attachment(&self, volume: &UniqueVolumeName, node: &str) -> Option<VolumeAttachment> {
+        self.cluster.get(&Key::cluster(volume.attachment_name(node))).await.unwrap()
     }
 
-    pub(crate) async fn told(&self, volume: &VolumeName, node: &str) -> bool {
+    pub(crate) async fn is_reported(&self, volume: &UniqueVolumeName, node: &str) -> bool {
         let node = self.cluster.get::<Node>(&Key::cluster(node)).await.unwrap().unwrap();
         node.status.volumes_attached.iter().any(|attached| attached.name == volume.to_string())
     }
 
-    /// Attached, and the node knows.
-    pub(crate) async fn attached(&self, volume: &VolumeName, node: &str) {
-        self.until(&format!("{volume} is attached to {node}"), async || {
+    /// Waits until the volume is attached and the node's status lists it.
+    pub(crate) async fn wait_attached(&self, volume: &UniqueVolumeName, node: &str) {
+        self.wait_until(&format!("{volume} is attached to {node}"), async || {
             let attachment = self.attachment(volume, node).await;
-            attachment.is_some_and(|attachment| attachment.status.attached) && self.told(volume, node).await
+            attachment.is_some_and(|attachment| attachment.status.attached)
+                && self.is_reported(volume, node).await
         })
         .await;
     }
 
-    /// A pod that uses a volume there, and has it.
-    pub(crate) async fn pod_with(&self, pod: &str, node: &str, volume: &VolumeName) {
+    /// Creates a pod that uses the volume, and waits until it is attached.
+    pub(crate) async fn pod_attached(&self, pod: &str, node: &str, volume: &UniqueVolumeName) {
         let claim = volume.handle.strip_prefix("handle-").unwrap();
         self.pod(pod, node, claim).await;
-        self.attached(volume, node).await;
+        self.wait_attached(volume, node).await;
     }
 
-    /// Nobody has asked for the end of it, and nobody does.
-    pub(crate) async fn stays(&self, volume: &VolumeName, node: &str, why: &str) {
+    /// Asserts that the VolumeAttachment exists and is not deleted.
+    pub(crate) async fn assert_stays_attached(&self, volume: &UniqueVolumeName, node: &str, reason: &str) {
         sleep(SETTLED).await;
         let attachment = self.attachment(volume, node).await;
-        assert!(attachment.is_some_and(|attachment| !attachment.metadata.is_deleting()), "{why}");
+        assert!(attachment.is_some_and(|attachment| !attachment.metadata.is_deleting()), "{reason}");
     }
 
-    pub(crate) async fn detached(&self, volume: &VolumeName, node: &str) {
-        self.until(&format!("{volume} is detached from {node}"), async || {
-            self.attachment(volume, node).await.is_none() && !self.told(volume, node).await
+    pub(crate) async fn wait_detached(&self, volume: &UniqueVolumeName, node: &str) {
+        self.wait_until(&format!("{volume} is detached from {node}"), async || {
+            self.attachment(volume, node).await.is_none() && !self.is_reported(volume, node).await
         })
         .await;
     }
@@ -252,24 +255,24 @@ impl Embedded {
         listed.items.into_iter().filter(|event| event.reason == reason).map(|event| event.message).collect()
     }
 
-    pub(crate) async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+    pub(crate) async fn wait_until(&self, what: &str, holds: impl AsyncFn() -> bool) {
         let wait = async {
             while !holds().await {
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        if timeout(LONG, wait).await.is_err() {
+        if timeout(TIMEOUT, wait).await.is_err() {
             let attachments = self.cluster.list::<VolumeAttachment>(&WatchOptions::default()).await.unwrap();
-            panic!("never: {what}; there are {:#?}", attachments.items);
+            panic!("timed out waiting for: {what}; attachments: {:#?}", attachments.items);
         }
     }
 
     pub(crate) fn assert_never_on_two_nodes(&self) {
-        assert!(!self.two_nodes.load(Ordering::Relaxed), "a volume for one node was on two");
+        assert!(!self.two_nodes.load(Ordering::Relaxed), "a single-node volume was on two nodes");
     }
 }
 
-/// A controller that runs.
+/// A running controller.
 pub(crate) struct Controller {
     stop: CancellationToken,
     task: JoinHandle<()>,
@@ -277,24 +280,24 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// The page of what it has counted.
-    pub(crate) fn counted(&self) -> String {
+    /// Its metrics as text.
+    pub(crate) fn metrics_text(&self) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
         self.metrics.register(&mut registry);
         encode(&mut text, &registry).unwrap();
         text
     }
 
-    pub(crate) async fn stopped(self) {
+    pub(crate) async fn stop(self) {
         self.stop.cancel();
-        timeout(LONG, self.task).await.unwrap().unwrap();
+        timeout(TIMEOUT, self.task).await.unwrap().unwrap();
     }
 }
 
-/// Attaches and detaches what it is asked to, at once, as external-attacher would.
+/// Attaches and detaches at once, as external-attacher would.
 async fn attacher(cluster: Cluster, two_nodes: Arc<AtomicBool>) {
     let store = cluster.store::<VolumeAttachment>(WatchOptions::default());
-    let mut changes = store.changes();
+    let mut changes = store.subscribe();
     let api = VolumeAttachment::API;
     loop {
         let all = store.all();

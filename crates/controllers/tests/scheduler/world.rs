@@ -1,4 +1,4 @@
-//! A cluster inside the test: the embedded API, the scheduler on it, and hands that play those who provision and bind.
+//! A cluster inside the test: the embedded API server, the scheduler, and a minimal provisioner and binder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::{rest, store};
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events, Notice, Patch, Store, WatchOptions};
+use wharf_cluster::{Cluster, EventRecorder, Patch, Store, StoreEvent, WatchOptions};
 use wharf_controllers::scheduler::{self, Settings};
 use wharf_controllers::{Context, binder, ephemeral};
 use wharf_model::names::annotation;
@@ -22,14 +22,14 @@ use wharf_model::{
 
 /// The driver of all volumes here.
 pub(crate) const DRIVER: &str = "d.example.com";
-/// The class whose volumes are made.
-pub(crate) const MADE: &str = "made";
-/// The class whose volumes are there.
-pub(crate) const FIXED: &str = "fixed";
-/// So long a thing may take that happens at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The class with dynamic provisioning.
+pub(crate) const DYNAMIC: &str = "dynamic";
+/// The class with static volumes.
+pub(crate) const STATIC: &str = "static";
+/// Longer than any step takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Ends the scheduler, and waits until it has ended.
+/// A running scheduler.
 pub(crate) struct Running {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<()>,
@@ -42,12 +42,12 @@ impl Running {
     }
 }
 
-/// The cluster. What goes on in it ends with it.
+/// The cluster. Its tasks end when it is dropped.
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
-    beside: JoinSet<()>,
-    /// Whether there are controllers.
-    controlled: bool,
+    tasks: JoinSet<()>,
+    /// Whether the real controllers run.
+    controllers_running: bool,
     _dir: TempDir,
 }
 
@@ -59,38 +59,39 @@ impl World {
         let api = rest::Api::new(store, Access::generate().unwrap(), rest::Options::default());
         api.prepare().await.unwrap();
         let cluster = Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"));
-        let mut beside = JoinSet::new();
-        beside.spawn(async move { api.run().await });
-        let world = Self { cluster, beside, controlled: false, _dir: dir };
-        // Pods need their namespace's account.
-        let account = wharf_model::Api { kind: "ServiceAccount", plural: "serviceaccounts", ..Pod::API };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move { api.run().await });
+        let world = Self { cluster, tasks, controllers_running: false, _dir: dir };
+        // Pods need the service account of their namespace.
+        let account =
+            wharf_model::ApiResource { kind: "ServiceAccount", plural: "serviceaccounts", ..Pod::API };
         world
-            .until("the default account", async || {
+            .wait_until("the default account", async || {
                 let key = Key::namespaced("default", "default");
                 world.cluster.get_raw(&account, &key).await.unwrap().is_some()
             })
             .await;
-        for (name, provisioner) in [(MADE, DRIVER), (FIXED, "kubernetes.io/no-provisioner")] {
+        for (name, provisioner) in [(DYNAMIC, DRIVER), (STATIC, "kubernetes.io/no-provisioner")] {
             let class = json!({
                 "metadata": {"name": name}, "provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer",
             });
-            world.make::<StorageClass>(class).await;
+            world.create::<StorageClass>(class).await;
         }
         world
     }
 
     /// Starts the scheduler.
-    pub(crate) fn schedule(&self, settings: Settings) -> Running {
+    pub(crate) fn start_scheduler(&self, settings: Settings) -> Running {
         let stop = CancellationToken::new();
         let context = Context {
             cluster: self.cluster.clone(),
             gate: Gate::new(None, stop.clone()),
-            events: Events::start(&self.cluster, scheduler::COMPONENT, "test"),
+            events: EventRecorder::start(&self.cluster, scheduler::COMPONENT, "test"),
         };
         Running { stop, task: tokio::spawn(scheduler::run(context, settings)) }
     }
 
-    pub(crate) async fn make<K: Kind>(&self, mut body: Value) -> Value {
+    pub(crate) async fn create<K: Kind>(&self, mut body: Value) -> Value {
         body["apiVersion"] = json!(K::API.api_version());
         body["kind"] = json!(K::API.kind);
         let namespace = match K::API.scope {
@@ -104,10 +105,10 @@ impl World {
         self.cluster.patch(&K::API, key, subresource, Patch::Merge(body)).await.unwrap();
     }
 
-    /// A node that is ready, with room for all, and with this driver.
+    /// Creates a Ready node with ample resources, on which the driver is registered with this volume limit.
     pub(crate) async fn node(&self, name: &str, limit: Option<i32>) {
         let labels = json!({"host": name});
-        self.make::<Node>(json!({"metadata": {"name": name, "labels": labels}})).await;
+        self.create::<Node>(json!({"metadata": {"name": name, "labels": labels}})).await;
         let key = Key::cluster(name);
         let allocatable = json!({"cpu": "4", "memory": "4Gi", "pods": "110"});
         self.patch::<Node>(
@@ -116,16 +117,16 @@ impl World {
             json!({"status": {"capacity": allocatable, "allocatable": allocatable}}),
         )
         .await;
-        // A node is born with the taint of one that is not ready.
+        // The API server adds the not-ready taint to a new node.
         self.patch::<Node>(&key, None, json!({"spec": {"taints": null}})).await;
         let allocatable = limit.map(|count| json!({"count": count}));
         let driver =
             json!({"name": DRIVER, "nodeID": name, "topologyKeys": ["host"], "allocatable": allocatable});
-        self.make::<CSINode>(json!({"metadata": {"name": name}, "spec": {"drivers": [driver]}})).await;
+        self.create::<CSINode>(json!({"metadata": {"name": name}, "spec": {"drivers": [driver]}})).await;
     }
 
     pub(crate) async fn claim(&self, name: &str, class: &str, mode: &str) -> Key {
-        self.make::<PersistentVolumeClaim>(json!({
+        self.create::<PersistentVolumeClaim>(json!({
             "metadata": {"name": name},
             "spec": {
                 "storageClassName": class, "accessModes": [mode],
@@ -136,28 +137,28 @@ impl World {
         Key::namespaced("default", name)
     }
 
-    /// The node that was chosen for a claim.
+    /// The selected node of a claim.
     pub(crate) async fn selected(&self, claim: &Key) -> Option<String> {
         let claim = self.cluster.get::<PersistentVolumeClaim>(claim).await.unwrap().unwrap();
         claim.selected_node().map(str::to_owned)
     }
 
-    /// So much can be made on a node.
-    pub(crate) async fn room(&self, node: &str, capacity: &str) {
-        self.make::<CSIStorageCapacity>(json!({
-            "metadata": {"name": node}, "storageClassName": MADE, "capacity": capacity,
+    /// Creates a CSIStorageCapacity for a node.
+    pub(crate) async fn capacity(&self, node: &str, capacity: &str) {
+        self.create::<CSIStorageCapacity>(json!({
+            "metadata": {"name": node}, "storageClassName": DYNAMIC, "capacity": capacity,
             "nodeTopology": {"matchLabels": {"host": node}},
         }))
         .await;
     }
 
-    /// A volume that is there, and that only this node reaches.
+    /// Creates an available volume that only this node can access.
     pub(crate) async fn volume(&self, name: &str, node: &str, mode: &str) {
         let term = json!({"matchExpressions": [{"key": "host", "operator": "In", "values": [node]}]});
-        self.make::<PersistentVolume>(json!({
+        self.create::<PersistentVolume>(json!({
             "metadata": {"name": name},
             "spec": {
-                "storageClassName": FIXED, "accessModes": [mode],
+                "storageClassName": STATIC, "accessModes": [mode],
                 "capacity": {"storage": "1Gi"}, "csi": {"driver": DRIVER, "volumeHandle": name},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
             },
@@ -180,13 +181,13 @@ impl World {
         for (field, value) in spec.as_object().into_iter().flatten() {
             body["spec"][field] = value.clone();
         }
-        self.make::<Pod>(body).await;
+        self.create::<Pod>(body).await;
         Key::namespaced("default", name)
     }
 
-    /// The node that a pod gets.
-    pub(crate) async fn placed(&self, pod: &Key) -> String {
-        self.until("a node for the pod", async || !self.node_of(pod).await.is_empty()).await;
+    /// Waits until the pod is bound, and returns its node.
+    pub(crate) async fn wait_for_node(&self, pod: &Key) -> String {
+        self.wait_until("a node for the pod", async || !self.node_of(pod).await.is_empty()).await;
         self.node_of(pod).await
     }
 
@@ -194,9 +195,9 @@ impl World {
         self.cluster.get::<Pod>(pod).await.unwrap().unwrap().spec.node_name
     }
 
-    /// Waits until the pod's condition says that it has to wait, and why.
-    pub(crate) async fn waits(&self, pod: &Key, reason: &str, message: &str) {
-        self.until(message, async || {
+    /// Waits until the pod has the condition PodScheduled=False with this reason and message.
+    pub(crate) async fn wait_for_condition(&self, pod: &Key, reason: &str, message: &str) {
+        self.wait_until(message, async || {
             let pod = self.cluster.get::<Pod>(pod).await.unwrap().unwrap();
             let mut conditions = pod.status.conditions.iter();
             conditions.any(|condition| {
@@ -207,42 +208,42 @@ impl World {
         .await;
     }
 
-    /// Waits for an event of this reason with this note.
-    pub(crate) async fn told(&self, reason: &str, note: &str) {
-        self.until(note, async || {
+    /// Waits for an event with this reason and message.
+    pub(crate) async fn wait_for_event(&self, reason: &str, note: &str) {
+        self.wait_until(note, async || {
             let events = self.cluster.list::<Event>(&WatchOptions::default()).await.unwrap().items;
             events.iter().any(|event| event.reason == reason && event.message == note)
         })
         .await;
     }
 
-    pub(crate) async fn until(&self, what: &str, is: impl AsyncFn() -> bool) {
+    pub(crate) async fn wait_until(&self, what: &str, is: impl AsyncFn() -> bool) {
         let start = Instant::now();
         while !is().await {
-            assert!(start.elapsed() < PATIENCE, "never: {what}");
+            assert!(start.elapsed() < TIMEOUT, "timed out waiting for: {what}");
             sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// The controllers that bind claims and make those of ephemeral volumes, in place of the hands of this test.
-    pub(crate) fn control(&mut self) {
+    /// Starts the real binder and ephemeral controller in place of the minimal ones.
+    pub(crate) fn start_controllers(&mut self) {
         let stop = CancellationToken::new();
         let context = |component: &str| Context {
             cluster: self.cluster.clone(),
             gate: Gate::new(None, stop.clone()),
-            events: Events::start(&self.cluster, component, "test"),
+            events: EventRecorder::start(&self.cluster, component, "test"),
         };
-        self.beside.spawn(binder::run(context(binder::COMPONENT), binder::Settings::default()));
-        self.beside.spawn(ephemeral::run(context(ephemeral::COMPONENT)));
-        self.controlled = true;
+        self.tasks.spawn(binder::run(context(binder::COMPONENT), binder::Settings::default()));
+        self.tasks.spawn(ephemeral::run(context(ephemeral::COMPONENT)));
+        self.controllers_running = true;
     }
 
-    /// Whoever provisions: claims with a node get a volume there and are bound to it, unless there is one who binds. The
-    /// first `failures` times it takes the node back instead.
-    pub(crate) fn provision(&mut self, failures: usize) {
-        let binds = !self.controlled;
+    /// Starts a minimal provisioner: claims with a selected node get a volume there, and are bound to it unless the
+    /// real binder runs. The first `failures` times it clears the selected node instead.
+    pub(crate) fn start_provisioner(&mut self, failures: usize) {
+        let binds = !self.controllers_running;
         let (cluster, mut left) = (self.cluster.clone(), failures);
-        self.hand(move |claim| {
+        self.spawn_claim_worker(move |claim| {
             let fails = left > 0 && claim.selected_node().is_some();
             left -= usize::from(fails);
             let (cluster, claim) = (cluster.clone(), Arc::clone(claim));
@@ -250,8 +251,8 @@ impl World {
                 let Some(node) = claim.selected_node().filter(|_| claim.spec.volume_name.is_empty()) else { return };
                 let meta = &claim.metadata;
                 if fails {
-                    let taken_back = json!({"metadata": {"annotations": {annotation::SELECTED_NODE: null, "tried": "once"}}});
-                    cluster.patch(&PersistentVolumeClaim::API, &meta.key(), None, Patch::Merge(taken_back)).await.unwrap();
+                    let cleared = json!({"metadata": {"annotations": {annotation::SELECTED_NODE: null, "tried": "once"}}});
+                    cluster.patch(&PersistentVolumeClaim::API, &meta.key(), None, Patch::Merge(cleared)).await.unwrap();
                     return;
                 }
                 let name = format!("pvc-{}", meta.uid);
@@ -259,7 +260,7 @@ impl World {
                 let volume = json!({
                     "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
                     "spec": {
-                        "storageClassName": MADE, "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+                        "storageClassName": DYNAMIC, "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
                         "csi": {"driver": DRIVER, "volumeHandle": name},
                         "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
                         "claimRef": {"kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
@@ -272,14 +273,14 @@ impl World {
         });
     }
 
-    /// Whoever binds: claims for which a volume was given are bound to it.
-    pub(crate) fn bind(&mut self) {
+    /// Starts a minimal binder: a claim that a volume references is bound to it.
+    pub(crate) fn start_binder(&mut self) {
         let cluster = self.cluster.clone();
         let volumes: Store<PersistentVolume> = cluster.store(WatchOptions::default());
-        self.beside.spawn(async move {
-            let mut changes = volumes.changes();
+        self.tasks.spawn(async move {
+            let mut changes = volumes.subscribe();
             while let Some(notice) = changes.next().await {
-                let Notice::Change(change) = notice else { continue };
+                let StoreEvent::Change(change) = notice else { continue };
                 let Some(volume) = change.new else { continue };
                 let Some(claim) = volume.spec.claim_ref.as_ref().filter(|claim| !claim.uid.is_empty()) else {
                     continue;
@@ -292,23 +293,23 @@ impl World {
         });
     }
 
-    fn hand<F: Future<Output = ()> + Send>(
+    fn spawn_claim_worker<F: Future<Output = ()> + Send>(
         &mut self,
-        mut see_to: impl FnMut(&Arc<PersistentVolumeClaim>) -> F + Send + 'static,
+        mut handle: impl FnMut(&Arc<PersistentVolumeClaim>) -> F + Send + 'static,
     ) {
         let claims: Store<PersistentVolumeClaim> = self.cluster.store(WatchOptions::default());
-        self.beside.spawn(async move {
-            let mut changes = claims.changes();
+        self.tasks.spawn(async move {
+            let mut changes = claims.subscribe();
             while let Some(notice) = changes.next().await {
                 match notice {
-                    Notice::Change(change) => {
+                    StoreEvent::Change(change) => {
                         if let Some(claim) = &change.new {
-                            see_to(claim).await;
+                            handle(claim).await;
                         }
                     }
-                    Notice::Resync => {
+                    StoreEvent::Resync => {
                         for claim in claims.all() {
-                            see_to(&claim).await;
+                            handle(&claim).await;
                         }
                     }
                 }

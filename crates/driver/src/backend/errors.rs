@@ -1,48 +1,47 @@
-//! The ways in which a backend's operations fail. What becomes of each on the wire is decided once, in
-//! `status.rs`; a backend knows nothing of gRPC.
+//! Errors of backend operations. `status.rs` maps each variant to a gRPC code; a backend needs no knowledge of gRPC.
 
-/// A failure that has nothing to do with what was asked for.
+/// A failure that is unrelated to the content of the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackendError {
-    /// The storage cannot be reached now; the same call may succeed later. (UNAVAILABLE)
+    /// The storage is not reachable now; the same call may succeed later. (UNAVAILABLE)
     #[error("{0}")]
     Unavailable(String),
-    /// An earlier operation on the same object is still under way. (ABORTED)
+    /// An earlier operation on the same object is still running. (ABORTED)
     #[error("{0}")]
     Busy(String),
-    /// The storage does not know who we are: a token is wrong or was revoked. (UNAUTHENTICATED)
+    /// The storage rejects our credentials: a token is wrong or was revoked. (UNAUTHENTICATED)
     #[error("{0}")]
     Unauthenticated(String),
-    /// The storage knows us, and does not let us. (PERMISSION_DENIED)
+    /// Our credentials are valid but lack a permission. (PERMISSION_DENIED)
     #[error("{0}")]
     Forbidden(String),
-    /// Something broke, or does not add up; somebody has to look. (INTERNAL)
+    /// An unexpected failure or an inconsistency that an operator must look at. (INTERNAL)
     #[error("{0}")]
     Internal(String),
 }
 
-/// Why a volume was not made.
+/// Why a volume was not created or modified.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
-    /// A volume of that name exists and is not what is asked for now. (ALREADY_EXISTS)
+    /// A volume with that name exists and is not compatible with the request. (ALREADY_EXISTS)
     #[error("{0}")]
     Exists(String),
-    /// The snapshot or volume to copy from does not exist; or the volume to modify. (NOT_FOUND)
+    /// The source snapshot or volume, or the volume to modify, does not exist. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
-    /// The request contradicts itself or names what this backend does not have. (INVALID_ARGUMENT)
+    /// The request is contradictory or uses something that this backend does not support. (INVALID_ARGUMENT)
     #[error("{0}")]
     Invalid(String),
-    /// No volume of such a size can be made. (OUT_OF_RANGE)
+    /// No volume of this size can be created. (OUT_OF_RANGE)
     #[error("{0}")]
     OutOfRange(String),
-    /// No room now, or not where the volume must be. (RESOURCE_EXHAUSTED)
+    /// Not enough capacity now, or not in the required topology. (RESOURCE_EXHAUSTED)
     #[error("{0}")]
     Exhausted(String),
-    /// Possible, but not while things are as they are. (FAILED_PRECONDITION)
+    /// Not possible in the current state of the storage. (FAILED_PRECONDITION)
     #[error("{0}")]
     Precondition(String),
-    /// See there.
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -50,59 +49,59 @@ pub enum CreateError {
 /// Why a volume or snapshot was not deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeleteError {
-    /// It is staged, published, attached, or something depends on it. (FAILED_PRECONDITION)
+    /// It is staged, published or attached, or another object depends on it. (FAILED_PRECONDITION)
     #[error("{0}")]
     InUse(String),
-    /// A snapshot of a group, which goes only as a whole. (INVALID_ARGUMENT)
+    /// The snapshot belongs to a group, which can only be deleted as a whole. (INVALID_ARGUMENT)
     #[error("{0}")]
-    Member(String),
-    /// See there.
+    GroupMember(String),
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// Why a snapshot was not made or not read.
+/// Why a snapshot was not created or not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// A snapshot of that name exists with another source. (ALREADY_EXISTS)
+    /// A snapshot with that name exists with another source. (ALREADY_EXISTS)
     #[error("{0}")]
     Exists(String),
     /// The source volume or the snapshot does not exist. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
-    /// The request contradicts itself. (INVALID_ARGUMENT)
+    /// The request is contradictory. (INVALID_ARGUMENT)
     #[error("{0}")]
     Invalid(String),
-    /// An offset past the end. (OUT_OF_RANGE)
+    /// The offset is past the end of the volume. (OUT_OF_RANGE)
     #[error("{0}")]
     OutOfRange(String),
-    /// No room. (RESOURCE_EXHAUSTED)
+    /// Not enough capacity. (RESOURCE_EXHAUSTED)
     #[error("{0}")]
     Exhausted(String),
-    /// Possible, but not while things are as they are. (FAILED_PRECONDITION)
+    /// Not possible in the current state of the storage. (FAILED_PRECONDITION)
     #[error("{0}")]
     Precondition(String),
-    /// See there.
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// Why a volume did not grow.
+/// Why a volume was not expanded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
-    /// No such volume. (NOT_FOUND)
+    /// The volume does not exist. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
     /// No volume can have that size. (OUT_OF_RANGE)
     #[error("{0}")]
     OutOfRange(String),
-    /// No room now. (OUT_OF_RANGE: it has ended)
+    /// Not enough capacity now. (OUT_OF_RANGE, which tells callers that the operation has ended)
     #[error("{0}")]
     Exhausted(String),
-    /// Not while it is in use. (FAILED_PRECONDITION)
+    /// The volume cannot grow while it is in use. (FAILED_PRECONDITION)
     #[error("{0}")]
     InUse(String),
-    /// See there.
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
@@ -110,39 +109,39 @@ pub enum ExpandError {
 /// Why a volume was not attached to or detached from a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// No such volume or node. (NOT_FOUND)
+    /// The volume or node does not exist. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
-    /// Attached to this node in another, incompatible way. (ALREADY_EXISTS)
+    /// The volume is attached to this node with incompatible options. (ALREADY_EXISTS)
     #[error("{0}")]
     Incompatible(String),
-    /// Attached elsewhere, or still in use there. (FAILED_PRECONDITION)
+    /// The volume is attached to another node, or still in use there. (FAILED_PRECONDITION)
     #[error("{0}")]
     InUse(String),
-    /// The node has no room for another volume. (RESOURCE_EXHAUSTED)
+    /// The node has reached its maximum number of volumes. (RESOURCE_EXHAUSTED)
     #[error("{0}")]
     Exhausted(String),
-    /// See there.
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
-/// Why a volume's device or share cannot be had on this node.
+/// Why a volume's device or share is not available on this node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// No such volume on this node. (NOT_FOUND)
+    /// The volume does not exist on this node. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
-    /// The publish or volume context does not name a device or share as it must. (INVALID_ARGUMENT)
+    /// The publish or volume context does not identify a device or share. (INVALID_ARGUMENT)
     #[error("{0}")]
     Invalid(String),
-    /// There is a device, but it is not this volume's own: other identity, other size. (FAILED_PRECONDITION)
+    /// A device was found, but its identity or size is not that of the volume. (FAILED_PRECONDITION)
     #[error("{0}")]
-    NotOurs(String),
-    /// Still mounted, open, or being copied. (FAILED_PRECONDITION)
+    WrongDevice(String),
+    /// The device is still mounted, open or being copied. (FAILED_PRECONDITION)
     #[error("{0}")]
     InUse(String),
-    /// See there.
+    /// A failure unrelated to the request.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }

@@ -1,4 +1,4 @@
-//! The plain data between the SDK and a backend: CSI's messages, checked and without their optional holes.
+//! The data types between the SDK and a backend: validated CSI messages without unset required fields.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,23 +21,23 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// How large a volume must be at least and may be at most; checked: `required <= limit`.
+/// The minimum and maximum size of a volume; validated: `required <= limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SizeRange {
-    /// 0 where the caller has no wish.
+    /// The minimum size; 0 if the caller sets none.
     pub required: u64,
-    /// `None` where the caller sets no limit.
+    /// The maximum size; `None` if the caller sets none.
     pub limit: Option<u64>,
 }
 
 impl SizeRange {
-    /// Whether a volume of this size is what was asked for.
+    /// Whether a volume of this size is within the range.
     pub fn fits(self, size: u64) -> bool {
         self.required <= size && self.limit.is_none_or(|limit| size <= limit)
     }
 
-    /// The size to make: what is required, or `default` where nothing is, in whole `unit`s, and within the
-    /// limit and what CSI can count. `None` if there is no such size.
+    /// Chooses the size of a new volume: the required size, or `default` if none is required, rounded up to a multiple of
+    /// `unit`, within the limit and the range of CSI's sizes. `None` if no size fits.
     pub fn choose(self, default: u64, unit: u64) -> Option<u64> {
         let largest = self.limit.unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs()) / unit * unit;
         let smallest = self.required.max(1).checked_next_multiple_of(unit)?;
@@ -49,7 +49,7 @@ impl SizeRange {
 /// CSI's access modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessMode {
-    /// One node, any number of writers there (kept for older orchestrators).
+    /// One node, any number of writers on it (for older orchestrators).
     SingleNodeWriter,
     /// One node, readers only.
     SingleNodeReaderOnly,
@@ -66,27 +66,27 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// At most one node at a time.
+    /// Whether the volume is used by at most one node at a time.
     pub fn is_single_node(self) -> bool {
         !matches!(self, Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
     }
 
-    /// Nobody may write.
+    /// Whether the mode allows no writes.
     pub fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 }
 
-/// How a volume is seen by a pod.
+/// How a pod accesses a volume: CSI's access type.
 #[derive(Clone, PartialEq, Eq)]
 pub enum VolumeAccess {
-    /// As a raw device.
+    /// As a raw block device.
     Block,
-    /// As a file system.
+    /// As a mounted file system.
     Mount {
-        /// The type asked for, empty for the driver's default.
+        /// The requested file system type; empty for the driver's default.
         fs_type: String,
-        /// `mount -o` options; may hold secrets: never printed.
+        /// `mount -o` options; can contain secrets, so they are never printed.
         flags: Vec<String>,
     },
 }
@@ -100,169 +100,169 @@ impl fmt::Debug for VolumeAccess {
     }
 }
 
-/// One way in which a volume is to be used.
+/// One way in which a volume is used: CSI's VolumeCapability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// Device or file system.
+    /// Block device or file system.
     pub access: VolumeAccess,
-    /// By whom.
+    /// The access mode: how many nodes and pods use the volume.
     pub mode: AccessMode,
 }
 
-/// What a new volume is filled with.
+/// The source of a new volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Source {
+pub enum VolumeContentSource {
     /// A snapshot, by id.
     Snapshot(String),
     /// Another volume, by id.
     Volume(String),
 }
 
-/// A volume to be made.
+/// A request to create a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewVolume {
-    /// The name that makes the request repeatable.
+    /// The name that identifies the request: repeated calls have the same name.
     pub name: String,
-    /// Size wanted.
+    /// The requested size.
     pub size: SizeRange,
-    /// All ways in which it will be used; at least one.
+    /// All capabilities that the volume must support; at least one.
     pub capabilities: Vec<Capability>,
-    /// StorageClass parameters, mutable ones laid over them.
+    /// StorageClass parameters, overridden by mutable parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Secrets.
+    /// Secrets of the request.
     pub secrets: Secrets,
-    /// What to fill it with.
-    pub source: Option<Source>,
-    /// It must be reachable from one of these; empty for anywhere.
+    /// The content source; `None` for an empty volume.
+    pub source: Option<VolumeContentSource>,
+    /// The volume must be accessible from one of these topologies; empty for any.
     pub requisite: Vec<Topology>,
-    /// In this order, if possible.
+    /// Preferred topologies, in this order.
     pub preferred: Vec<Topology>,
 }
 
-/// A volume as the backend has it.
+/// An existing volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Volume {
-    /// Its handle.
+    /// The volume ID; Kubernetes calls it the volume handle.
     pub id: String,
-    /// Its size in bytes; 0 for unknown.
+    /// The size in bytes; 0 if unknown.
     pub capacity: u64,
-    /// Handed back with every node call.
+    /// The volume context, which callers pass to every node call.
     pub context: BTreeMap<String, String>,
-    /// What it was filled with.
-    pub source: Option<Source>,
-    /// From where it can be reached; empty for anywhere.
+    /// The content source it was created from.
+    pub source: Option<VolumeContentSource>,
+    /// The topologies from which it is accessible; empty for any.
     pub topology: Vec<Topology>,
-    /// Nodes it is attached to.
+    /// IDs of the nodes it is attached to.
     pub published_nodes: Vec<String>,
 }
 
-/// One page of a listing.
+/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page<T> {
-    /// The entries, in the order of their ids.
+pub struct ListPage<T> {
+    /// The entries, sorted by id.
     pub entries: Vec<T>,
-    /// Whether there are entries behind the last one.
+    /// Whether there are entries after the last one.
     pub more: bool,
 }
 
-/// What GetCapacity is asked for.
+/// A GetCapacity request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CapacityQuery {
     /// StorageClass parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Capabilities the volumes would need.
+    /// Capabilities that the volumes must support.
     pub capabilities: Vec<Capability>,
-    /// Where; `None` for anywhere.
+    /// The topology to report on; `None` for all.
     pub topology: Option<Topology>,
 }
 
-/// What can still be provisioned.
+/// The capacity that can still be provisioned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CapacityAnswer {
-    /// Bytes in all.
+pub struct AvailableCapacity {
+    /// Total available bytes.
     pub available: u64,
-    /// The largest single volume.
+    /// The maximum size of one volume.
     pub maximum_volume: Option<u64>,
-    /// The smallest single volume.
+    /// The minimum size of one volume.
     pub minimum_volume: Option<u64>,
 }
 
-/// What an expansion came to.
+/// The result of a controller expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Expanded {
-    /// The size now.
+pub struct ExpandedVolume {
+    /// The new size in bytes.
     pub capacity: u64,
-    /// Whether the node still has to see it (and grow the file system).
-    pub node_expansion: bool,
+    /// Whether NodeExpandVolume must follow, to update the device and grow the file system.
+    pub node_expansion_required: bool,
 }
 
-/// A snapshot to be made.
+/// A request to create a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSnapshot {
-    /// The name that makes the request repeatable.
+    /// The name that identifies the request: repeated calls have the same name.
     pub name: String,
-    /// The volume to snapshot.
+    /// The ID of the source volume.
     pub source: String,
     /// VolumeSnapshotClass parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Secrets.
+    /// Secrets of the request.
     pub secrets: Secrets,
-    /// Volumes restored from it must be reachable from one of these; empty for anywhere.
+    /// The snapshot must be accessible from one of these topologies; empty for any.
     pub requisite: Vec<Topology>,
 }
 
-/// A snapshot as the backend has it.
+/// An existing snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its handle.
+    /// The snapshot ID; Kubernetes calls it the snapshot handle.
     pub id: String,
-    /// The volume it was taken of.
+    /// The ID of the source volume.
     pub source: String,
-    /// The smallest volume that can be restored from it.
+    /// The minimum size of a volume restored from it.
     pub size: u64,
-    /// When it was cut.
+    /// The point in time at which it was taken.
     pub created: SystemTime,
     /// Whether volumes can be restored from it now.
-    pub ready: bool,
-    /// The group it belongs to.
+    pub ready_to_use: bool,
+    /// The ID of the group snapshot it belongs to.
     pub group: Option<String>,
-    /// From where it can be reached; empty for anywhere.
+    /// The topologies from which it is accessible; empty for any.
     pub topology: Vec<Topology>,
 }
 
-/// Which snapshots to list.
+/// Selects the snapshots of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SnapshotFilter {
-    /// Only those of this volume.
+    /// Only snapshots of this volume.
     pub source: Option<String>,
 }
 
-/// A group snapshot to be made.
+/// A request to create a group snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewGroupSnapshot {
-    /// The name that makes the request repeatable.
+    /// The name that identifies the request: repeated calls have the same name.
     pub name: String,
-    /// The volumes to snapshot; sorted, no doubles, at least one.
+    /// The IDs of the source volumes: sorted, without duplicates, at least one.
     pub sources: Vec<String>,
     /// VolumeGroupSnapshotClass parameters.
     pub parameters: BTreeMap<String, String>,
-    /// Secrets.
+    /// Secrets of the request.
     pub secrets: Secrets,
 }
 
-/// A group snapshot as the backend has it.
+/// An existing group snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSnapshot {
-    /// Its handle.
+    /// The group snapshot ID.
     pub id: String,
-    /// When it was cut.
+    /// The point in time at which it was taken.
     pub created: SystemTime,
-    /// Its members; the group is ready when all of them are.
+    /// The member snapshots; the group is ready when all of them are.
     pub snapshots: Vec<Snapshot>,
 }
 
-/// A run of bytes of a snapshot.
+/// A contiguous range of bytes of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRange {
     /// Offset in bytes.
@@ -271,131 +271,131 @@ pub struct BlockRange {
     pub length: u64,
 }
 
-/// Runs of bytes of a snapshot.
+/// Ranges of bytes of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockRanges {
-    /// Size of the volume the snapshot was taken of.
+    /// Size of the source volume.
     pub volume_size: u64,
-    /// Sorted, not overlapping.
+    /// The ranges: sorted, not overlapping.
     pub ranges: Vec<BlockRange>,
 }
 
-/// How bad a volume's state is.
+/// The severity of a volume's issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HealthStatus {
-    /// Works, but somebody should look.
+    /// The volume works, but needs attention.
     Degraded,
-    /// Cannot be used.
+    /// The volume cannot be used.
     Inaccessible,
-    /// Data is gone.
+    /// Data was lost.
     DataLoss,
 }
 
-/// One thing that is wrong with a volume.
+/// An issue of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthIssue {
-    /// How bad.
+    /// The severity.
     pub status: HealthStatus,
-    /// One CamelCase word, stable.
+    /// A stable CamelCase word for programs.
     pub reason: String,
-    /// For people.
+    /// A description for people.
     pub message: String,
 }
 
-/// How bad the storage's state is.
+/// The severity of a storage system's issue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorageStatus {
-    /// Works, but somebody should look.
+    /// The storage works, but needs attention.
     Degraded,
-    /// Cannot be reached.
+    /// The storage cannot be reached.
     Unreachable,
 }
 
-/// One thing that is wrong with the storage behind all volumes.
+/// An issue of the storage system behind all volumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageIssue {
-    /// How bad.
+    /// The severity.
     pub status: StorageStatus,
-    /// One CamelCase word, stable.
+    /// A stable CamelCase word for programs.
     pub reason: String,
-    /// For people.
+    /// A description for people.
     pub message: String,
 }
 
-/// A volume on its way to a node.
+/// A volume that is staged or published on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageVolume {
-    /// Its handle.
+    /// The volume ID.
     pub id: String,
-    /// How it will be used.
+    /// How the volume is used.
     pub capability: Capability,
-    /// From ControllerPublish.
+    /// The publish context from ControllerPublishVolume.
     pub publish_context: BTreeMap<String, String>,
-    /// From CreateVolume.
+    /// The volume context from CreateVolume.
     pub volume_context: BTreeMap<String, String>,
-    /// Secrets.
+    /// Secrets of the request.
     pub secrets: Secrets,
 }
 
-/// A volume's device on this node, proven to be its own.
+/// A volume's device on this node, verified by the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The device node.
+    /// The path of the device node.
     pub path: PathBuf,
-    /// How large the volume is by the backend's record; the SDK compares it with the device.
+    /// The volume's size in the backend's records; the SDK compares it with the device.
     pub size: u64,
-    /// No writes possible.
+    /// Whether the device rejects writes.
     pub read_only: bool,
 }
 
-/// What is known of a volume on this node besides its id.
+/// What the SDK knows of a volume on this node besides its id; see [`crate::backend::Devices::adopt`].
 #[derive(Debug, Clone, Copy)]
-pub enum Trace<'a> {
-    /// The orchestrator says that the volume is at a path, and this device is what is mounted there.
+pub enum AdoptionHint<'a> {
+    /// This device is mounted at the path where the orchestrator expects the volume.
     Mounted(&'a Path),
-    /// It is being published, with this publish context.
+    /// The volume is being published with this publish context.
     Published(&'a BTreeMap<String, String>),
 }
 
-/// What a volume's bytes are, by the backend's own durable record.
+/// The content of a volume according to the backend's durable record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
-pub enum Format {
-    /// Made of zeroes, and nobody has written to it.
+pub enum FormatState {
+    /// Created with zeroes and never written.
     Blank,
-    /// mkfs may have begun; nobody can have mounted it.
+    /// mkfs may have started; the file system was never mounted.
     Formatting {
-        /// Which file system.
+        /// The type of the file system.
         fs: FsType,
-        /// Its UUID, chosen before mkfs and given to it.
+        /// Its UUID, chosen before mkfs and passed to it.
         uuid: String,
     },
-    /// Holds our file system.
+    /// Holds a file system that the SDK created.
     Formatted {
-        /// Which file system.
+        /// The type of the file system.
         fs: FsType,
         /// Its UUID.
         uuid: String,
     },
-    /// A copy of a volume with a file system, which must get a UUID of its own before its first mount.
+    /// A copy of a volume with a file system; it must get a new UUID before its first mount.
     Copied {
-        /// Which file system.
+        /// The type of the file system.
         fs: FsType,
-        /// The UUID it is to get, chosen beforehand.
+        /// The new UUID, chosen when the copy was created.
         uuid: String,
     },
-    /// Handed out as a raw device: what is on it is the user's business. Never formatted.
+    /// Published as a raw block device: its content belongs to the user. Never formatted.
     Raw,
 }
 
-/// What to mount for a share.
+/// The mount source of a share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountSource {
-    /// `tmpfs`, `server:/export`, or a directory (with `bind`).
+    /// `tmpfs`, `server:/export`, or a directory to bind-mount.
     pub source: String,
-    /// File system type as the kernel names it; empty to bind-mount the directory `source`.
+    /// The kernel's name of the file system type; empty to bind-mount the directory `source`.
     pub fs_type: String,
-    /// Options, before the request's own.
+    /// Mount options; those of the request are appended.
     pub options: Vec<String>,
 }
 
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn chosen_size_is_rounded_and_within_the_range() {
         const DEFAULT: u64 = 1000;
         const UNIT: u64 = 100;
         for (required, limit, chosen) in [

@@ -1,13 +1,13 @@
-//! What only looks at volumes: lists, single volumes, capacity, health. No locks: an operation that runs
-//! meanwhile is no reason not to answer.
+//! Read-only methods: lists, single volumes, capacity, health. They take no locks: a concurrent operation does not block
+//! them.
 
 use tonic::Status;
 use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
-use super::volumes::existing;
-use super::{ControllerService, given};
-use crate::backend::{CapacityAnswer, CapacityQuery, Volume};
+use super::volumes::get_existing;
+use super::{ControllerService, declared};
+use crate::backend::{AvailableCapacity, CapacityQuery, Volume};
 use crate::paging::{self, Paging};
 use crate::{validate, wire};
 
@@ -18,7 +18,7 @@ impl ControllerService {
     ) -> Result<v1::ListVolumesResponse, Status> {
         use v1::list_volumes_response::{Entry, VolumeStatus};
 
-        let listing = given(&self.listing, Type::ListVolumes)?;
+        let listing = declared(&self.listing, Type::ListVolumes)?;
         let paging = Paging::parse(request.max_entries, &request.starting_token)?;
         let page = listing.list(paging.after.as_deref(), paging.max).await?;
         let status = |volume: &Volume| {
@@ -41,12 +41,12 @@ impl ControllerService {
     ) -> Result<v1::ControllerGetVolumeResponse, Status> {
         use v1::controller_get_volume_response::VolumeStatus;
 
-        given(&self.listing, Type::GetVolume)?;
+        declared(&self.listing, Type::GetVolume)?;
         validate::id("volume_id", &request.volume_id)?;
-        let volume = existing(&*self.volumes, &request.volume_id).await?;
+        let volume = get_existing(&*self.volumes, &request.volume_id).await?;
         Ok(v1::ControllerGetVolumeResponse {
             volume: Some(wire::volume(&volume)),
-            // By CSI there is always a status here.
+            // CSI requires a status here.
             status: Some(VolumeStatus { published_node_ids: volume.published_nodes, volume_condition: None }),
         })
     }
@@ -55,7 +55,7 @@ impl ControllerService {
         &self,
         request: v1::GetCapacityRequest,
     ) -> Result<v1::GetCapacityResponse, Status> {
-        let capacity = given(&self.capacity, Type::GetCapacity)?;
+        let capacity = declared(&self.capacity, Type::GetCapacity)?;
         validate::map("parameters", &request.parameters)?;
         let capabilities = validate::any_capabilities(&request.volume_capabilities)?;
         let topology = match &request.accessible_topology {
@@ -66,20 +66,20 @@ impl ControllerService {
         {
             return Err(Status::invalid_argument(reason));
         }
-        // A volume that cannot be made has no room anywhere; that is an answer and not a mistake.
+        // A volume that cannot be created has no capacity anywhere; that is a result and not an error.
         let impossible =
             capabilities.iter().any(|capability| self.volumes.refuses(None, capability).is_some());
-        let answer = match impossible {
-            true => CapacityAnswer::default(),
+        let available = match impossible {
+            true => AvailableCapacity::default(),
             false => {
                 let parameters = request.parameters;
                 capacity.capacity(&CapacityQuery { parameters, capabilities, topology }).await?
             }
         };
         Ok(v1::GetCapacityResponse {
-            available_capacity: wire::bytes(answer.available),
-            maximum_volume_size: answer.maximum_volume.map(wire::bytes),
-            minimum_volume_size: answer.minimum_volume.map(wire::bytes),
+            available_capacity: wire::bytes(available.available),
+            maximum_volume_size: available.maximum_volume.map(wire::bytes),
+            minimum_volume_size: available.minimum_volume.map(wire::bytes),
         })
     }
 
@@ -87,7 +87,7 @@ impl ControllerService {
         &self,
         request: v1::ControllerGetVolumeHealthRequest,
     ) -> Result<v1::ControllerGetVolumeHealthResponse, Status> {
-        let health = given(&self.health, Type::GetVolumeHealth)?;
+        let health = declared(&self.health, Type::GetVolumeHealth)?;
         validate::id("volume_id", &request.volume_id)?;
         let id = &request.volume_id;
         let issues = health.volume_health(id).await?;
@@ -95,13 +95,13 @@ impl ControllerService {
         Ok(v1::ControllerGetVolumeHealthResponse { volume_health: Some(wire::health(id, &issues)) })
     }
 
-    /// Only volumes with issues, as CSI wants it; so it goes on through the list until a page is full.
+    /// Returns only volumes with issues, as CSI requires, so it reads the list until a page is full.
     pub(super) async fn controller_list_volume_health(
         &self,
         request: v1::ControllerListVolumeHealthRequest,
     ) -> Result<v1::ControllerListVolumeHealthResponse, Status> {
-        let health = given(&self.health, Type::ListVolumeHealth)?;
-        let listing = given(&self.listing, Type::ListVolumeHealth)?;
+        let health = declared(&self.health, Type::ListVolumeHealth)?;
+        let listing = declared(&self.listing, Type::ListVolumeHealth)?;
         let Paging { mut after, max } = Paging::parse(request.max_entries, &request.starting_token)?;
         let mut entries: Vec<v1::VolumeHealth> = Vec::new();
         loop {

@@ -4,8 +4,8 @@ use tonic::Status;
 use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
-use super::{ControllerService, given};
-use crate::backend::{NewSnapshot, Page, Secrets, SnapshotFilter};
+use super::{ControllerService, declared};
+use crate::backend::{ListPage, NewSnapshot, Secrets, SnapshotFilter};
 use crate::locks::{snapshot_key, snapshot_name_key, volume_key};
 use crate::paging::{self, Paging};
 use crate::{validate, wire};
@@ -15,12 +15,12 @@ impl ControllerService {
         &self,
         request: v1::CreateSnapshotRequest,
     ) -> Result<v1::CreateSnapshotResponse, Status> {
-        let snapshots = given(&self.snapshots, Type::CreateDeleteSnapshot)?;
+        let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
         validate::name("name", &request.name)?;
         validate::id("source_volume_id", &request.source_volume_id)?;
         validate::map("parameters", &request.parameters)?;
         let (requisite, _) = validate::topology_requirement(&request.accessibility_requirements)?;
-        let wanted = NewSnapshot {
+        let requested = NewSnapshot {
             name: request.name,
             source: request.source_volume_id,
             parameters: request.parameters,
@@ -28,17 +28,17 @@ impl ControllerService {
             requisite,
         };
         self.locks
-            .run([snapshot_name_key(&wanted.name), volume_key(&wanted.source)], async move {
-                let mut snapshot = snapshots.create_snapshot(&wanted).await?;
-                if !wanted.requisite.is_empty() {
-                    // Who asked for a place has got it, and need not be told. (csi-sanity 5.6.0 compares an
-                    // answer with internals of its own request, and so fails whatever is said here.)
+            .run([snapshot_name_key(&requested.name), volume_key(&requested.source)], async move {
+                let mut snapshot = snapshots.create_snapshot(&requested).await?;
+                if !requested.requisite.is_empty() {
+                    // A caller that sent a topology requirement knows the topology. (csi-sanity 5.6.0 compares the
+                    // response with internals of its own request, and fails on any topology returned here.)
                     snapshot.topology.clear();
                 }
-                if snapshot.source != wanted.source {
+                if snapshot.source != requested.source {
                     return Err(Status::already_exists(format!(
-                        "snapshot {:?} exists already, of another volume",
-                        wanted.name
+                        "snapshot {:?} already exists, with another source volume",
+                        requested.name
                     )));
                 }
                 Ok(v1::CreateSnapshotResponse { snapshot: Some(wire::snapshot(&snapshot)) })
@@ -50,7 +50,7 @@ impl ControllerService {
         &self,
         request: v1::DeleteSnapshotRequest,
     ) -> Result<v1::DeleteSnapshotResponse, Status> {
-        let snapshots = given(&self.snapshots, Type::CreateDeleteSnapshot)?;
+        let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
         validate::id("snapshot_id", &request.snapshot_id)?;
         self.locks
             .run([snapshot_key(&request.snapshot_id)], async move {
@@ -64,7 +64,7 @@ impl ControllerService {
         &self,
         request: v1::GetSnapshotRequest,
     ) -> Result<v1::GetSnapshotResponse, Status> {
-        let snapshots = given(&self.snapshots, Type::GetSnapshot)?;
+        let snapshots = declared(&self.snapshots, Type::GetSnapshot)?;
         validate::id("snapshot_id", &request.snapshot_id)?;
         let id = &request.snapshot_id;
         let snapshot = snapshots.get_snapshot(id).await?;
@@ -72,24 +72,24 @@ impl ControllerService {
         Ok(v1::GetSnapshotResponse { snapshot: Some(wire::snapshot(&snapshot)) })
     }
 
-    /// What is not there is an empty list, by CSI, and not an error.
+    /// CSI requires an empty list, not an error, if nothing matches.
     pub(super) async fn list_snapshots(
         &self,
         request: v1::ListSnapshotsRequest,
     ) -> Result<v1::ListSnapshotsResponse, Status> {
         use v1::list_snapshots_response::Entry;
 
-        let snapshots = given(&self.snapshots, Type::ListSnapshots)?;
+        let snapshots = declared(&self.snapshots, Type::ListSnapshots)?;
         let paging = Paging::parse(request.max_entries, &request.starting_token)?;
-        let source = wish("source_volume_id", request.source_volume_id)?;
-        let page = match wish("snapshot_id", request.snapshot_id)? {
+        let source = optional_id("source_volume_id", request.source_volume_id)?;
+        let page = match optional_id("snapshot_id", request.snapshot_id)? {
             Some(id) => {
                 let found = snapshots.get_snapshot(&id).await?;
                 let found =
                     found.filter(|found| source.as_ref().is_none_or(|source| *source == found.source));
-                let not_seen =
+                let remaining =
                     found.filter(|found| paging.after.as_ref().is_none_or(|after| found.id > *after));
-                Page { entries: not_seen.into_iter().collect(), more: false }
+                ListPage { entries: remaining.into_iter().collect(), more: false }
             }
             None => {
                 snapshots
@@ -108,8 +108,8 @@ impl ControllerService {
     }
 }
 
-/// An id that need not be there.
-fn wish(field: &str, id: String) -> Result<Option<String>, Status> {
+/// Validates an optional id.
+fn optional_id(field: &str, id: String) -> Result<Option<String>, Status> {
     if id.is_empty() {
         return Ok(None);
     }

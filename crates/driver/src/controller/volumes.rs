@@ -1,11 +1,11 @@
-//! What changes a volume: create, delete, publish, unpublish, expand, modify; and whether it could be used so.
+//! Methods that change a volume (create, delete, publish, unpublish, expand, modify), and ValidateVolumeCapabilities.
 
 use tonic::Status;
 use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
-use super::{ControllerService, given};
-use crate::backend::{Capability, NewVolume, Secrets, Source, Volume, Volumes};
+use super::{ControllerService, declared};
+use crate::backend::{Capability, NewVolume, Secrets, Volume, VolumeContentSource, Volumes};
 use crate::locks::{snapshot_key, volume_key, volume_name_key};
 use crate::{validate, wire};
 
@@ -14,17 +14,17 @@ impl ControllerService {
         &self,
         request: v1::CreateVolumeRequest,
     ) -> Result<v1::CreateVolumeResponse, Status> {
-        let wanted = self.new_volume(request)?;
-        let mut keys = vec![volume_name_key(&wanted.name)];
-        keys.extend(wanted.source.as_ref().map(|source| match source {
-            Source::Snapshot(id) => snapshot_key(id),
-            Source::Volume(id) => volume_key(id),
+        let requested = self.new_volume(request)?;
+        let mut keys = vec![volume_name_key(&requested.name)];
+        keys.extend(requested.source.as_ref().map(|source| match source {
+            VolumeContentSource::Snapshot(id) => snapshot_key(id),
+            VolumeContentSource::Volume(id) => volume_key(id),
         }));
         let volumes = self.volumes.clone();
         self.locks
             .run(keys, async move {
-                let volume = volumes.create(&wanted).await?;
-                same_as_wanted(&volume, &wanted)?;
+                let volume = volumes.create(&requested).await?;
+                check_same_request(&volume, &requested)?;
                 Ok(v1::CreateVolumeResponse { volume: Some(wire::volume(&volume)) })
             })
             .await
@@ -40,13 +40,13 @@ impl ControllerService {
         let (requisite, preferred) = validate::topology_requirement(&request.accessibility_requirements)?;
 
         match &source {
-            Some(Source::Snapshot(_)) if self.snapshots.is_none() => {
+            Some(VolumeContentSource::Snapshot(_)) if self.snapshots.is_none() => {
                 return Err(validate::invalid(
                     "volume_content_source",
                     "cannot be a snapshot with this driver",
                 ));
             }
-            Some(Source::Volume(_)) if self.clones.is_none() => {
+            Some(VolumeContentSource::Volume(_)) if self.clones.is_none() => {
                 return Err(validate::invalid(
                     "volume_content_source",
                     "cannot be a volume with this driver",
@@ -65,7 +65,7 @@ impl ControllerService {
         if let Some(reason) = self.volumes.refuses_parameters(&validate::own_parameters(&parameters)) {
             return Err(Status::invalid_argument(reason));
         }
-        acceptable(&*self.volumes, None, &capabilities)?;
+        check_capabilities(&*self.volumes, None, &capabilities)?;
         Ok(NewVolume {
             name: request.name,
             size,
@@ -96,15 +96,15 @@ impl ControllerService {
         &self,
         request: v1::ControllerPublishVolumeRequest,
     ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
-        let publishing = given(&self.publishing, Type::PublishUnpublishVolume)?;
+        let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         validate::node_id("node_id", &request.node_id)?;
         let capability = validate::capability(&request.volume_capability)?;
         let volumes = self.volumes.clone();
         self.locks
             .run([volume_key(&request.volume_id)], async move {
-                let volume = existing(&*volumes, &request.volume_id).await?;
-                acceptable(&*volumes, Some(&volume), std::slice::from_ref(&capability))?;
+                let volume = get_existing(&*volumes, &request.volume_id).await?;
+                check_capabilities(&*volumes, Some(&volume), std::slice::from_ref(&capability))?;
                 let publish_context = publishing
                     .publish(&request.volume_id, &request.node_id, &capability, request.readonly)
                     .await?;
@@ -117,7 +117,7 @@ impl ControllerService {
         &self,
         request: v1::ControllerUnpublishVolumeRequest,
     ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
-        let publishing = given(&self.publishing, Type::PublishUnpublishVolume)?;
+        let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         if !request.node_id.is_empty() {
             validate::node_id("node_id", &request.node_id)?;
@@ -135,7 +135,7 @@ impl ControllerService {
         &self,
         request: v1::ControllerExpandVolumeRequest,
     ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
-        let expansion = given(&self.expansion, Type::ExpandVolume)?;
+        let expansion = declared(&self.expansion, Type::ExpandVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         let size = validate::required_size("capacity_range", &request.capacity_range)?;
         let capability =
@@ -144,18 +144,18 @@ impl ControllerService {
         let volumes = self.volumes.clone();
         self.locks
             .run([volume_key(&request.volume_id)], async move {
-                let volume = existing(&*volumes, &request.volume_id).await?;
-                acceptable(&*volumes, Some(&volume), capability.as_slice())?;
+                let volume = get_existing(&*volumes, &request.volume_id).await?;
+                check_capabilities(&*volumes, Some(&volume), capability.as_slice())?;
                 if size.limit.is_some_and(|limit| limit < volume.capacity) {
                     return Err(Status::out_of_range(format!(
-                        "volume {} has {} bytes already, and volumes never shrink",
+                        "volume {} already has {} bytes, and volumes cannot shrink",
                         volume.id, volume.capacity
                     )));
                 }
                 let expanded = expansion.expand(&request.volume_id, size, capability.as_ref()).await?;
                 Ok(v1::ControllerExpandVolumeResponse {
                     capacity_bytes: wire::bytes(expanded.capacity),
-                    node_expansion_required: expanded.node_expansion,
+                    node_expansion_required: expanded.node_expansion_required,
                 })
             })
             .await
@@ -165,13 +165,13 @@ impl ControllerService {
         &self,
         request: v1::ControllerModifyVolumeRequest,
     ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
-        let mutable = given(&self.mutable, Type::ModifyVolume)?;
+        let mutable = declared(&self.mutable, Type::ModifyVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
         let volumes = self.volumes.clone();
         self.locks
             .run([volume_key(&request.volume_id)], async move {
-                existing(&*volumes, &request.volume_id).await?;
+                get_existing(&*volumes, &request.volume_id).await?;
                 mutable.modify(&request.volume_id, &request.mutable_parameters).await?;
                 Ok(v1::ControllerModifyVolumeResponse {})
             })
@@ -186,22 +186,22 @@ impl ControllerService {
 
         validate::id("volume_id", &request.volume_id)?;
         let capabilities = validate::capabilities(&request.volume_capabilities)?;
-        let volume = existing(&*self.volumes, &request.volume_id).await?;
-        let refused = acceptable(&*self.volumes, Some(&volume), &capabilities)
+        let volume = get_existing(&*self.volumes, &request.volume_id).await?;
+        let refused = check_capabilities(&*self.volumes, Some(&volume), &capabilities)
             .err()
             .map(|status| status.message().to_owned());
-        let other_parameters = || {
+        let refused_parameters = || {
             let mut parameters = request.parameters.clone();
             parameters.extend(request.mutable_parameters.clone());
             self.volumes.refuses_parameters(&validate::own_parameters(&parameters))
         };
-        let other_context = || {
-            // What else is in it is the orchestrator's own, or was put there by hand for the node.
+        let wrong_context = || {
+            // Other keys belong to the orchestrator, or were added by hand for the node.
             let other = |(key, value)| request.volume_context.get(key) != Some(value);
             let differs = !request.volume_context.is_empty() && volume.context.iter().any(other);
-            differs.then(|| format!("volume {} has another volume_context", volume.id))
+            differs.then(|| format!("volume {} has a different volume_context", volume.id))
         };
-        Ok(match refused.or_else(other_parameters).or_else(other_context) {
+        Ok(match refused.or_else(refused_parameters).or_else(wrong_context) {
             Some(message) => v1::ValidateVolumeCapabilitiesResponse { confirmed: None, message },
             None => v1::ValidateVolumeCapabilitiesResponse {
                 confirmed: Some(Confirmed {
@@ -216,13 +216,13 @@ impl ControllerService {
     }
 }
 
-/// A volume that must be there.
-pub(super) async fn existing(volumes: &dyn Volumes, id: &str) -> Result<Volume, Status> {
+/// Returns a volume, or NOT_FOUND.
+pub(super) async fn get_existing(volumes: &dyn Volumes, id: &str) -> Result<Volume, Status> {
     volumes.get(id).await?.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
 }
 
-/// Whether the backend takes all of the capabilities.
-fn acceptable(
+/// Checks that the backend accepts all capabilities.
+fn check_capabilities(
     volumes: &dyn Volumes,
     volume: Option<&Volume>,
     capabilities: &[Capability],
@@ -233,15 +233,18 @@ fn acceptable(
     }
 }
 
-/// A backend makes what is wanted; so a volume that is not that was there before under the same name.
-fn same_as_wanted(volume: &Volume, wanted: &NewVolume) -> Result<(), Status> {
+/// A backend creates what was requested, so a volume that differs existed before under the same name.
+fn check_same_request(volume: &Volume, requested: &NewVolume) -> Result<(), Status> {
     let differs = |what: &str| {
-        Err(Status::already_exists(format!("volume {:?} exists already, with another {what}", wanted.name)))
+        Err(Status::already_exists(format!(
+            "volume {:?} already exists, with another {what}",
+            requested.name
+        )))
     };
-    if volume.capacity != 0 && !wanted.size.fits(volume.capacity) {
+    if volume.capacity != 0 && !requested.size.fits(volume.capacity) {
         return differs("size");
     }
-    if volume.source != wanted.source {
+    if volume.source != requested.source {
         return differs("source");
     }
     Ok(())

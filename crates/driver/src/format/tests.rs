@@ -1,4 +1,4 @@
-//! The table of device states, without a device. `tests/node_format.rs` has it with real ones.
+//! The table of device states without a device. `tests/node/format.rs` has the same table with real devices.
 
 use super::*;
 
@@ -6,49 +6,49 @@ const OURS: &str = "11111111-2222-4333-8444-555555555555";
 const THEIRS: &str = "99999999-2222-4333-8444-555555555555";
 const SIZE: u64 = 1 << 30;
 
-fn fs(fs: FsType, uuid: &str) -> Probe {
-    Probe::Filesystem { fs, uuid: uuid.into() }
+fn fs(fs: FsType, uuid: &str) -> ProbeResult {
+    ProbeResult::Filesystem { fs, uuid: uuid.into() }
 }
 
-fn probes() -> Vec<Probe> {
+fn probes() -> Vec<ProbeResult> {
     vec![
-        Probe::Nothing,
+        ProbeResult::NoSignature,
         fs(FsType::Ext4, OURS),
         fs(FsType::Ext4, THEIRS),
         fs(FsType::Xfs, OURS),
-        Probe::Foreign { what: "a LUKS header".into() },
-        Probe::Damaged { fs: Some(FsType::Ext4), what: "ext4 whose superblock is torn".into() },
-        Probe::Damaged { fs: Some(FsType::Xfs), what: "xfs whose superblock is torn".into() },
-        Probe::Damaged { fs: None, what: "a torn ext4, and a LUKS header".into() },
+        ProbeResult::Foreign { what: "a LUKS header".into() },
+        ProbeResult::Damaged { fs: Some(FsType::Ext4), what: "ext4 whose superblock is torn".into() },
+        ProbeResult::Damaged { fs: Some(FsType::Xfs), what: "xfs whose superblock is torn".into() },
+        ProbeResult::Damaged { fs: None, what: "a torn ext4, and a LUKS header".into() },
     ]
 }
 
-fn records() -> Vec<Option<Format>> {
+fn records() -> Vec<Option<FormatState>> {
     let (fs, uuid) = (FsType::Ext4, OURS.to_owned());
     vec![
         None,
-        Some(Format::Blank),
-        Some(Format::Formatting { fs, uuid: uuid.clone() }),
-        Some(Format::Formatted { fs, uuid: uuid.clone() }),
-        Some(Format::Copied { fs, uuid }),
-        Some(Format::Raw),
+        Some(FormatState::Blank),
+        Some(FormatState::Formatting { fs, uuid: uuid.clone() }),
+        Some(FormatState::Formatted { fs, uuid: uuid.clone() }),
+        Some(FormatState::Copied { fs, uuid }),
+        Some(FormatState::Raw),
     ]
 }
 
 const ZEROES: [ZeroProof; 3] = [ZeroProof::NotTaken, ZeroProof::AllZero, ZeroProof::NonZero { offset: 5 }];
 
-fn evidence<'a>(record: &'a Option<Format>, probe: &'a Probe, zero: ZeroProof) -> Evidence<'a> {
+fn evidence<'a>(record: &'a Option<FormatState>, probe: &'a ProbeResult, zero: ZeroProof) -> Evidence<'a> {
     let record = record.as_ref();
     let wanted = Some(FsType::Ext4);
-    let (reader_only, device_read_only, never_formats) = (false, false, false);
-    Evidence { record, probe, zero, wanted, size: SIZE, reader_only, device_read_only, never_formats }
+    let (reader_only, device_read_only, formatting_disabled) = (false, false, false);
+    Evidence { record, probe, zero, wanted, size: SIZE, reader_only, device_read_only, formatting_disabled }
 }
 
-/// One word for each decision, so that the table below can be read.
+/// A short name for each decision, for the table below.
 fn word(decision: &Decision) -> &'static str {
     match decision {
         Decision::Format { .. } => "format",
-        Decision::Remake { .. } => "remake",
+        Decision::Reformat { .. } => "reformat",
         Decision::Adopt { .. } => "adopt",
         Decision::Mount { .. } => "mount",
         Decision::RenewUuid { .. } => "renew",
@@ -57,12 +57,12 @@ fn word(decision: &Decision) -> &'static str {
 }
 
 #[test]
-fn every_record_with_every_finding() {
+fn decision_table_covers_every_record_and_probe_result() {
     // Columns: nothing, own, other UUID, other type, foreign, damaged ext4, damaged xfs, damaged and more. Read as all zero.
     let table = [
         ["format", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // no record kept
         ["format", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // blank
-        ["remake", "adopt", "refuse", "refuse", "refuse", "remake", "refuse", "refuse"], // formatting
+        ["reformat", "adopt", "refuse", "refuse", "refuse", "reformat", "refuse", "refuse"], // formatting
         ["refuse", "mount", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // formatted
         ["refuse", "renew", "renew", "refuse", "refuse", "refuse", "refuse", "refuse"], // copied
         ["refuse", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // raw
@@ -76,7 +76,7 @@ fn every_record_with_every_finding() {
 }
 
 #[test]
-fn without_the_zero_proof_nothing_is_formatted_for_the_first_time() {
+fn first_format_requires_the_zero_proof() {
     for record in &records() {
         for probe in &probes() {
             for zero in [ZeroProof::NotTaken, ZeroProof::NonZero { offset: 5 }] {
@@ -91,15 +91,15 @@ fn without_the_zero_proof_nothing_is_formatted_for_the_first_time() {
 }
 
 #[test]
-fn only_a_volume_that_nobody_can_have_mounted_is_made_anew() {
+fn only_a_never_mounted_volume_is_formatted() {
     for record in &records() {
         for probe in &probes() {
             for zero in ZEROES {
-                let writes = matches!(word(&decide(&evidence(record, probe, zero))), "format" | "remake");
-                let fresh = matches!(record, None | Some(Format::Blank))
-                    && *probe == Probe::Nothing
+                let writes = matches!(word(&decide(&evidence(record, probe, zero))), "format" | "reformat");
+                let fresh = matches!(record, None | Some(FormatState::Blank))
+                    && *probe == ProbeResult::NoSignature
                     && zero == ZEROES[1];
-                let ours = matches!(record, Some(Format::Formatting { .. }));
+                let ours = matches!(record, Some(FormatState::Formatting { .. }));
                 assert!(!writes || fresh || ours, "{record:?} {probe:?} {zero:?}");
             }
         }
@@ -107,10 +107,10 @@ fn only_a_volume_that_nobody_can_have_mounted_is_made_anew() {
 }
 
 #[test]
-fn the_recorded_uuid_is_kept() {
+fn recorded_uuid_is_used() {
     let (fs, uuid) = (FsType::Ext4, OURS.to_owned());
     let cases = [
-        (&records()[2], Probe::Nothing, Decision::Remake { fs, uuid: uuid.clone() }),
+        (&records()[2], ProbeResult::NoSignature, Decision::Reformat { fs, uuid: uuid.clone() }),
         (&records()[2], probes()[1].clone(), Decision::Adopt { fs, uuid: uuid.clone() }),
         (&records()[4], probes()[2].clone(), Decision::RenewUuid { fs, uuid }),
     ];
@@ -120,7 +120,7 @@ fn the_recorded_uuid_is_kept() {
 }
 
 #[test]
-fn the_type_that_is_asked_for_is_never_forced() {
+fn requested_type_never_replaces_an_existing_one() {
     for record in &records()[2..5] {
         for probe in &probes() {
             let wanted = Some(FsType::Btrfs);
@@ -128,24 +128,24 @@ fn the_type_that_is_asked_for_is_never_forced() {
             assert_eq!(word(&decision), "refuse", "{record:?} {probe:?}");
         }
     }
-    let no_wish = |record: &Option<Format>, probe: &Probe| {
+    let any_type = |record: &Option<FormatState>, probe: &ProbeResult| {
         decide(&Evidence { wanted: None, ..evidence(record, probe, ZeroProof::AllZero) })
     };
-    assert_eq!(no_wish(&None, &Probe::Nothing), Decision::Format { fs: FsType::Ext4 });
-    assert_eq!(no_wish(&None, &fs(FsType::Xfs, OURS)), Decision::Mount { fs: FsType::Xfs });
-    let record = Some(Format::Formatted { fs: FsType::Xfs, uuid: OURS.into() });
-    assert_eq!(no_wish(&record, &fs(FsType::Xfs, OURS)), Decision::Mount { fs: FsType::Xfs });
+    assert_eq!(any_type(&None, &ProbeResult::NoSignature), Decision::Format { fs: FsType::Ext4 });
+    assert_eq!(any_type(&None, &fs(FsType::Xfs, OURS)), Decision::Mount { fs: FsType::Xfs });
+    let record = Some(FormatState::Formatted { fs: FsType::Xfs, uuid: OURS.into() });
+    assert_eq!(any_type(&record, &fs(FsType::Xfs, OURS)), Decision::Mount { fs: FsType::Xfs });
 }
 
 #[test]
-fn nothing_is_written_for_a_reader_or_to_a_read_only_device() {
+fn reader_or_read_only_device_is_never_formatted() {
     for record in &records() {
         for probe in &probes() {
             let all = evidence(record, probe, ZeroProof::AllZero);
             let reader = decide(&Evidence { reader_only: true, ..all });
-            assert!(!matches!(word(&reader), "format" | "remake"), "{record:?} {probe:?}");
+            assert!(!matches!(word(&reader), "format" | "reformat"), "{record:?} {probe:?}");
             let device = decide(&Evidence { device_read_only: true, ..all });
-            assert!(!matches!(word(&device), "format" | "remake" | "renew"), "{record:?} {probe:?}");
+            assert!(!matches!(word(&device), "format" | "reformat" | "renew"), "{record:?} {probe:?}");
             if word(&decide(&all)) == "mount" {
                 assert_eq!((word(&reader), word(&device)), ("mount", "mount"), "{record:?} {probe:?}");
             }
@@ -154,25 +154,34 @@ fn nothing_is_written_for_a_reader_or_to_a_read_only_device() {
 }
 
 #[test]
-fn too_small_is_said_before_anything_is_written() {
+fn device_too_small_is_refused() {
     let wanted = Some(FsType::Xfs);
-    let small = Evidence { wanted, size: 100 << 20, ..evidence(&None, &Probe::Nothing, ZeroProof::AllZero) };
+    let small = Evidence {
+        wanted,
+        size: 100 << 20,
+        ..evidence(&None, &ProbeResult::NoSignature, ZeroProof::AllZero)
+    };
     assert!(matches!(decide(&small), Decision::Refuse(Refusal::TooSmall { .. })));
 }
 
 #[test]
-fn a_refusal_says_what_was_found_and_what_to_do() {
+fn refusal_names_the_finding_and_the_way_out() {
     let cases = [
-        (Some(Format::Blank), probes()[4].clone(), "a LUKS header", "delete"),
-        (Some(Format::Blank), probes()[1].clone(), OURS, "swapped"),
-        (Some(Format::Formatted { fs: FsType::Ext4, uuid: OURS.into() }), Probe::Nothing, OURS, "restore"),
+        (Some(FormatState::Blank), probes()[4].clone(), "a LUKS header", "delete"),
+        (Some(FormatState::Blank), probes()[1].clone(), OURS, "swapped"),
         (
-            Some(Format::Formatted { fs: FsType::Ext4, uuid: OURS.into() }),
+            Some(FormatState::Formatted { fs: FsType::Ext4, uuid: OURS.into() }),
+            ProbeResult::NoSignature,
+            OURS,
+            "restore",
+        ),
+        (
+            Some(FormatState::Formatted { fs: FsType::Ext4, uuid: OURS.into() }),
             probes()[2].clone(),
             THEIRS,
             "restore",
         ),
-        (Some(Format::Raw), Probe::Nothing, "raw device", "block volume"),
+        (Some(FormatState::Raw), ProbeResult::NoSignature, "raw device", "block volume"),
     ];
     for (record, probe, found, way_out) in cases {
         let Decision::Refuse(refusal) = decide(&evidence(&record, &probe, ZeroProof::NotTaken)) else {
@@ -184,13 +193,13 @@ fn a_refusal_says_what_was_found_and_what_to_do() {
 }
 
 #[test]
-fn where_it_is_forbidden_nothing_is_ever_made() {
+fn disabled_formatting_refuses_every_format() {
     for record in &records() {
         for probe in &probes() {
             let allowed = evidence(record, probe, ZeroProof::AllZero);
-            let decision = decide(&Evidence { never_formats: true, ..allowed });
+            let decision = decide(&Evidence { formatting_disabled: true, ..allowed });
             match word(&decide(&allowed)) {
-                "format" | "remake" => assert_eq!(decision, Decision::Refuse(Refusal::NeverFormats)),
+                "format" | "reformat" => assert_eq!(decision, Decision::Refuse(Refusal::FormattingDisabled)),
                 other => assert_eq!(word(&decision), other),
             }
         }

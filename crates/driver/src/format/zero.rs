@@ -1,8 +1,8 @@
-//! The zero proof: reads a device where data would show, and says whether all of it is zero.
+//! The zero proof: samples a device and reports whether all sampled ranges are zero.
 //!
-//! Read are the head, the tail, every place where a known format keeps a superblock or a copy of it, and a
-//! sample from each of 512 equal parts, so that no run of data longer than two parts can hide. A device of
-//! no more than 16 MiB is read whole. What cannot be read is an error, never "zero".
+//! The samples are the head, the tail, every range in which a known format stores a superblock or a copy of it, and one
+//! block in each of 512 equal parts, so that a run of data longer than two parts is always found. A device of up to 16 MiB
+//! is read completely. A range that cannot be read is an error, never "zero".
 
 use std::path::Path;
 
@@ -11,16 +11,16 @@ use wharf_linux::Kernel;
 use super::ZeroProof;
 
 const MIB: u64 = 1 << 20;
-/// Head and tail: partition tables, RAID and LVM metadata, and the start of whatever was written first.
+/// Size of the head and of the tail, which contain partition tables, RAID and LVM metadata, and the start of most data.
 const END: u64 = 4 * MIB;
-/// Devices up to this size are read whole: it is hardly more than the samples.
+/// Devices up to this size are read completely, because the samples would cover almost as much.
 const WHOLE: u64 = 16 * MIB;
 const SAMPLES: u64 = 512;
 const SAMPLE: u64 = 4096;
-/// The most that is read at once.
+/// The maximum size of one read.
 const CHUNK: u64 = MIB;
 
-/// Takes the proof. `seed` says where in its part each sample lies.
+/// Runs the zero proof. `seed` determines the offset of each sample within its part.
 pub(crate) fn prove(
     kernel: &dyn Kernel,
     device: &Path,
@@ -28,7 +28,7 @@ pub(crate) fn prove(
     seed: u64,
 ) -> wharf_linux::Result<ZeroProof> {
     let mut buffer = Vec::new();
-    for (start, end) in ranges(size, &wharf_linux::signature_offsets(size), seed) {
+    for (start, end) in ranges(size, &wharf_linux::signature_ranges(size), seed) {
         let mut offset = start;
         while offset < end {
             let length = CHUNK.min(end - offset);
@@ -43,7 +43,7 @@ pub(crate) fn prove(
     Ok(ZeroProof::AllZero)
 }
 
-/// What is read of a device: `(start, end)`, sorted, not overlapping, whole blocks but for the device's end.
+/// The ranges to read: `(start, end)`, sorted, not overlapping, whole blocks except at the end of the device.
 fn ranges(size: u64, signatures: &[(u64, u64)], seed: u64) -> Vec<(u64, u64)> {
     if size <= WHOLE {
         return vec![(0, size)];
@@ -73,7 +73,7 @@ fn ranges(size: u64, signatures: &[(u64, u64)], seed: u64) -> Vec<(u64, u64)> {
     blocks
 }
 
-/// One step of splitmix64: any seed will do, zero too.
+/// One step of splitmix64: any seed works, including zero.
 fn scatter(state: u64) -> u64 {
     let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -86,14 +86,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_devices_are_read_whole() {
+    fn small_devices_are_read_completely() {
         for size in [0, 512, MIB, WHOLE] {
             assert_eq!(ranges(size, &[(65536, 4096)], 7), [(0, size)]);
         }
     }
 
     #[test]
-    fn head_tail_signatures_and_a_sample_of_each_part() {
+    fn ranges_cover_head_tail_signatures_and_a_sample_of_each_part() {
         for (size, seed) in [(64 * MIB, 0), (WHOLE + 512, 1), (10 << 30, u64::MAX), ((1 << 40) + 512, 42)] {
             let signature = (40 * MIB + 100, 5000);
             let ranges = ranges(size, &[signature, (size, 512), (u64::MAX, 9)], seed);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn another_seed_reads_elsewhere() {
+    fn different_seeds_sample_different_ranges() {
         assert_ne!(ranges(10 << 30, &[], 1), ranges(10 << 30, &[], 2));
     }
 }

@@ -1,36 +1,36 @@
-//! Block volumes on this node: a device of the backend's, staged as a file system or left raw.
+//! Block volumes on this node: a device of the backend, staged as a file system or used as a raw device.
 //!
-//! The story of one is told in `stage.rs` (attach, prepare, mount, and back), `prepare.rs` (safe format),
-//! `publish.rs` (bind), `expand.rs`, `stats.rs` and `health.rs`.
+//! The operations are in `stage.rs` (attach, prepare, mount and the reverse), `prepare.rs` (safe format), `publish.rs`
+//! (bind), `expand.rs`, `stats.rs` and `health.rs`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wharf_linux::FsType;
 
+use super::blocking_kernel::BlockingKernel;
 use super::error::NodeError;
-use super::machine::Machine;
-use super::mounts::{Kind, Wanted, shown_by};
-use crate::backend::{Device, DeviceError, Devices, StageVolume, Trace, VolumeAccess};
+use super::mounts::{ExpectedMount, VolumeMode, device_of_mount};
+use crate::backend::{AdoptionHint, Device, DeviceError, Devices, StageVolume, VolumeAccess};
 
-/// Key of the volume context under which options for mkfs are handed down from CreateVolume.
+/// Key of the volume context with mkfs options from CreateVolume.
 const MKFS_OPTIONS: &str = "mkfsOptions";
 
-/// The node half of a block backend.
+/// The node part of a block backend.
 #[derive(Clone)]
 pub(crate) struct Block {
-    pub(super) machine: Machine,
+    pub(super) kernel: BlockingKernel,
     pub(super) devices: Arc<dyn Devices>,
 }
 
-/// What of a request concerns the file system.
+/// The file system options of a request.
 #[derive(Clone)]
 pub(super) struct FsRequest {
-    /// The type; `None` takes what is there, and ext4 where there is nothing.
+    /// The type; `None` accepts an existing file system, and ext4 on a blank device.
     pub(super) fs: Option<FsType>,
-    /// Words for mkfs.
+    /// Arguments for mkfs.
     pub(super) mkfs_options: Vec<String>,
-    /// `mount -o` options. May hold secrets.
+    /// `mount -o` options. Can contain secrets.
     pub(super) flags: Vec<String>,
     /// Mount read-only.
     pub(super) read_only: bool,
@@ -38,7 +38,7 @@ pub(super) struct FsRequest {
 
 impl FsRequest {
     /// `None` for a raw volume.
-    pub(super) fn of(volume: &StageVolume) -> Result<Option<Self>, NodeError> {
+    pub(super) fn from_volume(volume: &StageVolume) -> Result<Option<Self>, NodeError> {
         let VolumeAccess::Mount { fs_type, flags } = &volume.capability.access else { return Ok(None) };
         let fs = fs_type_of(fs_type)?;
         let words = volume.volume_context.get(MKFS_OPTIONS).map(String::as_str).unwrap_or_default();
@@ -49,12 +49,12 @@ impl FsRequest {
         Ok(Some(Self { fs, mkfs_options, flags: flags.clone(), read_only }))
     }
 
-    pub(super) fn wanted(&self) -> Wanted {
-        Wanted { kind: Kind::Filesystem, fs: self.fs, read_only: self.read_only }
+    pub(super) fn wanted(&self) -> ExpectedMount {
+        ExpectedMount { mode: VolumeMode::Filesystem, fs: self.fs, read_only: self.read_only }
     }
 }
 
-/// The type asked for; `None` for no wish.
+/// The requested type; `None` if the request names none.
 pub(super) fn fs_type_of(name: &str) -> Result<Option<FsType>, NodeError> {
     match name {
         "" => Ok(None),
@@ -65,42 +65,42 @@ pub(super) fn fs_type_of(name: &str) -> Result<Option<FsType>, NodeError> {
     }
 }
 
-/// A directory of our own beneath the staging path, for what must be mounted before the volume may be: not
-/// the staging path itself, where a half-prepared volume would be taken for a staged one after a crash.
-pub(super) fn scratch_of(staging: &Path) -> PathBuf {
+/// A directory beneath the staging path for mounts that are needed while a volume is prepared. Not the staging path itself:
+/// after a crash a half-prepared volume there would be taken for a staged one.
+pub(super) fn scratch_dir(staging: &Path) -> PathBuf {
     staging.join(".wharf-scratch")
 }
 
 impl Block {
-    /// The device of a volume that is attached here; `None` if it is not, or if there is no such volume.
-    pub(super) async fn attached(&self, id: &str) -> Result<Option<Device>, NodeError> {
+    /// The device of a volume that is attached on this node; `None` if it is not attached or does not exist.
+    pub(super) async fn find_attached(&self, id: &str) -> Result<Option<Device>, NodeError> {
         match self.devices.find(id).await {
             Err(DeviceError::NotFound(_)) => Ok(None),
-            answer => Ok(answer?),
+            result => Ok(result?),
         }
     }
 
-    /// Likewise of a volume that should be at this path: what is mounted there may tell what the backend has no
-    /// note of.
-    pub(super) async fn attached_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
+    /// Like [`Self::find_attached`], for a volume that should be at this path: if the backend has no record of the
+    /// device, the mount at the path can identify it.
+    pub(super) async fn find_attached_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
         match self.find_at(id, path).await {
             Err(NodeError::Device(DeviceError::NotFound(_))) => Ok(None),
-            answer => answer,
+            result => result,
         }
     }
 
-    /// The same, of a volume that must exist.
+    /// Like [`Self::find_attached_at`], for a volume that must exist.
     pub(super) async fn find_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
         if let Some(device) = self.devices.find(id).await? {
             return Ok(Some(device));
         }
         let at = path.to_owned();
-        let shown = self.machine.run(move |kernel| {
+        let shown = self.kernel.run(move |kernel| {
             let at = kernel.resolve(&at)?;
-            Ok(kernel.mount_table()?.at(&at).and_then(|mount| shown_by(kernel, mount)))
+            Ok(kernel.mount_table()?.at(&at).and_then(|mount| device_of_mount(kernel, mount)))
         });
         match shown.await? {
-            Some(shown) => Ok(self.devices.adopt(id, Trace::Mounted(&shown)).await?),
+            Some(shown) => Ok(self.devices.adopt(id, AdoptionHint::Mounted(&shown)).await?),
             None => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! The ways in which the node half fails, and what each becomes on the wire: one table.
+//! Errors of the Node service, and the gRPC code of each.
 
 use tonic::Status;
 use wharf_linux::FsError;
@@ -6,54 +6,47 @@ use wharf_linux::FsError;
 use crate::backend::{BackendError, DeviceError};
 use crate::format::Refusal;
 
-/// Why an operation on this node was not done.
+/// Why an operation on this node failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NodeError {
-    /// The request names what cannot be. (INVALID_ARGUMENT)
+    /// The request is invalid. (INVALID_ARGUMENT)
     #[error("{0}")]
     Invalid(String),
-    /// No such volume, or not at that path. (NOT_FOUND)
+    /// The volume does not exist, or not at that path. (NOT_FOUND)
     #[error("{0}")]
     NotFound(String),
-    /// It is there already, in another way than asked for. (ALREADY_EXISTS)
+    /// The volume is already staged or published with incompatible options. (ALREADY_EXISTS)
     #[error("{0}")]
     Incompatible(String),
-    /// Possible, but not while things are as they are. (FAILED_PRECONDITION)
+    /// Not possible in the current state. (FAILED_PRECONDITION)
     #[error("{0}")]
     Precondition(String),
     /// The volume does not have that size. (OUT_OF_RANGE)
     #[error("{0}")]
     OutOfRange(String),
-    /// This family of backends has no such operation. (UNIMPLEMENTED)
+    /// This type of backend does not have the operation. (UNIMPLEMENTED)
     #[error("{0}")]
     Unsupported(&'static str),
-    /// Safe format says no. (FAILED_PRECONDITION)
-    #[error("{device} is neither formatted nor mounted, and not one byte was written: {refusal}")]
-    Refused {
-        /// The volume's device.
-        device: String,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// The file system needs somebody's help before it can be mounted. (FAILED_PRECONDITION)
-    #[error("{0}; repair it by hand or restore the volume from a snapshot or backup")]
+    /// Safe format refused the device. (FAILED_PRECONDITION)
+    #[error("refused to format or mount {device}, and not one byte was written: {refusal}")]
+    Refused { device: String, refusal: Refusal },
+    /// The file system must be repaired before it can be mounted. (FAILED_PRECONDITION)
+    #[error("{0}; repair it manually or restore the volume from a snapshot or backup")]
     Damaged(FsError),
-    /// The machine. (INTERNAL)
+    /// A system call or program failed. (INTERNAL)
     #[error(transparent)]
     Kernel(#[from] wharf_linux::Error),
-    /// A bug. (INTERNAL)
+    /// A bug in the driver. (INTERNAL)
     #[error("{0}; this is a bug in the driver, please report it with its log")]
     Bug(String),
-    /// See there.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// See there.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }
 
 impl NodeError {
-    /// What the caller of an operation on this volume is told.
+    /// The gRPC status for an operation on this volume.
     pub(crate) fn status(self, volume: &str) -> Status {
         let message = format!("volume {volume}: {self}");
         match self {

@@ -1,5 +1,5 @@
-//! Whether a file system could grow into its device, read from its superblock: so that growing is only begun
-//! where there is something to grow, and that what is impossible is known beforehand. Pure but for one read.
+//! Reads from the superblock whether a file system can grow into its device, so that growing starts only if there is space,
+//! and impossible growth is detected beforehand. Pure except for one read.
 
 use std::path::Path;
 
@@ -7,27 +7,26 @@ use wharf_linux::{FsType, Kernel};
 
 use super::error::NodeError;
 
-/// The superblocks of all three lie within this many bytes of where they begin.
+/// Enough bytes for the superblock of each type.
 const LENGTH: usize = 4096;
 
-/// Whether the file system leaves room on its device that it could take.
+/// Whether the device has unused space into which the file system can grow.
 pub(crate) fn can_grow(kernel: &dyn Kernel, device: &Path, fs: FsType) -> Result<bool, NodeError> {
     let size = kernel.device_size(device)?;
     let mut block = vec![0; LENGTH];
-    // Reads of a device are whole blocks: ext4's superblock is in the middle of the first one.
+    // Reads of a device are whole blocks: the ext4 superblock is in the middle of the first one.
     let (offset, skip) = match fs {
         FsType::Ext4 => (0, 1024),
         FsType::Xfs => (0, 0),
         FsType::Btrfs => (64 * 1024, 0),
     };
     kernel.read_device(device, offset, &mut block)?;
-    has_room(fs, &block[skip..], size).ok_or_else(|| {
-        NodeError::Precondition(format!("{} holds no {fs} whose size could be read", device.display()))
-    })
+    can_extend(fs, &block[skip..], size)
+        .ok_or_else(|| NodeError::Precondition(format!("{} has no valid {fs} superblock", device.display())))
 }
 
-/// `None` if this is not such a superblock.
-fn has_room(fs: FsType, superblock: &[u8], device_size: u64) -> Option<bool> {
+/// `None` if this is not a superblock of this type.
+fn can_extend(fs: FsType, superblock: &[u8], device_size: u64) -> Option<bool> {
     match fs {
         FsType::Ext4 => ext4(superblock, device_size),
         FsType::Xfs => {
@@ -45,8 +44,8 @@ fn has_room(fs: FsType, superblock: &[u8], device_size: u64) -> Option<bool> {
     }
 }
 
-/// ext4 is a row of groups, and resize2fs leaves the end of a device unused where it is too short for a group
-/// with its own tables. That is no room: a growth would end where it began.
+/// ext4 consists of block groups, and resize2fs leaves the end of a device unused if it is too short for a group with its
+/// own tables. Such a rest does not count as space: growing would have no effect.
 fn ext4(superblock: &[u8], device_size: u64) -> Option<bool> {
     let word = |at| Some(u64::from(u32::from_le_bytes(bytes(superblock, at)?)));
     let half = |at| Some(u64::from(u16::from_le_bytes(bytes(superblock, at)?)));
@@ -62,7 +61,7 @@ fn ext4(superblock: &[u8], device_size: u64) -> Option<bool> {
 
     let descriptors = (blocks.div_ceil(group) * descriptor).div_ceil(block);
     let inode_table = (word(40)? * half(88)?).div_ceil(block);
-    // A superblock, two bitmaps, and the 50 blocks of data that make a group worth having.
+    // A superblock, two bitmaps, and the minimum of 50 data blocks that resize2fs requires.
     let smallest_group = 3 + 50 + descriptors + half(206)? + inode_table;
     let left = (device_size / block).saturating_sub(blocks);
     Some(left > 0 && !(after_last_group && left < smallest_group))
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn ext4_takes_what_makes_a_group() {
+    fn ext4_grows_if_the_rest_is_large_enough_for_a_group() {
         for (blocks, device_blocks, expected) in [
             (32768, 32768, false),
             (32768, 40000, true),
@@ -104,7 +103,7 @@ mod tests {
         ] {
             let device = device_blocks * 4096 + 1000;
             assert_eq!(
-                has_room(FsType::Ext4, &ext4_of(blocks), device),
+                can_extend(FsType::Ext4, &ext4_of(blocks), device),
                 Some(expected),
                 "{blocks} {device_blocks}"
             );
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn xfs_and_btrfs_count_whole_blocks() {
+    fn xfs_and_btrfs_grow_by_whole_blocks() {
         let mut xfs = vec![0; LENGTH];
         put(&mut xfs, 0, b"XFSB");
         put(&mut xfs, 4, &4096u32.to_be_bytes());
@@ -122,16 +121,16 @@ mod tests {
         put(&mut btrfs, 0x70, &(1000u64 * 4096).to_le_bytes());
         put(&mut btrfs, 0x90, &4096u32.to_le_bytes());
         for (fs, block) in [(FsType::Xfs, xfs), (FsType::Btrfs, btrfs)] {
-            assert_eq!(has_room(fs, &block, 1000 * 4096 + 512), Some(false));
-            assert_eq!(has_room(fs, &block, 1001 * 4096), Some(true));
+            assert_eq!(can_extend(fs, &block, 1000 * 4096 + 512), Some(false));
+            assert_eq!(can_extend(fs, &block, 1001 * 4096), Some(true));
         }
     }
 
     #[test]
-    fn another_thing_has_no_size() {
+    fn invalid_superblock_has_no_size() {
         for fs in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
-            assert_eq!(has_room(fs, &[0; LENGTH], 1 << 30), None);
-            assert_eq!(has_room(fs, &[], 1 << 30), None);
+            assert_eq!(can_extend(fs, &[0; LENGTH], 1 << 30), None);
+            assert_eq!(can_extend(fs, &[], 1 << 30), None);
         }
     }
 }

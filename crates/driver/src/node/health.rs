@@ -1,5 +1,5 @@
-//! Health as this node sees it: what the backend says of a volume, and what the mount table and the file
-//! system's own counters add. Reads only.
+//! Health of volumes on this node: issues from the backend, from the mount table and from the file system's error counters.
+//! Read-only.
 
 use std::path::PathBuf;
 
@@ -8,18 +8,18 @@ use wharf_linux::{FsType, Kernel, Mount};
 
 use super::block::Block;
 use super::error::NodeError;
-use super::mounts::{DeviceNode, Kind, list, turned_read_only};
+use super::mounts::{DeviceNode, VolumeMode, became_read_only, mount_points};
 use crate::backend::{Device, HealthIssue, HealthStatus, StorageIssue, StorageStatus};
 
 impl Block {
-    /// What is wrong with the volume's device and mounts. `paths` are where the orchestrator believes it is.
+    /// The issues of the volume's device and mounts. `paths` are where the orchestrator expects the volume.
     pub(crate) async fn mount_issues(
         &self,
         id: &str,
         paths: Vec<PathBuf>,
     ) -> Result<Vec<HealthIssue>, NodeError> {
-        let device = self.attached(id).await?;
-        self.machine
+        let device = self.find_attached(id).await?;
+        self.kernel
             .run(move |kernel| match device {
                 Some(device) => attached_issues(kernel, &device),
                 None => orphan_issues(kernel, &paths),
@@ -35,14 +35,14 @@ fn attached_issues(kernel: &dyn Kernel, device: &Device) -> Result<Vec<HealthIss
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
     let mounts: Vec<&Mount> =
-        node.uses(&table).filter(|mount| node.kind_of(mount) == Some(Kind::Filesystem)).collect();
+        node.mounts_in(&table).filter(|mount| node.mode_of(mount) == Some(VolumeMode::Filesystem)).collect();
     let mut issues = Vec::new();
-    let turned: Vec<&Mount> = mounts.iter().copied().filter(|mount| turned_read_only(mount)).collect();
+    let turned: Vec<&Mount> = mounts.iter().copied().filter(|mount| became_read_only(mount)).collect();
     if !turned.is_empty() {
         let message = format!(
-            "the file system at {} became read-only after errors; stop its pods and stage it again, which \
-             checks it",
-            list(turned)
+            "the file system at {} became read-only after errors; stop its pods and stage the volume again, which \
+             checks the file system",
+            mount_points(turned)
         );
         issues.push(issue(HealthStatus::Degraded, "FilesystemReadOnly", message));
     }
@@ -50,14 +50,16 @@ fn attached_issues(kernel: &dyn Kernel, device: &Device) -> Result<Vec<HealthIss
     if let Some((mount, fs)) = filesystem {
         let errors = kernel.fs_error_count(&device.path, fs, &mount.mount_point)?;
         if errors > 0 {
-            let message = format!("{fs} has counted {errors} errors; check it and the storage beneath it");
+            let message = format!(
+                "{fs} has recorded {errors} errors; check the file system and the storage beneath it"
+            );
             issues.push(issue(HealthStatus::Degraded, "FilesystemErrors", message));
         }
     }
     Ok(issues)
 }
 
-/// A volume that is not attached and yet mounted has lost its device.
+/// A volume that is mounted but not attached has lost its device.
 fn orphan_issues(kernel: &dyn Kernel, paths: &[PathBuf]) -> Result<Vec<HealthIssue>, NodeError> {
     let table = kernel.mount_table()?;
     let resolved = paths.iter().map(|path| kernel.resolve(path)).collect::<wharf_linux::Result<Vec<_>>>()?;
@@ -65,7 +67,8 @@ fn orphan_issues(kernel: &dyn Kernel, paths: &[PathBuf]) -> Result<Vec<HealthIss
     if mounts.is_empty() {
         return Ok(Vec::new());
     }
-    let message = format!("it is mounted at {}, but its device is no longer attached", list(mounts));
+    let message =
+        format!("the volume is mounted at {}, but its device is no longer attached", mount_points(mounts));
     Ok(vec![issue(HealthStatus::Inaccessible, "DeviceMissing", message)])
 }
 
@@ -73,7 +76,7 @@ fn issue(status: HealthStatus, reason: &str, message: String) -> HealthIssue {
     HealthIssue { status, reason: reason.to_owned(), message }
 }
 
-/// On the wire, each `(status, reason)` once.
+/// Converts the issues to the response; each `(status, reason)` is returned once.
 pub(crate) fn storage_health(issues: Vec<StorageIssue>) -> v1::NodeGetStorageHealthResponse {
     use v1::node_get_storage_health_response::StorageBackendHealth;
 

@@ -1,5 +1,5 @@
-//! What the mount table says of a volume. Pure: the node half keeps no state of its own, so these rules are
-//! how it knows, also after a restart, what is staged and published where.
+//! Finds a volume's mounts in the mount table. The Node service holds no state, so these rules determine, also after a
+//! restart, where a volume is staged and published.
 
 use std::path::{Path, PathBuf};
 
@@ -8,19 +8,19 @@ use wharf_linux::{FsType, Kernel, Mount, MountTable};
 use super::error::NodeError;
 use crate::backend::{Device, MountSource};
 
-/// By what a volume's mounts are known.
+/// What identifies the mounts of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Identity {
-    /// A block volume: its device.
+pub(crate) enum MountIdentity {
+    /// A block volume is identified by its device.
     Device(DeviceNode),
-    /// A share that is mounted: what was mounted.
+    /// A mounted share is identified by its type and source.
     Source {
         /// File system type.
         fs_type: String,
-        /// As it was given to the kernel.
+        /// The source passed to the kernel.
         source: String,
     },
-    /// A directory of a file system, wherever it is bound.
+    /// A bound directory is identified by its file system and path.
     Directory {
         /// Device number of the file system.
         device: (u32, u32),
@@ -29,81 +29,79 @@ pub(crate) enum Identity {
     },
 }
 
-/// A device node and the number behind it.
+/// A device node with its device number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeviceNode {
-    /// The node.
     pub(crate) path: PathBuf,
     /// `(major, minor)`.
     pub(crate) number: (u32, u32),
 }
 
-/// The two ways in which a volume can be at a path.
+/// How a volume is mounted at a path; Kubernetes' volumeMode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// As a file system.
+pub(crate) enum VolumeMode {
+    /// A mounted file system.
     Filesystem,
-    /// As a device node.
-    Raw,
+    /// A bound device node.
+    Block,
 }
 
-/// How a volume should be at a path.
+/// How a volume should be mounted at a path.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
-    /// Device or file system.
-    pub(crate) kind: Kind,
-    /// The file system's type, if one was asked for.
+pub(crate) struct ExpectedMount {
+    pub(crate) mode: VolumeMode,
+    /// The requested file system type, if any.
     pub(crate) fs: Option<FsType>,
-    /// Nothing may be written through that path.
+    /// Whether the mount must be read-only.
     pub(crate) read_only: bool,
 }
 
-/// What is at a path.
+/// The state of a mount target.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum At<'a> {
-    /// No mount.
-    Nothing,
-    /// The volume, as it should be.
-    Same,
-    /// The volume, but otherwise: what the difference is.
+pub(crate) enum TargetState<'a> {
+    /// Nothing is mounted.
+    NotMounted,
+    /// The volume is mounted as expected.
+    Matches,
+    /// The volume is mounted differently; the text describes the difference.
     Incompatible(String),
-    /// Something else.
+    /// Something else is mounted.
     Foreign(&'a Mount),
 }
 
 impl DeviceNode {
-    /// Asks the kernel for the device's number.
+    /// Reads the device number from the kernel.
     pub(crate) fn of(kernel: &dyn Kernel, device: &Device) -> wharf_linux::Result<Self> {
         Ok(Self { path: device.path.clone(), number: kernel.device_number(&device.path)? })
     }
 
-    /// How this mount shows the device, if it does.
-    pub(crate) fn kind_of(&self, mount: &Mount) -> Option<Kind> {
-        // btrfs has no device number of its own in the mount table, since it may span several devices.
+    /// The volume mode of a mount of this device; `None` for other mounts.
+    pub(crate) fn mode_of(&self, mount: &Mount) -> Option<VolumeMode> {
+        // btrfs does not have its device's number in the mount table, since it can span several devices.
         let by_source = mount.fs_type == "btrfs" && Path::new(&mount.source) == self.path;
         if mount.device == self.number || by_source {
-            return Some(Kind::Filesystem);
+            return Some(VolumeMode::Filesystem);
         }
         let node = self.path.file_name().map(|name| Path::new("/").join(name));
-        (mount.fs_type == "devtmpfs" && Some(&mount.root) == node.as_ref()).then_some(Kind::Raw)
+        (mount.fs_type == "devtmpfs" && Some(&mount.root) == node.as_ref()).then_some(VolumeMode::Block)
     }
 
-    /// All mounts of the device, whether of its file system or of its node.
-    pub(crate) fn uses<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
-        table.mounts().iter().filter(|mount| self.kind_of(mount).is_some())
+    /// All mounts of the device: of its file system and of its node.
+    pub(crate) fn mounts_in<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
+        table.mounts().iter().filter(|mount| self.mode_of(mount).is_some())
     }
 }
 
-/// All mounts of the file system that is at a path, if that is the whole file system of a device: what a volume looks
-/// like whose device is not known.
+/// All mounts of the file system at a path, if the path shows the whole file system of a device. For volumes whose device is
+/// not known.
 pub(crate) fn same_filesystem<'a>(table: &'a MountTable, path: &Path) -> Vec<&'a Mount> {
     let whole = table.at(path).filter(|mount| mount.device.0 != 0 && mount.root == Path::new("/"));
     let same = |mount: &&Mount| whole.is_some_and(|whole| whole.device == mount.device);
     table.mounts().iter().filter(same).collect()
 }
 
-/// The device that a mount shows, as a file system or as a node; `None` where no device here is certain to be it.
-pub(crate) fn shown_by(kernel: &dyn Kernel, mount: &Mount) -> Option<PathBuf> {
+/// The device of a mount, of a file system or of a device node; `None` if it cannot be determined with certainty.
+pub(crate) fn device_of_mount(kernel: &dyn Kernel, mount: &Mount) -> Option<PathBuf> {
     let name = mount.root.strip_prefix("/").ok().filter(|name| name.components().count() == 1);
     let (path, raw) = match (mount.fs_type.as_str(), name) {
         ("devtmpfs", name) => (Path::new("/dev").join(name?), true),
@@ -113,8 +111,8 @@ pub(crate) fn shown_by(kernel: &dyn Kernel, mount: &Mount) -> Option<PathBuf> {
     (raw || number == mount.device).then_some(path)
 }
 
-impl Identity {
-    /// How a share will look once it is mounted.
+impl MountIdentity {
+    /// The identity that a share has after it is mounted.
     pub(crate) fn of_share(source: &MountSource, table: &MountTable) -> Result<Self, NodeError> {
         if !source.fs_type.is_empty() {
             return Ok(Self::Source { fs_type: source.fs_type.clone(), source: source.source.clone() });
@@ -131,87 +129,96 @@ impl Identity {
                 Ok(Self::Directory { device: mount.device, root: clean(&mount.root.join(rest)) })
             }
             None => Err(NodeError::Precondition(format!(
-                "the directory {} is on no mounted file system",
+                "the directory {} is not on a mounted file system",
                 path.display()
             ))),
         }
     }
 
-    /// What is mounted here, wherever else it may be bound.
+    /// The identity of this mount and all its binds.
     pub(crate) fn of_mount(mount: &Mount) -> Self {
         Self::Directory { device: mount.device, root: mount.root.clone() }
     }
 
-    /// How this mount shows the volume, if it does.
-    pub(crate) fn kind_of(&self, mount: &Mount) -> Option<Kind> {
+    /// The volume mode of a mount of this volume; `None` for other mounts.
+    pub(crate) fn mode_of(&self, mount: &Mount) -> Option<VolumeMode> {
         let shows = match self {
-            Self::Device(node) => return node.kind_of(mount),
-            // The kernel may answer with a more exact type than it was asked for (nfs: nfs4).
+            Self::Device(node) => return node.mode_of(mount),
+            // The kernel can report a more specific type than requested (nfs: nfs4).
             Self::Source { fs_type, source } => {
                 mount.fs_type.starts_with(fs_type.as_str()) && mount.source == *source
             }
             Self::Directory { device, root } => mount.device == *device && mount.root == *root,
         };
-        shows.then_some(Kind::Filesystem)
+        shows.then_some(VolumeMode::Filesystem)
     }
 
-    /// Whether the volume is at a path, and as it should be.
-    pub(crate) fn at<'a>(&self, table: &'a MountTable, path: &Path, wanted: &Wanted) -> At<'a> {
-        let Some(mount) = table.at(path) else { return At::Nothing };
-        let Some(kind) = self.kind_of(mount) else { return At::Foreign(mount) };
-        if kind != wanted.kind {
-            return At::Incompatible(match kind {
-                Kind::Filesystem => "it is mounted there as a file system, not as a raw device".into(),
-                Kind::Raw => "it is there as a raw device, not as a file system".into(),
+    /// Compares the mount at a path with the expected one.
+    pub(crate) fn at<'a>(
+        &self,
+        table: &'a MountTable,
+        path: &Path,
+        expected: &ExpectedMount,
+    ) -> TargetState<'a> {
+        let Some(mount) = table.at(path) else { return TargetState::NotMounted };
+        let Some(mode) = self.mode_of(mount) else { return TargetState::Foreign(mount) };
+        if mode != expected.mode {
+            return TargetState::Incompatible(match mode {
+                VolumeMode::Filesystem => "it is mounted as a file system, not as a raw device".into(),
+                VolumeMode::Block => "it is a raw device, not a file system".into(),
             });
         }
-        if let Some(fs) = wanted.fs.filter(|fs| fs.as_str() != mount.fs_type) {
-            return At::Incompatible(format!("it is mounted there as {}, not as {fs}", mount.fs_type));
+        if let Some(fs) = expected.fs.filter(|fs| fs.as_str() != mount.fs_type) {
+            return TargetState::Incompatible(format!("it is mounted as {}, not as {fs}", mount.fs_type));
         }
-        match (is_read_only(mount), wanted.read_only) {
-            (true, false) => At::Incompatible("it is read-only there, and is asked for writable".into()),
-            (false, true) => At::Incompatible("it is writable there, and is asked for read-only".into()),
-            (true, true) | (false, false) => At::Same,
+        match (is_read_only(mount), expected.read_only) {
+            (true, false) => {
+                TargetState::Incompatible("it is read-only, but read-write was requested".into())
+            }
+            (false, true) => {
+                TargetState::Incompatible("it is read-write, but read-only was requested".into())
+            }
+            (true, true) | (false, false) => TargetState::Matches,
         }
     }
 }
 
-/// Whether this mount was made read-only. Unlike [`Mount::is_read_only`] it does not count a file system that
-/// became read-only under a writable mount: that is an error of the file system, not how it was mounted.
+/// Whether this mount was created read-only. Unlike [`Mount::is_read_only`] this ignores a file system that became read-only
+/// under a writable mount: that is an error of the file system, not a mount option.
 pub(crate) fn is_read_only(mount: &Mount) -> bool {
     has(&mount.options, "ro")
 }
 
-/// Whether the file system became read-only by itself under this writable mount, as it does after errors.
-pub(crate) fn turned_read_only(mount: &Mount) -> bool {
+/// Whether the file system became read-only under this writable mount, as happens after errors.
+pub(crate) fn became_read_only(mount: &Mount) -> bool {
     !is_read_only(mount) && (has(&mount.super_options, "ro") || has(&mount.super_options, "emergency_ro"))
 }
 
-fn has(options: &[String], wanted: &str) -> bool {
-    options.iter().any(|option| option == wanted)
+fn has(options: &[String], expected: &str) -> bool {
+    options.iter().any(|option| option == expected)
 }
 
-/// Whether the device that a mount shows is gone, so that nobody can read or write through it any more. A volume
-/// that comes back does so as another device, and its old mounts are nobody's. `exists` is asked for a number.
-pub(crate) fn is_lost<E>(
+/// Whether the device of a mount no longer exists, so that it can neither be read nor written. A volume that is attached
+/// again gets another device, so nothing uses the old mounts. `exists` looks up a device number.
+pub(crate) fn is_orphaned<E>(
     mount: &Mount,
     exists: impl FnOnce((u32, u32)) -> Result<bool, E>,
 ) -> Result<bool, E> {
-    // A device node that was removed; the kernel marks it so.
+    // The kernel marks the mount of a removed device node like this.
     if mount.fs_type == "devtmpfs" {
         return Ok(mount.root.as_os_str().as_encoded_bytes().ends_with(b"//deleted"));
     }
-    // With major 0 are file systems that are on no device.
+    // File systems without a device have major number 0.
     Ok(mount.device.0 != 0 && !exists(mount.device)?)
 }
 
-/// A mount, for a message.
+/// Describes a mount in a message.
 pub(crate) fn describe(mount: &Mount) -> String {
     format!("{} from {} ({})", mount.fs_type, mount.source, mount.root.display())
 }
 
-/// Mount points, for a message.
-pub(crate) fn list<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> String {
+/// Lists mount points in a message.
+pub(crate) fn mount_points<'a>(mounts: impl IntoIterator<Item = &'a Mount>) -> String {
     let points: Vec<String> =
         mounts.into_iter().map(|mount| mount.mount_point.display().to_string()).collect();
     points.join(", ")
@@ -242,96 +249,98 @@ mod tests {
         MountTable::parse(TABLE.as_bytes()).unwrap()
     }
 
-    fn device(minor: u32) -> Identity {
-        Identity::Device(DeviceNode { path: format!("/dev/loop{minor}").into(), number: (7, minor) })
+    fn device(minor: u32) -> MountIdentity {
+        MountIdentity::Device(DeviceNode { path: format!("/dev/loop{minor}").into(), number: (7, minor) })
     }
 
-    const MOUNT: Wanted = Wanted { kind: Kind::Filesystem, fs: None, read_only: false };
-    const RAW: Wanted = Wanted { kind: Kind::Raw, fs: None, read_only: false };
+    const MOUNT: ExpectedMount = ExpectedMount { mode: VolumeMode::Filesystem, fs: None, read_only: false };
+    const BLOCK: ExpectedMount = ExpectedMount { mode: VolumeMode::Block, fs: None, read_only: false };
 
     #[test]
-    fn what_is_at_a_path() {
+    fn target_state_compares_volume_mode_type_and_read_only() {
         let table = table();
-        let at = |identity: &Identity, path: &str, wanted: Wanted| match identity.at(
+        let at = |identity: &MountIdentity, path: &str, expected: ExpectedMount| match identity.at(
             &table,
             Path::new(path),
-            &wanted,
+            &expected,
         ) {
-            At::Nothing => "nothing",
-            At::Same => "same",
-            At::Incompatible(_) => "incompatible",
-            At::Foreign(_) => "foreign",
+            TargetState::NotMounted => "nothing",
+            TargetState::Matches => "same",
+            TargetState::Incompatible(_) => "incompatible",
+            TargetState::Foreign(_) => "foreign",
         };
-        let ext4 = Wanted { fs: Some(FsType::Ext4), ..MOUNT };
-        let xfs = Wanted { fs: Some(FsType::Xfs), ..MOUNT };
-        let ro = Wanted { read_only: true, ..MOUNT };
-        for (minor, path, wanted, expected) in [
+        let ext4 = ExpectedMount { fs: Some(FsType::Ext4), ..MOUNT };
+        let xfs = ExpectedMount { fs: Some(FsType::Xfs), ..MOUNT };
+        let ro = ExpectedMount { read_only: true, ..MOUNT };
+        for (minor, path, mount, expected) in [
             (1, "/stage/0", MOUNT, "nothing"),
             (1, "/stage/1", MOUNT, "same"),
             (1, "/stage/1", ext4, "same"),
             (1, "/stage/1", xfs, "incompatible"),
             (1, "/stage/1", ro, "incompatible"),
-            (1, "/stage/1", RAW, "incompatible"),
+            (1, "/stage/1", BLOCK, "incompatible"),
             (1, "/pod/1", ro, "same"),
             (1, "/pod/1", MOUNT, "incompatible"),
             (1, "/stage/2", MOUNT, "foreign"),
             (2, "/stage/2", MOUNT, "same"),
-            (3, "/pod/3", RAW, "same"),
+            (3, "/pod/3", BLOCK, "same"),
             (3, "/pod/3", MOUNT, "incompatible"),
-            (2, "/pod/3", RAW, "foreign"),
+            (2, "/pod/3", BLOCK, "foreign"),
             (4, "/stage/4", MOUNT, "same"),
         ] {
-            assert_eq!(at(&device(minor), path, wanted), expected, "loop{minor} at {path}, {wanted:?}");
+            assert_eq!(at(&device(minor), path, mount), expected, "loop{minor} at {path}, {mount:?}");
         }
     }
 
     #[test]
-    fn all_uses_of_a_device() {
+    fn mounts_of_a_device_include_file_system_and_node() {
         let table = table();
         for (minor, expected) in
             [(1, "/stage/1, /pod/1"), (2, "/stage/2"), (3, "/pod/3"), (4, "/stage/4"), (9, "")]
         {
-            let Identity::Device(node) = device(minor) else { unreachable!() };
-            assert_eq!(list(node.uses(&table)), expected);
+            let MountIdentity::Device(node) = device(minor) else { unreachable!() };
+            assert_eq!(mount_points(node.mounts_in(&table)), expected);
         }
     }
 
     #[test]
-    fn a_volume_without_a_known_device_is_in_use_where_its_file_system_is() {
+    fn same_filesystem_finds_all_mounts_of_a_device_file_system() {
         let table = table();
         for (path, expected) in [
             ("/stage/0", ""),
             ("/stage/1", "/stage/1, /pod/1"),
             ("/stage/4", "/stage/4"),
-            // On no device, and a directory of somebody else's file system.
+            // Without a device, and a directory of another file system.
             ("/stage/5", ""),
             ("/stage/6", ""),
         ] {
-            assert_eq!(list(same_filesystem(&table, Path::new(path))), expected, "{path}");
+            assert_eq!(mount_points(same_filesystem(&table, Path::new(path))), expected, "{path}");
         }
     }
 
-    /// 7:4 is gone, and all the others are there.
+    /// Device 7:4 does not exist, all others do.
     #[test]
-    fn a_mount_whose_device_is_gone_is_lost() {
+    fn mount_without_its_device_is_orphaned() {
         const MORE: &str = "38 20 0:6 /loop9//deleted /pod/9 rw - devtmpfs devtmpfs rw\n";
         let table = MountTable::parse(format!("{TABLE}{MORE}").as_bytes()).unwrap();
         let exists = |number| Ok::<_, ()>(number != (7, 4) && number != (0, 60));
         let lost: Vec<&Mount> =
-            table.mounts().iter().filter(|mount| is_lost(mount, exists).unwrap()).collect();
-        assert_eq!(list(lost), "/stage/4, /pod/9");
-        // Who cannot tell does not say that it is.
-        assert!(is_lost(table.at(Path::new("/stage/1")).unwrap(), |_| Err(())).is_err());
+            table.mounts().iter().filter(|mount| is_orphaned(mount, exists).unwrap()).collect();
+        assert_eq!(mount_points(lost), "/stage/4, /pod/9");
+        // If the lookup fails, the result is an error.
+        assert!(is_orphaned(table.at(Path::new("/stage/1")).unwrap(), |_| Err(())).is_err());
     }
 
     #[test]
-    fn shares_are_known_by_what_was_mounted() {
+    fn shares_are_identified_by_type_and_source() {
         let table = table();
         let share = |fs_type: &str, source: &str| {
             let (fs_type, source) = (fs_type.to_owned(), source.to_owned());
-            Identity::of_share(&MountSource { source, fs_type, options: Vec::new() }, &table).unwrap()
+            MountIdentity::of_share(&MountSource { source, fs_type, options: Vec::new() }, &table).unwrap()
         };
-        let same = |identity: Identity, path: &str| identity.at(&table, Path::new(path), &MOUNT) == At::Same;
+        let same = |identity: MountIdentity, path: &str| {
+            identity.at(&table, Path::new(path), &MOUNT) == TargetState::Matches
+        };
         assert!(same(share("tmpfs", "vol-5"), "/stage/5"));
         assert!(!same(share("tmpfs", "vol-6"), "/stage/5"));
         assert!(same(share("nfs", "server:/export"), "/stage/7"));
@@ -343,9 +352,9 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_made_a_file_system_read_only_is_told_from_a_read_only_mount() {
+    fn became_read_only_excludes_read_only_mounts() {
         let table = table();
-        let turned = |path: &str| turned_read_only(table.at(Path::new(path)).unwrap());
+        let turned = |path: &str| became_read_only(table.at(Path::new(path)).unwrap());
         assert!(turned("/stage/4"));
         assert!(!turned("/pod/1") && !turned("/stage/1"));
     }

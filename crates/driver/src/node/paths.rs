@@ -1,4 +1,4 @@
-//! Paths of requests: checked before the kernel sees them.
+//! Validates the paths of requests before they are passed to the kernel.
 
 use std::path::{Component, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::validate;
 /// The kernel's NAME_MAX.
 const MAX_NAME: usize = 255;
 
-/// A path to mount on: absolute, without `..`, not the root, no name longer than the kernel takes.
+/// A path to mount on: absolute, without `..`, not the root, and no component longer than the kernel allows.
 pub(crate) fn mount_path(field: &str, value: &str) -> Result<PathBuf, Status> {
     let path = validate::path(field, value)?;
     if path.file_name().is_none() {
@@ -19,12 +19,12 @@ pub(crate) fn mount_path(field: &str, value: &str) -> Result<PathBuf, Status> {
     if path.components().any(name_too_long) {
         return Err(validate::invalid(field, "must not have a name of more than 255 bytes"));
     }
-    // Without double and trailing slashes and dots, which the mount table does not have.
+    // Normalized like the mount table: without double and trailing slashes and dots.
     Ok(path.components().collect())
 }
 
-/// A path at which a volume may be; `None` for one at which no volume can be. Asking what is at such a path is
-/// no mistake (NOT_FOUND is the answer), but none at all is.
+/// A path at which a volume can be; `None` for a path at which no volume can be. The latter is not an invalid argument (the
+/// result is NOT_FOUND), but an empty path is.
 pub(crate) fn volume_path(field: &str, value: &str) -> Result<Option<PathBuf>, Status> {
     match value.is_empty() {
         true => Err(validate::missing(field)),
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_paths_come_out_clean() {
+    fn valid_paths_are_normalized() {
         for (path, clean) in [
             ("/a", "/a"),
             ("/a/", "/a"),
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_paths_are_named() {
+    fn invalid_paths_are_rejected_with_the_field_name() {
         let (long, name) = ("/a".repeat(3000), format!("/{}", "a".repeat(256)));
         for path in ["", "/", "//", "a", "../a", "/a/../b", "/a\0b", "/a\nb", &long, &name] {
             let status = mount_path("target_path", path).unwrap_err();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_where_no_volume_can_be_is_not_found() {
+    fn relative_volume_path_is_none_and_empty_is_an_error() {
         assert!(volume_path("volume_path", "").is_err());
         assert_eq!(volume_path("volume_path", "some/path").unwrap(), None);
         assert_eq!(

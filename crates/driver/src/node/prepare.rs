@@ -1,28 +1,28 @@
-//! Safe format, done: gathers the evidence, asks [`decide`], and does that one thing.
+//! Safe format: gathers the evidence, calls [`decide`], and carries out the decision.
 //!
-//! The order is what makes it safe to die anywhere: the record says `Formatting` with the UUID before mkfs
-//! writes its first byte, and `Formatted` before anybody can mount the result.
+//! The order of steps makes it crash safe: the record says `Formatting` with the UUID before mkfs writes its first byte,
+//! and `Formatted` before the result can be mounted.
 
 use std::path::Path;
 
-use wharf_linux::{FsError, FsType, Kernel, MakeFs, Probe, random_uuid};
+use wharf_linux::{FsError, FsType, Kernel, MakeFsRequest, ProbeResult, random_uuid};
 
 use super::block::{Block, FsRequest};
 use super::error::NodeError;
-use crate::backend::{Device, Format, StageVolume};
+use crate::backend::{Device, FormatState, StageVolume};
 use crate::format::{Decision, Evidence, ZeroProof, decide, needs_zero_proof, zero};
 
 /// A device that is ready to be mounted.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Prepared {
-    /// Its file system.
     pub(super) fs: FsType,
-    /// No copy of it has the same UUID: where that is recorded. Else it may be one of several copies of a snapshot.
+    /// Whether a record guarantees that no other volume has the same UUID. Without a record the volume can be one of
+    /// several copies of a snapshot.
     pub(super) own_uuid: bool,
 }
 
 impl Block {
-    /// Makes sure that the volume's own file system is on its device, and says how it is to be mounted.
+    /// Ensures that the volume's own file system is on its device, and returns how to mount it.
     pub(super) async fn prepare(
         &self,
         volume: &StageVolume,
@@ -30,13 +30,14 @@ impl Block {
         request: &FsRequest,
         scratch: &Path,
     ) -> Result<Prepared, NodeError> {
-        let record = match self.devices.records() {
+        let record = match self.devices.format_records() {
             Some(records) => records.format(&volume.id).await?,
             None => None,
         };
         let own_uuid = record.is_some();
-        let (known, seen) = (record.clone(), device.clone());
-        let (probe, zero) = self.machine.run(move |kernel| gather(kernel, known.as_ref(), &seen)).await?;
+        let (known_record, probed) = (record.clone(), device.clone());
+        let (probe, zero) =
+            self.kernel.run(move |kernel| gather_evidence(kernel, known_record.as_ref(), &probed)).await?;
         let decision = decide(&Evidence {
             record: record.as_ref(),
             probe: &probe,
@@ -45,26 +46,33 @@ impl Block {
             size: device.size,
             reader_only: request.read_only,
             device_read_only: device.read_only,
-            never_formats: self.devices.never_formats(volume),
+            formatting_disabled: self.devices.formatting_disabled(volume),
         });
-        tracing::info!(volume = volume.id, device = %device.path.display(), ?record, ?probe, ?decision, "safe format");
+        tracing::info!(
+            volume_handle = volume.id,
+            device = %device.path.display(),
+            ?record,
+            ?probe,
+            ?decision,
+            "decided how to prepare device"
+        );
         let fs = match decision {
             Decision::Mount { fs } => Ok(fs),
             Decision::Format { fs } => {
                 let uuid = random_uuid()?;
-                self.record(&volume.id, Format::Formatting { fs, uuid: uuid.clone() }).await?;
-                self.make(volume, device, request, fs, uuid).await
+                self.record(&volume.id, FormatState::Formatting { fs, uuid: uuid.clone() }).await?;
+                self.make_fs(volume, device, request, fs, uuid).await
             }
-            Decision::Remake { fs, uuid } => self.make(volume, device, request, fs, uuid).await,
+            Decision::Reformat { fs, uuid } => self.make_fs(volume, device, request, fs, uuid).await,
             Decision::Adopt { fs, uuid } => match self.check(device, fs).await? {
                 Ok(()) => {
-                    self.record(&volume.id, Format::Formatted { fs, uuid }).await?;
+                    self.record(&volume.id, FormatState::Formatted { fs, uuid }).await?;
                     Ok(fs)
                 }
                 Err(damage) if request.read_only => Err(damage.into()),
-                Err(_) => self.make(volume, device, request, fs, uuid).await,
+                Err(_) => self.make_fs(volume, device, request, fs, uuid).await,
             },
-            Decision::RenewUuid { fs, uuid } => self.renew(volume, device, fs, uuid, scratch).await,
+            Decision::RenewUuid { fs, uuid } => self.renew_uuid(volume, device, fs, uuid, scratch).await,
             Decision::Refuse(refusal) => {
                 Err(NodeError::Refused { device: device.path.display().to_string(), refusal })
             }
@@ -72,7 +80,7 @@ impl Block {
         Ok(Prepared { fs, own_uuid })
     }
 
-    async fn make(
+    async fn make_fs(
         &self,
         volume: &StageVolume,
         device: &Device,
@@ -81,14 +89,16 @@ impl Block {
         uuid: String,
     ) -> Result<FsType, NodeError> {
         let (path, options, new) = (device.path.clone(), request.mkfs_options.clone(), uuid.clone());
-        self.machine
-            .run(move |kernel| Ok(kernel.make_fs(&path, &MakeFs { fs, uuid: &new, options: &options })?))
+        self.kernel
+            .run(move |kernel| {
+                Ok(kernel.make_fs(&path, &MakeFsRequest { fs, uuid: &new, options: &options })?)
+            })
             .await?;
-        self.record(&volume.id, Format::Formatted { fs, uuid }).await?;
+        self.record(&volume.id, FormatState::Formatted { fs, uuid }).await?;
         Ok(fs)
     }
 
-    async fn renew(
+    async fn renew_uuid(
         &self,
         volume: &StageVolume,
         device: &Device,
@@ -97,50 +107,50 @@ impl Block {
         scratch: &Path,
     ) -> Result<FsType, NodeError> {
         let (path, scratch, new) = (device.path.clone(), scratch.to_owned(), uuid.clone());
-        self.machine
+        self.kernel
             .run(move |kernel| {
                 kernel.create_target_dir(&scratch)?;
                 kernel.set_fs_uuid(&path, fs, &new, &scratch)?;
                 Ok(kernel.remove_target(&scratch)?)
             })
             .await?;
-        self.record(&volume.id, Format::Formatted { fs, uuid }).await?;
+        self.record(&volume.id, FormatState::Formatted { fs, uuid }).await?;
         Ok(fs)
     }
 
-    /// The outer error: the check could not be done. The inner one: it found damage.
+    /// The outer error means that the check could not run, the inner one that it found damage.
     async fn check(&self, device: &Device, fs: FsType) -> Result<Result<(), FsError>, NodeError> {
         let path = device.path.clone();
-        self.machine
+        self.kernel
             .run(move |kernel| match kernel.check_fs(&path, fs) {
                 Err(FsError::Check(error)) => Err(error.into()),
-                answer => Ok(answer),
+                result => Ok(result),
             })
             .await
     }
 
-    async fn record(&self, id: &str, format: Format) -> Result<(), NodeError> {
-        match self.devices.records() {
+    async fn record(&self, id: &str, format: FormatState) -> Result<(), NodeError> {
+        match self.devices.format_records() {
             Some(records) => Ok(records.set_format(id, &format).await?),
             None => Ok(()),
         }
     }
 }
 
-fn gather(
+fn gather_evidence(
     kernel: &dyn Kernel,
-    record: Option<&Format>,
+    record: Option<&FormatState>,
     device: &Device,
-) -> Result<(Probe, ZeroProof), NodeError> {
+) -> Result<(ProbeResult, ZeroProof), NodeError> {
     let probe = kernel.probe(&device.path)?;
     let zero = match needs_zero_proof(record, &probe) {
-        true => zero::prove(kernel, &device.path, device.size, random()?)?,
+        true => zero::prove(kernel, &device.path, device.size, random_seed()?)?,
         false => ZeroProof::NotTaken,
     };
     Ok((probe, zero))
 }
 
-/// Where samples are taken, which nobody can foresee.
-fn random() -> Result<u64, NodeError> {
-    getrandom::u64().map_err(|error| NodeError::Bug(format!("no random numbers: {error}")))
+/// A random seed, so that the sampled ranges cannot be predicted.
+fn random_seed() -> Result<u64, NodeError> {
+    getrandom::u64().map_err(|error| NodeError::Bug(format!("failed to get random bytes: {error}")))
 }

@@ -1,42 +1,45 @@
-//! Stage and unstage of block volumes: attach, prove, prepare, check, mount, grow; and unmount, detach.
+//! Stage and unstage of block volumes: attach, verify, prepare, check, mount, grow; and unmount, detach.
 //!
-//! What this promises: the same call again, also after a crash between any two steps, ends in the same state,
-//! since each step first looks at the mount table and the backend's record. Nothing is checked, formatted or
-//! detached while the device is in use. A stage that fails leaves nothing attached that was not before, and
-//! everything mounted that was. A mount whose device is gone is in nobody's way.
+//! Guarantees: a repeated call, also after a crash between any two steps, ends in the same state, since each step first
+//! reads the mount table and the backend's record. Nothing is checked, formatted or detached while the device is in use. A
+//! failed stage leaves attached only what was attached before, and unmounts nothing that was mounted before. A mount whose
+//! device no longer exists does not block a stage.
 
 use std::path::{Path, PathBuf};
 
 use wharf_linux::{FsType, Kernel, MountRequest, MountTable, PathKind};
 
-use super::block::{Block, FsRequest, scratch_of};
+use super::block::{Block, FsRequest, scratch_dir};
 use super::error::NodeError;
 use super::fs_size::can_grow;
-use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, describe, is_lost, list, same_filesystem};
+use super::mounts::{
+    DeviceNode, ExpectedMount, MountIdentity, TargetState, VolumeMode, describe, is_orphaned, mount_points,
+    same_filesystem,
+};
 use super::prepare::Prepared;
-use crate::backend::{Device, DeviceError, Format, StageVolume};
+use crate::backend::{Device, DeviceError, FormatState, StageVolume};
 
-/// More mounts than this at one path are nothing we made.
+/// The driver never creates more mounts than this at one path.
 const MAX_STACKED: usize = 8;
 
-/// Lets xfs mount a file system beside another one with the same UUID.
+/// Lets xfs mount a file system while another one with the same UUID is mounted.
 const NO_UUID: &str = "nouuid";
 
 impl Block {
-    /// Makes the volume ready at its staging path; ready already is success.
+    /// Stages the volume at its staging path; a volume that is already staged is success.
     pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
-        let request = FsRequest::of(&volume)?;
-        // Also as another driver staged it, of which there is no note: pods may run on it.
-        let was_attached = self.attached_at(&volume.id, &staging).await?.is_some();
+        let request = FsRequest::from_volume(&volume)?;
+        // Also if another driver staged it and left no record: pods may be using it.
+        let was_attached = self.find_attached_at(&volume.id, &staging).await?.is_some();
         let was_mounted = self.is_mounted(&staging).await?;
         let outcome = match request {
             Some(request) => self.stage_filesystem(&volume, &staging, request).await,
             None => self.stage_raw(&volume, &staging).await,
         };
         if outcome.is_err() && !was_attached {
-            // After a final error an orchestrator may never ask for an unstage.
-            if let Err(error) = self.undo(&volume.id, &staging, was_mounted).await {
-                tracing::warn!(volume = volume.id, %error, "what a failed stage left could not be undone");
+            // After a final error an orchestrator may never call unstage.
+            if let Err(error) = self.roll_back(&volume.id, &staging, was_mounted).await {
+                tracing::warn!(volume_handle = volume.id, %error, "failed to roll back failed stage");
             }
         }
         outcome
@@ -48,13 +51,13 @@ impl Block {
             let staging = kernel.resolve(&staging)?;
             Ok(kernel.mount_table()?.at(&staging).is_some())
         };
-        self.machine.run(steps).await
+        self.kernel.run(steps).await
     }
 
-    /// Lets go of the volume at its staging path; not staged is success.
+    /// Unstages the volume at its staging path; a volume that is not staged is success.
     pub(crate) async fn unstage(&self, id: &str, staging: PathBuf) -> Result<(), NodeError> {
-        let device = self.attached_at(id, &staging).await?;
-        self.machine.run(move |kernel| clear_staging(kernel, &staging, device.as_ref())).await?;
+        let device = self.find_attached_at(id, &staging).await?;
+        self.kernel.run(move |kernel| clear_staging(kernel, &staging, device.as_ref())).await?;
         self.detach(id).await
     }
 
@@ -64,37 +67,39 @@ impl Block {
         staging: &Path,
         mut request: FsRequest,
     ) -> Result<(), NodeError> {
-        let device = self.proven(volume).await?;
+        let device = self.attach_verified(volume).await?;
         request.read_only |= device.read_only;
         let (path, seen, wanted) = (staging.to_owned(), device.clone(), request.clone());
-        if self.machine.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
+        if self.kernel.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
             return Ok(());
         }
-        let prepared = self.prepare(volume, &device, &request, &scratch_of(staging)).await?;
+        let prepared = self.prepare(volume, &device, &request, &scratch_dir(staging)).await?;
         let staging = staging.to_owned();
-        self.machine.run(move |kernel| mount(kernel, &device, prepared, &staging, &request)).await
+        self.kernel.run(move |kernel| mount(kernel, &device, prepared, &staging, &request)).await
     }
 
-    /// A raw volume needs its device, and a record that says that its bytes are the user's from now on.
+    /// A raw volume needs its device, and a record that its content belongs to the user from now on.
     async fn stage_raw(&self, volume: &StageVolume, staging: &Path) -> Result<(), NodeError> {
-        let device = self.proven(volume).await?;
+        let device = self.attach_verified(volume).await?;
         let (path, seen) = (staging.to_owned(), device.clone());
-        self.machine.run(move |kernel| not_mounted(kernel, &path, &seen)).await?;
-        let Some(records) = self.devices.records().filter(|_| !device.read_only) else { return Ok(()) };
+        self.kernel.run(move |kernel| check_not_mounted(kernel, &path, &seen)).await?;
+        let Some(records) = self.devices.format_records().filter(|_| !device.read_only) else {
+            return Ok(());
+        };
         match records.format(&volume.id).await? {
-            // Either would let a later stage format what the user has written meanwhile.
-            Some(Format::Blank | Format::Formatting { .. }) => {
-                Ok(records.set_format(&volume.id, &Format::Raw).await?)
+            // With either record a later stage could format what the user has written since.
+            Some(FormatState::Blank | FormatState::Formatting { .. }) => {
+                Ok(records.set_format(&volume.id, &FormatState::Raw).await?)
             }
-            // These are mounted only if what is found is what they say.
-            Some(Format::Formatted { .. } | Format::Copied { .. } | Format::Raw) => Ok(()),
-            // And what is not recorded only if it reads as zeroes.
+            // With these records a volume is mounted only if its content matches the record.
+            Some(FormatState::Formatted { .. } | FormatState::Copied { .. } | FormatState::Raw) => Ok(()),
+            // Without a record a volume is formatted only if it reads as zeroes.
             None => Ok(()),
         }
     }
 
-    /// The volume's device, attached, and of the size that the backend says.
-    async fn proven(&self, volume: &StageVolume) -> Result<Device, NodeError> {
+    /// Attaches the volume's device and verifies that it has the size in the backend's records.
+    async fn attach_verified(&self, volume: &StageVolume) -> Result<Device, NodeError> {
         let mut device = self.devices.attach(volume).await?;
         let mut size = self.size_of(&device).await?;
         if size != device.size {
@@ -104,8 +109,8 @@ impl Block {
         }
         if size != device.size {
             return Err(NodeError::Precondition(format!(
-                "{} has {size} bytes, and the volume has {}: this is not the volume's device as it should \
-                 be; nothing was written to it, see what became of the storage behind it",
+                "{} has {size} bytes, but the volume has {}: the device does not match the volume; nothing was \
+                 written to it, check the storage behind it",
                 device.path.display(),
                 device.size
             )));
@@ -115,18 +120,18 @@ impl Block {
 
     pub(super) async fn size_of(&self, device: &Device) -> Result<u64, NodeError> {
         let path = device.path.clone();
-        self.machine.run(move |kernel| Ok(kernel.device_size(&path)?)).await
+        self.kernel.run(move |kernel| Ok(kernel.device_size(&path)?)).await
     }
 
-    /// What was mounted before this stage is not this stage's to unmount, and its device stays attached.
-    async fn undo(&self, id: &str, staging: &Path, was_mounted: bool) -> Result<(), NodeError> {
-        if let Some(device) = self.attached(id).await? {
+    /// Mounts from before this stage are not unmounted, and their device stays attached.
+    async fn roll_back(&self, id: &str, staging: &Path, was_mounted: bool) -> Result<(), NodeError> {
+        if let Some(device) = self.find_attached(id).await? {
             let staging = staging.to_owned();
             let steps = move |kernel: &dyn Kernel| match was_mounted {
                 true => is_mounted_nowhere(kernel, &device),
-                false => unmount_ours(kernel, &staging, &device).map(|()| true),
+                false => unmount_own(kernel, &staging, &device).map(|()| true),
             };
-            if !self.machine.run(steps).await? {
+            if !self.kernel.run(steps).await? {
                 return Ok(());
             }
         }
@@ -136,12 +141,12 @@ impl Block {
     async fn detach(&self, id: &str) -> Result<(), NodeError> {
         match self.devices.detach(id).await {
             Err(DeviceError::NotFound(_)) => Ok(()),
-            answer => Ok(answer?),
+            result => Ok(result?),
         }
     }
 }
 
-/// Whether the volume is at its staging path as it should be; an error if something else is in the way.
+/// Whether the volume is staged as requested; an error if something else is mounted at the staging path.
 fn already_staged(
     kernel: &dyn Kernel,
     staging: &Path,
@@ -149,11 +154,11 @@ fn already_staged(
     request: &FsRequest,
 ) -> Result<bool, NodeError> {
     let staging = kernel.resolve(staging)?;
-    clear_lost(kernel, &staging)?;
+    remove_orphaned_mounts(kernel, &staging)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
     if staged_at(&table, &staging, &node, &request.wanted())? {
-        // A crash may have come between the mount and the growth.
+        // A crash may have happened between mounting and growing.
         let fs = table.at(&staging).and_then(|mount| mount.fs_type.parse().ok());
         if let Some(fs) = fs.filter(|fs| *fs != FsType::Ext4 && !request.read_only)
             && can_grow(kernel, &device.path, fs)?
@@ -162,32 +167,37 @@ fn already_staged(
         }
         return Ok(true);
     }
-    let scratch = scratch_of(&staging);
-    let elsewhere: Vec<_> = node.uses(&table).filter(|mount| mount.mount_point != scratch).collect();
+    let scratch = scratch_dir(&staging);
+    let elsewhere: Vec<_> = node.mounts_in(&table).filter(|mount| mount.mount_point != scratch).collect();
     if !elsewhere.is_empty() {
         return Err(NodeError::Precondition(format!(
-            "it is in use at {}; unpublish and unstage it there first",
-            list(elsewhere)
+            "the volume is in use at {}; unpublish and unstage it there first",
+            mount_points(elsewhere)
         )));
     }
     clear_scratch(kernel, &staging)?;
     Ok(false)
 }
 
-/// A raw volume must not be mounted anywhere: two writers would know nothing of each other.
-fn not_mounted(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
+/// A raw volume must not be mounted anywhere: two uncoordinated writers would corrupt it.
+fn check_not_mounted(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
     let staging = kernel.resolve(staging)?;
-    clear_lost(kernel, &staging)?;
+    remove_orphaned_mounts(kernel, &staging)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
-    staged_at(&table, &staging, &node, &Wanted { kind: Kind::Raw, fs: None, read_only: false })?;
+    staged_at(
+        &table,
+        &staging,
+        &node,
+        &ExpectedMount { mode: VolumeMode::Block, fs: None, read_only: false },
+    )?;
     let mounted: Vec<_> =
-        node.uses(&table).filter(|mount| node.kind_of(mount) == Some(Kind::Filesystem)).collect();
+        node.mounts_in(&table).filter(|mount| node.mode_of(mount) == Some(VolumeMode::Filesystem)).collect();
     match mounted.is_empty() {
         true => Ok(()),
         false => Err(NodeError::Precondition(format!(
-            "it is mounted as a file system at {}; unpublish and unstage it there first",
-            list(mounted)
+            "the volume is mounted as a file system at {}; unpublish and unstage it there first",
+            mount_points(mounted)
         ))),
     }
 }
@@ -196,20 +206,21 @@ fn staged_at(
     table: &MountTable,
     staging: &Path,
     node: &DeviceNode,
-    wanted: &Wanted,
+    wanted: &ExpectedMount,
 ) -> Result<bool, NodeError> {
-    match Identity::Device(node.clone()).at(table, staging, wanted) {
-        At::Nothing => Ok(false),
-        At::Same => Ok(true),
-        At::Incompatible(why) => {
-            Err(NodeError::Incompatible(format!("it is staged at {} already: {why}", staging.display())))
-        }
-        At::Foreign(mount) => Err(in_the_way(staging, mount)),
+    match MountIdentity::Device(node.clone()).at(table, staging, wanted) {
+        TargetState::NotMounted => Ok(false),
+        TargetState::Matches => Ok(true),
+        TargetState::Incompatible(reason) => Err(NodeError::Incompatible(format!(
+            "the volume is already staged at {}: {reason}",
+            staging.display()
+        ))),
+        TargetState::Foreign(mount) => Err(foreign_mount(staging, mount)),
     }
 }
 
-/// Checks the file system, mounts it, and lets it have all of its device. ext4 grows before the mount, which
-/// works everywhere; the others can only grow mounted.
+/// Checks the file system, mounts it, and grows it to the size of its device. ext4 grows before the mount, which always
+/// works; the others can grow only while they are mounted.
 fn mount(
     kernel: &dyn Kernel,
     device: &Device,
@@ -244,15 +255,15 @@ fn mount(
     Ok(())
 }
 
-/// Unmounts what is at the staging path. Where the device is known, only what is of it; where the volume is
-/// gone, whatever is there: the path is the orchestrator's, and it says that it is done with it.
+/// Unmounts the staging path. If the device is known, only its mounts are unmounted. If the volume no longer exists,
+/// everything at the path is unmounted: the path belongs to the orchestrator, which has finished with it.
 fn clear_staging(kernel: &dyn Kernel, staging: &Path, device: Option<&Device>) -> Result<(), NodeError> {
     let staging = kernel.resolve(staging)?;
     let node = device.map(|device| DeviceNode::of(kernel, device)).transpose()?;
     let table = kernel.mount_table()?;
-    let scratch = scratch_of(&staging);
+    let scratch = scratch_dir(&staging);
     let elsewhere: Vec<_> = match &node {
-        Some(node) => node.uses(&table).collect(),
+        Some(node) => node.mounts_in(&table).collect(),
         None => same_filesystem(&table, &staging),
     };
     let ours = [staging.as_path(), scratch.as_path()];
@@ -260,31 +271,31 @@ fn clear_staging(kernel: &dyn Kernel, staging: &Path, device: Option<&Device>) -
         elsewhere.into_iter().filter(|mount| !ours.contains(&mount.mount_point.as_path())).collect();
     if !elsewhere.is_empty() {
         return Err(NodeError::Precondition(format!(
-            "it is still published at {}; unpublish it there first",
-            list(elsewhere)
+            "the volume is still published at {}; unpublish it there first",
+            mount_points(elsewhere)
         )));
     }
     unmount_all(kernel, &staging, node.as_ref())?;
     clear_scratch(kernel, &staging)
 }
 
-/// Unmounts what is at a path of the orchestrator's as long as its device is gone: nothing can be lost by that,
-/// and the volume, which has come back as another device, has to go there.
-pub(super) fn clear_lost(kernel: &dyn Kernel, path: &Path) -> Result<(), NodeError> {
+/// Unmounts mounts at a path of the orchestrator whose device no longer exists. No data can be lost by this, and the volume,
+/// which was attached again as another device, must be mounted there.
+pub(super) fn remove_orphaned_mounts(kernel: &dyn Kernel, path: &Path) -> Result<(), NodeError> {
     for _ in 0..MAX_STACKED {
         let table = kernel.mount_table()?;
         let Some(mount) = table.at(path) else { return Ok(()) };
-        if !is_lost(mount, |number| kernel.device_exists(number))? {
+        if !is_orphaned(mount, |number| kernel.device_exists(number))? {
             return Ok(());
         }
-        tracing::warn!(path = %path.display(), mount = describe(mount), "a mount whose device is gone is removed");
+        tracing::warn!(path = %path.display(), mount = describe(mount), "unmounting a mount whose device is gone");
         kernel.unmount(path)?;
     }
     Ok(())
 }
 
-/// Unmounts everything at a path, topmost first. Where the device is known, nothing but what is of it, or of a device
-/// that is gone.
+/// Unmounts everything at a path, topmost first. If the device is known, only its mounts and those of devices that no longer
+/// exist.
 pub(super) fn unmount_all(
     kernel: &dyn Kernel,
     path: &Path,
@@ -293,15 +304,15 @@ pub(super) fn unmount_all(
     for _ in 0..MAX_STACKED {
         let table = kernel.mount_table()?;
         let Some(mount) = table.at(path) else { return Ok(()) };
-        if node.is_some_and(|node| node.kind_of(mount).is_none())
-            && !is_lost(mount, |number| kernel.device_exists(number))?
+        if node.is_some_and(|node| node.mode_of(mount).is_none())
+            && !is_orphaned(mount, |number| kernel.device_exists(number))?
         {
-            return Err(in_the_way(path, mount));
+            return Err(foreign_mount(path, mount));
         }
         kernel.unmount(path)?;
     }
     Err(NodeError::Precondition(format!(
-        "more than {MAX_STACKED} mounts lie over each other at {}",
+        "more than {MAX_STACKED} mounts are stacked at {}; unmount them manually",
         path.display()
     )))
 }
@@ -309,25 +320,25 @@ pub(super) fn unmount_all(
 fn is_mounted_nowhere(kernel: &dyn Kernel, device: &Device) -> Result<bool, NodeError> {
     let node = DeviceNode::of(kernel, device)?;
     let table = kernel.mount_table()?;
-    Ok(node.uses(&table).next().is_none())
+    Ok(node.mounts_in(&table).next().is_none())
 }
 
-fn unmount_ours(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
+fn unmount_own(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
     let staging = kernel.resolve(staging)?;
     let node = DeviceNode::of(kernel, device)?;
-    if kernel.mount_table()?.at(&staging).is_some_and(|mount| node.kind_of(mount).is_some()) {
+    if kernel.mount_table()?.at(&staging).is_some_and(|mount| node.mode_of(mount).is_some()) {
         kernel.unmount(&staging)?;
     }
     match kernel.mount_table()?.at(&staging) {
-        // Our directory would be looked for in somebody else's file system.
+        // The scratch directory would be looked up in a foreign file system.
         Some(_) => Ok(()),
         None => clear_scratch(kernel, &staging),
     }
 }
 
-/// Removes what a crash in the middle of a new UUID has left. Only while nothing is mounted at `staging`.
+/// Removes the leftovers of an interrupted UUID change. Only while nothing is mounted at `staging`.
 fn clear_scratch(kernel: &dyn Kernel, staging: &Path) -> Result<(), NodeError> {
-    let scratch = scratch_of(staging);
+    let scratch = scratch_dir(staging);
     unmount_all(kernel, &scratch, None)?;
     if kernel.path_kind(&scratch)? == Some(PathKind::Directory) {
         kernel.remove_target(&scratch)?;
@@ -335,9 +346,9 @@ fn clear_scratch(kernel: &dyn Kernel, staging: &Path) -> Result<(), NodeError> {
     Ok(())
 }
 
-pub(super) fn in_the_way(path: &Path, mount: &wharf_linux::Mount) -> NodeError {
+pub(super) fn foreign_mount(path: &Path, mount: &wharf_linux::Mount) -> NodeError {
     NodeError::Precondition(format!(
-        "something that is not this volume is mounted at {}: {}; it was left alone, unmount it first",
+        "another file system is mounted at {}: {}; it was not changed, unmount it first",
         path.display(),
         describe(mount)
     ))

@@ -1,14 +1,14 @@
-//! `/metrics` for Prometheus and `/healthz` for whoever watches the process, over plain HTTP/1.
+//! `/metrics` for Prometheus and `/healthz` for liveness probes, over plain HTTP/1.
 
 use http::StatusCode;
 use tokio::net::TcpListener;
-use wharf_csi::{Page, serve_pages};
+use wharf_csi::{HttpPage, serve_pages};
 
-use crate::identity::{Ready, ask};
+use crate::identity::{ReadinessCheck, check_ready};
 use crate::metrics::Metrics;
 
-/// Serves both until it is aborted.
-pub(super) async fn serve(listener: TcpListener, metrics: Metrics, ready: Ready) {
+/// Serves both pages until the future is dropped.
+pub(super) async fn serve(listener: TcpListener, metrics: Metrics, ready: ReadinessCheck) {
     let pages = move |path: String| {
         let (metrics, ready) = (metrics.clone(), ready.clone());
         async move { page(&path, &metrics, &ready).await }
@@ -16,13 +16,13 @@ pub(super) async fn serve(listener: TcpListener, metrics: Metrics, ready: Ready)
     serve_pages(listener, pages).await;
 }
 
-async fn page(path: &str, metrics: &Metrics, ready: &Ready) -> Page {
+async fn page(path: &str, metrics: &Metrics, ready: &ReadinessCheck) -> HttpPage {
     match path {
-        "/metrics" => Page::metrics(metrics.text()),
-        "/healthz" => match ask(ready).await {
-            Ok(()) => Page::text(StatusCode::OK, "ok\n"),
-            Err(reason) => Page::text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
+        "/metrics" => HttpPage::metrics(metrics.text()),
+        "/healthz" => match check_ready(ready).await {
+            Ok(()) => HttpPage::text(StatusCode::OK, "ok\n"),
+            Err(reason) => HttpPage::text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         },
-        _ => Page::text(StatusCode::NOT_FOUND, "there are /metrics and /healthz\n"),
+        _ => HttpPage::text(StatusCode::NOT_FOUND, "not found: the pages are /metrics and /healthz\n"),
     }
 }

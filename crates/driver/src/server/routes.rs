@@ -1,4 +1,4 @@
-//! Finds the service that a call is for. What the driver does not have is UNIMPLEMENTED.
+//! Routes calls to the services of a driver. Calls to other services fail with UNIMPLEMENTED.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -22,16 +22,22 @@ use crate::Driver;
 use crate::metrics::Metrics;
 use crate::observe::Observed;
 
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// The services by their full names.
+/// The services by full name.
 #[derive(Clone)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     services: BTreeMap<&'static str, BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>>,
 }
 
 impl Routes {
     pub(super) fn new(driver: Driver, metrics: &Metrics) -> Self {
+        let mut routes = Self::without_reflection(driver, metrics);
+        routes.add_reflection();
+        routes
+    }
+
+    pub(super) fn without_reflection(driver: Driver, metrics: &Metrics) -> Self {
         let Driver { identity, controller, group, snapshot_metadata, node, locks: _ } = driver;
         let mut routes = Self { services: BTreeMap::new() };
         let metrics = || metrics.clone();
@@ -48,7 +54,6 @@ impl Routes {
         if let Some(service) = node {
             routes.add(NodeServer::new(Observed { service, metrics: metrics() }));
         }
-        routes.add_reflection();
         routes
     }
 
@@ -64,7 +69,7 @@ impl Routes {
         self.services.insert(S::NAME, BoxCloneSyncService::new(service));
     }
 
-    /// Tells of the services that are there, in both versions of the protocol that tools speak.
+    /// Adds reflection for the registered services, in both protocol versions that tools use.
     fn add_reflection(&mut self) {
         let names: Vec<&'static str> = self.services.keys().copied().collect();
         let builder = || {
@@ -72,13 +77,13 @@ impl Routes {
                 .register_encoded_file_descriptor_set(wharf_csi::FILE_DESCRIPTOR_SET);
             names.iter().fold(described, |builder, name| builder.with_service_name(*name))
         };
-        // It fails only if the descriptors of our own build were broken; then there is no reflection.
+        // Fails only if the descriptors of our own build are broken; then the driver runs without reflection.
         match (builder().build_v1(), builder().build_v1alpha()) {
             (Ok(v1), Ok(v1alpha)) => {
                 self.add(v1);
                 self.add(v1alpha);
             }
-            (Err(error), _) | (_, Err(error)) => tracing::error!(%error, "no reflection"),
+            (Err(error), _) | (_, Err(error)) => tracing::error!(%error, "failed to enable gRPC reflection"),
         }
     }
 }
@@ -86,24 +91,24 @@ impl Routes {
 impl Service<Request<Body>> for Routes {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = ResponseFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Answer {
+    fn call(&mut self, request: Request<Body>) -> ResponseFuture {
         match service_name(request.uri().path()).and_then(|name| self.services.get(name)) {
             Some(service) => Box::pin(service.clone().oneshot(request)),
             None => {
-                let status = Status::unimplemented("this driver does not have such a service");
+                let status = Status::unimplemented("this driver does not implement this service");
                 Box::pin(ready(Ok(status.into_http())))
             }
         }
     }
 }
 
-/// `csi.v1.Node` of `/csi.v1.Node/NodeGetInfo`.
+/// The service name in a path: `csi.v1.Node` for `/csi.v1.Node/NodeGetInfo`.
 fn service_name(path: &str) -> Option<&str> {
     path.strip_prefix('/')?.split_once('/').map(|(service, _)| service)
 }
@@ -113,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_services() {
+    fn service_name_is_the_first_of_two_path_segments() {
         for (path, name) in [
             ("/csi.v1.Node/NodeGetInfo", Some("csi.v1.Node")),
             ("/csi.v1.Node", None),

@@ -1,4 +1,4 @@
-//! The rules as tables.
+//! Tables for the validation rules.
 
 use tonic::Code;
 use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, MountVolume};
@@ -6,14 +6,14 @@ use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, Mou
 use super::*;
 
 #[track_caller]
-fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, says: &str) {
-    let status = answer.unwrap_err();
+fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
+    let status = result.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert!(status.message().contains(says), "{:?} does not say {says:?}", status.message());
+    assert!(status.message().contains(expected), "{:?} does not contain {expected:?}", status.message());
 }
 
 #[test]
-fn ids_and_names() {
+fn ids_and_names_are_validated() {
     let (id_128, id_129) = ("x".repeat(128), "x".repeat(129));
     for good in ["v", "vol-1", "a/b", "..", "ä", "with space", id_128.as_str()] {
         id("volume_id", good).unwrap();
@@ -37,7 +37,7 @@ fn ids_and_names() {
 }
 
 #[test]
-fn paths() {
+fn paths_must_be_absolute_and_clean() {
     assert_eq!(path("target_path", "/var/lib/x").unwrap(), Path::new("/var/lib/x"));
     path("target_path", "/var/lib/..x/y..").unwrap();
     for (bad, says) in [
@@ -54,7 +54,7 @@ fn paths() {
 }
 
 #[test]
-fn maps() {
+fn maps_are_limited_and_kubernetes_keys_are_removed() {
     let of = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     map("parameters", &of("k", &"x".repeat(4095))).unwrap();
     refused(map("parameters", &of("k", &"x".repeat(4096))), "4 KiB");
@@ -67,7 +67,7 @@ fn maps() {
 }
 
 #[test]
-fn sizes() {
+fn size_ranges_are_validated() {
     let range = |required_bytes, limit_bytes| Some(v1::CapacityRange { required_bytes, limit_bytes });
     for (wire, required, limit) in [
         (None, 0, None),
@@ -91,7 +91,7 @@ fn sizes() {
 }
 
 #[test]
-fn every_access_mode_has_its_own() {
+fn every_access_mode_is_converted() {
     let block = |mode| {
         let access_type = Some(AccessType::Block(BlockVolume {}));
         capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode }) }))
@@ -118,7 +118,7 @@ fn every_access_mode_has_its_own() {
 }
 
 #[test]
-fn mounts() {
+fn mount_capabilities_are_validated() {
     let mount = |mount| {
         let access_type = Some(AccessType::Mount(mount));
         capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode: 1 }) }))
@@ -140,7 +140,7 @@ fn mounts() {
 }
 
 #[test]
-fn topologies() {
+fn topology_requirements_are_validated() {
     let of = |value: &str| v1::Topology { segments: [("zone".to_owned(), value.to_owned())].into() };
     let requirement = |requisite, preferred| Some(v1::TopologyRequirement { requisite, preferred });
     assert_eq!(topology_requirement(&None).unwrap(), (vec![], vec![]));

@@ -1,11 +1,11 @@
-//! Growth, at the next stage and in use.
+//! Expansion at the next stage and while in use.
 
 use std::path::PathBuf;
 
 use tonic::{Code, Status};
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_driver::backend::Format;
+use wharf_driver::backend::FormatState;
 use wharf_linux::{Filesystems as _, FsType, Linux};
 
 use crate::support::{Bench, MIB, block, mount, text};
@@ -25,12 +25,12 @@ fn total(bench: &Bench, id: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn what_grew_while_it_was_not_staged_is_there_after_the_next_stage() {
+async fn volume_expanded_while_unstaged_grows_at_the_next_stage() {
     let bench = Bench::new().await;
     for (fs, small, large) in
         [("ext4", 64 * MIB, 256 * MIB), ("xfs", 300 * MIB, 600 * MIB), ("btrfs", 128 * MIB, 256 * MIB)]
     {
-        bench.images.create(fs, small, Format::Blank);
+        bench.images.create(fs, small, FormatState::Blank);
         bench.stage(fs, &mount(fs)).await.unwrap();
         std::fs::write(bench.staging(fs).join("file"), fs).unwrap();
         let before = total(&bench, fs);
@@ -40,13 +40,13 @@ async fn what_grew_while_it_was_not_staged_is_there_after_the_next_stage() {
         let after = total(&bench, fs);
         assert!(after > before + (large - small) * 9 / 10, "{fs}: {before} -> {after}");
         assert_eq!(std::fs::read_to_string(bench.staging(fs).join("file")).unwrap(), fs);
-        // Nothing is left to grow, so this succeeds even where ext4 could not grow in use.
+        // There is nothing left to grow, so this succeeds even where ext4 cannot grow while mounted.
         assert_eq!(expand(&bench, fs, bench.staging(fs), large).await.unwrap(), large);
     }
 }
 
 #[tokio::test]
-async fn a_volume_in_use_grows_where_the_kernel_lets_it() {
+async fn volume_in_use_grows_if_the_kernel_allows_it() {
     let bench = Bench::new().await;
     for (fs, small, large) in [
         (FsType::Ext4, 64 * MIB, 256 * MIB),
@@ -54,16 +54,16 @@ async fn a_volume_in_use_grows_where_the_kernel_lets_it() {
         (FsType::Btrfs, 128 * MIB, 256 * MIB),
     ] {
         let id = fs.as_str();
-        bench.images.create(id, small, Format::Blank);
+        bench.images.create(id, small, FormatState::Blank);
         bench.stage(id, &mount(id)).await.unwrap();
         bench.publish(id, id, &mount(id), false).await.unwrap();
         let before = total(&bench, id);
         bench.images.grow(id, large);
-        let answer = expand(&bench, id, bench.target(id), large).await;
+        let result = expand(&bench, id, bench.target(id), large).await;
         if Linux::new().can_grow_online(fs).is_ok() {
-            assert_eq!(answer.unwrap(), large, "{fs}");
+            assert_eq!(result.unwrap(), large, "{fs}");
         } else {
-            let status = answer.unwrap_err();
+            let status = result.unwrap_err();
             assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
             assert!(status.message().contains("next staged"), "{status}");
             assert_eq!(total(&bench, id), before);
@@ -77,9 +77,9 @@ async fn a_volume_in_use_grows_where_the_kernel_lets_it() {
 }
 
 #[tokio::test]
-async fn a_raw_volume_shows_its_new_size() {
+async fn raw_volume_has_its_new_size() {
     let bench = Bench::new().await;
-    bench.images.create("v", 32 * MIB, Format::Blank);
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
     let writer = block(Mode::SingleNodeWriter);
     bench.stage("v", &writer).await.unwrap();
     bench.publish("v", "a", &writer, false).await.unwrap();
@@ -89,9 +89,9 @@ async fn a_raw_volume_shows_its_new_size() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_expanded() {
+async fn invalid_expansions_are_rejected() {
     let bench = Bench::new().await;
-    bench.images.create("v", 32 * MIB, Format::Blank);
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
     let code = async |id: &str, path: PathBuf, size| expand(&bench, id, path, size).await.unwrap_err().code();
     assert_eq!(code("v", bench.staging("v"), 0).await, Code::NotFound, "not staged");
     bench.stage("v", &mount("ext4")).await.unwrap();

@@ -1,12 +1,11 @@
-//! The table of device states: format, adopt, mount or refuse; and after every refusal the image is, byte for
-//! byte, what it was.
+//! The table of device states: format, adopt, mount or refuse. A refusal leaves every byte of the image unchanged.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use tonic::Code;
-use wharf_driver::backend::Format;
+use wharf_driver::backend::FormatState;
 use wharf_linux::FsType;
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
@@ -32,19 +31,19 @@ fn label_of(image: &Path) -> String {
     run("e2label", &[&text(image)])
 }
 
-fn formatting() -> Format {
-    Format::Formatting { fs: FsType::Ext4, uuid: OURS.into() }
+fn formatting() -> FormatState {
+    FormatState::Formatting { fs: FsType::Ext4, uuid: OURS.into() }
 }
 
-fn formatted() -> Format {
-    Format::Formatted { fs: FsType::Ext4, uuid: OURS.into() }
+fn formatted() -> FormatState {
+    FormatState::Formatted { fs: FsType::Ext4, uuid: OURS.into() }
 }
 
-fn copied() -> Format {
-    Format::Copied { fs: FsType::Ext4, uuid: OURS.into() }
+fn copied() -> FormatState {
+    FormatState::Copied { fs: FsType::Ext4, uuid: OURS.into() }
 }
 
-/// What an image holds before it is staged.
+/// Writes the content of an image before it is staged.
 type Content = fn(&Path);
 
 fn nothing(_: &Path) {}
@@ -85,15 +84,15 @@ fn one_byte_at_the_end(image: &Path) {
 }
 
 #[tokio::test]
-async fn every_refusal_leaves_the_image_as_it_was() {
-    let refusals: &[(&str, Format, Content, &str)] = &[
-        ("blank, own", Format::Blank, own, OURS),
-        ("blank, foreign", Format::Blank, foreign_filesystem, "ext2"),
-        ("blank, partitions", Format::Blank, partition_table, "partition"),
-        ("blank, luks", Format::Blank, luks, "LUKS"),
-        ("blank, torn", Format::Blank, torn, "checksum"),
-        ("blank, data", Format::Blank, data_in_the_middle, "not zero"),
-        ("blank, one byte", Format::Blank, one_byte_at_the_end, "not zero"),
+async fn refused_stage_leaves_the_image_unchanged() {
+    let refusals: &[(&str, FormatState, Content, &str)] = &[
+        ("blank, own", FormatState::Blank, own, OURS),
+        ("blank, foreign", FormatState::Blank, foreign_filesystem, "ext2"),
+        ("blank, partitions", FormatState::Blank, partition_table, "partition"),
+        ("blank, luks", FormatState::Blank, luks, "LUKS"),
+        ("blank, torn", FormatState::Blank, torn, "checksum"),
+        ("blank, data", FormatState::Blank, data_in_the_middle, "not zero"),
+        ("blank, one byte", FormatState::Blank, one_byte_at_the_end, "not zero"),
         ("formatting, other", formatting(), other, THEIRS),
         ("formatting, luks", formatting(), luks, "LUKS"),
         ("formatted, nothing", formatted(), nothing, "no file system was found"),
@@ -103,8 +102,8 @@ async fn every_refusal_leaves_the_image_as_it_was() {
         ("formatted, data", formatted(), data_in_the_middle, "no file system was found"),
         ("copied, nothing", copied(), nothing, "no file system was found"),
         ("copied, luks", copied(), luks, "LUKS"),
-        ("raw, nothing", Format::Raw, nothing, "raw device"),
-        ("raw, data", Format::Raw, data_in_the_middle, "raw device"),
+        ("raw, nothing", FormatState::Raw, nothing, "raw device"),
+        ("raw, data", FormatState::Raw, data_in_the_middle, "raw device"),
     ];
     let bench = Bench::new().await;
     for (name, record, content, found) in refusals {
@@ -113,8 +112,8 @@ async fn every_refusal_leaves_the_image_as_it_was() {
         content(&image);
         let before = std::fs::read(&image).unwrap();
         for attempt in ["first", "second"] {
-            let answer = bench.stage("v", &mount("ext4")).await;
-            let status = answer.expect_err(name);
+            let result = bench.stage("v", &mount("ext4")).await;
+            let status = result.expect_err(name);
             assert_eq!(status.code(), Code::FailedPrecondition, "{name}: {status}");
             assert!(status.message().contains(found), "{name}: {found:?} is not in {status}");
             assert!(
@@ -123,19 +122,19 @@ async fn every_refusal_leaves_the_image_as_it_was() {
             );
         }
         assert_eq!(bench.images.format_of("v"), *record, "{name}");
-        assert_eq!(bench.images.device("v"), None, "{name}: a refused volume stays attached");
+        assert_eq!(bench.images.device("v"), None, "{name}: a refused volume must not stay attached");
         assert!(!bench.staging("v").exists(), "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_blank_volume_is_formatted_once() {
+async fn blank_volume_is_formatted_once() {
     let bench = Bench::new().await;
     for (fs, size) in [("ext4", SIZE), ("xfs", 300 * MIB), ("btrfs", 128 * MIB)] {
-        bench.images.create(fs, size, Format::Blank);
+        bench.images.create(fs, size, FormatState::Blank);
         bench.stage(fs, &mount(fs)).await.unwrap();
         std::fs::write(bench.staging(fs).join("file"), fs).unwrap();
-        let Format::Formatted { uuid, .. } = bench.images.format_of(fs) else {
+        let FormatState::Formatted { uuid, .. } = bench.images.format_of(fs) else {
             panic!("{fs} is not recorded")
         };
         assert_eq!(uuid_of(&bench.images.device(fs).unwrap().path), uuid);
@@ -153,7 +152,7 @@ async fn a_blank_volume_is_formatted_once() {
 }
 
 #[tokio::test]
-async fn an_interrupted_format_is_adopted_or_made_again() {
+async fn interrupted_format_is_adopted_or_repeated() {
     let cases: &[(&str, Content, bool)] = &[
         ("without remains", nothing, false),
         ("whole", own, true),
@@ -168,25 +167,25 @@ async fn an_interrupted_format_is_adopted_or_made_again() {
         bench.stage("v", &mount("ext4")).await.unwrap_or_else(|status| panic!("{name}: {status}"));
         assert_eq!(bench.images.format_of("v"), formatted(), "{name}");
         bench.unstage("v").await.unwrap();
-        assert_eq!(uuid_of(&image), OURS, "{name}: the UUID chosen first is kept");
+        assert_eq!(uuid_of(&image), OURS, "{name}: the recorded UUID must be used");
         assert_eq!(label_of(&image) == "kept", *adopted, "{name}");
     }
 }
 
 #[tokio::test]
-async fn without_a_record_the_zero_proof_decides_alone() {
+async fn zero_proof_alone_decides_without_a_record() {
     let bench = Bench::without_records().await;
-    bench.images.create("blank", SIZE, Format::Raw);
+    bench.images.create("blank", SIZE, FormatState::Raw);
     bench.stage("blank", &mount("")).await.unwrap();
     assert_eq!(bench.mount_at(&bench.staging("blank")).unwrap().fs_type, "ext4");
 
-    bench.images.create("own", SIZE, Format::Raw);
+    bench.images.create("own", SIZE, FormatState::Raw);
     own(&bench.images.image("own"));
     bench.stage("own", &mount("ext4")).await.unwrap();
     refused(bench.stage("own", &mount("xfs")).await, Code::AlreadyExists, "ext4");
 
     for (name, content) in [("data", data_in_the_middle as Content), ("luks", luks), ("torn", torn)] {
-        bench.images.create(name, SIZE, Format::Raw);
+        bench.images.create(name, SIZE, FormatState::Raw);
         content(&bench.images.image(name));
         let before = std::fs::read(bench.images.image(name)).unwrap();
         refused(
@@ -199,25 +198,25 @@ async fn without_a_record_the_zero_proof_decides_alone() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_not_the_volumes_is_not_touched() {
+async fn wrong_device_is_not_changed() {
     let bench = Bench::new().await;
     let unchanged =
         |before: &[u8], id: &str| assert!(std::fs::read(bench.images.image(id)).unwrap() == before);
 
     refused(bench.stage("none", &mount("ext4")).await, Code::NotFound, "none");
-    bench.images.create("missing", SIZE, Format::Blank);
+    bench.images.create("missing", SIZE, FormatState::Blank);
     std::fs::remove_file(bench.images.image("missing")).unwrap();
     refused(bench.stage("missing", &mount("ext4")).await, Code::NotFound, "no image");
 
-    bench.images.create("swapped", SIZE, Format::Blank);
+    bench.images.create("swapped", SIZE, FormatState::Blank);
     let kept = bench.images.image("kept-open");
     std::fs::rename(bench.images.image("swapped"), kept).unwrap();
     std::fs::write(bench.images.image("swapped"), vec![0; SIZE as usize]).unwrap();
-    refused(bench.stage("swapped", &mount("ext4")).await, Code::FailedPrecondition, "another file");
+    refused(bench.stage("swapped", &mount("ext4")).await, Code::FailedPrecondition, "a different file");
     unchanged(&vec![0; SIZE as usize], "swapped");
 
     for (id, wrong) in [("larger", SIZE + MIB), ("smaller", SIZE - MIB)] {
-        bench.images.create(id, SIZE, Format::Blank);
+        bench.images.create(id, SIZE, FormatState::Blank);
         bench.images.change(id, |entry| entry.size = wrong);
         refused(bench.stage(id, &mount("ext4")).await, Code::FailedPrecondition, &wrong.to_string());
         refused(bench.stage(id, &block(Mode::SingleNodeWriter)).await, Code::FailedPrecondition, "bytes");
@@ -226,36 +225,36 @@ async fn a_device_that_is_not_the_volumes_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_device_that_cannot_be_read_is_not_formatted() {
+async fn unreadable_device_is_not_formatted() {
     let bench = Bench::new().await;
-    bench.images.create("v", SIZE, Format::Blank);
+    bench.images.create("v", SIZE, FormatState::Blank);
     bench.stage("v", &block(Mode::SingleNodeWriter)).await.unwrap();
-    bench.images.change("v", |entry| entry.format = Format::Blank);
-    // The device keeps its size, and what lies behind the new end of the image cannot be read.
+    bench.images.change("v", |entry| entry.format = FormatState::Blank);
+    // The device keeps its size, but the range beyond the new end of the image cannot be read.
     let image = File::options().write(true).open(bench.images.image("v")).unwrap();
     image.set_len(SIZE / 2).unwrap();
     refused(bench.stage("v", &mount("ext4")).await, Code::Internal, "read");
     assert!(std::fs::read(bench.images.image("v")).unwrap() == vec![0; (SIZE / 2) as usize]);
-    assert_eq!(bench.images.format_of("v"), Format::Blank);
+    assert_eq!(bench.images.format_of("v"), FormatState::Blank);
 }
 
 #[tokio::test]
-async fn a_restored_snapshot_is_mounted_beside_its_source() {
+async fn restored_snapshot_mounts_together_with_its_source() {
     let bench = Bench::new().await;
     for (fs, size) in [(FsType::Ext4, SIZE), (FsType::Xfs, 300 * MIB), (FsType::Btrfs, 128 * MIB)] {
         let (source, copy) = (fs.to_string(), format!("{fs}-copy"));
-        bench.images.create(&source, size, Format::Blank);
+        bench.images.create(&source, size, FormatState::Blank);
         bench.stage(&source, &mount(fs.as_str())).await.unwrap();
-        std::fs::write(bench.staging(&source).join("file"), "shared past").unwrap();
+        std::fs::write(bench.staging(&source).join("file"), "before the copy").unwrap();
         run("fsfreeze", &["-f", &text(&bench.staging(&source))]);
-        bench.images.copy(&source, &copy, Format::Copied { fs, uuid: OURS.into() });
+        bench.images.copy(&source, &copy, FormatState::Copied { fs, uuid: OURS.into() });
         run("fsfreeze", &["-u", &text(&bench.staging(&source))]);
 
         bench.stage(&copy, &mount(fs.as_str())).await.unwrap_or_else(|status| panic!("{fs}: {status}"));
-        assert_eq!(bench.images.format_of(&copy), Format::Formatted { fs, uuid: OURS.into() });
+        assert_eq!(bench.images.format_of(&copy), FormatState::Formatted { fs, uuid: OURS.into() });
         std::fs::write(bench.staging(&source).join("file"), "source").unwrap();
         let kept = std::fs::read_to_string(bench.staging(&copy).join("file")).unwrap();
-        assert_eq!(kept, "shared past", "{fs}");
+        assert_eq!(kept, "before the copy", "{fs}");
         std::fs::write(bench.staging(&copy).join("file"), "copy").unwrap();
 
         for id in [&source, &copy] {
@@ -273,26 +272,26 @@ async fn a_restored_snapshot_is_mounted_beside_its_source() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_was_cut_short_is_cleared_or_done_again() {
+async fn interrupted_uuid_change_is_cleaned_up_or_repeated() {
     let bench = Bench::new().await;
-    bench.images.create("source", SIZE, Format::Blank);
+    bench.images.create("source", SIZE, FormatState::Blank);
     bench.stage("source", &mount("ext4")).await.unwrap();
     bench.unstage("source").await.unwrap();
     bench.images.copy("source", "v", copied());
-    // As if the driver had died while it had the copy mounted in order to replay its log.
-    let cut_short = async || {
+    // As if the driver had crashed while it had the copy mounted to replay its log.
+    let interrupted = async || {
         bench.stage("v", &block(Mode::SingleNodeWriter)).await.unwrap();
         let scratch = bench.staging("v").join(".wharf-scratch");
         std::fs::create_dir_all(&scratch).unwrap();
         run("mount", &[&text(&bench.images.device("v").unwrap().path), &text(&scratch)]);
         scratch
     };
-    let scratch = cut_short().await;
+    let scratch = interrupted().await;
     bench.unstage("v").await.unwrap();
     assert!(!scratch.exists());
     assert_eq!((bench.images.device("v"), bench.images.format_of("v")), (None, copied()));
 
-    cut_short().await;
+    interrupted().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     assert_eq!(bench.images.format_of("v"), formatted());
     assert_eq!(uuid_of(&bench.images.device("v").unwrap().path), OURS);
@@ -301,12 +300,12 @@ async fn a_renewal_that_was_cut_short_is_cleared_or_done_again() {
 }
 
 #[tokio::test]
-async fn a_volume_that_was_raw_is_never_formatted() {
+async fn raw_volume_is_never_formatted() {
     let bench = Bench::new().await;
-    for record in [Format::Blank, formatting()] {
+    for record in [FormatState::Blank, formatting()] {
         bench.images.create("v", SIZE, record);
         bench.stage("v", &block(Mode::SingleNodeWriter)).await.unwrap();
-        assert_eq!(bench.images.format_of("v"), Format::Raw);
+        assert_eq!(bench.images.format_of("v"), FormatState::Raw);
         bench.unstage("v").await.unwrap();
         refused(bench.stage("v", &mount("ext4")).await, Code::FailedPrecondition, "raw device");
     }
@@ -316,10 +315,10 @@ async fn a_volume_that_was_raw_is_never_formatted() {
 }
 
 #[tokio::test]
-async fn nothing_is_made_for_a_reader() {
+async fn read_only_volume_is_never_formatted() {
     let bench = Bench::new().await;
     let reader = mount_with("ext4", &[], Mode::SingleNodeReaderOnly);
-    bench.images.create("blank", SIZE, Format::Blank);
+    bench.images.create("blank", SIZE, FormatState::Blank);
     refused(bench.stage("blank", &reader).await, Code::FailedPrecondition, "read-only");
     assert!(std::fs::read(bench.images.image("blank")).unwrap() == vec![0; SIZE as usize]);
 
@@ -330,10 +329,10 @@ async fn nothing_is_made_for_a_reader() {
 }
 
 #[tokio::test]
-async fn too_small_for_the_type() {
+async fn device_too_small_for_the_type_is_refused() {
     let bench = Bench::new().await;
-    bench.images.create("v", SIZE, Format::Blank);
+    bench.images.create("v", SIZE, FormatState::Blank);
     refused(bench.stage("v", &mount("xfs")).await, Code::FailedPrecondition, "xfs needs");
-    assert_eq!(bench.images.format_of("v"), Format::Blank);
+    assert_eq!(bench.images.format_of("v"), FormatState::Blank);
     refused(bench.stage("v", &mount("ntfs")).await, Code::InvalidArgument, "ntfs");
 }

@@ -1,10 +1,10 @@
-//! What the node says of itself and of its volumes.
+//! Node info, capabilities and health of volumes.
 
 use tonic::Code;
 use wharf_csi::v1;
 use wharf_csi::v1::VolumeHealthErrorType as Type;
 use wharf_csi::v1::node_service_capability::{Type as Kind, rpc};
-use wharf_driver::backend::Format;
+use wharf_driver::backend::FormatState;
 
 use crate::support::{Bench, MIB, mount, run, text};
 
@@ -20,14 +20,14 @@ async fn reasons(bench: &Bench, id: &str) -> Vec<(Type, String)> {
 }
 
 #[tokio::test]
-async fn errors_of_a_file_system_are_told() {
+async fn file_system_errors_are_reported() {
     let bench = Bench::new().await;
-    bench.images.create("v", 32 * MIB, Format::Blank);
-    assert_eq!(reasons(&bench, "v").await, [], "not staged is no illness");
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
+    assert_eq!(reasons(&bench, "v").await, [], "a volume that is not staged has no issues");
     bench.stage("v", &mount("ext4")).await.unwrap();
     assert_eq!(reasons(&bench, "v").await, []);
 
-    // The kernel's own way to make an ext4 believe that it met an error.
+    // The kernel's interface to simulate an ext4 error.
     let name = bench.images.device("v").unwrap().path.file_name().unwrap().to_str().unwrap().to_owned();
     run("mount", &["-o", "remount,errors=remount-ro", &text(&bench.staging("v"))]);
     std::fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test").unwrap();
@@ -36,21 +36,21 @@ async fn errors_of_a_file_system_are_told() {
 }
 
 #[tokio::test]
-async fn a_mount_without_its_device_is_told() {
+async fn mount_without_its_device_is_reported() {
     let bench = Bench::new().await;
-    bench.images.create("v", 32 * MIB, Format::Blank);
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
     let staging = bench.staging("v");
     std::fs::create_dir(&staging).unwrap();
     run("mount", &["-t", "tmpfs", "orphan", &text(&staging)]);
     assert_eq!(reasons(&bench, "v").await, [(Type::Inaccessible, "DeviceMissing".to_owned())]);
     let unknown = v1::NodeGetVolumeHealthRequest { volume_id: "none".into(), ..Default::default() };
     assert_eq!(bench.call(unknown).await.unwrap_err().code(), Code::NotFound);
-    let nobody = v1::NodeGetVolumeHealthRequest::default();
-    assert_eq!(bench.call(nobody).await.unwrap_err().code(), Code::InvalidArgument);
+    let no_volume = v1::NodeGetVolumeHealthRequest::default();
+    assert_eq!(bench.call(no_volume).await.unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
-async fn the_node_says_what_it_can() {
+async fn node_reports_info_and_capabilities() {
     let bench = Bench::new().await;
     let info = bench.call(v1::NodeGetInfoRequest {}).await.unwrap();
     assert_eq!((info.node_id.as_str(), info.max_volumes_per_node), ("n1", 7));

@@ -1,5 +1,4 @@
-//! The smallest block backend that keeps its promises: images in a directory, attached as loop devices, with
-//! a format record each.
+//! A minimal block backend: images in a directory, attached as loop devices, with a format record each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,16 +8,16 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    BackendError, Device, DeviceError, Devices, Format, FormatRecords, Health, HealthIssue, StageVolume,
-    StorageIssue, Trace,
+    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, Health,
+    HealthIssue, StageVolume, StorageIssue,
 };
-use wharf_linux::{Beneath, Devices as _, FileId, Linux, LoopDevice, LoopOptions};
+use wharf_linux::{BlockDevices as _, FileId, Linux, LoopDevice, LoopOptions, PathBeneath};
 
-/// What the backend has written down of a volume.
+/// The backend's record of a volume.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
     pub(crate) size: u64,
-    pub(crate) format: Format,
+    pub(crate) format: FormatState,
     pub(crate) read_only: bool,
     identity: FileId,
 }
@@ -26,44 +25,44 @@ pub(crate) struct Entry {
 pub(crate) struct Images {
     dir: PathBuf,
     entries: Mutex<BTreeMap<String, Entry>>,
-    /// Volumes of which it has no note, as if another driver had attached them.
+    /// Volumes without a record of the attachment, as if another driver had attached them.
     unknown: Mutex<BTreeSet<String>>,
-    keeps_records: bool,
+    has_records: bool,
 }
 
-/// In the volume context: no file system is ever to be made.
+/// Key of the volume context that disables formatting.
 pub(crate) const NO_FORMAT: &str = "noformat";
-/// In the publish context: the volume's image.
+/// Key of the publish context with the volume's image.
 pub(crate) const IMAGE: &str = "image";
 
 impl Images {
-    pub(crate) fn new(dir: &Path, keeps_records: bool) -> Self {
+    pub(crate) fn new(dir: &Path, has_records: bool) -> Self {
         let (entries, unknown) = (Mutex::default(), Mutex::default());
-        Self { dir: dir.to_owned(), entries, unknown, keeps_records }
+        Self { dir: dir.to_owned(), entries, unknown, has_records }
     }
 
     pub(crate) fn image(&self, id: &str) -> PathBuf {
         self.dir.join(id)
     }
 
-    /// Makes a volume of zeroes.
-    pub(crate) fn create(&self, id: &str, size: u64, format: Format) {
+    /// Creates a volume of zeroes.
+    pub(crate) fn create(&self, id: &str, size: u64, format: FormatState) {
         File::create(self.image(id)).unwrap().set_len(size).unwrap();
-        self.adopt(id, format);
+        self.record(id, format);
     }
 
-    /// Writes down a volume whose image exists.
-    pub(crate) fn adopt(&self, id: &str, format: Format) {
+    /// Records a volume whose image exists.
+    pub(crate) fn record(&self, id: &str, format: FormatState) {
         let stat = self.image(id).metadata().unwrap();
         let identity = FileId { device: stat.dev(), inode: stat.ino() };
         let entry = Entry { size: stat.size(), format, read_only: false, identity };
         self.entries.lock().unwrap().insert(id.to_owned(), entry);
     }
 
-    /// A copy of a volume, as a restored snapshot is.
-    pub(crate) fn copy(&self, from: &str, to: &str, format: Format) {
+    /// Creates a copy of a volume, like a restored snapshot.
+    pub(crate) fn copy(&self, from: &str, to: &str, format: FormatState) {
         std::fs::copy(self.image(from), self.image(to)).unwrap();
-        self.adopt(to, format);
+        self.record(to, format);
     }
 
     pub(crate) fn grow(&self, id: &str, size: u64) {
@@ -75,16 +74,16 @@ impl Images {
         change(self.entries.lock().unwrap().get_mut(id).unwrap());
     }
 
-    pub(crate) fn format_of(&self, id: &str) -> Format {
+    pub(crate) fn format_of(&self, id: &str) -> FormatState {
         self.entries.lock().unwrap()[id].format.clone()
     }
 
-    /// Forgets that the volume is attached.
-    pub(crate) fn lose_note(&self, id: &str) {
+    /// Drops the record that the volume is attached.
+    pub(crate) fn drop_attachment_record(&self, id: &str) {
         self.unknown.lock().unwrap().insert(id.to_owned());
     }
 
-    pub(crate) fn forget(&self, id: &str) {
+    pub(crate) fn drop_record(&self, id: &str) {
         self.entries.lock().unwrap().remove(id);
     }
 
@@ -117,16 +116,16 @@ impl Devices for Images {
         let image = self.image(&volume.id);
         let stat = image.metadata().map_err(|error| DeviceError::NotFound(format!("no image: {error}")))?;
         if (FileId { device: stat.dev(), inode: stat.ino() }) != entry.identity {
-            return Err(DeviceError::NotOurs("the image is another file than it was".into()));
+            return Err(DeviceError::WrongDevice("the image is a different file than recorded".into()));
         }
         if self.device(&volume.id).is_none() {
             let options = LoopOptions { read_only: entry.read_only, label: volume.id.clone() };
             Linux::new()
-                .loop_attach(&Beneath::new(&self.dir, Path::new(&volume.id)), &options)
+                .loop_attach(&PathBeneath::new(&self.dir, Path::new(&volume.id)), &options)
                 .map_err(failed)?;
         }
         self.unknown.lock().unwrap().remove(&volume.id);
-        self.attached(&volume.id, &entry).ok_or_else(|| DeviceError::InUse("it went away".into()))
+        self.attached(&volume.id, &entry).ok_or_else(|| DeviceError::InUse("the device disappeared".into()))
     }
 
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
@@ -137,11 +136,11 @@ impl Devices for Images {
         Ok(self.attached(id, &entry))
     }
 
-    async fn adopt(&self, id: &str, trace: Trace<'_>) -> Result<Option<Device>, DeviceError> {
+    async fn adopt(&self, id: &str, hint: AdoptionHint<'_>) -> Result<Option<Device>, DeviceError> {
         let device = self.attached(id, &self.entry(id)?);
-        let device = device.filter(|device| match trace {
-            Trace::Mounted(shown) => shown == device.path,
-            Trace::Published(context) => context.get(IMAGE).is_some_and(|image| image == id),
+        let device = device.filter(|device| match hint {
+            AdoptionHint::Mounted(path) => path == device.path,
+            AdoptionHint::Published(context) => context.get(IMAGE).is_some_and(|image| image == id),
         });
         if device.is_some() {
             self.unknown.lock().unwrap().remove(id);
@@ -149,7 +148,7 @@ impl Devices for Images {
         Ok(device)
     }
 
-    fn never_formats(&self, volume: &StageVolume) -> bool {
+    fn formatting_disabled(&self, volume: &StageVolume) -> bool {
         volume.volume_context.contains_key(NO_FORMAT)
     }
 
@@ -170,18 +169,18 @@ impl Devices for Images {
         Ok(device)
     }
 
-    fn records(&self) -> Option<&dyn FormatRecords> {
-        self.keeps_records.then_some(self as &dyn FormatRecords)
+    fn format_records(&self) -> Option<&dyn FormatRecords> {
+        self.has_records.then_some(self as &dyn FormatRecords)
     }
 }
 
 #[async_trait]
 impl FormatRecords for Images {
-    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError> {
+    async fn format(&self, id: &str) -> Result<Option<FormatState>, DeviceError> {
         Ok(Some(self.entry(id)?.format))
     }
 
-    async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {
+    async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError> {
         self.change(id, |entry| entry.format = format.clone());
         Ok(())
     }

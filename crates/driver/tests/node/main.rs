@@ -1,5 +1,5 @@
-//! The node half on the real kernel: a driver over a unix socket, images on loop devices, real mounts.
-//! Needs root. Each test has its own directory, and leaves neither a mount nor a loop device, pass or fail.
+//! The Node service on the real kernel: a driver on a unix socket, images on loop devices, real mounts. Needs root. Each
+//! test has its own directory, and removes all its mounts and loop devices when it passes or fails.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

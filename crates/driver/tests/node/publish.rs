@@ -1,4 +1,4 @@
-//! Publish and unpublish, as a file system and raw.
+//! Publish and unpublish of file systems and raw devices.
 
 use std::os::unix::fs::FileTypeExt as _;
 
@@ -6,7 +6,7 @@ use tonic::Code;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
 use wharf_csi::v1::volume_usage::Unit;
-use wharf_driver::backend::Format;
+use wharf_driver::backend::FormatState;
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
 
@@ -14,12 +14,12 @@ const SIZE: u64 = 32 * MIB;
 
 async fn bench() -> Bench {
     let bench = Bench::new().await;
-    bench.images.create("v", SIZE, Format::Blank);
+    bench.images.create("v", SIZE, FormatState::Blank);
     bench
 }
 
 #[tokio::test]
-async fn a_file_system_is_bound_once_and_taken_away() {
+async fn file_system_is_bound_once_and_removed() {
     let bench = bench().await;
     refused(bench.publish("v", "a", &mount("ext4"), false).await, Code::FailedPrecondition, "not staged");
     refused(bench.publish("none", "a", &mount("ext4"), false).await, Code::NotFound, "none");
@@ -51,9 +51,9 @@ async fn a_file_system_is_bound_once_and_taken_away() {
 }
 
 #[tokio::test]
-async fn btrfs_is_known_although_its_mounts_have_no_device_number() {
+async fn btrfs_mounts_are_found_without_a_device_number() {
     let bench = Bench::new().await;
-    bench.images.create("v", 128 * MIB, Format::Blank);
+    bench.images.create("v", 128 * MIB, FormatState::Blank);
     for _ in 0..2 {
         bench.stage("v", &mount("btrfs")).await.unwrap();
         bench.publish("v", "a", &mount("btrfs"), false).await.unwrap();
@@ -65,12 +65,12 @@ async fn btrfs_is_known_although_its_mounts_have_no_device_number() {
 }
 
 #[tokio::test]
-async fn one_pod_only() {
+async fn single_writer_volume_is_published_to_one_pod_only() {
     let bench = bench().await;
     for capability in
         [mount_with("ext4", &[], Mode::SingleNodeSingleWriter), block(Mode::SingleNodeSingleWriter)]
     {
-        bench.images.create("v", SIZE, Format::Blank);
+        bench.images.create("v", SIZE, FormatState::Blank);
         bench.stage("v", &capability).await.unwrap();
         for _ in 0..2 {
             bench.publish("v", "a", &capability, false).await.unwrap();
@@ -86,7 +86,7 @@ async fn one_pod_only() {
 }
 
 #[tokio::test]
-async fn readers_get_a_read_only_mount() {
+async fn reader_only_volume_is_mounted_read_only() {
     let bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     std::fs::write(bench.staging("v").join("file"), "kept").unwrap();
@@ -101,7 +101,7 @@ async fn readers_get_a_read_only_mount() {
 }
 
 #[tokio::test]
-async fn a_raw_device_is_bound_on_a_file() {
+async fn raw_device_is_bound_on_a_file() {
     let bench = bench().await;
     let writer = block(Mode::SingleNodeMultiWriter);
     refused(bench.publish("v", "a", &writer, false).await, Code::FailedPrecondition, "not staged");
@@ -139,12 +139,12 @@ async fn a_raw_device_is_bound_on_a_file() {
 }
 
 #[tokio::test]
-async fn a_read_only_device_is_published_read_only() {
+async fn read_only_device_is_published_read_only() {
     let bench = bench().await;
     bench.images.change("v", |entry| entry.read_only = true);
     let reader = block(Mode::SingleNodeReaderOnly);
     bench.stage("v", &reader).await.unwrap();
-    assert_eq!(bench.images.format_of("v"), Format::Blank, "nobody can write to it");
+    assert_eq!(bench.images.format_of("v"), FormatState::Blank, "a read-only device keeps its record");
     for _ in 0..2 {
         bench.publish("v", "a", &reader, true).await.unwrap();
     }
@@ -152,15 +152,15 @@ async fn a_read_only_device_is_published_read_only() {
 }
 
 #[tokio::test]
-async fn only_the_volume_is_unmounted_from_a_target() {
+async fn unpublish_unmounts_only_the_volume() {
     let bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     let target = bench.target("a");
     std::fs::create_dir(&target).unwrap();
-    run("mount", &["-t", "tmpfs", "somebody", &text(&target)]);
-    refused(bench.publish("v", "a", &mount("ext4"), false).await, Code::FailedPrecondition, "somebody");
-    refused(bench.unpublish("v", "a").await, Code::FailedPrecondition, "somebody");
-    assert_eq!(bench.mount_at(&target).unwrap().source, "somebody");
+    run("mount", &["-t", "tmpfs", "foreign", &text(&target)]);
+    refused(bench.publish("v", "a", &mount("ext4"), false).await, Code::FailedPrecondition, "foreign");
+    refused(bench.unpublish("v", "a").await, Code::FailedPrecondition, "foreign");
+    assert_eq!(bench.mount_at(&target).unwrap().source, "foreign");
     run("umount", &[&text(&target)]);
     bench.unpublish("v", "a").await.unwrap();
     assert!(!target.exists(), "a target that a crash left without its mount is removed");
@@ -168,15 +168,11 @@ async fn only_the_volume_is_unmounted_from_a_target() {
     std::fs::write(&target, "data").unwrap();
     refused(bench.publish("v", "a", &mount("ext4"), false).await, Code::FailedPrecondition, "File");
     assert!(bench.unpublish("v", "a").await.is_err());
-    assert_eq!(
-        std::fs::read_to_string(&target).unwrap(),
-        "data",
-        "a file that is not empty is nobody's target"
-    );
+    assert_eq!(std::fs::read_to_string(&target).unwrap(), "data", "a file with content must not be removed");
 }
 
 #[tokio::test]
-async fn statistics_are_the_volumes_or_none() {
+async fn stats_are_those_of_the_volume_or_not_found() {
     let bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     bench.publish("v", "a", &mount("ext4"), false).await.unwrap();
@@ -198,12 +194,12 @@ async fn statistics_are_the_volumes_or_none() {
     ] {
         assert_eq!(bench.stats(id, &path).await.unwrap_err().code(), Code::NotFound, "{id} {path:?}");
     }
-    let nowhere = bench.stats("v", std::path::Path::new("")).await;
-    assert_eq!(nowhere.unwrap_err().code(), Code::InvalidArgument);
+    let empty_path = bench.stats("v", std::path::Path::new("")).await;
+    assert_eq!(empty_path.unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
-async fn what_publish_cannot_do_without() {
+async fn malformed_publish_requests_are_rejected() {
     let bench = bench().await;
     let good = v1::NodePublishVolumeRequest {
         volume_id: "v".into(),

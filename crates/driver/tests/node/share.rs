@@ -1,4 +1,4 @@
-//! Shares: a mount source in the place of a device.
+//! Shares: a mount source instead of a device.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use wharf_driver::backend::{DeviceError, MountSource, Shares, StageVolume};
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
 
-/// `memory-…` is a tmpfs of its own, `directory` is bound.
+/// `memory-…` is a separate tmpfs, `directory` is a bound directory.
 struct Backend(PathBuf);
 
 #[async_trait]
@@ -35,11 +35,11 @@ async fn bench() -> (Bench, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("file"), "shared").unwrap();
     let backend = Backend(directory.path().canonicalize().unwrap());
-    (Bench::of_shares(Arc::new(backend)).await, directory)
+    (Bench::with_shares(Arc::new(backend)).await, directory)
 }
 
 #[tokio::test]
-async fn a_share_goes_the_whole_way() {
+async fn share_is_staged_published_unpublished_and_unstaged() {
     let (mut bench, _directory) = bench().await;
     for id in ["memory-1", "directory"] {
         refused(bench.publish(id, id, &mount(""), false).await, Code::FailedPrecondition, "not staged");
@@ -67,7 +67,7 @@ async fn a_share_goes_the_whole_way() {
 }
 
 #[tokio::test]
-async fn options_size_and_modes() {
+async fn share_applies_options_size_and_access_modes() {
     let (bench, _directory) = bench().await;
     bench.stage("memory-1", &mount_with("", &["noexec"], Mode::SingleNodeSingleWriter)).await.unwrap();
     assert!(bench.mount_at(&bench.staging("memory-1")).unwrap().options.contains(&"noexec".to_owned()));
@@ -85,16 +85,16 @@ async fn options_size_and_modes() {
 }
 
 #[tokio::test]
-async fn what_a_share_refuses() {
+async fn share_refuses_unsupported_requests() {
     let (bench, _directory) = bench().await;
     refused(bench.stage("none", &mount("")).await, Code::NotFound, "none");
     refused(bench.stage("memory-1", &block(Mode::SingleNodeWriter)).await, Code::InvalidArgument, "raw");
     let options = mount_with("", &["noexec"], Mode::SingleNodeWriter);
     refused(bench.stage("directory", &options).await, Code::InvalidArgument, "bound");
     std::fs::create_dir(bench.staging("memory-1")).unwrap();
-    run("mount", &["-t", "tmpfs", "somebody", &text(&bench.staging("memory-1"))]);
-    refused(bench.stage("memory-1", &mount("")).await, Code::FailedPrecondition, "somebody");
-    refused(bench.publish("memory-1", "a", &mount(""), false).await, Code::FailedPrecondition, "somebody");
+    run("mount", &["-t", "tmpfs", "foreign", &text(&bench.staging("memory-1"))]);
+    refused(bench.stage("memory-1", &mount("")).await, Code::FailedPrecondition, "foreign");
+    refused(bench.publish("memory-1", "a", &mount(""), false).await, Code::FailedPrecondition, "foreign");
     let path = bench.target("a");
     assert_eq!(bench.stats("memory-1", &path).await.unwrap_err().code(), Code::NotFound);
     let expand = v1::NodeExpandVolumeRequest {

@@ -1,9 +1,9 @@
-//! Stage and unstage: repeatable, safe against what is in the way, and from the mount table alone.
+//! Stage and unstage: idempotent, safe with foreign mounts, and based on the mount table alone.
 
 use tonic::Code;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_driver::backend::Format;
+use wharf_driver::backend::FormatState;
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
 
@@ -11,12 +11,12 @@ const SIZE: u64 = 32 * MIB;
 
 async fn bench() -> Bench {
     let bench = Bench::new().await;
-    bench.images.create("v", SIZE, Format::Blank);
+    bench.images.create("v", SIZE, FormatState::Blank);
     bench
 }
 
 #[tokio::test]
-async fn repeating_is_success_and_a_difference_is_told() {
+async fn repeated_stage_succeeds_and_incompatible_stage_fails() {
     let bench = bench().await;
     for _ in 0..3 {
         bench.stage("v", &mount("ext4")).await.unwrap();
@@ -34,7 +34,7 @@ async fn repeating_is_success_and_a_difference_is_told() {
 }
 
 #[tokio::test]
-async fn mount_options_and_mkfs_options_arrive() {
+async fn mount_and_mkfs_options_are_applied() {
     let bench = bench().await;
     let request = |options: &str, flags: &[&str]| v1::NodeStageVolumeRequest {
         volume_id: "v".into(),
@@ -45,7 +45,7 @@ async fn mount_options_and_mkfs_options_arrive() {
     };
     let status = bench.call(request("-F /dev/sda", &[])).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument, "{status}");
-    assert_eq!(bench.images.format_of("v"), Format::Blank);
+    assert_eq!(bench.images.format_of("v"), FormatState::Blank);
 
     bench.call(request("-L labelled -m 5", &["noatime", "nosuid", "commit=17"])).await.unwrap();
     let mount = bench.mount_at(&bench.staging("v")).unwrap();
@@ -57,26 +57,26 @@ async fn mount_options_and_mkfs_options_arrive() {
 }
 
 #[tokio::test]
-async fn what_is_not_ours_is_neither_mounted_over_nor_unmounted() {
+async fn foreign_mount_is_neither_covered_nor_unmounted() {
     let bench = bench().await;
     let staging = bench.staging("v");
     std::fs::create_dir(&staging).unwrap();
-    run("mount", &["-t", "tmpfs", "somebody", &text(&staging)]);
-    refused(bench.stage("v", &mount("ext4")).await, Code::FailedPrecondition, "somebody");
-    assert_eq!(bench.images.device("v"), None, "a stage that failed leaves nothing attached");
+    run("mount", &["-t", "tmpfs", "foreign", &text(&staging)]);
+    refused(bench.stage("v", &mount("ext4")).await, Code::FailedPrecondition, "foreign");
+    assert_eq!(bench.images.device("v"), None, "a failed stage must leave nothing attached");
 
-    // A crash may leave the device attached while somebody else's mount is at the path.
+    // A crash can leave the device attached while a foreign mount is at the path.
     run("umount", &[&text(&staging)]);
     bench.stage("v", &mount("ext4")).await.unwrap();
-    run("mount", &["-t", "tmpfs", "somebody", &text(&staging)]);
-    refused(bench.unstage("v").await, Code::FailedPrecondition, "somebody");
-    assert_eq!(bench.mount_at(&staging).unwrap().source, "somebody");
+    run("mount", &["-t", "tmpfs", "foreign", &text(&staging)]);
+    refused(bench.unstage("v").await, Code::FailedPrecondition, "foreign");
+    assert_eq!(bench.mount_at(&staging).unwrap().source, "foreign");
     run("umount", &[&text(&staging)]);
     bench.unstage("v").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_volume_is_staged_at_one_place() {
+async fn volume_is_staged_at_one_path_only() {
     let bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     let elsewhere = |path: &str| v1::NodeStageVolumeRequest {
@@ -88,7 +88,7 @@ async fn a_volume_is_staged_at_one_place() {
     let status = bench.call(elsewhere("stage/second")).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
     assert!(status.message().contains(&text(&bench.staging("v"))), "{status}");
-    assert!(bench.mount_at(&bench.staging("v")).is_some(), "the first one is untouched");
+    assert!(bench.mount_at(&bench.staging("v")).is_some(), "the first mount must stay");
 
     bench.publish("v", "pod", &mount("ext4"), false).await.unwrap();
     refused(bench.unstage("v").await, Code::FailedPrecondition, &text(&bench.target("pod")));
@@ -97,7 +97,7 @@ async fn a_volume_is_staged_at_one_place() {
 }
 
 #[tokio::test]
-async fn a_restart_breaks_no_mount_and_forgets_none() {
+async fn driver_restart_keeps_all_mounts() {
     let mut bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     bench.publish("v", "pod", &mount("ext4"), false).await.unwrap();
@@ -115,11 +115,11 @@ async fn a_restart_breaks_no_mount_and_forgets_none() {
 }
 
 #[tokio::test]
-async fn what_a_deleted_volume_left_can_be_cleared() {
+async fn mounts_of_a_deleted_volume_can_be_removed() {
     let bench = bench().await;
     bench.stage("v", &mount("ext4")).await.unwrap();
     bench.publish("v", "pod", &mount("ext4"), false).await.unwrap();
-    bench.images.forget("v");
+    bench.images.drop_record("v");
     bench.unpublish("v", "pod").await.unwrap();
     assert!(!bench.target("pod").exists());
     bench.unstage("v").await.unwrap();
@@ -129,7 +129,7 @@ async fn what_a_deleted_volume_left_can_be_cleared() {
 }
 
 #[tokio::test]
-async fn paths_through_symlinks_are_the_paths_they_lead_to() {
+async fn symlinks_in_staging_paths_are_resolved() {
     let bench = bench().await;
     std::os::unix::fs::symlink(bench.path("stage"), bench.path("link")).unwrap();
     let staging = text(&bench.path("link").join("v"));
@@ -154,7 +154,7 @@ async fn paths_through_symlinks_are_the_paths_they_lead_to() {
 }
 
 #[tokio::test]
-async fn malformed_requests_are_told_what_is_missing() {
+async fn malformed_stage_requests_are_invalid() {
     let bench = bench().await;
     let good = v1::NodeStageVolumeRequest {
         volume_id: "v".into(),

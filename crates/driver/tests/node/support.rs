@@ -14,13 +14,13 @@ use wharf_csi::v1::{self, VolumeCapability};
 use wharf_csi::{Client, Endpoint};
 use wharf_driver::backend::Shares;
 use wharf_driver::{Driver, NodeInfo, ServeOptions};
-use wharf_linux::{Devices as _, Kernel, Linux, Mount, Mounts as _};
+use wharf_linux::{BlockDevices as _, Kernel, Linux, Mount, Mounts as _};
 
 use crate::images::Images;
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// A running driver; dropping it takes everything away that it has mounted or attached.
+/// A running driver; dropping it removes everything that it mounted or attached.
 pub(crate) struct Bench {
     pub(crate) images: Arc<Images>,
     shares: Option<Arc<dyn Shares>>,
@@ -31,28 +31,28 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With a block backend that keeps format records.
+    /// With a block backend that has format records.
     pub(crate) async fn new() -> Self {
         Self::start(true, None).await
     }
 
-    /// With one that does not.
+    /// With a block backend that has no format records.
     pub(crate) async fn without_records() -> Self {
         Self::start(false, None).await
     }
 
     /// With a share backend.
-    pub(crate) async fn of_shares(shares: Arc<dyn Shares>) -> Self {
+    pub(crate) async fn with_shares(shares: Arc<dyn Shares>) -> Self {
         Self::start(true, Some(shares)).await
     }
 
-    async fn start(keeps_records: bool, shares: Option<Arc<dyn Shares>>) -> Self {
+    async fn start(has_records: bool, shares: Option<Arc<dyn Shares>>) -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-node-").tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         for name in ["images", "stage", "pods"] {
             std::fs::create_dir(root.join(name)).unwrap();
         }
-        let images = Arc::new(Images::new(&root.join("images"), keeps_records));
+        let images = Arc::new(Images::new(&root.join("images"), has_records));
         let endpoint: Endpoint = format!("unix://{}", root.join("csi.sock").display()).parse().unwrap();
         let mut bench = Self { images, shares, endpoint, running: None, root, _dir: dir };
         bench.run().await;
@@ -106,7 +106,7 @@ impl Bench {
         Linux::new().mount_table().unwrap().at(path).cloned()
     }
 
-    pub(crate) async fn call<R: Call>(&self, request: R) -> Result<R::Answer, Status> {
+    pub(crate) async fn call<R: Call>(&self, request: R) -> Result<R::Response, Status> {
         request.call(Client::new(&self.endpoint)).await
     }
 
@@ -180,15 +180,15 @@ impl Drop for Bench {
 
 /// A request of the Node service and how it is sent.
 pub(crate) trait Call {
-    type Answer;
-    fn call(self, client: Client) -> impl Future<Output = Result<Self::Answer, Status>>;
+    type Response;
+    fn call(self, client: Client) -> impl Future<Output = Result<Self::Response, Status>>;
 }
 
 macro_rules! calls {
-    ($($method:ident: $request:ident -> $answer:ident;)*) => {
+    ($($method:ident: $request:ident -> $response:ident;)*) => {
         $(impl Call for v1::$request {
-            type Answer = v1::$answer;
-            async fn call(self, client: Client) -> Result<v1::$answer, Status> {
+            type Response = v1::$response;
+            async fn call(self, client: Client) -> Result<v1::$response, Status> {
                 Ok(client.node().$method(self).await?.into_inner())
             }
         })*
@@ -208,7 +208,7 @@ calls! {
     node_get_info: NodeGetInfoRequest -> NodeGetInfoResponse;
 }
 
-/// A file system by type (empty for no wish), for one node's writers.
+/// A mount with this file system type (empty for the default), for writers on one node.
 pub(crate) fn mount(fs_type: &str) -> VolumeCapability {
     mount_with(fs_type, &[], Mode::SingleNodeMultiWriter)
 }
@@ -233,7 +233,7 @@ pub(crate) fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// Runs a program that must succeed, and answers what it printed.
+/// Runs a program that must succeed, and returns its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -241,8 +241,8 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
 }
 
 #[track_caller]
-pub(crate) fn refused(answer: Result<(), Status>, code: Code, message: &str) {
-    let status = answer.expect_err("it should have been refused");
+pub(crate) fn refused(result: Result<(), Status>, code: Code, message: &str) {
+    let status = result.expect_err("the call must fail");
     assert_eq!(status.code(), code, "{status}");
     assert!(status.message().contains(message), "{:?} is not in {status}", message);
 }

@@ -1,4 +1,4 @@
-//! The codes of CSI's error tables, request by request; and that what is declared is what is served.
+//! The codes of CSI's error tables for each request, and that a driver declares exactly what it serves.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use wharf_driver::{Driver, ServeOptions};
 use crate::memory::{Memory, Served};
 use crate::{capability, create as create_named};
 
-fn code<T>(answer: Result<Response<T>, Status>) -> Code {
-    answer.map_or_else(|status| status.code(), |_| Ok)
+fn code<T>(result: Result<Response<T>, Status>) -> Code {
+    result.map_or_else(|status| status.code(), |_| Ok)
 }
 
 async fn start() -> (std::sync::Arc<Memory>, Served) {
@@ -24,7 +24,7 @@ async fn start() -> (std::sync::Arc<Memory>, Served) {
 }
 
 #[tokio::test]
-async fn create() {
+async fn create_volume_returns_csi_codes() {
     let (_memory, served) = start().await;
     let mut controller = served.client.controller();
     let sized = |name: &str, required_bytes, limit_bytes| v1::CreateVolumeRequest {
@@ -36,9 +36,9 @@ async fn create() {
         change(&mut request);
         request
     };
-    for (request, expected, why) in [
+    for (request, expected, case) in [
         (sized("x", 1 << 20, 1 << 21), Ok, ""),
-        (sized("x", 1 << 20, 0), Ok, "the same again"),
+        (sized("x", 1 << 20, 0), Ok, "the same request again"),
         (sized("x", 1 << 22, 0), AlreadyExists, "the same name and another size"),
         (sized("x", 0, 1 << 10), AlreadyExists, "the same name and a lower limit"),
         (sized("y", -1, 0), InvalidArgument, "negative"),
@@ -48,7 +48,7 @@ async fn create() {
         (sized("y", 1, 100), OutOfRange, "below the smallest unit"),
         (sized("a\tb", 0, 0), Ok, "white space is allowed in names"),
         (sized(&"x".repeat(1024), 0, 0), Ok, "the longest name"),
-        (sized(&"x".repeat(1025), 0, 0), InvalidArgument, "a longer one"),
+        (sized(&"x".repeat(1025), 0, 0), InvalidArgument, "a name that is too long"),
         (with(|r| r.volume_capabilities.clear()), InvalidArgument, "no capabilities"),
         (with(|r| r.volume_capabilities[0].access_mode = None), InvalidArgument, "no access mode"),
         (
@@ -74,7 +74,7 @@ async fn create() {
                 r.parameters.insert("csi.storage.k8s.io/pvc/name".into(), "p".into());
             }),
             Ok,
-            "Kubernetes' own",
+            "a parameter of Kubernetes",
         ),
         (
             with(|r| {
@@ -93,7 +93,7 @@ async fn create() {
         (
             with(|r| r.volume_content_source = Some(Default::default())),
             InvalidArgument,
-            "a source of no kind",
+            "a source without a type",
         ),
         (
             with(|r| r.accessibility_requirements = Some(Default::default())),
@@ -101,12 +101,12 @@ async fn create() {
             "no topology at all",
         ),
     ] {
-        assert_eq!(code(controller.create_volume(request).await), expected, "{why}");
+        assert_eq!(code(controller.create_volume(request).await), expected, "{case}");
     }
 }
 
 #[tokio::test]
-async fn copies() {
+async fn snapshots_and_clones_return_csi_codes() {
     use v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
     let (_memory, served) = start().await;
@@ -155,7 +155,7 @@ async fn copies() {
 }
 
 #[tokio::test]
-async fn publish_expand_validate() {
+async fn publish_expand_and_validate_return_csi_codes() {
     let (_memory, served) = start().await;
     let mut controller = served.client.controller();
     let publish = |volume: &str, node: &str, readonly| v1::ControllerPublishVolumeRequest {
@@ -234,7 +234,7 @@ async fn publish_expand_validate() {
 }
 
 #[tokio::test]
-async fn groups_and_blocks() {
+async fn group_snapshots_and_metadata_return_csi_codes() {
     let (_memory, served) = start().await;
     let mut groups = served.client.group_controller();
     let group = |ids: &[&str]| v1::CreateVolumeGroupSnapshotRequest {
@@ -310,22 +310,23 @@ fn empty<T: Default>() -> Request<T> {
     Request::new(T::default())
 }
 
-/// What a driver declares.
+/// The capabilities that a driver declares.
 async fn declared(served: &Served) -> BTreeSet<Type> {
     let request = v1::ControllerGetCapabilitiesRequest {};
-    let answer = served.client.controller().controller_get_capabilities(request).await.unwrap().into_inner();
-    answer
+    let response =
+        served.client.controller().controller_get_capabilities(request).await.unwrap().into_inner();
+    response
         .capabilities
         .into_iter()
         .map(|capability| match capability.r#type {
             Some(Kind::Rpc(rpc)) => rpc.r#type(),
-            None => panic!("a capability of no kind"),
+            None => panic!("a capability without a type"),
         })
         .collect()
 }
 
 #[tokio::test]
-async fn what_is_not_given_is_neither_declared_nor_served() {
+async fn missing_traits_are_neither_declared_nor_served() {
     let memory = Memory::new();
     let everything = Served::start(memory.driver(), ServeOptions::default()).await;
     assert_eq!(declared(&everything).await.len(), 16, "all but VOLUME_CONDITION, which CSI 1.13 dropped");

@@ -1,6 +1,6 @@
-//! A driver as its callers see it: over the socket, with a backend that can do everything.
+//! A driver called over its socket, with a backend that implements all traits.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 mod codes;
 mod malformed;
@@ -12,7 +12,7 @@ mod serving;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
 
-/// A mounted volume for one node.
+/// The capability of a mounted volume for one node.
 fn capability() -> v1::VolumeCapability {
     v1::VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume::default())),

@@ -1,4 +1,4 @@
-//! Whatever is sent: a proper code, and never a panic.
+//! Every request, however malformed, gets a valid code and never causes a panic.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use wharf_driver::ServeOptions;
 
 use crate::memory::{Memory, Served};
 
-/// Strings that have broken drivers before, among them some that name existing things.
+/// Strings that have broken drivers before; some are ids of existing objects.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop_oneof![Just("v-a"), Just("s-a"), Just("g-a"), Just("a"), Just("n1")].prop_map(str::to_owned),
@@ -80,15 +80,15 @@ fn topologies() -> impl Strategy<Value = Option<v1::TopologyRequirement>> {
     proptest::option::weighted(0.3, both)
 }
 
-fn done<T>(answer: Result<Response<T>, Status>) -> Result<(), Status> {
-    answer.map(|_| ())
+fn done<T>(result: Result<Response<T>, Status>) -> Result<(), Status> {
+    result.map(|_| ())
 }
 
 /// An enum of requests, how to send each, and a strategy for all.
 macro_rules! requests {
     ($($request:ident by $service:ident.$method:ident { $($field:ident: $strategy:expr),* })*) => {
         #[derive(Debug, Clone)]
-        #[allow(clippy::enum_variant_names)] // they are the messages' names
+        #[allow(clippy::enum_variant_names)] // named after the messages
         enum Request {
             $($request(v1::$request),)*
         }
@@ -102,7 +102,7 @@ macro_rules! requests {
         }
 
         fn request() -> impl Strategy<Value = Request> {
-            #[allow(clippy::needless_update)] // some have no other field
+            #[allow(clippy::needless_update)] // some messages have no other field
             let all = vec![$(
                 ($($strategy.boxed(),)*).prop_map(|($($field,)*)| {
                     Request::$request(v1::$request { $($field,)* ..Default::default() })
@@ -172,8 +172,8 @@ requests! {
     }
 }
 
-/// The answers that CSI knows for a request, good or bad, to a driver that works.
-const PROPER: [Code; 8] = [
+/// The codes that CSI allows for a valid or invalid request to a working driver.
+const VALID_CODES: [Code; 8] = [
     Code::Ok,
     Code::InvalidArgument,
     Code::NotFound,
@@ -188,16 +188,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_request_gets_a_proper_code(requests in vec(request(), 1..40)) {
+    fn every_request_gets_a_valid_code(requests in vec(request(), 1..40)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let memory = Memory::new();
             memory.insert("v-a");
             let served = Served::start(memory.driver(), ServeOptions::default()).await;
             for request in requests {
-                let answer = request.clone().send(&served.client).await;
-                let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
-                prop_assert!(PROPER.contains(&code), "{code:?} for {request:?}");
+                let result = request.clone().send(&served.client).await;
+                let code = result.map_or_else(|status| status.code(), |()| Code::Ok);
+                prop_assert!(VALID_CODES.contains(&code), "{code:?} for {request:?}");
             }
             Ok(())
         })?;
@@ -208,16 +208,16 @@ proptest! {
 macro_rules! refuses_ids {
     ($client:ident, $ids:ident: $($request:ident by $service:ident.$method:ident [$field:ident] $(with $rest:expr)?;)*) => {
         $(for id in &$ids {
-            #[allow(clippy::needless_update)] // some have no other field
+            #[allow(clippy::needless_update)] // some messages have no other field
             let request = v1::$request { $field: id.clone(), ..complete!($request $(with $rest)?) };
-            let answer = done($client.$service().$method(request).await);
-            let code = answer.map_or_else(|status| status.code(), |()| Code::Ok);
+            let result = done($client.$service().$method(request).await);
+            let code = result.map_or_else(|status| status.code(), |()| Code::Ok);
             assert_eq!(code, Code::InvalidArgument, "{}.{} = {id:.20?}", stringify!($request), stringify!($field));
         })*
     };
 }
 
-/// A request that has everything else.
+/// A request with all other required fields.
 macro_rules! complete {
     ($request:ident) => {
         v1::$request::default()
@@ -228,7 +228,7 @@ macro_rules! complete {
 }
 
 #[tokio::test]
-async fn ids_that_are_none_are_refused_by_every_request() {
+async fn invalid_ids_are_rejected_by_every_request() {
     let served = Served::start(Memory::new().driver(), ServeOptions::default()).await;
     let client = &served.client;
     let ids = ["", "a\0b", "\u{7f}", "a\nb"].map(str::to_owned).into_iter();

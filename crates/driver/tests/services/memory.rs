@@ -1,4 +1,4 @@
-//! A backend that can do everything and keeps it in memory, and a driver that serves it.
+//! An in-memory backend that implements all traits, and a driver that serves it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -19,10 +19,10 @@ struct State {
     groups: BTreeMap<String, GroupSnapshot>,
 }
 
-/// The backend. Creating a volume gives a permit to `begun` and waits for one of `gate`.
+/// The backend. Creating a volume adds a permit to `started` and waits for one of `gate`.
 pub(crate) struct Memory {
     state: Mutex<State>,
-    begun: Semaphore,
+    started: Semaphore,
     pub(crate) gate: Semaphore,
 }
 
@@ -31,19 +31,19 @@ impl Memory {
         Self::with_permits(Semaphore::MAX_PERMITS)
     }
 
-    /// One whose creates wait for permits.
+    /// A backend whose creates wait for permits.
     pub(crate) fn gated() -> Arc<Self> {
         Self::with_permits(0)
     }
 
     fn with_permits(permits: usize) -> Arc<Self> {
-        let (begun, gate) = (Semaphore::new(0), Semaphore::new(permits));
-        Arc::new(Self { state: Mutex::default(), begun, gate })
+        let (started, gate) = (Semaphore::new(0), Semaphore::new(permits));
+        Arc::new(Self { state: Mutex::default(), started, gate })
     }
 
-    /// Waits until one more create has begun.
-    pub(crate) async fn has_begun(&self) {
-        self.begun.acquire().await.unwrap().forget();
+    /// Waits until one more create has started.
+    pub(crate) async fn wait_for_create(&self) {
+        self.started.acquire().await.unwrap().forget();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -63,7 +63,7 @@ impl Memory {
         self.state().volumes.contains_key(id)
     }
 
-    /// A driver with everything.
+    /// A driver with all traits.
     pub(crate) fn driver(self: &Arc<Self>) -> DriverBuilder {
         Driver::new("memory.test.wharf.dev", "1.2.3")
             .unwrap()
@@ -81,7 +81,7 @@ impl Memory {
     }
 }
 
-/// A driver that is served until it is stopped, or dropped.
+/// A driver that is served until it is stopped or dropped.
 pub(crate) struct Served {
     pub(crate) client: Client,
     pub(crate) endpoint: Endpoint,
@@ -108,12 +108,12 @@ impl Served {
         Self { client: Client::new(&endpoint), endpoint, stop: Some(stop), server, _dir: dir }
     }
 
-    /// Tells the driver to stop.
+    /// Signals the driver to stop.
     pub(crate) fn stop(&mut self) {
         drop(self.stop.take());
     }
 
-    /// Waits until it has.
+    /// Stops the driver and waits until it has stopped.
     pub(crate) async fn stopped(mut self) {
         self.stop();
         self.server.await.unwrap();
@@ -125,31 +125,31 @@ fn page<T: Clone>(
     after: Option<&str>,
     max: usize,
     keep: impl Fn(&T) -> bool,
-) -> Page<T> {
+) -> ListPage<T> {
     let after = after.map_or(Bound::Unbounded, Bound::Excluded);
     let mut rest =
         all.range::<str, _>((after, Bound::Unbounded)).map(|(_, entry)| entry).filter(|entry| keep(entry));
     let entries = rest.by_ref().take(max).cloned().collect();
-    Page { entries, more: rest.next().is_some() }
+    ListPage { entries, more: rest.next().is_some() }
 }
 
 #[async_trait]
 impl Volumes for Memory {
-    async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
-        self.begun.add_permits(1);
+    async fn create(&self, request: &NewVolume) -> Result<Volume, CreateError> {
+        self.started.add_permits(1);
         self.gate.acquire().await.unwrap().forget();
         let mut state = self.state();
-        let gone = |id: &str| CreateError::NotFound(format!("there is no {id}"));
-        let smallest = match &wanted.source {
-            Some(Source::Snapshot(id)) => state.snapshots.get(id).ok_or_else(|| gone(id))?.size,
-            Some(Source::Volume(id)) => state.volumes.get(id).ok_or_else(|| gone(id))?.capacity,
+        let gone = |id: &str| CreateError::NotFound(format!("{id} does not exist"));
+        let smallest = match &request.source {
+            Some(VolumeContentSource::Snapshot(id)) => state.snapshots.get(id).ok_or_else(|| gone(id))?.size,
+            Some(VolumeContentSource::Volume(id)) => state.volumes.get(id).ok_or_else(|| gone(id))?.capacity,
             None => 0,
         };
-        let capacity = wanted.size.choose(smallest.max(1 << 20), 512).filter(|size| *size >= smallest);
+        let capacity = request.size.choose(smallest.max(1 << 20), 512).filter(|size| *size >= smallest);
         let capacity = capacity.ok_or_else(|| CreateError::OutOfRange("no such size".into()))?;
         let id =
-            format!("v-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
-        let source = wanted.source.clone();
+            format!("v-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
+        let source = request.source.clone();
         let volume = Volume { id: id.clone(), capacity, source, ..Volume::default() };
         Ok(state.volumes.entry(id).or_insert(volume).clone())
     }
@@ -175,15 +175,15 @@ impl Volumes for Memory {
 
 #[async_trait]
 impl Listing for Memory {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
         Ok(page(&self.state().volumes, after, max, |_| true))
     }
 }
 
 #[async_trait]
 impl Capacity for Memory {
-    async fn capacity(&self, _: &CapacityQuery) -> Result<CapacityAnswer, BackendError> {
-        Ok(CapacityAnswer { available: 1 << 40, maximum_volume: Some(1 << 30), minimum_volume: None })
+    async fn capacity(&self, _: &CapacityQuery) -> Result<AvailableCapacity, BackendError> {
+        Ok(AvailableCapacity { available: 1 << 40, maximum_volume: Some(1 << 30), minimum_volume: None })
     }
 }
 
@@ -222,14 +222,14 @@ impl Expansion for Memory {
         &self,
         id: &str,
         size: SizeRange,
-        _used_as: Option<&Capability>,
-    ) -> Result<Expanded, ExpandError> {
+        _capability: Option<&Capability>,
+    ) -> Result<ExpandedVolume, ExpandError> {
         let mut state = self.state();
         let volume = state.volumes.get_mut(id).ok_or_else(|| ExpandError::NotFound(id.to_owned()))?;
         let wanted = SizeRange { required: size.required.max(volume.capacity), ..size };
         let capacity = wanted.choose(volume.capacity, 512);
         volume.capacity = capacity.ok_or_else(|| ExpandError::OutOfRange("no such size".into()))?;
-        Ok(Expanded { capacity: volume.capacity, node_expansion: true })
+        Ok(ExpandedVolume { capacity: volume.capacity, node_expansion_required: true })
     }
 
     fn online(&self) -> bool {
@@ -239,24 +239,24 @@ impl Expansion for Memory {
 
 fn cut(id: String, source: &Volume, group: Option<String>) -> Snapshot {
     let (size, created) = (source.capacity, SystemTime::UNIX_EPOCH);
-    Snapshot { id, source: source.id.clone(), size, created, ready: true, group, topology: vec![] }
+    Snapshot { id, source: source.id.clone(), size, created, ready_to_use: true, group, topology: vec![] }
 }
 
 #[async_trait]
 impl Snapshots for Memory {
-    async fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
+    async fn create_snapshot(&self, request: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
         let mut state = self.state();
-        let source = state.volumes.get(&wanted.source).cloned();
-        let source = source.ok_or_else(|| SnapshotError::NotFound(wanted.source.clone()))?;
+        let source = state.volumes.get(&request.source).cloned();
+        let source = source.ok_or_else(|| SnapshotError::NotFound(request.source.clone()))?;
         let id =
-            format!("s-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
+            format!("s-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
         Ok(state.snapshots.entry(id.clone()).or_insert_with(|| cut(id, &source, None)).clone())
     }
 
     async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
         let mut state = self.state();
         if state.snapshots.get(id).is_some_and(|snapshot| snapshot.group.is_some()) {
-            return Err(DeleteError::Member(format!("{id} belongs to a group")));
+            return Err(DeleteError::GroupMember(format!("{id} belongs to a group")));
         }
         state.snapshots.remove(id);
         Ok(())
@@ -271,7 +271,7 @@ impl Snapshots for Memory {
         filter: &SnapshotFilter,
         after: Option<&str>,
         max: usize,
-    ) -> Result<Page<Snapshot>, BackendError> {
+    ) -> Result<ListPage<Snapshot>, BackendError> {
         let wanted =
             |snapshot: &Snapshot| filter.source.as_ref().is_none_or(|source| *source == snapshot.source);
         Ok(page(&self.state().snapshots, after, max, wanted))
@@ -282,15 +282,15 @@ impl Clones for Memory {}
 
 #[async_trait]
 impl GroupSnapshots for Memory {
-    async fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
+    async fn create_group(&self, request: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
         let mut state = self.state();
         let id =
-            format!("g-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
+            format!("g-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
         if let Some(group) = state.groups.get(&id) {
             return Ok(group.clone());
         }
         let mut snapshots = Vec::new();
-        for source in &wanted.sources {
+        for source in &request.sources {
             let volume = state.volumes.get(source).ok_or_else(|| SnapshotError::NotFound(source.clone()))?;
             snapshots.push(cut(format!("s-{id}-{}", snapshots.len()), volume, Some(id.clone())));
         }
@@ -330,7 +330,7 @@ impl ChangedBlocks for Memory {
 
 #[async_trait]
 impl Health for Memory {
-    /// Volumes whose id ends with `7` are not well.
+    /// Volumes whose id ends with `7` are degraded.
     async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
         let issue =
             || HealthIssue { status: HealthStatus::Degraded, reason: "Seven".into(), message: id.into() };

@@ -1,4 +1,4 @@
-//! One operation a volume at a time, and to its end.
+//! One operation per volume at a time, which runs to its end.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use wharf_driver::ServeOptions;
 use crate::create;
 use crate::memory::{Memory, Served};
 
-/// Begins a create and answers when it runs, waiting at the gate.
-async fn begin(
+/// Starts a create and returns when it waits at the gate.
+async fn start_create(
     memory: &Memory,
     served: &Served,
     request: v1::CreateVolumeRequest,
 ) -> JoinHandle<Result<Response<v1::CreateVolumeResponse>, Status>> {
     let client = served.client.clone();
     let call = tokio::spawn(async move { client.controller().create_volume(request).await });
-    memory.has_begun().await;
+    memory.wait_for_create().await;
     call
 }
 
 #[tokio::test]
-async fn the_second_call_for_a_name_is_aborted() {
+async fn second_call_for_a_name_is_aborted() {
     let memory = Memory::gated();
     let served = Served::start(memory.driver(), ServeOptions::default()).await;
-    let first = begin(&memory, &served, create("a")).await;
-    let other = begin(&memory, &served, create("b")).await;
+    let first = start_create(&memory, &served, create("a")).await;
+    let other = start_create(&memory, &served, create("b")).await;
     let second = served.client.controller().create_volume(create("a")).await;
     assert_eq!(second.unwrap_err().code(), Code::Aborted);
     memory.gate.add_permits(2);
@@ -36,10 +36,10 @@ async fn the_second_call_for_a_name_is_aborted() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_neither_stops_the_operation_nor_lets_another_in() {
+async fn operation_continues_and_stays_exclusive_after_the_caller_disconnects() {
     let memory = Memory::gated();
     let served = Served::start(memory.driver(), ServeOptions::default()).await;
-    let call = begin(&memory, &served, create("a")).await;
+    let call = start_create(&memory, &served, create("a")).await;
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
     let status = served.client.controller().create_volume(create("a")).await.unwrap_err();
@@ -52,13 +52,13 @@ async fn a_caller_that_hangs_up_neither_stops_the_operation_nor_lets_another_in(
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(memory.has("v-a"), "it ran to its end though nobody waited");
+    assert!(memory.has("v-a"), "the operation must run to its end without a caller");
     memory.gate.add_permits(1);
     served.client.controller().create_volume(create("a")).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_clone_and_a_delete_of_its_source_exclude_each_other() {
+async fn clone_and_delete_of_its_source_exclude_each_other() {
     use v1::volume_content_source::{Type, VolumeSource};
 
     let memory = Memory::gated();
@@ -69,7 +69,7 @@ async fn a_clone_and_a_delete_of_its_source_exclude_each_other() {
         volume_content_source: Some(v1::VolumeContentSource { r#type: Some(Type::Volume(source)) }),
         ..create("copy")
     };
-    let cloning = begin(&memory, &served, clone).await;
+    let cloning = start_create(&memory, &served, clone).await;
     let delete = v1::DeleteVolumeRequest { volume_id: "source".to_owned(), ..Default::default() };
     let refused = served.client.controller().delete_volume(delete.clone()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
@@ -79,7 +79,7 @@ async fn a_clone_and_a_delete_of_its_source_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn a_panic_is_internal_and_the_volume_is_free_again() {
+async fn panic_is_internal_and_releases_the_volume() {
     let served = Served::start(Memory::new().driver(), ServeOptions::default()).await;
     let expand = v1::ControllerExpandVolumeRequest {
         volume_id: "panic".to_owned(),
@@ -93,16 +93,16 @@ async fn a_panic_is_internal_and_the_volume_is_free_again() {
 }
 
 #[tokio::test]
-async fn a_stop_waits_for_operations_and_takes_the_socket_away() {
+async fn shutdown_waits_for_operations_and_removes_the_socket() {
     let memory = Memory::gated();
     let mut served = Served::start(memory.driver(), ServeOptions::default()).await;
-    begin(&memory, &served, create("a")).await.abort();
+    start_create(&memory, &served, create("a")).await.abort();
     served.stop();
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert!(!memory.has("v-a"));
     memory.gate.add_permits(1);
     let path = served.endpoint.path().to_owned();
     served.stopped().await;
-    assert!(memory.has("v-a"), "the operation nobody waits for any more came to its end first");
+    assert!(memory.has("v-a"), "the operation must end before the driver stops");
     assert!(!path.exists());
 }

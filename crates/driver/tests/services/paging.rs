@@ -1,4 +1,4 @@
-//! Paging while volumes come and go.
+//! Paging while volumes are created and deleted.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use wharf_driver::ServeOptions;
 
 use crate::memory::{Memory, Served};
 
-/// What happens between two pages.
+/// A change between two pages.
 #[derive(Debug, Clone)]
 enum Change {
     Insert(u8),
@@ -28,7 +28,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn what_is_there_all_the_while_is_seen_exactly_once(
+    fn volumes_that_exist_throughout_are_listed_exactly_once(
         before in proptest::collection::btree_set(any::<u8>(), 0..60),
         max_entries in 1..8i32,
         changes in vec(vec(change(), 0..6), 0..100),
@@ -39,12 +39,12 @@ proptest! {
             before.iter().for_each(|number| memory.insert(&id(*number)));
             let mut always: BTreeSet<u8> = before;
             let served = Served::start(memory.driver(), ServeOptions::default()).await;
-            let (mut seen, mut starting_token, mut changes) = (Vec::new(), String::new(), changes.into_iter());
+            let (mut listed, mut starting_token, mut changes) = (Vec::new(), String::new(), changes.into_iter());
             loop {
                 let request = v1::ListVolumesRequest { max_entries, starting_token };
                 let page = served.client.controller().list_volumes(request).await.unwrap().into_inner();
                 prop_assert!(page.entries.len() <= usize::try_from(max_entries).unwrap());
-                seen.extend(page.entries.into_iter().map(|entry| entry.volume.unwrap().volume_id));
+                listed.extend(page.entries.into_iter().map(|entry| entry.volume.unwrap().volume_id));
                 if page.next_token.is_empty() {
                     break;
                 }
@@ -59,9 +59,9 @@ proptest! {
                     }
                 }
             }
-            prop_assert!(seen.is_sorted_by(|a, b| a < b), "each once, in order: {seen:?}");
+            prop_assert!(listed.is_sorted_by(|a, b| a < b), "each once, in order: {listed:?}");
             for number in always {
-                prop_assert!(seen.contains(&id(number)), "{number} is missing in {seen:?}");
+                prop_assert!(listed.contains(&id(number)), "{number} is missing in {listed:?}");
             }
             Ok(())
         })?;
@@ -69,22 +69,22 @@ proptest! {
 }
 
 #[tokio::test]
-async fn health_lists_only_what_is_not_well() {
+async fn health_list_contains_only_volumes_with_issues() {
     let memory = Memory::new();
     (0..100).for_each(|number| memory.insert(&id(number)));
     let served = Served::start(memory.driver(), ServeOptions::default()).await;
-    let (mut seen, mut starting_token) = (Vec::new(), String::new());
+    let (mut listed, mut starting_token) = (Vec::new(), String::new());
     loop {
         let request =
             v1::ControllerListVolumeHealthRequest { max_entries: 3, starting_token, ..Default::default() };
         let page =
             served.client.controller().controller_list_volume_health(request).await.unwrap().into_inner();
         assert!(page.entries.len() <= 3 && !page.entries.is_empty());
-        seen.extend(page.entries.into_iter().map(|entry| entry.volume_id));
+        listed.extend(page.entries.into_iter().map(|entry| entry.volume_id));
         starting_token = page.next_token;
         if starting_token.is_empty() {
             break;
         }
     }
-    assert_eq!(seen, (0..10).map(|tens| id(tens * 10 + 7)).collect::<Vec<_>>());
+    assert_eq!(listed, (0..10).map(|tens| id(tens * 10 + 7)).collect::<Vec<_>>());
 }

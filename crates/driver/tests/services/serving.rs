@@ -1,4 +1,4 @@
-//! What surrounds the services: identity, Probe, metrics, reflection, the socket.
+//! Serving a driver: identity, Probe, metrics, reflection, the socket.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
@@ -22,7 +22,7 @@ use crate::create;
 use crate::memory::{Memory, Served};
 
 #[tokio::test]
-async fn identity_is_derived_from_the_parts() {
+async fn identity_is_derived_from_the_traits() {
     let topology = [("test/node".to_owned(), "n1".to_owned())].into();
     let served = Served::start(Memory::new().driver().topology(topology), ServeOptions::default()).await;
     assert_eq!(std::fs::metadata(served.endpoint.path()).unwrap().mode() & 0o777, 0o600);
@@ -30,13 +30,13 @@ async fn identity_is_derived_from_the_parts() {
         served.client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
     assert_eq!((info.name.as_str(), info.vendor_version.as_str()), ("memory.test.wharf.dev", "1.2.3"));
     let request = v1::GetPluginCapabilitiesRequest {};
-    let answer = served.client.identity().get_plugin_capabilities(request).await.unwrap().into_inner();
+    let response = served.client.identity().get_plugin_capabilities(request).await.unwrap().into_inner();
     let (mut services, mut expansions) = (Vec::new(), Vec::new());
-    for capability in answer.capabilities {
+    for capability in response.capabilities {
         match capability.r#type {
             Some(Type::Service(service)) => services.push(service.r#type()),
             Some(Type::VolumeExpansion(expansion)) => expansions.push(expansion.r#type()),
-            None => panic!("a capability of no kind"),
+            None => panic!("a capability without a type"),
         }
     }
     assert_eq!(
@@ -52,7 +52,7 @@ async fn identity_is_derived_from_the_parts() {
     assert_eq!(expansions, [volume_expansion::Type::Online]);
 }
 
-/// A free port. Somebody else could take it in between; on loopback, in a test, nobody does.
+/// A free port. Another process could take it in between, which is unlikely on loopback in a test.
 async fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -63,17 +63,17 @@ async fn get(address: SocketAddr, request: &str) -> String {
         .write_all(format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
         .await
         .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).await.unwrap();
+    response
 }
 
 #[tokio::test]
-async fn probe_and_healthz_tell_the_truth_and_metrics_count() {
+async fn probe_and_healthz_report_readiness_and_metrics_count_requests() {
     let works = Arc::new(AtomicBool::new(true));
-    let asked = works.clone();
+    let checked = works.clone();
     let ready =
-        move || if asked.load(Ordering::Relaxed) { Ok(()) } else { Err("the pool is gone".to_owned()) };
+        move || if checked.load(Ordering::Relaxed) { Ok(()) } else { Err("the pool is gone".to_owned()) };
     let address = free_address().await;
     let options = ServeOptions { metrics_listen: Some(address) };
     let served = Served::start(Memory::new().driver().ready(Arc::new(ready)), options).await;
@@ -104,7 +104,7 @@ async fn probe_and_healthz_tell_the_truth_and_metrics_count() {
 }
 
 #[tokio::test]
-async fn reflection_names_the_services_that_are_there() {
+async fn reflection_lists_the_served_services() {
     let served = Served::start(Memory::new().driver(), ServeOptions::default()).await;
     let path = served.endpoint.path().to_owned();
     let connect = tower::service_fn(move |_: http::Uri| {
@@ -114,17 +114,17 @@ async fn reflection_names_the_services_that_are_there() {
     let channel = Channel::from_static("http://localhost").connect_with_connector_lazy(connect);
     let request = MessageRequest::ListServices(String::new());
     let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
-    let mut answers = ServerReflectionClient::new(channel)
+    let mut responses = ServerReflectionClient::new(channel)
         .server_reflection_info(tokio_stream::once(request))
         .await
         .unwrap()
         .into_inner();
-    let answer = answers.message().await.unwrap().unwrap().message_response;
-    let Some(MessageResponse::ListServicesResponse(list)) = answer else { panic!("{answer:?}") };
+    let response = responses.message().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = response else { panic!("{response:?}") };
     let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
     for name in ["csi.v1.Identity", "csi.v1.Controller", "csi.v1.GroupController", "csi.v1.SnapshotMetadata"]
     {
         assert!(names.iter().any(|found| found == name), "{name} is missing in {names:?}");
     }
-    assert!(!names.iter().any(|name| name == "csi.v1.Node"), "there is no node half: {names:?}");
+    assert!(!names.iter().any(|name| name == "csi.v1.Node"), "there is no node backend: {names:?}");
 }

@@ -1,15 +1,15 @@
-//! 100 volumes attached across 20 droplets, in real time, on the double of the API with DigitalOcean's limits and
-//! actions of 10 seconds. Prints what it took; the goal is 3 minutes, none failed, none refused.
+//! Attaches 100 volumes to 20 droplets in real time, on the fake API with DigitalOcean's limits and actions of
+//! 10 seconds. Prints the result; the goal is 3 minutes, with no failures and no refusals.
 //!
 //! `cargo run --release -p wharf-driver-digitalocean --example rate`
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use wharf_driver_digitalocean::actions::Pace;
+use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_driver_digitalocean::api::NewVolume;
 use wharf_driver_digitalocean::{Attachments, Client, ClientOptions, Token};
-use wharf_fake_digitalocean::{Fake, Options};
+use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions};
 
 const VOLUMES: u64 = 100;
 const DROPLETS: u64 = 20;
@@ -17,8 +17,8 @@ const REGION: &str = "nyc3";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
-    let options = (1..=DROPLETS).fold(Options::new(), |options, id| options.droplet(id, REGION));
-    let fake = Fake::start(options.knobs(|knobs| {
+    let options = (1..=DROPLETS).fold(FakeOptions::new(), |options, id| options.droplet(id, REGION));
+    let fake = FakeDigitalOcean::start(options.knobs(|knobs| {
         knobs.action_delay_ms = 10_000;
         knobs.volume_limit = 0;
     }))
@@ -36,16 +36,16 @@ async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     }
     fake.forget_requests();
 
-    // Another token: the limits are its own.
+    // A separate token has its own rate limit.
     let client = Client::new(ClientOptions::new(fake.url(), Token::fixed("to-attach-them")?))?;
-    let attachments = Attachments::new(client.clone(), REGION, Pace::default());
+    let attachments = Attachments::new(client.clone(), REGION, PollingOptions::default());
     let began = Instant::now();
     let attach = |(id, droplet): (String, u64)| {
         let (client, attachments) = (client.clone(), attachments.clone());
         tokio::spawn(async move {
-            // As an RPC does: the volume is looked at first.
+            // As ControllerPublishVolume does: get the volume first.
             let seen = client.volume(&id).await.map_err(|error| error.to_string())?;
-            seen.ok_or("the volume is gone")?;
+            seen.ok_or("the volume does not exist")?;
             attachments.attach(&id, droplet).await.map_err(|error| error.to_string())?;
             Ok::<(), String>(())
         })

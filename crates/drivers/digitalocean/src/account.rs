@@ -1,8 +1,8 @@
-//! Whether the API works for us: the token, the account, and its limit of volumes.
+//! The state of the account: the token, the account's status, and its volume limit.
 //!
-//! Asked when somebody wants to know, and not more often than every minute while all is well: `/health` may be asked
-//! as often as one likes. The existing driver counts the volumes of one region against a limit that is the
-//! account's, and looks once only (B9).
+//! Checked on demand, and cached for a minute while the status is good, so that `/health` can be polled at any rate.
+//! The existing driver compares the volumes of one region with the limit of the whole account, and checks only
+//! once (B9).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,39 +12,39 @@ use tokio::time::Instant;
 use wharf_driver::backend::{StorageIssue, StorageStatus};
 
 use crate::api;
-use crate::client::{ApiError, Client, Kind};
+use crate::client::{ApiError, ApiErrorKind, Client};
 
-/// How long an answer is good.
-const GOOD_FOR: Duration = Duration::from_secs(60);
-/// And one that was not good.
-const BAD_FOR: Duration = Duration::from_secs(10);
-/// How long the API may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// How long a good status is cached.
+const CACHE_TTL_GOOD: Duration = Duration::from_secs(60);
+/// How long any other status is cached.
+const CACHE_TTL_BAD: Duration = Duration::from_secs(10);
+/// Timeout of a check.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The account behind the token; clones share what was found out.
+/// The account of the token; clones share the cached status.
 #[derive(Clone)]
 pub struct Account {
     client: Client,
-    last: Arc<Mutex<Option<(Instant, Standing)>>>,
+    last: Arc<Mutex<Option<(Instant, AccountStatus)>>>,
 }
 
-/// How things stand with the account.
+/// The status of the account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// Volumes can be made.
+pub enum AccountStatus {
+    /// Volumes can be created.
     Good,
-    /// As many volumes as there may be.
+    /// The volume limit is reached.
     Full {
-        /// How many there are, in all regions.
+        /// Number of volumes in all regions.
         volumes: u64,
-        /// How many there may be.
+        /// The account's volume limit.
         limit: u64,
     },
-    /// `warning` or `locked`, and why.
+    /// The account is `warning` or `locked`; the reason.
     Restricted(String),
-    /// The token is not good, or lacks a scope.
+    /// The token is invalid or lacks a scope.
     Refused(String),
-    /// The API does not answer as it should.
+    /// The API is unreachable or returns errors.
     Unreachable(String),
 }
 
@@ -54,54 +54,56 @@ impl Account {
         Self { client, last: Arc::default() }
     }
 
-    /// How things stand, found out now or not long ago. Who asks while it is being found out gets that answer.
-    pub async fn check(&self) -> Standing {
+    /// The account's status, possibly cached. Concurrent callers share one check.
+    pub async fn check(&self) -> AccountStatus {
         let mut last = self.last.lock().await;
-        if let Some((when, standing)) = &*last
-            && when.elapsed() < if *standing == Standing::Good { GOOD_FOR } else { BAD_FOR }
+        if let Some((when, status)) = &*last
+            && when.elapsed() < if *status == AccountStatus::Good { CACHE_TTL_GOOD } else { CACHE_TTL_BAD }
         {
-            return standing.clone();
+            return status.clone();
         }
-        let asked = async {
+        let request = async {
             let account = self.client.account().await?;
             Ok((account, self.client.volume_count().await?))
         };
-        let standing = match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(answer) => judge(answer),
-            Err(_) => Standing::Unreachable(format!("the API has not answered for {} s", PATIENCE.as_secs())),
+        let status = match tokio::time::timeout(TIMEOUT, request).await {
+            Ok(response) => status_of(response),
+            Err(_) => {
+                AccountStatus::Unreachable(format!("the API did not respond within {} s", TIMEOUT.as_secs()))
+            }
         };
-        *last = Some((Instant::now(), standing.clone()));
-        standing
+        *last = Some((Instant::now(), status.clone()));
+        status
     }
 }
 
-fn judge(answer: Result<(api::Account, u64), ApiError>) -> Standing {
-    match answer {
-        Ok((account, _)) if !matches!(account.status.as_str(), "" | "active") => {
-            Standing::Restricted(format!("the account is {}: {}", account.status, account.status_message))
-        }
-        // 0 is no limit.
+fn status_of(response: Result<(api::Account, u64), ApiError>) -> AccountStatus {
+    match response {
+        Ok((account, _)) if !matches!(account.status.as_str(), "" | "active") => AccountStatus::Restricted(
+            format!("the account is {}: {}", account.status, account.status_message),
+        ),
+        // 0 means no limit.
         Ok((account, volumes)) if account.volume_limit > 0 && volumes >= account.volume_limit => {
-            Standing::Full { volumes, limit: account.volume_limit }
+            AccountStatus::Full { volumes, limit: account.volume_limit }
         }
-        Ok(_) => Standing::Good,
-        Err(error) if matches!(error.kind(), Kind::Unauthorized | Kind::Forbidden) => {
-            Standing::Refused(error.to_string())
+        Ok(_) => AccountStatus::Good,
+        Err(error) if matches!(error.kind(), ApiErrorKind::Unauthorized | ApiErrorKind::Forbidden) => {
+            AccountStatus::Refused(error.to_string())
         }
-        Err(error) => Standing::Unreachable(error.to_string()),
+        Err(error) => AccountStatus::Unreachable(error.to_string()),
     }
 }
 
-impl Standing {
-    /// Why the driver cannot do its work, if it cannot. A full account can still attach and delete.
-    pub fn trouble(&self) -> Option<String> {
+impl AccountStatus {
+    /// Why the driver cannot work, if it cannot. A full account can still attach and delete volumes.
+    pub fn unready_reason(&self) -> Option<String> {
         match self {
             Self::Good | Self::Full { .. } | Self::Restricted(_) => None,
-            Self::Refused(why) | Self::Unreachable(why) => Some(why.clone()),
+            Self::Refused(reason) | Self::Unreachable(reason) => Some(reason.clone()),
         }
     }
 
-    /// As health has it.
+    /// The status as health issues.
     pub(crate) fn issues(&self) -> Vec<StorageIssue> {
         let issue = |status, reason: &str, message: String| {
             vec![StorageIssue { status, reason: reason.to_owned(), message }]
@@ -111,11 +113,11 @@ impl Standing {
             Self::Full { volumes, limit } => issue(
                 StorageStatus::Degraded,
                 "VolumeLimit",
-                format!("the account has {volumes} of {limit} volumes: no more can be made"),
+                format!("the account has {volumes} of {limit} volumes: no more can be created"),
             ),
-            Self::Restricted(why) => issue(StorageStatus::Degraded, "AccountRestricted", why.clone()),
-            Self::Refused(why) => issue(StorageStatus::Unreachable, "TokenRefused", why.clone()),
-            Self::Unreachable(why) => issue(StorageStatus::Unreachable, "ApiUnreachable", why.clone()),
+            Self::Restricted(reason) => issue(StorageStatus::Degraded, "AccountRestricted", reason.clone()),
+            Self::Refused(reason) => issue(StorageStatus::Unreachable, "TokenRefused", reason.clone()),
+            Self::Unreachable(reason) => issue(StorageStatus::Unreachable, "ApiUnreachable", reason.clone()),
         }
     }
 }
@@ -125,11 +127,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standings() {
+    fn status_follows_account_and_volume_count() {
         let account = |status: &str, volume_limit| api::Account {
             volume_limit,
             status: status.into(),
-            status_message: "why".into(),
+            status_message: "reason".into(),
         };
         for (account, volumes, reason) in [
             (account("active", 0), 1000, ""),
@@ -138,12 +140,12 @@ mod tests {
             (account("active", 100), 100, "VolumeLimit"),
             (account("locked", 100), 1, "AccountRestricted"),
         ] {
-            let standing = judge(Ok((account.clone(), volumes)));
-            let reasons: Vec<String> = standing.issues().into_iter().map(|issue| issue.reason).collect();
+            let status = status_of(Ok((account.clone(), volumes)));
+            let reasons: Vec<String> = status.issues().into_iter().map(|issue| issue.reason).collect();
             assert_eq!(reasons.join(" "), reason, "{account:?} {volumes}");
-            assert_eq!(standing.trouble(), None);
+            assert_eq!(status.unready_reason(), None);
         }
-        assert!(Standing::Refused("why".into()).trouble().is_some());
-        assert!(Standing::Unreachable("why".into()).trouble().is_some());
+        assert!(AccountStatus::Refused("reason".into()).unready_reason().is_some());
+        assert!(AccountStatus::Unreachable("reason".into()).unready_reason().is_some());
     }
 }

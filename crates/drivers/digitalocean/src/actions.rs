@@ -1,43 +1,45 @@
-//! Attach, detach and resize, each until the API says that it is done.
+//! Attach, detach and resize, each until the API reports completion.
 //!
-//! Promise: what is asked of one droplet goes one after the other, detach first; all who wait share one poller;
-//! success means that the API showed the volume so, an error of an action is an error at once, and what is not
-//! known at the deadline is [`OperationError::Unfinished`], which a repetition takes up again.
+//! Guarantees: operations on one droplet run one at a time, detach first. All waiting operations share one poller.
+//! Success means that the API showed the volume in the requested state. An errored action is reported at once. An
+//! operation whose result is unknown at the deadline is [`OperationError::Unfinished`]; a retry resumes it.
 
 mod decide;
 mod error;
 mod goal;
 mod poller;
 mod queue;
-mod waiting;
+mod waiters;
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::api::Volume;
-use crate::chance;
+use crate::backoff;
 use crate::client::{ApiError, Client};
-use decide::{Failure, Next, after_droplet, after_find, after_look, after_start, after_wait};
+use decide::{
+    Failure, Next, after_find_running, after_get_droplet, after_get_volume, after_start, after_wait,
+};
 use goal::Goal;
 use poller::Poller;
 use queue::Queues;
-use waiting::Waiter;
+use waiters::Waiter;
 
 pub use error::OperationError;
 
-/// How much time there is, and how often the API is asked.
+/// Timeout of an operation and polling intervals.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
-    /// For one operation, with waiting for its turn.
+pub struct PollingOptions {
+    /// Timeout of one operation, including the wait in the droplet's queue.
     pub patience: Duration,
-    /// The first pause between two looks.
+    /// The initial polling interval.
     pub first: Duration,
-    /// The longest.
+    /// The maximum polling interval.
     pub longest: Duration,
 }
 
-impl Default for Pace {
+impl Default for PollingOptions {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(120),
@@ -47,40 +49,40 @@ impl Default for Pace {
     }
 }
 
-/// What is attached where; cheap to clone, clones share queues and poller.
+/// Attaches, detaches and resizes volumes. Cheap to clone; clones share queues and poller.
 #[derive(Debug, Clone)]
 pub struct Attachments {
     client: Client,
     region: String,
-    pace: Pace,
+    pace: PollingOptions,
     queues: Queues,
     poller: Poller,
 }
 
 impl Attachments {
     /// For the volumes of one region.
-    pub fn new(client: Client, region: impl Into<String>, pace: Pace) -> Self {
+    pub fn new(client: Client, region: impl Into<String>, pace: PollingOptions) -> Self {
         let region = region.into();
         let poller = Poller::new(client.clone(), region.clone(), pace);
         Self { client, region, pace, queues: Queues::default(), poller }
     }
 
-    /// Attaches a volume to a droplet, and answers the volume as it is then. Attached there already is success.
+    /// Attaches a volume to a droplet and returns the updated volume. Succeeds if it is already attached there.
     pub async fn attach(&self, volume: &str, droplet: u64) -> Result<Volume, OperationError> {
-        self.shown(Goal::Attached(droplet), volume).await
+        self.operate_on_existing(Goal::Attached(droplet), volume).await
     }
 
-    /// Detaches a volume from a droplet. Not attached there, or either of them gone, is success.
+    /// Detaches a volume from a droplet. Succeeds if it is not attached there, or if volume or droplet do not exist.
     pub async fn detach(&self, volume: &str, droplet: u64) -> Result<(), OperationError> {
         self.operate(Goal::Detached(droplet), volume).await.map(|_| ())
     }
 
-    /// Grows a volume to so many GiB, and answers the volume as it is then. As large already is success.
+    /// Resizes a volume to `gib` GiB and returns the updated volume. Succeeds if it is already that large.
     pub async fn resize(&self, volume: &str, gib: u64) -> Result<Volume, OperationError> {
-        self.shown(Goal::Size(gib), volume).await
+        self.operate_on_existing(Goal::Size(gib), volume).await
     }
 
-    async fn shown(&self, goal: Goal, volume: &str) -> Result<Volume, OperationError> {
+    async fn operate_on_existing(&self, goal: Goal, volume: &str) -> Result<Volume, OperationError> {
         let gone = || OperationError::NoVolume(volume.to_owned());
         self.operate(goal, volume).await?.ok_or_else(gone)
     }
@@ -89,35 +91,44 @@ impl Attachments {
         let client = if goal.urgent() { self.client.urgent() } else { self.client.clone() };
         let began = Instant::now();
         let deadline = began + self.pace.patience;
-        let mut run = Run { of: self, client, goal, volume, began, deadline, begun: false, seen: None };
-        // Held until the end: the next one would only be refused.
-        let _place = match goal.droplet() {
+        let mut run = Operation {
+            attachments: self,
+            client,
+            goal,
+            volume,
+            began,
+            deadline,
+            started: false,
+            obstacle: None,
+        };
+        // Held until the end: the API refuses a second event on the droplet.
+        let _lock = match goal.droplet() {
             None => None,
             Some(droplet) => match timeout_at(deadline, self.queues.enter(droplet, goal.urgent())).await {
-                Ok(place) => Some(place),
-                Err(_) => return Err(run.late("the droplet's queue did not get so far")),
+                Ok(lock) => Some(lock),
+                Err(_) => return Err(run.timed_out("earlier operations on the droplet did not finish")),
             },
         };
-        run.carry_out().await
+        run.run_to_end().await
     }
 }
 
-/// One operation under way.
-struct Run<'a> {
-    of: &'a Attachments,
+/// One operation in progress.
+struct Operation<'a> {
+    attachments: &'a Attachments,
     client: Client,
     goal: Goal,
     volume: &'a str,
     began: Instant,
     deadline: Instant,
-    /// Whether an action of ours runs, or may run.
-    begun: bool,
-    /// What was last in the way.
-    seen: Option<String>,
+    /// Whether an action that this operation started is running, or may be running.
+    started: bool,
+    /// What delayed the operation last.
+    obstacle: Option<String>,
 }
 
-impl Run<'_> {
-    async fn carry_out(&mut self) -> Result<Option<Volume>, OperationError> {
+impl Operation<'_> {
+    async fn run_to_end(&mut self) -> Result<Option<Volume>, OperationError> {
         let (client, goal, volume) = (self.client.clone(), self.goal, self.volume);
         let mut searched = false;
         let mut ours = None;
@@ -126,46 +137,48 @@ impl Run<'_> {
         loop {
             let ended = matches!(next, Next::Done(_) | Next::Fail(_));
             if !ended && Instant::now() >= self.deadline {
-                return Err(self.late(self.seen.as_deref().unwrap_or("the API was slow")));
+                return Err(self.timed_out(self.obstacle.as_deref().unwrap_or("the API was slow")));
             }
             next = match next {
                 Next::Start => {
-                    let answer = client.start_action(volume, &goal.action(&self.of.region)).await;
-                    self.begun |= answer.as_ref().map_or_else(ApiError::uncertain, |_| true);
-                    ours = answer.as_ref().ok().map(|action| action.id);
-                    after_start(goal, answer, searched)
+                    let response = client.start_action(volume, &goal.action(&self.attachments.region)).await;
+                    self.started |= response.as_ref().map_or_else(ApiError::uncertain, |_| true);
+                    ours = response.as_ref().ok().map(|action| action.id);
+                    after_start(goal, response, searched)
                 }
-                Next::Find(doubt) => {
+                Next::FindRunning(check) => {
                     searched = true;
                     let actions = client.actions(volume).await.map_err(|error| self.failed(error))?;
-                    after_find(goal, actions.as_deref(), doubt)
+                    after_find_running(goal, actions.as_deref(), check)
                 }
                 Next::Await(action) => {
-                    self.begun = true;
+                    self.started = true;
                     let since = Instant::now();
                     let waiter = Waiter { volume: volume.to_owned(), goal, action, since };
-                    match self.of.poller.wait(waiter, self.deadline).await {
+                    match self.attachments.poller.wait(waiter, self.deadline).await {
                         Ok(outcome) => after_wait(goal, action, outcome, ours == Some(action)),
-                        Err(Some(trouble)) => return Err(self.late(&trouble.to_string())),
-                        Err(None) => return Err(self.late(&format!("action {action} is still in progress"))),
+                        Err(Some(last_error)) => return Err(self.timed_out(&last_error.to_string())),
+                        Err(None) => {
+                            return Err(self.timed_out(&format!("action {action} is still in progress")));
+                        }
                     }
                 }
-                Next::Look(doubt) => {
+                Next::GetVolume(check) => {
                     let seen = client.volume(volume).await.map_err(|error| self.failed(error))?;
-                    after_look(goal, seen, doubt)
+                    after_get_volume(goal, seen, check)
                 }
-                Next::LookAtDroplet(error) => match goal.droplet() {
+                Next::GetDroplet(error) => match goal.droplet() {
                     Some(id) => {
                         let droplet = client.droplet(id).await.map_err(|error| self.failed(error))?;
-                        after_droplet(goal, droplet.as_ref(), error)
+                        after_get_droplet(goal, droplet.as_ref(), error)
                     }
                     None => Next::Fail(Failure::Api(error)),
                 },
-                Next::Pause(why) => {
-                    self.seen = Some(why);
-                    let Pace { first, longest, .. } = self.of.pace;
-                    // Each costs a request, and nobody shares it: longer than the poller's.
-                    let pause = chance::exponential(first, longest * 2, pauses, chance::jitter());
+                Next::Pause(reason) => {
+                    self.obstacle = Some(reason);
+                    let PollingOptions { first, longest, .. } = self.attachments.pace;
+                    // Each attempt costs a request that is not shared: longer than the poller's interval.
+                    let pause = backoff::exponential(first, longest * 2, pauses, backoff::jitter());
                     pauses += 1;
                     sleep_until((Instant::now() + pause).min(self.deadline)).await;
                     Next::Start
@@ -176,20 +189,20 @@ impl Run<'_> {
         }
     }
 
-    fn late(&self, message: &str) -> OperationError {
-        let what = self.goal.of(self.volume);
+    fn timed_out(&self, message: &str) -> OperationError {
+        let what = self.goal.describe(self.volume);
         let waited = self.began.elapsed();
         let message = message.to_owned();
-        match self.begun {
+        match self.started {
             true => OperationError::Unfinished { what, waited, message },
             false => OperationError::Busy { what, waited, message },
         }
     }
 
-    /// A question on the way was not answered. What was begun goes on without us.
+    /// A request failed along the way. An action that was started continues without us.
     fn failed(&self, error: ApiError) -> OperationError {
-        let what = self.goal.of(self.volume);
-        match self.begun {
+        let what = self.goal.describe(self.volume);
+        match self.started {
             true => {
                 OperationError::Unfinished { what, waited: self.began.elapsed(), message: error.to_string() }
             }
@@ -200,7 +213,7 @@ impl Run<'_> {
     fn failure(&self, failure: Failure) -> OperationError {
         let volume = self.volume.to_owned();
         let droplet = self.goal.droplet().unwrap_or_default();
-        let what = self.goal.of(self.volume);
+        let what = self.goal.describe(self.volume);
         match failure {
             Failure::NoVolume => OperationError::NoVolume(volume),
             Failure::NoDroplet => OperationError::NoDroplet(droplet),

@@ -1,20 +1,20 @@
-//! The API's things, as far as the driver reads or writes them.
+//! The API's objects, reduced to the fields that the driver reads or writes.
 //!
-//! Promise: an unknown field or word breaks nothing; `null` where a list or text belongs is an empty one, as
-//! the API itself and its other clients write it.
+//! Unknown fields and values are accepted. `null` instead of a list or string is read as empty, as the API itself and
+//! its other clients do.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The account behind the token.
+/// The account of the token.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Account {
-    /// How many volumes it may have in all regions together; 0 is no limit.
+    /// Maximum number of volumes in all regions together; 0 means no limit.
     #[serde(default)]
     pub volume_limit: u64,
     /// `active`, `warning` or `locked`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub status: String,
-    /// Why, if it is not active.
+    /// The reason, if it is not active.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub status_message: String,
 }
@@ -26,12 +26,12 @@ pub struct Volume {
     pub id: String,
     /// Unique in its region; the device on the droplet is named after it.
     pub name: String,
-    /// Where it is.
+    /// The volume's region.
     pub region: Region,
-    /// Where it is attached: none or one.
+    /// The droplet it is attached to: none or one.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub droplet_ids: Vec<u64>,
-    /// Its size in GiB, whatever the API calls them.
+    /// Its size in GiB, although the API says gigabytes.
     pub size_gigabytes: u64,
     /// Free text.
     #[serde(default, deserialize_with = "null_is_empty")]
@@ -39,7 +39,7 @@ pub struct Volume {
     /// RFC 3339.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub created_at: String,
-    /// What the API formatted it with; empty if it did not.
+    /// The file system that the API formatted it with; empty if it did not.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub filesystem_type: String,
     /// Its tags.
@@ -47,10 +47,10 @@ pub struct Volume {
     pub tags: Vec<String>,
 }
 
-/// A region; the rest of what the API tells of it is not read.
+/// A region; only the slug is read.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Region {
-    /// `nyc3`, for one.
+    /// For example `nyc3`.
     pub slug: String,
 }
 
@@ -59,20 +59,20 @@ pub struct Region {
 pub struct Snapshot {
     /// A UUID: the CSI snapshot id.
     pub id: String,
-    /// As it was asked for.
+    /// The requested name.
     pub name: String,
-    /// Slugs of the regions where it is.
+    /// Slugs of its regions.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub regions: Vec<String>,
     /// RFC 3339.
     pub created_at: String,
-    /// The volume it was cut from, which may be gone.
+    /// The source volume, which may have been deleted.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub resource_id: String,
     /// `volume`; droplets have snapshots too.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub resource_type: String,
-    /// GiB that a volume made from it has at the least.
+    /// Minimum size in GiB of a volume created from it.
     pub min_disk_size: u64,
     /// Its tags.
     #[serde(default, deserialize_with = "null_is_empty")]
@@ -84,69 +84,69 @@ pub struct Snapshot {
 pub struct Droplet {
     /// The CSI node id, in decimal.
     pub id: u64,
-    /// Its host name as a rule.
+    /// Usually its host name.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub name: String,
     /// `new`, `active`, `off` or `archive`.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub status: String,
-    /// Where it is.
+    /// The droplet's region.
     pub region: Region,
-    /// What is attached to it.
+    /// Ids of its attached volumes.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub volume_ids: Vec<String>,
 }
 
-/// Something that the API does in its own time.
+/// An asynchronous operation of the API.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Action {
     /// Its id.
     pub id: u64,
-    /// How far it is.
+    /// Its status.
     pub status: ActionStatus,
     /// `attach_volume`, `detach_volume`, `resize_volume`.
     #[serde(rename = "type", default, deserialize_with = "null_is_empty")]
     pub kind: String,
 }
 
-/// How far an action is.
+/// The status of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActionStatus {
-    /// Not ended.
+    /// Still running.
     InProgress,
-    /// Done.
+    /// Succeeded.
     Completed,
-    /// Failed for good; the API does not say why.
+    /// Failed permanently; the API gives no reason.
     Errored,
-    /// A word we do not know: neither done nor failed.
+    /// An unknown status: treated as neither completed nor failed.
     #[serde(other)]
     Unknown,
 }
 
-/// A volume to be made.
+/// A request to create a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NewVolume {
-    /// Lower case letters, digits and `-`, begins with a letter, at most 64, unique in the region.
+    /// At most 64 lowercase letters, digits and `-`, starting with a letter; unique in the region.
     pub name: String,
-    /// A slug.
+    /// The region's slug.
     pub region: String,
-    /// 1 to 16384 GiB. From a snapshot the volume begins with the snapshot's size whatever is said here.
+    /// 1 to 16384 GiB. A volume restored from a snapshot starts with the snapshot's size, regardless of this value.
     pub size_gigabytes: u64,
     /// Free text.
     pub description: String,
-    /// What to restore.
+    /// The snapshot to restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot_id: Option<String>,
-    /// Tags; the API makes those that do not exist.
+    /// Tags; the API creates those that do not exist.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
 }
 
-/// A snapshot to be cut.
+/// A request to cut a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NewSnapshot {
-    /// Of which volume.
+    /// The source volume.
     pub volume_id: String,
     /// Its name.
     pub name: String,
@@ -157,23 +157,23 @@ pub struct NewSnapshot {
     pub tags: Vec<String>,
 }
 
-/// What can be done to a volume in the API's own time.
+/// An asynchronous operation on a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum VolumeAction {
     /// Attach it to this droplet.
     Attach {
-        /// Which.
+        /// The droplet.
         droplet_id: u64,
     },
     /// Detach it from this droplet.
     Detach {
-        /// Which.
+        /// The droplet.
         droplet_id: u64,
     },
     /// Grow it.
     Resize {
-        /// GiB, more than it has.
+        /// The new size in GiB, larger than the current one.
         size_gigabytes: u64,
         /// Its region's slug.
         region: String,
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn null_and_unknown_break_nothing() {
+    fn null_and_unknown_fields_are_accepted() {
         let volume: Volume = serde_json::from_str(
             r#"{"id":"i","name":"n","region":{"slug":"nyc3","features":["x"]},"droplet_ids":null,
                 "size_gigabytes":10,"description":null,"tags":null,"created_at":"2016-03-02T17:00:49Z","new":1}"#,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_as_the_api_wants_them() {
+    fn request_bodies_match_the_api() {
         for (action, body) in [
             (VolumeAction::Attach { droplet_id: 7 }, r#"{"type":"attach","droplet_id":7}"#),
             (VolumeAction::Detach { droplet_id: 7 }, r#"{"type":"detach","droplet_id":7}"#),

@@ -1,8 +1,8 @@
-//! The API, typed and minimal: one method for each thing the driver asks.
+//! A minimal typed API client: one method per request that the driver needs.
 //!
-//! Promise: every call ends within its time ([`ClientOptions::patience`]); it is repeated only where a
-//! repetition cannot do harm ([`retry`]); it keeps to the API's limits and leaves a reserve to those who detach
-//! ([`budget`]). What is not there is `None` (or, for a delete, success), and only if the API itself said so.
+//! Every call ends within its timeout ([`ClientOptions::patience`]). It is retried only where that is safe
+//! ([`retry`]), stays within the API's rate limits and leaves a reserve for detaches ([`budget`]). A missing object
+//! is `None` (for a delete: success), but only if the API itself reported it as missing.
 
 pub mod budget;
 mod call;
@@ -24,63 +24,63 @@ use budget::{Budget, Priority};
 use call::Call;
 use wire::Wire;
 
-pub use error::{ApiError, Kind, Refused};
+pub use error::{ApiError, ApiErrorKind, UnprocessableReason};
 pub use token::{Token, TokenError};
 
 #[cfg(test)]
 pub(crate) use error::{CallName, classify};
 pub(crate) use wire::{WireError, get_text};
 
-/// Where DigitalOcean is.
+/// The URL of DigitalOcean's API.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com/";
-/// What DigitalOcean lets one token send in a minute.
-pub const REQUESTS_A_MINUTE: u32 = 250;
+/// DigitalOcean's limit of requests per minute and token.
+pub const REQUESTS_PER_MINUTE: u32 = 250;
 
-/// How to speak to the API.
+/// Options of a [`Client`].
 #[derive(Debug, Clone)]
 pub struct ClientOptions {
-    /// `https://api.digitalocean.com/`, or `http://` for a double.
+    /// `https://api.digitalocean.com/`, or an `http://` URL of a fake.
     pub url: String,
-    /// Who we are to it.
+    /// The API token.
     pub token: Token,
-    /// What we call ourselves.
+    /// The User-Agent header.
     pub user_agent: String,
-    /// How many requests a minute we send at most.
-    pub requests_a_minute: u32,
-    /// How long one call may take, with its repetitions and with waiting for its turn.
+    /// Maximum number of requests per minute.
+    pub requests_per_minute: u32,
+    /// Timeout of one call, including retries and waiting for the rate limit.
     pub patience: Duration,
 }
 
 impl ClientOptions {
-    /// DigitalOcean's own limits, and 30 seconds for a call.
+    /// DigitalOcean's limits, and a timeout of 30 seconds per call.
     pub fn new(url: impl Into<String>, token: Token) -> Self {
         Self {
             url: url.into(),
             token,
             user_agent: concat!("wharf/", env!("CARGO_PKG_VERSION")).to_owned(),
-            requests_a_minute: REQUESTS_A_MINUTE,
+            requests_per_minute: REQUESTS_PER_MINUTE,
             patience: Duration::from_secs(30),
         }
     }
 }
 
-/// Why there is no client.
+/// Why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The URL is none that could be asked.
-    #[error("{url:?} is no URL of an API: {reason}")]
+    /// The URL is invalid.
+    #[error("{url:?} is not a valid API URL: {reason}")]
     Url {
-        /// As given.
+        /// The given URL.
         url: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The machine's certificates cannot be read.
-    #[error("the machine's root certificates cannot be read: {0}")]
+    /// The host's root certificates cannot be read.
+    #[error("failed to read the host's root certificates: {0}")]
     Roots(std::io::Error),
 }
 
-/// The API; cheap to clone, and clones share connections and budget.
+/// An API client. Cheap to clone; clones share connections and rate limit.
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -95,36 +95,37 @@ struct Shared {
     patience: Duration,
 }
 
-/// Items of one page; ours and theirs at most.
+/// Items per page; the API's maximum.
 pub(crate) const PER_PAGE: usize = 200;
 
 impl Client {
     /// Makes no request.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
-        let ClientOptions { url, token, user_agent, requests_a_minute, patience } = options;
+        let ClientOptions { url, token, user_agent, requests_per_minute: requests_a_minute, patience } =
+            options;
         let wire = Wire::new(&url, &user_agent)?;
         let budget = Mutex::new(Budget::new(requests_a_minute));
         Ok(Self { shared: Arc::new(Shared { wire, token, budget, patience }), priority: Priority::Normal })
     }
 
-    /// The same, for what must not be held up: it may use the reserve.
+    /// The same client, with access to the rate limit's reserve.
     pub fn urgent(&self) -> Self {
         Self { shared: self.shared.clone(), priority: Priority::Urgent }
     }
 
-    /// The account behind the token.
+    /// The account of the token.
     pub async fn account(&self) -> Result<Account, ApiError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Response {
             account: Account,
         }
-        Ok(self.read::<Answer>(Call::get(["account"])).await?.account)
+        Ok(self.read::<Response>(Call::get(["account"])).await?.account)
     }
 
     /// How many volumes the account has in all regions.
     pub async fn volume_count(&self) -> Result<u64, ApiError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Response {
             meta: Meta,
         }
         #[derive(Deserialize)]
@@ -132,15 +133,16 @@ impl Client {
             total: u64,
         }
         let call = Call::get(["volumes"]).query("page", "1").query("per_page", "1");
-        Ok(self.read::<Answer>(call).await?.meta.total)
+        Ok(self.read::<Response>(call).await?.meta.total)
     }
 
     /// One volume.
     pub async fn volume(&self, id: &str) -> Result<Option<Volume>, ApiError> {
-        Ok(found(self.read::<VolumeAnswer>(Call::get(["volumes", id])).await)?.map(|answer| answer.volume))
+        Ok(found(self.read::<VolumeResponse>(Call::get(["volumes", id])).await)?
+            .map(|response| response.volume))
     }
 
-    /// The volumes of that name in the region; the API promises one at most.
+    /// The volumes with that name in the region; the API guarantees at most one.
     pub async fn volumes_named(&self, name: &str, region: &str) -> Result<Vec<Volume>, ApiError> {
         self.all(Call::get(["volumes"]).query("name", name).query("region", region)).await
     }
@@ -150,12 +152,12 @@ impl Client {
         self.all(Call::get(["volumes"]).query("region", region)).await
     }
 
-    /// Makes a volume. If the error is uncertain, look for its name.
+    /// Creates a volume. If the error is uncertain, search for it by name.
     pub async fn create_volume(&self, wanted: &NewVolume) -> Result<Volume, ApiError> {
-        Ok(self.read::<VolumeAnswer>(Call::post(["volumes"], wanted)).await?.volume)
+        Ok(self.read::<VolumeResponse>(Call::post(["volumes"], wanted)).await?.volume)
     }
 
-    /// Deletes a volume; gone is success, attached is [`Kind::Conflict`].
+    /// Deletes a volume. Succeeds if it does not exist; an attached volume is [`ApiErrorKind::Conflict`].
     pub async fn delete_volume(&self, id: &str) -> Result<(), ApiError> {
         found(self.done(Call::delete(["volumes", id])).await).map(|_| ())
     }
@@ -167,26 +169,26 @@ impl Client {
 
     /// One snapshot of a volume; a droplet's snapshot is `None`.
     pub async fn snapshot(&self, id: &str) -> Result<Option<Snapshot>, ApiError> {
-        let answer = found(self.read::<SnapshotAnswer>(Call::get(["snapshots", id])).await)?;
-        Ok(answer.map(|answer| answer.snapshot).filter(|snapshot| snapshot.resource_type == "volume"))
+        let response = found(self.read::<SnapshotResponse>(Call::get(["snapshots", id])).await)?;
+        Ok(response.map(|response| response.snapshot).filter(|snapshot| snapshot.resource_type == "volume"))
     }
 
     /// All snapshots of volumes in the region, over all pages.
     pub async fn snapshots(&self, region: &str) -> Result<Vec<Snapshot>, ApiError> {
         let call = Call::get(["snapshots"]).query("resource_type", "volume");
         let mut snapshots: Vec<Snapshot> = self.all(call).await?;
-        // Asked of the answer too: a region in the query is not served everywhere.
+        // Filtered here, because not every server supports a region in the query.
         snapshots.retain(|snapshot| snapshot.regions.iter().any(|slug| slug == region));
         Ok(snapshots)
     }
 
-    /// Cuts a snapshot. If the error is uncertain, look for its name among the volume's.
+    /// Cuts a snapshot. If the error is uncertain, search for its name among the volume's snapshots.
     pub async fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, ApiError> {
         let call = Call::post(["volumes", &wanted.volume_id, "snapshots"], wanted);
-        Ok(self.read::<SnapshotAnswer>(call).await?.snapshot)
+        Ok(self.read::<SnapshotResponse>(call).await?.snapshot)
     }
 
-    /// Deletes a volume's snapshot; gone is success. By the address that has no snapshots of droplets.
+    /// Deletes a volume's snapshot. Succeeds if it does not exist. Uses the path that excludes droplet snapshots.
     pub async fn delete_snapshot(&self, id: &str) -> Result<(), ApiError> {
         found(self.done(Call::delete(["volumes", "snapshots", id])).await).map(|_| ())
     }
@@ -199,22 +201,22 @@ impl Client {
     /// One droplet.
     pub async fn droplet(&self, id: u64) -> Result<Option<Droplet>, ApiError> {
         #[derive(Deserialize)]
-        struct Answer {
+        struct Response {
             droplet: Droplet,
         }
         let call = Call::get(["droplets", &id.to_string()]);
-        Ok(found(self.read::<Answer>(call).await)?.map(|answer| answer.droplet))
+        Ok(found(self.read::<Response>(call).await)?.map(|response| response.droplet))
     }
 
-    /// Begins to attach, detach or resize; [`crate::Attachments`] does it to the end.
+    /// Starts to attach, detach or resize; [`crate::Attachments`] also waits for completion.
     pub async fn start_action(&self, volume: &str, action: &VolumeAction) -> Result<Action, ApiError> {
-        Ok(self.read::<ActionAnswer>(Call::post(["volumes", volume, "actions"], action)).await?.action)
+        Ok(self.read::<ActionResponse>(Call::post(["volumes", volume, "actions"], action)).await?.action)
     }
 
     /// One action of a volume.
     pub async fn action(&self, volume: &str, id: u64) -> Result<Option<Action>, ApiError> {
         let call = Call::get(["volumes", volume, "actions", &id.to_string()]);
-        Ok(found(self.read::<ActionAnswer>(call).await)?.map(|answer| answer.action))
+        Ok(found(self.read::<ActionResponse>(call).await)?.map(|response| response.action))
     }
 
     /// The newest actions of a volume, one page of them; `None` if there is no such volume.
@@ -223,12 +225,12 @@ impl Client {
             .map(|page| page.map(|page| page.items))
     }
 
-    /// Tags a volume; makes the tag if there is none. Tagged already is success.
+    /// Tags a volume, creating the tag if necessary. Succeeds if the volume already has the tag.
     pub async fn tag_volume(&self, id: &str, tag: &str) -> Result<(), ApiError> {
         let resources = json!({ "resources": [{ "resource_id": id, "resource_type": "volume" }] });
         let assign = || Call::post(["tags", tag, "resources"], &resources).repeatable();
         match self.done(assign()).await {
-            Err(error) if error.kind() == Kind::NotFound => {}
+            Err(error) if error.kind() == ApiErrorKind::NotFound => {}
             other => return other,
         }
         self.done(Call::post(["tags"], &json!({ "name": tag })).repeatable()).await?;
@@ -237,25 +239,25 @@ impl Client {
 }
 
 #[derive(Deserialize)]
-struct VolumeAnswer {
+struct VolumeResponse {
     volume: Volume,
 }
 
 #[derive(Deserialize)]
-struct SnapshotAnswer {
+struct SnapshotResponse {
     snapshot: Snapshot,
 }
 
 #[derive(Deserialize)]
-struct ActionAnswer {
+struct ActionResponse {
     action: Action,
 }
 
-/// What the API says is not there is `None`.
-fn found<T>(answer: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+/// Maps "not found" from the API to `None`.
+fn found<T>(response: Result<T, ApiError>) -> Result<Option<T>, ApiError> {
+    match response {
+        Ok(response) => Ok(Some(response)),
+        Err(error) if error.kind() == ApiErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }

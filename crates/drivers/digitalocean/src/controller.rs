@@ -1,8 +1,8 @@
-//! DigitalOcean behind the SDK's traits: volumes, listings, attachments, expansion, snapshots, health.
+//! The SDK's controller traits on DigitalOcean: volumes, listings, attachments, expansion, snapshots, health.
 //!
-//! What it promises: nothing is remembered that the API knows (only listings, for some seconds, so that their pages
-//! fit together); the same name is the same volume, also after a call of which nobody knows whether it had its
-//! effect; an error says what will pass by itself and what will not.
+//! The controller stores no state that the API has; only listings are cached for some seconds, so that their pages are
+//! consistent. The same name is always the same volume, even after a call whose effect is unknown. Errors distinguish
+//! temporary from permanent failures.
 
 mod health;
 mod listing;
@@ -20,20 +20,20 @@ use crate::client::Client;
 use crate::names::{PublishKeys, topology_of};
 use crate::size::bytes;
 use crate::{Account, api};
-use listing::Recent;
+use listing::ListingCache;
 
-/// How the controller half is set up.
+/// Options of the controller.
 #[derive(Debug, Clone)]
 pub struct ControllerOptions {
-    /// The driver's name, of which the publish context's keys are made.
+    /// The driver's name, the prefix of the publish context's keys.
     pub driver_name: String,
     /// The region whose volumes are served.
     pub region: String,
-    /// A tag for every volume, where one is wanted.
+    /// A tag for every volume, if configured.
     pub tag: Option<String>,
 }
 
-/// DigitalOcean, as the SDK wants it.
+/// The controller service for one region.
 #[derive(Clone)]
 pub struct Controller {
     client: Client,
@@ -42,7 +42,7 @@ pub struct Controller {
     keys: PublishKeys,
     region: String,
     tag: Option<String>,
-    recent: Arc<Recent>,
+    cache: Arc<ListingCache>,
 }
 
 impl Controller {
@@ -55,7 +55,7 @@ impl Controller {
     ) -> Self {
         let ControllerOptions { driver_name, region, tag } = options;
         let keys = PublishKeys::of(&driver_name);
-        Self { client, attachments, account, keys, region, tag, recent: Arc::default() }
+        Self { client, attachments, account, keys, region, tag, cache: Arc::default() }
     }
 
     fn tags(&self) -> Vec<String> {
@@ -63,8 +63,8 @@ impl Controller {
     }
 }
 
-/// A volume as the SDK knows it. The API does not say what it was restored from, nor its volume context.
-fn described(volume: &Volume) -> wharf_driver::backend::Volume {
+/// Converts a volume. The API reports neither the snapshot it was restored from nor its volume context.
+fn to_sdk_volume(volume: &Volume) -> wharf_driver::backend::Volume {
     wharf_driver::backend::Volume {
         id: volume.id.clone(),
         capacity: bytes(volume.size_gigabytes),
@@ -74,13 +74,13 @@ fn described(volume: &Volume) -> wharf_driver::backend::Volume {
     }
 }
 
-/// A snapshot as the SDK knows it; an error if the API's time is none.
-fn described_snapshot(
+/// Converts a snapshot; fails if its creation time is invalid.
+fn to_sdk_snapshot(
     snapshot: &api::Snapshot,
 ) -> Result<wharf_driver::backend::Snapshot, wharf_driver::backend::BackendError> {
     let created: jiff::Timestamp = snapshot.created_at.parse().map_err(|error| {
         wharf_driver::backend::BackendError::Internal(format!(
-            "snapshot {} was cut at {:?}, says the API, which is no time: {error}",
+            "snapshot {} has an invalid creation time {:?}: {error}",
             snapshot.id, snapshot.created_at
         ))
     })?;
@@ -89,8 +89,8 @@ fn described_snapshot(
         source: snapshot.resource_id.clone(),
         size: bytes(snapshot.min_disk_size),
         created: created.into(),
-        // The API answers when it is.
-        ready: true,
+        // The API responds once the snapshot is ready.
+        ready_to_use: true,
         group: None,
         topology: snapshot.regions.iter().map(|region| topology_of(region)).collect(),
     })

@@ -1,63 +1,67 @@
-//! The driver, put together: a node half always, and a controller half where there is a token.
+//! Builds the driver: the node service where a droplet is given, and the controller service where a token is given.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use wharf_driver::{Driver, NameError, NodeInfo};
+use wharf_driver::{Driver, DriverNameError, NodeInfo};
 use wharf_linux::Kernel;
 
 use crate::Account;
-use crate::actions::{Attachments, Pace};
+use crate::actions::{Attachments, PollingOptions};
 use crate::client::Client;
 use crate::controller::{Controller, ControllerOptions};
 use crate::names::topology_of;
 use crate::node::{NodeDevices, NodeOptions, NodeSetupError};
 
-/// How the driver is run.
+/// Settings of the driver.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Its name: that of the driver whose volumes it takes over.
     pub driver_name: String,
     /// Region of the droplet and of its volumes.
     pub region: String,
-    /// The droplet; `None` where no node half is wanted: a controller outside DigitalOcean.
+    /// The droplet; `None` for no node service, for example a controller outside DigitalOcean.
     pub droplet: Option<u64>,
-    /// How many volumes a droplet can have; 0 for no limit.
+    /// Maximum number of volumes per droplet; 0 for no limit.
     pub volume_limit: i64,
     /// A tag for every volume.
     pub tag: Option<String>,
-    /// Where links to devices are.
+    /// The directory with the by-id links of devices.
     pub device_dir: PathBuf,
-    /// Where the node keeps its notes.
+    /// The node's state directory.
     pub state_dir: PathBuf,
 }
 
-/// Why there is no driver.
+/// Why the driver could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// The SDK does not accept the name.
+    /// The SDK rejected the driver name.
     #[error(transparent)]
-    Name(#[from] NameError),
-    /// The node half cannot keep its notes.
+    Name(#[from] DriverNameError),
+    /// The node's state directory cannot be created.
     #[error(transparent)]
     Node(#[from] NodeSetupError),
 }
 
-/// The API, for a controller half.
-pub struct Cloud {
-    /// Who speaks to it.
+/// What the controller service needs.
+pub struct ControllerBackend {
+    /// The API client.
     pub client: Client,
-    /// How the account stands.
+    /// The account's status.
     pub account: Account,
-    /// How patiently attachments are waited for.
-    pub pace: Pace,
+    /// Timeout and polling intervals of attachments.
+    pub polling: PollingOptions,
 }
 
-/// Makes the driver: with a controller half where there is a token, and so a [`Cloud`].
-pub fn driver(kernel: Arc<dyn Kernel>, cloud: Option<Cloud>, config: Config) -> Result<Driver, DriverError> {
+/// Builds the driver, with a controller service if `cloud` is given.
+pub fn driver(
+    kernel: Arc<dyn Kernel>,
+    cloud: Option<ControllerBackend>,
+    config: Config,
+) -> Result<Driver, DriverError> {
     let Config { driver_name, region, droplet, volume_limit, tag, device_dir, state_dir } = config;
     let mut driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?.topology(topology_of(&region));
-    if let Some(Cloud { client, account, pace }) = cloud {
+    if let Some(ControllerBackend { client, account, polling: pace }) = cloud {
         let attachments = Attachments::new(client.clone(), &region, pace);
         let options = ControllerOptions { driver_name: driver_name.clone(), region, tag };
         let controller = Arc::new(Controller::new(client, attachments, account, options));

@@ -1,29 +1,32 @@
-//! DigitalOcean Block Storage as a CSI driver: takes over from `dobs.csi.digitalocean.com`.
+//! CSI driver for DigitalOcean Block Storage, a replacement for `dobs.csi.digitalocean.com`.
 //!
-//! The client half: [`Client`] speaks to the API within its limits, [`Attachments`] attaches, detaches and
-//! resizes and says when that is done, [`Metadata`] tells a droplet who it is.
+//! Client: [`Client`] calls the API within its rate limits, [`Attachments`] attaches, detaches and resizes volumes
+//! and waits until that is done, [`Metadata`] reads the droplet's id and region.
 //!
-//! The driver half: [`Controller`] is DigitalOcean behind the SDK's traits, [`NodeDevices`] are its volumes on a
-//! droplet, and [`driver`] makes a driver of them.
+//! Driver: [`Controller`] implements the SDK's controller traits, [`NodeDevices`] finds volumes as devices of a
+//! droplet, and [`driver`] builds the driver from them.
 
 mod account;
 pub mod actions;
 pub mod api;
-mod chance;
+mod backoff;
 pub mod client;
 mod controller;
 mod driver;
-mod fault;
+mod errors;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod metadata;
 mod names;
 mod node;
 mod size;
 
-pub use account::{Account, Standing};
+pub use account::{Account, AccountStatus};
 pub use actions::{Attachments, OperationError};
-pub use client::{ApiError, Client, ClientOptions, Kind, Refused, Token};
+pub use client::{ApiError, ApiErrorKind, Client, ClientOptions, Token, UnprocessableReason};
 pub use controller::{Controller, ControllerOptions};
-pub use driver::{Cloud, Config, DriverError, driver};
+pub use driver::{Config, ControllerBackend, DriverError, driver};
 pub use metadata::Metadata;
 pub use names::{DESCRIPTION, DRIVER_NAME, LEGACY_DRIVER_NAME, REGION_KEY};
 pub use node::{NodeDevices, NodeOptions, NodeSetupError};

@@ -1,45 +1,47 @@
-//! The droplet's metadata service: who and where this machine is.
+//! The droplet's metadata service: this droplet's id and region.
 //!
-//! Promise: asked a few times with 2 seconds each, then it is an error; an answer that is no id or no region is
-//! an error at once.
+//! A request is tried a few times with a timeout of 2 seconds each. A response that is not an id or region is an error
+//! at once.
 
 use std::time::Duration;
 
 use http::Uri;
 use tokio::time::sleep;
 
-use crate::chance;
+use crate::backoff;
 use crate::client::{WireError, get_text};
 
-/// Where every droplet finds it.
+/// The address of the metadata service on every droplet.
 pub const DEFAULT_URL: &str = "http://169.254.169.254";
 
 const ONE_TRY: Duration = Duration::from_secs(2);
 const TRIES: u32 = 4;
 
-/// Why the metadata service could not tell.
+/// An error of the metadata service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {
-    /// The URL is none that could be asked.
-    #[error("{0:?} is no URL of a metadata service: it must begin with http:// and name a host")]
+    /// The URL is invalid.
+    #[error("{0:?} is not a valid metadata service URL: it must start with http:// and have a host")]
     Url(String),
-    /// No answer, or one that is no success. Outside a droplet there is no such service.
-    #[error("the metadata service does not tell at {url}: {message}; outside a droplet, say it with a flag")]
+    /// No successful response. Outside a droplet there is no metadata service.
+    #[error(
+        "failed to read {url} from the metadata service: {message}; outside a droplet, set the value with a flag"
+    )]
     Silent {
-        /// What was asked.
+        /// The requested URL.
         url: String,
-        /// What happened.
+        /// The cause.
         message: String,
     },
-    /// Something else was answered.
-    #[error("the metadata service answered {answer:?} at {url}, which is no {wanted}")]
+    /// The response has an unexpected value.
+    #[error("the metadata service returned {response:?} at {url}, which is not a valid {wanted}")]
     Odd {
-        /// What was asked.
+        /// The requested URL.
         url: String,
-        /// What was wanted.
+        /// The expected value.
         wanted: &'static str,
-        /// The beginning of what came.
-        answer: String,
+        /// The beginning of the response.
+        response: String,
     },
 }
 
@@ -50,7 +52,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Asks nothing yet.
+    /// Makes no request.
     pub fn new(url: &str) -> Result<Self, MetadataError> {
         let wrong = || MetadataError::Url(url.to_owned());
         let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -82,22 +84,22 @@ impl Metadata {
         let mut failures = 0;
         loop {
             let message = match get_text(uri.clone(), ONE_TRY).await {
-                Ok(answer) if answer.status == 200 => {
-                    return Ok((url, String::from_utf8_lossy(&answer.body).trim().to_owned()));
+                Ok(response) if response.status == 200 => {
+                    return Ok((url, String::from_utf8_lossy(&response.body).trim().to_owned()));
                 }
-                Ok(answer) => format!("HTTP {}", answer.status),
+                Ok(response) => format!("HTTP {}", response.status),
                 Err(WireError { message, .. }) => message,
             };
             failures += 1;
             if failures == TRIES {
                 return Err(MetadataError::Silent { url, message });
             }
-            sleep(chance::exponential(Duration::from_millis(250), ONE_TRY, failures - 1, chance::jitter()))
+            sleep(backoff::exponential(Duration::from_millis(250), ONE_TRY, failures - 1, backoff::jitter()))
                 .await;
         }
     }
 }
 
-fn odd(url: String, wanted: &'static str, answer: &str) -> MetadataError {
-    MetadataError::Odd { url, wanted, answer: answer.chars().take(60).collect() }
+fn odd(url: String, wanted: &'static str, response: &str) -> MetadataError {
+    MetadataError::Odd { url, wanted, response: response.chars().take(60).collect() }
 }

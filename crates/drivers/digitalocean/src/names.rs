@@ -1,4 +1,4 @@
-//! What the existing driver writes into Kubernetes and DigitalOcean, and what its volumes are therefore known by.
+//! Names that the existing driver writes into Kubernetes and DigitalOcean, by which its volumes are recognized.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,31 @@ use wharf_driver::backend::Topology;
 
 /// The driver's name.
 pub const DRIVER_NAME: &str = "dobs.csi.digitalocean.com";
-/// Its name before CSI 0.3; clusters from then have it in their volumes.
+/// Its name before CSI 0.3; old clusters have it in their volumes.
 pub const LEGACY_DRIVER_NAME: &str = "com.digitalocean.csi.dobs";
 /// The topology key; its value is a region's slug.
 pub const REGION_KEY: &str = "region";
-/// What volumes and snapshots are described as: how ours are told from others.
+/// Description of volumes and snapshots, which distinguishes the driver's own from others.
 pub const DESCRIPTION: &str = "Created by DigitalOcean CSI driver";
-/// The volume context's (and the parameter's) key of mkfs options.
+/// Key of the mkfs options, both as a parameter and in the volume context.
 pub(crate) const MKFS_OPTIONS: &str = "mkfsOptions";
 
-/// Keys of the volume context which say, whatever their value, that no file system is ever to be made. The
-/// third is not one that the existing driver knows, but the one that its own example of an existing volume has.
+/// Keys of the volume context that disable formatting, regardless of their value. The existing driver does not know
+/// the third one, but uses it in its own example of an existing volume.
 const NO_FORMAT: [&str; 3] = [
     "dobs.csi.digitalocean.com/noformat",
     "com.digitalocean.csi.dobs/noformat",
     "com.digitalocean.csi/noformat",
 ];
 
-/// What a device's link begins with, before the volume's name.
+/// Prefix of a device's link, before the volume's name.
 pub(crate) const LINK_PREFIX: &str = "scsi-0DO_Volume_";
 
-/// The API's longest name of a volume.
+/// The API's maximum length of a volume name.
 const LONGEST_NAME: usize = 64;
 
-/// What a volume is called at DigitalOcean: as CSI calls it, if it may be called so. Kubernetes' `pvc-…` always may.
-/// From any other name one is made that is always the same.
+/// A volume's name at DigitalOcean: the CSI name if that is valid, as Kubernetes' `pvc-…` always is. Otherwise a name
+/// derived from it by a hash.
 pub(crate) fn volume_name(name: &str) -> String {
     let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
     let plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
@@ -43,7 +43,7 @@ pub(crate) fn volume_name(name: &str) -> String {
     format!("volume-{hex}")
 }
 
-/// A droplet or volume of this region.
+/// The topology of a droplet or volume in this region.
 pub(crate) fn topology_of(region: &str) -> Topology {
     [(REGION_KEY.to_owned(), region.to_owned())].into()
 }
@@ -51,9 +51,9 @@ pub(crate) fn topology_of(region: &str) -> Topology {
 /// The keys of the publish context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublishKeys {
-    /// The volume's name, by which the node finds the device. The existing driver has it too.
+    /// The volume's name, by which the node finds the device. The existing driver uses the same key.
     pub(crate) volume_name: String,
-    /// Its size in bytes at the time. Ours alone: attachments of the existing driver do not have it.
+    /// Its size in bytes at attach time. Attachments of the existing driver do not have this key.
     pub(crate) size: String,
 }
 
@@ -63,7 +63,7 @@ impl PublishKeys {
     }
 }
 
-/// Whether the volume context forbids to make a file system.
+/// Whether the volume context disables formatting.
 pub(crate) fn never_formats(context: &BTreeMap<String, String>) -> bool {
     NO_FORMAT.iter().any(|key| context.contains_key(*key))
 }
@@ -73,21 +73,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_api_s() {
+    fn invalid_names_are_hashed_to_valid_unique_names() {
         for name in ["pvc-0a1b2c3d-1111-2222-3333-444455556666", "a", &"x".repeat(64)] {
             assert_eq!(volume_name(name), name);
         }
         let odd = ["", "1a", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", &"x".repeat(65), &"x".repeat(66)];
         let made: std::collections::BTreeSet<String> = odd.iter().map(|name| volume_name(name)).collect();
-        assert_eq!(made.len(), odd.len(), "each has its own");
+        assert_eq!(made.len(), odd.len(), "names must be unique");
         for name in &made {
-            assert_eq!(volume_name(name), *name, "and that is one that may be");
+            assert_eq!(volume_name(name), *name, "a derived name must be valid");
         }
     }
 
     /// B7: the key of the existing driver's own example did nothing.
     #[test]
-    fn no_format_in_all_spellings_and_with_any_value() {
+    fn no_format_key_disables_formatting_with_any_value() {
         for key in NO_FORMAT {
             for value in ["", "true", "false"] {
                 assert!(never_formats(&[(key.to_owned(), value.to_owned())].into()), "{key}");

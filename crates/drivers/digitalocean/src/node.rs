@@ -1,8 +1,8 @@
-//! The node half: a volume's device on this droplet, found by the volume's name, without a token.
+//! The node service's devices: finds a volume's device on this droplet by the volume's name, without an API token.
 //!
-//! What it promises: a device is answered only if it is whole (see [`device`]), and is waited for until it is; its
-//! true size is told. What must not be forgotten is noted on the disk ([`notes`]); what the existing driver staged
-//! before us has no note, and is found by what is mounted.
+//! A device is returned only when it is fully attached (see [`device`]), with its real size; until then the driver
+//! waits. State that must survive a restart is stored in notes ([`notes`]). Volumes staged by the existing driver have
+//! no note, and are found by their mounts.
 
 mod device;
 mod notes;
@@ -16,31 +16,33 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 use wharf_driver::backend::{
-    BackendError, Device, DeviceError, Devices, Format, FormatRecords, StageVolume, Trace,
+    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, StageVolume,
 };
 use wharf_linux::Kernel;
 
-use self::device::{Places, Seen, Verdict, judge};
+use self::device::{Assessment, DevicePaths, Observed, assess};
 use self::notes::{Disk, Formatting, Note, Notes};
+#[cfg(feature = "fuzzing")]
+pub use self::notes::{note_file, rewrite_note};
 use self::watch::Watch;
 use crate::names::{PublishKeys, never_formats};
 use crate::size;
 
-/// How long an attached volume's device may take to appear. Kubelet waits two minutes for a stage.
-const APPEARS_WITHIN: Duration = Duration::from_secs(60);
-/// How long the kernel may take to tell of an expansion.
-const GROWS_WITHIN: Duration = Duration::from_secs(10);
-/// How often is looked where no news comes.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait for an attached volume's device. Kubelet waits two minutes for NodeStageVolume.
+const DEVICE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long to wait until the kernel shows an expansion.
+const RESIZE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Polling interval without change notifications.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How the node half is set up.
+/// Options of the node service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOptions {
-    /// The driver's name, of which the publish context's keys are made.
+    /// The driver's name, the prefix of the publish context's keys.
     pub driver_name: String,
-    /// Where links to devices are: `/dev/disk/by-id`.
+    /// The directory with the links to devices: `/dev/disk/by-id`.
     pub device_dir: PathBuf,
-    /// Where notes are kept; made if it is not there.
+    /// The directory for notes; created if it does not exist.
     pub state_dir: PathBuf,
 }
 
@@ -49,13 +51,13 @@ pub struct NodeOptions {
 pub struct NodeDevices {
     kernel: Arc<dyn Kernel>,
     notes: Notes,
-    places: Places,
+    paths: DevicePaths,
     keys: PublishKeys,
     boot: String,
 }
 
 impl NodeDevices {
-    /// Makes the directory for the notes.
+    /// Creates the directory for the notes.
     pub fn new(kernel: Arc<dyn Kernel>, options: NodeOptions) -> Result<Self, NodeSetupError> {
         let NodeOptions { driver_name, device_dir, state_dir } = options;
         let failed = |source| NodeSetupError { state_dir: state_dir.clone(), source };
@@ -64,81 +66,86 @@ impl NodeDevices {
         Ok(Self {
             notes: Notes::new(kernel.clone(), state_dir),
             kernel,
-            places: Places { links: device_dir, devices: "/dev".into(), sysfs: "/sys".into() },
+            paths: DevicePaths { links: device_dir, devices: "/dev".into(), sysfs: "/sys".into() },
             keys: PublishKeys::of(&driver_name),
             boot: boot.trim().to_owned(),
         })
     }
 
-    /// Does some steps where they may block. They run to their end even if nobody waits for them any more.
+    /// Runs `steps` on a blocking thread. They run to completion even if the caller is cancelled.
     async fn run<T: Send + 'static>(
         &self,
         steps: impl FnOnce(&Self) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let this = self.clone();
-        let broke_off = |error| Err(internal(format!("the operation broke off: {error}")));
+        let broke_off = |error| Err(internal(format!("the operation did not complete: {error}")));
         tokio::task::spawn_blocking(move || steps(&this)).await.unwrap_or_else(broke_off)
     }
 
-    /// Waits until the volume's device can be used, and is as large as this.
-    async fn usable(&self, name: &str, at_least: u64, within: Duration) -> Result<Device, DeviceError> {
+    /// Waits until the volume's device can be used and has at least `at_least` bytes.
+    async fn wait_for_device(
+        &self,
+        name: &str,
+        at_least: u64,
+        within: Duration,
+    ) -> Result<Device, DeviceError> {
         let end = Instant::now() + within;
         let watch = Watch::new();
         loop {
-            watch.add(&self.places.links);
+            watch.add(&self.paths.links);
             let wanted = name.to_owned();
-            let seen = self.run(move |this| Ok(this.places.look(&*this.kernel, &wanted))).await?;
-            let why = match (judge(&seen, at_least), seen) {
-                (Verdict::Usable(size), Seen::Device(look)) => {
-                    return Ok(Device { path: look.path, size, read_only: look.read_only });
+            let seen = self.run(move |this| Ok(this.paths.inspect(&*this.kernel, &wanted))).await?;
+            let reason = match (assess(&seen, at_least), seen) {
+                (Assessment::Usable(size), Observed::Device(info)) => {
+                    return Ok(Device { path: info.path, size, read_only: info.read_only });
                 }
-                (Verdict::TooSmall(why), Seen::Device(look)) => {
+                (Assessment::TooSmall(reason), Observed::Device(info)) => {
                     self.run(move |this| {
-                        this.places.rescan(&look.path);
+                        this.paths.rescan(&info.path);
                         Ok(())
                     })
                     .await?;
-                    why
+                    reason
                 }
-                (Verdict::Never(why), _) => {
-                    return Err(DeviceError::NotOurs(format!(
-                        "{}: {why}; nothing was written to it",
-                        self.places.link_of(name).display()
+                (Assessment::Invalid(reason), _) => {
+                    return Err(DeviceError::WrongDevice(format!(
+                        "{}: {reason}; nothing was written to it",
+                        self.paths.link_of(name).display()
                     )));
                 }
-                (Verdict::NotYet(why) | Verdict::TooSmall(why), _) => why,
-                (Verdict::Usable(_), _) => "it is no device".to_owned(),
+                (Assessment::NotReady(reason) | Assessment::TooSmall(reason), _) => reason,
+                (Assessment::Usable(_), _) => "it is not a device".to_owned(),
             };
             if Instant::now() >= end {
                 return Err(BackendError::Unavailable(format!(
-                    "{} cannot be used after {} s: {why}; it is looked at again with the next call, see whether \
-                     the volume is attached to this droplet",
-                    self.places.link_of(name).display(),
+                    "{} cannot be used after {} s: {reason}; the next call retries; check whether the \
+                     volume is attached to this droplet",
+                    self.paths.link_of(name).display(),
                     within.as_secs()
                 ))
                 .into());
             }
             tokio::select! {
                 () = watch.changed() => {}
-                () = tokio::time::sleep(LOOK_EVERY.min(end - Instant::now())) => {}
+                () = tokio::time::sleep(POLL_INTERVAL.min(end - Instant::now())) => {}
             }
         }
     }
 
-    /// The volume's name, as its attachment has it.
+    /// The volume's name from the publish context.
     fn name_in(&self, context: &BTreeMap<String, String>) -> Result<String, DeviceError> {
         let key = &self.keys.volume_name;
         let name = context.get(key).map(String::as_str).unwrap_or_default();
         if name.is_empty() || name.contains(['/', '\0']) || name.len() > 200 {
             return Err(DeviceError::Invalid(format!(
-                "publish_context.{key} must be the name of a DigitalOcean volume, and is {name:?}: was the volume \
-                 attached by a driver of another name? (see --driver-name)"
+                "publish_context.{key} must be the name of a DigitalOcean volume, but is {name:?}: check whether the \
+                 volume was attached by a driver with another name (see --driver-name)"
             )));
         }
         Ok(name.to_owned())
     }
 
-    /// Its size when it was attached; 0 in attachments of the existing driver, which does not tell it.
+    /// The volume's size at attach time; 0 for attachments of the existing driver, which does not report it.
     fn size_in(&self, context: &BTreeMap<String, String>) -> Result<u64, DeviceError> {
         let key = &self.keys.size;
         context.get(key).map_or(Ok(0), |size| {
@@ -147,7 +154,7 @@ impl NodeDevices {
         })
     }
 
-    /// Notes the volume's name, and keeps what else is noted if it still is of the same disk.
+    /// Writes the volume's name to its note, and preserves the rest of the note if it is for the same name.
     fn note(&self, id: &str, name: &str) -> Result<(), DeviceError> {
         let noted = self.notes.read(id).map_err(failed)?.filter(|note| note.name == name);
         let note = noted.unwrap_or_else(|| Note::new(name));
@@ -157,32 +164,34 @@ impl NodeDevices {
         }
     }
 
-    /// The device of a name, whatever state it is in: to let go of it, it need not be whole.
-    fn present(&self, name: &str) -> Option<Device> {
-        match self.places.look(&*self.kernel, name) {
-            Seen::Device(look) => {
-                Some(Device { path: look.path, size: look.size.unwrap_or(0), read_only: look.read_only })
+    /// The device with this name in any state: a detach does not need a usable device.
+    fn current_device(&self, name: &str) -> Option<Device> {
+        match self.paths.inspect(&*self.kernel, name) {
+            Observed::Device(info) => {
+                Some(Device { path: info.path, size: info.size.unwrap_or(0), read_only: info.read_only })
             }
-            Seen::Missing | Seen::Unknown(_) | Seen::Astray(_) | Seen::Another(_) => None,
+            Observed::Missing | Observed::Unknown(_) | Observed::NotADevice(_) | Observed::WrongDevice(_) => {
+                None
+            }
         }
     }
 
-    fn noted(&self, id: &str) -> Result<Option<(Note, Option<Device>)>, DeviceError> {
+    fn read_note(&self, id: &str) -> Result<Option<(Note, Option<Device>)>, DeviceError> {
         let note = self.notes.read(id).map_err(failed)?;
         Ok(note.map(|note| {
-            let device = self.present(&note.name);
+            let device = self.current_device(&note.name);
             (note, device)
         }))
     }
 
-    /// Which appearance of a disk a device is, where the kernel tells.
+    /// Identifies this attachment of the disk, if the kernel supports it.
     fn disk(&self, device: &Path) -> Option<Disk> {
-        let sequence = self.places.sequence_of(device)?;
+        let sequence = self.paths.sequence_of(device)?;
         (!self.boot.is_empty()).then(|| Disk { boot: self.boot.clone(), sequence })
     }
 
-    /// The format that was begun on the very disk that is there now.
-    fn begun<'a>(&self, note: &'a Note, device: Option<&Device>) -> Option<&'a Formatting> {
+    /// The format that was started on this same attachment of the disk.
+    fn interrupted_format<'a>(&self, note: &'a Note, device: Option<&Device>) -> Option<&'a Formatting> {
         let disk = device.and_then(|device| self.disk(&device.path))?;
         note.formatting.as_ref().filter(|formatting| formatting.disk == disk)
     }
@@ -195,38 +204,38 @@ impl Devices for NodeDevices {
         let at_least = self.size_in(&volume.publish_context)?;
         let (id, noted) = (volume.id.clone(), name.clone());
         self.run(move |this| this.note(&id, &noted)).await?;
-        self.usable(&name, at_least, APPEARS_WITHIN).await
+        self.wait_for_device(&name, at_least, DEVICE_TIMEOUT).await
     }
 
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let id = id.to_owned();
-        self.run(move |this| Ok(this.noted(&id)?.and_then(|(_, device)| device))).await
+        self.run(move |this| Ok(this.read_note(&id)?.and_then(|(_, device)| device))).await
     }
 
-    async fn adopt(&self, id: &str, trace: Trace<'_>) -> Result<Option<Device>, DeviceError> {
+    async fn adopt(&self, id: &str, trace: AdoptionHint<'_>) -> Result<Option<Device>, DeviceError> {
         let (id, trace) = match trace {
-            Trace::Published(context) => (id.to_owned(), Ok(self.name_in(context)?)),
-            Trace::Mounted(device) => (id.to_owned(), Err(device.to_owned())),
+            AdoptionHint::Published(context) => (id.to_owned(), Ok(self.name_in(context)?)),
+            AdoptionHint::Mounted(device) => (id.to_owned(), Err(device.to_owned())),
         };
         self.run(move |this| {
             let name = match trace {
                 Ok(name) => Some(name),
-                // No links at all, or none to it: nothing of DigitalOcean's.
-                Err(device) => this.places.name_of(&device).unwrap_or_default(),
+                // No link leads to it: not a DigitalOcean volume.
+                Err(device) => this.paths.volume_name_of(&device).unwrap_or_default(),
             };
             let Some(name) = name else { return Ok(None) };
             if let Some(other) = this.notes.other_of(&name, &id).map_err(failed)? {
                 tracing::warn!(
-                    id,
+                    volume_handle = id,
                     name,
                     other,
-                    "a device that should be one volume's is another's by its note"
+                    "cannot adopt device: the note of another volume has the same name"
                 );
                 return Ok(None);
             }
-            let Some(device) = this.present(&name) else { return Ok(None) };
+            let Some(device) = this.current_device(&name) else { return Ok(None) };
             this.note(&id, &name)?;
-            tracing::info!(id, name, device = %device.path.display(), "taken over as it was staged");
+            tracing::info!(volume_handle = id, name, device = %device.path.display(), "adopted volume staged by another driver");
             Ok(Some(device))
         })
         .await
@@ -234,9 +243,9 @@ impl Devices for NodeDevices {
 
     async fn detach(&self, id: &str) -> Result<(), DeviceError> {
         let id = id.to_owned();
-        self.run(move |this| match this.noted(&id)? {
-            // What mkfs left can only be made whole as long as it is known what it is.
-            Some((note, device)) if this.begun(&note, device.as_ref()).is_some() => Ok(()),
+        self.run(move |this| match this.read_note(&id)? {
+            // An interrupted format can be repeated only as long as its note exists.
+            Some((note, device)) if this.interrupted_format(&note, device.as_ref()).is_some() => Ok(()),
             Some(_) | None => this.notes.remove(&id).map_err(failed),
         })
         .await
@@ -245,69 +254,73 @@ impl Devices for NodeDevices {
     async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError> {
         let (volume, not_here) =
             (id.to_owned(), || DeviceError::NotFound(format!("{id} is not staged here")));
-        let noted = self.run(move |this| this.noted(&volume)).await?;
+        let noted = self.run(move |this| this.read_note(&volume)).await?;
         let (note, device) = noted.ok_or_else(not_here)?;
         let device = device.ok_or_else(not_here)?;
         self.run(move |this| {
-            this.places.rescan(&device.path);
+            this.paths.rescan(&device.path);
             Ok(())
         })
         .await?;
-        let whole = self.least_for(at_least);
-        match self.usable(&note.name, at_least, GROWS_WITHIN).await {
-            // It will not come: the existing driver has asked for no more.
+        let whole = self.minimum_device_size(at_least);
+        match self.wait_for_device(&note.name, at_least, RESIZE_TIMEOUT).await {
+            // The existing driver requested only the rounded-down size, so the device will not become larger.
             Err(error) if whole < at_least => {
-                let device = self.usable(&note.name, whole, Duration::ZERO).await.map_err(|_| error)?;
+                let device =
+                    self.wait_for_device(&note.name, whole, Duration::ZERO).await.map_err(|_| error)?;
                 tracing::warn!(
-                    id,
+                    volume_handle = id,
                     size = device.size,
-                    asked = at_least,
-                    "taken as it is: the driver before this one rounded the size down; expand it once more"
+                    requested = at_least,
+                    "accepted a smaller device: the previous driver rounded the size down; expand the volume again"
                 );
                 Ok(device)
             }
-            answer => answer,
+            response => response,
         }
     }
 
-    fn least_for(&self, required: u64) -> u64 {
+    fn minimum_device_size(&self, required: u64) -> u64 {
         size::rounded_down(required)
     }
 
-    fn never_formats(&self, volume: &StageVolume) -> bool {
+    fn formatting_disabled(&self, volume: &StageVolume) -> bool {
         never_formats(&volume.volume_context)
     }
 
-    fn records(&self) -> Option<&dyn FormatRecords> {
+    fn format_records(&self) -> Option<&dyn FormatRecords> {
         Some(self)
     }
 }
 
-/// Only a format that was begun is recorded, so that it can be begun again after a crash. A volume's history is
-/// nowhere to be had: it may have been formatted by the existing driver, or on another node.
+/// Only a started format is recorded, so that it can be repeated after a crash. The volume's history is unknown: it may
+/// have been formatted by the existing driver, or on another node.
 #[async_trait]
 impl FormatRecords for NodeDevices {
-    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError> {
+    async fn format(&self, id: &str) -> Result<Option<FormatState>, DeviceError> {
         let id = id.to_owned();
         self.run(move |this| {
-            let Some((note, device)) = this.noted(&id)? else { return Ok(None) };
-            let begun = this.begun(&note, device.as_ref());
-            Ok(begun.map(|begun| Format::Formatting { fs: begun.fs, uuid: begun.uuid.clone() }))
+            let Some((note, device)) = this.read_note(&id)? else { return Ok(None) };
+            let begun = this.interrupted_format(&note, device.as_ref());
+            Ok(begun.map(|begun| FormatState::Formatting { fs: begun.fs, uuid: begun.uuid.clone() }))
         })
         .await
     }
 
-    async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {
+    async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError> {
         let (id, format) = (id.to_owned(), format.clone());
         self.run(move |this| {
-            let Some((note, device)) = this.noted(&id)? else {
-                return Err(internal(format!("{id} has no note, which is written before anything else")));
+            let Some((note, device)) = this.read_note(&id)? else {
+                return Err(internal(format!("{id} has no note, although attach writes it first")));
             };
             let formatting = match format {
-                Format::Formatting { fs, uuid } => device
+                FormatState::Formatting { fs, uuid } => device
                     .and_then(|device| this.disk(&device.path))
                     .map(|disk| Formatting { fs, uuid, disk }),
-                Format::Formatted { .. } | Format::Blank | Format::Copied { .. } | Format::Raw => None,
+                FormatState::Formatted { .. }
+                | FormatState::Blank
+                | FormatState::Copied { .. }
+                | FormatState::Raw => None,
             };
             this.notes.write(&id, &Note { formatting, ..note }).map_err(failed).map(drop)
         })
@@ -323,9 +336,9 @@ fn internal(message: String) -> DeviceError {
     BackendError::Internal(message).into()
 }
 
-/// Why there is no node half.
+/// The node's state directory could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("the directory for notes of volumes, {}, cannot be made: {source}", state_dir.display())]
+#[error("failed to create the state directory {}: {source}", state_dir.display())]
 pub struct NodeSetupError {
     state_dir: PathBuf,
     source: std::io::Error,

@@ -1,39 +1,39 @@
-//! How large a volume becomes: whole GiB, rounded up, told as they are.
+//! Volume sizes: whole GiB, rounded up and reported as they are.
 //!
-//! The existing driver rounds down and answers what was asked for, so that its own retry does not know the volume
-//! again (B1). Here a size is never less than required and never more than the limit.
+//! The existing driver rounds down and reports the requested size, so its own retry does not recognize the volume (B1).
+//! Here a size is never less than required and never more than the limit.
 
 use wharf_driver::backend::SizeRange;
 
-/// What the API counts in.
+/// The API's unit.
 pub(crate) const GIB: u64 = 1 << 30;
-/// What a volume gets if nobody says how large it must be.
+/// The size of a volume if the request does not specify one.
 const DEFAULT_GIB: u64 = 16;
-/// The API takes no more.
+/// The API's maximum.
 const MAXIMUM_GIB: u64 = 16 * 1024;
 
-/// No volume of such a size can be.
+/// No volume size fits the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
     #[error(
-        "volumes have whole GiB, and none are in {required} to {limit} bytes; raise the limit to {needed}"
+        "volume sizes are whole GiB, and none is between {required} and {limit} bytes; raise the limit to {needed}"
     )]
     Limit { required: u64, limit: u64, needed: u64 },
-    #[error("{required} bytes are asked for, and DigitalOcean has volumes of up to 16 TiB")]
+    #[error("{required} bytes exceed DigitalOcean's maximum volume size of 16 TiB")]
     TooLarge { required: u64 },
 }
 
-/// Bytes of so many GiB.
+/// GiB in bytes.
 pub(crate) fn bytes(gib: u64) -> u64 {
     gib.saturating_mul(GIB)
 }
 
-/// The bytes of the volume that the existing driver makes for so many (B1).
+/// The size in bytes that the existing driver creates for a request of this many bytes (B1).
 pub(crate) fn rounded_down(bytes: u64) -> u64 {
     bytes / GIB * GIB
 }
 
-/// GiB of a volume for this request; `at_least` is what its source or its present size demands, 0 for nothing.
+/// The size in GiB for this request; `at_least` is the size of the source or the current size, or 0.
 pub(crate) fn choose(range: SizeRange, at_least: u64) -> Result<u64, SizeError> {
     let smallest = range.required.div_ceil(GIB).max(at_least).max(1);
     let largest = range.limit.map_or(MAXIMUM_GIB, |limit| (limit / GIB).min(MAXIMUM_GIB));
@@ -57,7 +57,7 @@ mod tests {
     const TIB: u64 = 1 << 40;
 
     #[test]
-    fn sizes() {
+    fn size_is_rounded_up_within_the_limit() {
         for (required, limit, at_least, chosen) in [
             (0, None, 0, Some(16)),
             (1, None, 0, Some(1)),
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_chosen_fits(
+        fn chosen_size_fits_the_request(
             required in 0..40 * TIB,
             more in proptest::option::of(0..2 * GIB),
             at_least in 0..20_000_u64,

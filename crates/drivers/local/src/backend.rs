@@ -1,15 +1,15 @@
-//! The pool as the SDK wants it: each trait's methods, run on a thread that may block.
+//! The SDK's backend traits, implemented by a pool. Each method runs on a thread that is allowed to block.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    BackendError, BlockRanges, Capability, Capacity, CapacityAnswer, CapacityQuery, ChangedBlocks, Clones,
-    CreateError, DeleteError, Device, DeviceError, Devices, ExpandError, Expanded, Expansion, Format,
-    FormatRecords, GroupSnapshot, GroupSnapshots, Health, HealthIssue, Listing, NewGroupSnapshot,
-    NewSnapshot, NewVolume, Page, PublishError, Publishing, Secrets, SizeRange, Snapshot, SnapshotError,
-    SnapshotFilter, Snapshots, StageVolume, StorageIssue, Volume, Volumes,
+    AvailableCapacity, BackendError, BlockRanges, Capability, Capacity, CapacityQuery, ChangedBlocks, Clones,
+    CreateError, DeleteError, Device, DeviceError, Devices, ExpandError, ExpandedVolume, Expansion,
+    FormatRecords, FormatState, GroupSnapshot, GroupSnapshots, Health, HealthIssue, ListPage, Listing,
+    NewGroupSnapshot, NewSnapshot, NewVolume, PublishError, Publishing, Secrets, SizeRange, Snapshot,
+    SnapshotError, SnapshotFilter, Snapshots, StageVolume, StorageIssue, Volume, Volumes,
 };
 
 use crate::{Pool, parameters};
@@ -26,7 +26,7 @@ impl LocalBackend {
         Self { pool }
     }
 
-    /// Runs `work` where it may block. What it began goes on even if the caller no longer waits.
+    /// Runs `work` on a blocking thread. Work that has started continues even if the caller is cancelled.
     async fn run<T, E>(&self, work: impl FnOnce(&Pool) -> Result<T, E> + Send + 'static) -> Result<T, E>
     where
         T: Send + 'static,
@@ -35,7 +35,9 @@ impl LocalBackend {
         let pool = Arc::clone(&self.pool);
         match tokio::task::spawn_blocking(move || work(&pool)).await {
             Ok(result) => result,
-            Err(error) => Err(BackendError::Internal(format!("the operation broke off: {error}")).into()),
+            Err(error) => {
+                Err(BackendError::Internal(format!("the operation did not complete: {error}")).into())
+            }
         }
     }
 }
@@ -67,14 +69,14 @@ impl Volumes for LocalBackend {
 
 #[async_trait]
 impl Listing for LocalBackend {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
         Ok(self.pool.list(after, max))
     }
 }
 
 #[async_trait]
 impl Capacity for LocalBackend {
-    async fn capacity(&self, query: &CapacityQuery) -> Result<CapacityAnswer, BackendError> {
+    async fn capacity(&self, query: &CapacityQuery) -> Result<AvailableCapacity, BackendError> {
         let query = query.clone();
         self.run(move |pool| pool.capacity(&query)).await
     }
@@ -106,7 +108,7 @@ impl Expansion for LocalBackend {
         id: &str,
         size: SizeRange,
         _used_as: Option<&Capability>,
-    ) -> Result<Expanded, ExpandError> {
+    ) -> Result<ExpandedVolume, ExpandError> {
         let id = id.to_owned();
         self.run(move |pool| pool.expand(&id, size)).await
     }
@@ -137,7 +139,7 @@ impl Snapshots for LocalBackend {
         filter: &SnapshotFilter,
         after: Option<&str>,
         max: usize,
-    ) -> Result<Page<Snapshot>, BackendError> {
+    ) -> Result<ListPage<Snapshot>, BackendError> {
         Ok(self.pool.list_snapshots(filter, after, max))
     }
 }
@@ -208,18 +210,18 @@ impl Devices for LocalBackend {
         self.run(move |pool| pool.refresh(&id)).await
     }
 
-    fn records(&self) -> Option<&dyn FormatRecords> {
+    fn format_records(&self) -> Option<&dyn FormatRecords> {
         Some(self)
     }
 }
 
 #[async_trait]
 impl FormatRecords for LocalBackend {
-    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError> {
+    async fn format(&self, id: &str) -> Result<Option<FormatState>, DeviceError> {
         self.pool.format(id).map(Some)
     }
 
-    async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {
+    async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError> {
         let (id, format) = (id.to_owned(), format.clone());
         self.run(move |pool| pool.set_format(&id, &format)).await
     }

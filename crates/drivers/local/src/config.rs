@@ -1,35 +1,34 @@
-//! What an operator decides about a pool, checked once at the start.
+//! The operator's settings for a pool, validated once at startup.
 
 use std::path::PathBuf;
 
-/// How a pool is to be run.
+/// Settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// This node, as the orchestrator calls it; also the value of the topology key.
+    /// This node's CSI node ID; also the value of the topology key.
     pub node_id: String,
-    /// The pool's directory. It must exist: a pool on a disk that is not mounted must not spring up on the
-    /// disk below.
+    /// The pool's directory. It must exist: if the pool's disk is not mounted, a new pool must not be created
+    /// on the file system below.
     pub pool: PathBuf,
     /// Serve ControllerPublish and ControllerUnpublish.
     pub attach: bool,
-    /// How many bytes may be promised for each byte that the pool's file system has. 1.0 promises no more
-    /// than there is.
+    /// Bytes that can be provisioned for each byte of the pool's file system. 1.0 disables overcommit.
     pub overcommit: f64,
-    /// From this many percent in use on there are no new volumes, snapshots or expansions.
+    /// Usage in percent from which new volumes, snapshots and expansions are refused.
     pub full_threshold: u8,
-    /// From this many percent in use on the volumes' health says so.
+    /// Usage in percent from which volume health reports a warning.
     pub warn_threshold: u8,
-    /// How many volumes can be on this node at once; 0 for no limit.
+    /// Maximum number of volumes on this node; 0 for no limit.
     pub max_volumes: i64,
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// The node id cannot be a topology value.
     #[error("node id {0:?}: use 1 to 63 letters, digits, '-', '_' or '.', a letter or digit at both ends")]
     NodeId(String),
-    /// The overcommit ratio is no ratio.
+    /// The overcommit ratio is out of range.
     #[error("overcommit ratio {0}: use a number from 1 to 1000")]
     Overcommit(String),
     /// The thresholds are not in order.
@@ -40,14 +39,13 @@ pub enum ConfigError {
         /// `full_threshold`.
         full: u8,
     },
-    /// The limit of volumes is negative.
-    #[error("at most {0} volumes: use 0 for no limit, or a positive number")]
+    /// The volume limit is negative.
+    #[error("maximum number of volumes {0}: use 0 for no limit, or a positive number")]
     MaxVolumes(i64),
 }
 
 impl Config {
-    /// Twice as much promised as there is, a warning at 85 %, nothing new from 95 % on, no limit of volumes,
-    /// no attach.
+    /// The defaults: overcommit 2.0, warning at 85 %, full at 95 %, no volume limit, no attach.
     pub fn new(node_id: impl Into<String>, pool: impl Into<PathBuf>) -> Self {
         Self {
             node_id: node_id.into(),
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn settings() {
+    fn config_out_of_range_is_rejected() {
         assert_eq!(with(|_| ()), Ok(()));
         assert_eq!(with(|c| c.overcommit = 1.0), Ok(()));
         assert_eq!(with(|c| (c.warn_threshold, c.full_threshold) = (100, 100)), Ok(()));
@@ -115,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ids() {
+    fn node_id_must_be_a_label_value() {
         for id in ["n", "node-1.example.com", "A_b", &"x".repeat(63)] {
             assert_eq!(with(|c| c.node_id = id.into()), Ok(()), "{id}");
         }

@@ -1,69 +1,79 @@
-//! A disk for a pool in a file, where the machine's own file system cannot share blocks: snapshots and clones of volumes
-//! in use need that.
+//! A disk image for a pool, used where the host file system does not support reflinks. Snapshots and clones of
+//! volumes in use need reflinks.
 //!
-//! Promise: a pool that is there is used as it is. A disk is made under another name and gets its own when it is whole, so
-//! a crash never leaves half of one; what is found under its name is mounted and never made anew.
+//! An existing pool is used unchanged. A new disk image is created under a temporary name and renamed when it is
+//! complete, so a crash never leaves a partial image under the final name. An existing image is mounted and never
+//! recreated.
 
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Beneath, Error, FsType, Kernel, LoopOptions, MakeFs, MountRequest, Probe, random_uuid};
+use wharf_linux::{
+    Error, FsType, Kernel, LoopOptions, MakeFsRequest, MountRequest, PathBeneath, ProbeResult, random_uuid,
+};
 
 const IMAGE: &str = "pool.img";
 const UNFINISHED: &str = "pool.img.new";
 const MOUNT_POINT: &str = "pool";
-/// The kernel keeps it with the loop device, so that people see whose it is.
+/// The kernel stores it with the loop device and shows the owner, for example in `losetup`.
 const LABEL: &str = "wharf-pool";
 
-/// Where a pool's volumes are kept.
+/// Where a pool's volumes are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
-    /// In a directory of the machine's own file system.
+pub enum PoolStorage {
+    /// In a directory of the host file system.
     Directory,
-    /// In a file with a file system of its own.
+    /// In a disk image with its own file system.
     Disk,
 }
 
-/// What is found in the directory that a pool is to be in.
+/// What the pool's parent directory already contains, and whether it supports reflinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Found {
+struct Existing {
     disk: bool,
     pool: bool,
     reflink: bool,
 }
 
-/// What is there stays as it is; only where nothing is, there is a choice.
-fn decide(found: Found) -> Kept {
+/// An existing pool keeps its storage; the choice depends on reflink support only for a new pool.
+fn decide(found: Existing) -> PoolStorage {
     match found {
-        Found { disk: true, .. } => Kept::Disk,
-        Found { pool: true, .. } | Found { reflink: true, .. } => Kept::Directory,
-        Found { .. } => Kept::Disk,
+        Existing { disk: true, .. } => PoolStorage::Disk,
+        Existing { pool: true, .. } | Existing { reflink: true, .. } => PoolStorage::Directory,
+        Existing { .. } => PoolStorage::Disk,
     }
 }
 
-/// Makes sure that there is a place for a pool in `dir`, and gives it. A disk that has to be made gets `size` bytes, or
-/// without it what the file system has to give, and takes them up only as they are written. Blocks.
-pub fn prepare(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linux::Result<(PathBuf, Kept)> {
+/// Prepares storage for a pool in `dir` and returns the pool's path. A new disk image gets `size` bytes (default: all
+/// available space) and is sparse: it allocates blocks only as they are written. Blocks.
+pub fn prepare(
+    kernel: &dyn Kernel,
+    dir: &Path,
+    size: Option<u64>,
+) -> wharf_linux::Result<(PathBuf, PoolStorage)> {
     let dir = dir.canonicalize().map_err(|error| Error::call("realpath", dir, error))?;
     let mount_point = dir.join(MOUNT_POINT);
-    kernel.create_dir(&Beneath::new(&dir, Path::new(MOUNT_POINT)))?;
-    let there = |name: &str| Ok(kernel.stat(&Beneath::new(&dir, Path::new(name)))?.is_some());
+    kernel.create_dir(&PathBeneath::new(&dir, Path::new(MOUNT_POINT)))?;
+    let there = |name: &str| Ok(kernel.stat(&PathBeneath::new(&dir, Path::new(name)))?.is_some());
     let disk = there(IMAGE)?;
-    let found =
-        Found { disk, pool: there("pool/pool.json")?, reflink: !disk && kernel.can_reflink(&mount_point)? };
+    let found = Existing {
+        disk,
+        pool: there("pool/pool.json")?,
+        reflink: !disk && kernel.can_reflink(&mount_point)?,
+    };
     let kept = decide(found);
-    if kept == Kept::Disk {
+    if kept == PoolStorage::Disk {
         if !disk {
-            make(kernel, &dir, size)?;
+            create_disk(kernel, &dir, size)?;
         }
         mount(kernel, &dir, &mount_point)?;
     }
     Ok((mount_point, kept))
 }
 
-/// Unmounts the disk of a pool in `dir` and lets its device go; a pool that has none is left as it is. Blocks.
+/// Unmounts the disk image of a pool in `dir` and detaches its loop device. Does nothing if there is no image. Blocks.
 pub fn close(kernel: &dyn Kernel, dir: &Path) -> wharf_linux::Result<()> {
     let image = Path::new(IMAGE);
-    let Some(stat) = kernel.stat(&Beneath::new(dir, image))? else { return Ok(()) };
+    let Some(stat) = kernel.stat(&PathBeneath::new(dir, image))? else { return Ok(()) };
     let dir = dir.canonicalize().map_err(|error| Error::call("realpath", dir, error))?;
     kernel.unmount(&dir.join(MOUNT_POINT))?;
     for device in kernel.loop_devices()?.iter().filter(|device| device.backing == stat.id) {
@@ -72,9 +82,9 @@ pub fn close(kernel: &dyn Kernel, dir: &Path) -> wharf_linux::Result<()> {
     Ok(())
 }
 
-fn make(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linux::Result<()> {
-    let unfinished = Beneath::new(dir, Path::new(UNFINISHED));
-    // Of a start that died: nobody has ever mounted it.
+fn create_disk(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linux::Result<()> {
+    let unfinished = PathBeneath::new(dir, Path::new(UNFINISHED));
+    // Left by a start that crashed: it was never mounted.
     if let Some(stat) = kernel.stat(&unfinished)? {
         for device in kernel.loop_devices()?.iter().filter(|device| device.backing == stat.id) {
             kernel.loop_detach(&device.path)?;
@@ -85,24 +95,26 @@ fn make(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linux::Resu
         Some(size) => size,
         None => kernel.usage(dir)?.available_bytes,
     };
-    // Whole pages, and not less than the file system takes.
+    // Whole pages, and at least the file system's minimum.
     let size = size.max(FsType::Xfs.minimum_size()) & !4095;
     kernel.set_size(&unfinished, size)?;
     let device = kernel.loop_attach(&unfinished, &label())?;
     let uuid = random_uuid()?;
-    let made = kernel.make_fs(&device.path, &MakeFs { fs: FsType::Xfs, uuid: &uuid, options: &[] });
+    let made = kernel.make_fs(&device.path, &MakeFsRequest { fs: FsType::Xfs, uuid: &uuid, options: &[] });
     kernel.loop_detach(&device.path)?;
     made?;
     kernel.sync(&unfinished)?;
-    kernel.rename(&unfinished, &Beneath::new(dir, Path::new(IMAGE)))?;
-    kernel.sync(&Beneath::new(dir, Path::new(".")))
+    kernel.rename(&unfinished, &PathBeneath::new(dir, Path::new(IMAGE)))?;
+    kernel.sync(&PathBeneath::new(dir, Path::new(".")))
 }
 
 fn mount(kernel: &dyn Kernel, dir: &Path, mount_point: &Path) -> wharf_linux::Result<()> {
-    let image = Beneath::new(dir, Path::new(IMAGE));
+    let image = PathBeneath::new(dir, Path::new(IMAGE));
     let backing = kernel.stat(&image)?.map(|stat| stat.id);
-    let attached =
-        kernel.loop_devices()?.into_iter().find(|device| Some(device.backing) == backing && !device.going);
+    let attached = kernel
+        .loop_devices()?
+        .into_iter()
+        .find(|device| Some(device.backing) == backing && !device.autoclear);
     let device = match attached {
         Some(device) => device,
         None => kernel.loop_attach(&image, &label())?,
@@ -111,15 +123,15 @@ fn mount(kernel: &dyn Kernel, dir: &Path, mount_point: &Path) -> wharf_linux::Re
     match kernel.mount_table()?.at(mount_point) {
         Some(mount) if mount.device == number => return Ok(()),
         Some(mount) => {
-            let reason = format!("{} is mounted there: unmount it, the pool's disk is {IMAGE}", mount.source);
-            return Err(Error::State { path: mount_point.to_owned(), reason });
+            let reason =
+                format!("{} is mounted there instead of the pool's disk {IMAGE}: unmount it", mount.source);
+            return Err(Error::InvalidState { path: mount_point.to_owned(), reason });
         }
         None => {}
     }
-    let Probe::Filesystem { fs, .. } = kernel.probe(&device.path)? else {
-        let reason =
-            "there is no file system in it: it is damaged, or not the pool's disk; nothing was changed";
-        return Err(Error::State { path: image.display(), reason: reason.to_owned() });
+    let ProbeResult::Filesystem { fs, .. } = kernel.probe(&device.path)? else {
+        let reason = "it contains no file system: it is damaged, or is not a pool disk; nothing was changed";
+        return Err(Error::InvalidState { path: image.display(), reason: reason.to_owned() });
     };
     kernel.mount(&MountRequest {
         source: &device.path.display().to_string(),
@@ -143,22 +155,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_stays_as_it_is() {
+    fn existing_storage_is_reused() {
         for (disk, pool, reflink, expected) in [
-            (false, false, false, Kept::Disk),
-            (false, false, true, Kept::Directory),
-            (false, true, false, Kept::Directory),
-            (false, true, true, Kept::Directory),
-            (true, false, true, Kept::Disk),
-            (true, true, false, Kept::Disk),
+            (false, false, false, PoolStorage::Disk),
+            (false, false, true, PoolStorage::Directory),
+            (false, true, false, PoolStorage::Directory),
+            (false, true, true, PoolStorage::Directory),
+            (true, false, true, PoolStorage::Disk),
+            (true, true, false, PoolStorage::Disk),
         ] {
-            assert_eq!(decide(Found { disk, pool, reflink }), expected, "{disk} {pool} {reflink}");
+            assert_eq!(decide(Existing { disk, pool, reflink }), expected, "{disk} {pool} {reflink}");
         }
     }
 
-    /// On the real kernel; a tmpfs below it, since only there it is known that blocks are not shared.
+    /// Uses the real kernel, on a tmpfs because that certainly has no reflinks.
     #[test]
-    fn a_disk_is_made_once_and_found_again() {
+    fn disk_is_created_once_and_remounted() {
         let kernel = Linux::new();
         let around = tempfile::tempdir().unwrap();
         let dir = around.path().canonicalize().unwrap();
@@ -173,11 +185,11 @@ mod tests {
         let tried = std::panic::catch_unwind(|| {
             std::fs::write(dir.join(UNFINISHED), b"half of one").unwrap();
             let (pool, kept) = prepare(&kernel, &dir, Some(400 << 20)).unwrap();
-            assert_eq!((pool.as_path(), kept), (dir.join("pool").as_path(), Kept::Disk));
+            assert_eq!((pool.as_path(), kept), (dir.join("pool").as_path(), PoolStorage::Disk));
             assert!(!dir.join(UNFINISHED).exists());
             std::fs::write(pool.join("file"), b"kept").unwrap();
             let image = std::fs::metadata(dir.join(IMAGE)).unwrap().ino();
-            // Mounted already: nothing to do. Then as after a reboot.
+            // Already mounted: a no-op. Then remounted, as after a reboot.
             prepare(&kernel, &dir, None).unwrap();
             close(&kernel, &dir).unwrap();
             assert!(kernel.mount_table().unwrap().at(&pool).is_none());
@@ -191,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_disk_is_left_alone() {
+    fn image_without_file_system_is_refused_and_unchanged() {
         let kernel = Linux::new();
         let around = tempfile::tempdir().unwrap();
         let dir = around.path().canonicalize().unwrap();

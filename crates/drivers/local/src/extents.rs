@@ -1,6 +1,6 @@
-//! Which blocks of a snapshot hold data, and which differ from another's: from where the file system keeps
-//! them, without reading one byte. Two images that share an extent hold the same there; a hole reads as
-//! zeroes; and what cannot be compared counts as changed. So nothing that differs is ever left out.
+//! Which blocks of a snapshot hold data, and which differ from another snapshot. Derived from extent maps only,
+//! without reading data: two images that share an extent are equal there, a hole reads as zeroes, and anything
+//! that cannot be compared counts as changed. A block that differs is therefore never left out.
 
 use wharf_driver::backend::BlockRange;
 use wharf_linux::Extent;
@@ -15,14 +15,14 @@ pub(crate) fn allocated(extents: &[Extent], size: u64, from: u64) -> Vec<BlockRa
 }
 
 /// The ranges of a target image of `size` bytes that may differ from the base, from `from` on. Past its end
-/// the base counts as a hole, as the growth of a volume reads.
+/// the base counts as a hole, because an expanded volume reads as zeroes there.
 pub(crate) fn changed(base: &[Extent], target: &[Extent], size: u64, from: u64) -> Vec<BlockRange> {
     let mut ranges = Ranges::new(from, size);
     let (mut base, mut target) = (base, target);
     let mut at = from;
     while at < size {
-        let (in_base, base_until) = look(&mut base, at, size);
-        let (in_target, target_until) = look(&mut target, at, size);
+        let (in_base, base_until) = content_at(&mut base, at, size);
+        let (in_target, target_until) = content_at(&mut target, at, size);
         let until = base_until.min(target_until);
         if differ(in_base, in_target) {
             ranges.add(at, until);
@@ -32,39 +32,39 @@ pub(crate) fn changed(base: &[Extent], target: &[Extent], size: u64, from: u64) 
     ranges.ranges
 }
 
-/// What an image has at one offset.
+/// What an image contains at one offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Content {
     /// Zeroes.
     Hole,
-    /// Data, at this place of the pool's device.
+    /// Data, at this offset of the pool's device.
     Data(u64),
-    /// Data, nobody says where.
-    Somewhere,
+    /// Data whose physical location the file system does not report.
+    UnknownLocation,
 }
 
-/// What is at `at`, and how far that goes (always past `at`). Drops the extents that end before.
-fn look(extents: &mut &[Extent], at: u64, size: u64) -> (Place, u64) {
+/// The content at `at` and where it ends (always past `at`). Drops the extents that end before `at`.
+fn content_at(extents: &mut &[Extent], at: u64, size: u64) -> (Content, u64) {
     while let Some((_, rest)) = extents.split_first().filter(|(first, _)| end(first) <= at) {
         *extents = rest;
     }
     match extents.first() {
-        None => (Place::Hole, size),
-        Some(next) if next.offset > at => (Place::Hole, next.offset.min(size)),
+        None => (Content::Hole, size),
+        Some(next) if next.offset > at => (Content::Hole, next.offset.min(size)),
         Some(extent) => {
-            let place = match extent.physical {
-                Some(physical) => Place::Data(physical.saturating_add(at - extent.offset)),
-                None => Place::Somewhere,
+            let content = match extent.physical {
+                Some(physical) => Content::Data(physical.saturating_add(at - extent.offset)),
+                None => Content::UnknownLocation,
             };
-            (place, end(extent).min(size))
+            (content, end(extent).min(size))
         }
     }
 }
 
-fn differ(base: Place, target: Place) -> bool {
+fn differ(base: Content, target: Content) -> bool {
     match (base, target) {
-        (Place::Hole, Place::Hole) => false,
-        (Place::Data(a), Place::Data(b)) => a != b,
+        (Content::Hole, Content::Hole) => false,
+        (Content::Data(a), Content::Data(b)) => a != b,
         _ => true,
     }
 }
@@ -73,7 +73,7 @@ fn end(extent: &Extent) -> u64 {
     extent.offset.saturating_add(extent.length)
 }
 
-/// Collects ranges, clipped and with neighbours joined.
+/// Collects ranges, clipped, with adjacent ranges merged.
 struct Ranges {
     from: u64,
     size: u64,
@@ -137,7 +137,7 @@ mod tests {
         let cases: &[Case<'_>] = &[
             ("both holes", &[], &[], &[]),
             ("shared", &[shared], &[shared], &[]),
-            ("shared, cut elsewhere", &[shared], &[extent(0, 40, 1000), extent(40, 60, 1040)], &[]),
+            ("shared, split differently", &[shared], &[extent(0, 40, 1000), extent(40, 60, 1040)], &[]),
             (
                 "overwritten in the middle",
                 &[shared],
@@ -148,10 +148,10 @@ mod tests {
             ("punched", &[shared], &[extent(0, 40, 1000)], &[(40, 60)]),
             ("moved", &[shared], &[extent(0, 100, 2000)], &[(0, 100)]),
             ("same place, shifted", &[shared], &[extent(10, 90, 1000)], &[(0, 100)]),
-            ("not told in the base", &[extent(0, 100, None)], &[shared], &[(0, 100)]),
-            ("not told in both", &[extent(0, 100, None)], &[extent(0, 100, None)], &[(0, 100)]),
+            ("unknown location in the base", &[extent(0, 100, None)], &[shared], &[(0, 100)]),
+            ("unknown location in both", &[extent(0, 100, None)], &[extent(0, 100, None)], &[(0, 100)]),
             (
-                "neighbours are joined",
+                "adjacent ranges are merged",
                 &[],
                 &[extent(0, 10, 1), extent(10, 10, 500), extent(30, 10, 9)],
                 &[(0, 20), (30, 10)],
@@ -181,12 +181,12 @@ mod tests {
         })
     }
 
-    fn place(extents: &[Extent], block: u64) -> Place {
+    fn content_of_block(extents: &[Extent], block: u64) -> Content {
         let covers = |extent: &&Extent| (extent.offset..end(extent)).contains(&block);
         match extents.iter().find(covers) {
-            None => Place::Hole,
-            Some(Extent { physical: None, .. }) => Place::Somewhere,
-            Some(Extent { physical: Some(physical), offset, .. }) => Place::Data(physical + block - offset),
+            None => Content::Hole,
+            Some(Extent { physical: None, .. }) => Content::UnknownLocation,
+            Some(Extent { physical: Some(physical), offset, .. }) => Content::Data(physical + block - offset),
         }
     }
 
@@ -201,19 +201,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_naive_comparison_block_by_block(
+        fn changed_ranges_match_block_by_block_comparison(
             base in extents(), target in extents(), from in 0..BLOCKS, size in 1..BLOCKS
         ) {
             let ranges = changed(&base, &target, size, from);
             assert_tidy(&ranges);
             let expected: Vec<u64> =
-                (from..size).filter(|&block| differ(place(&base, block), place(&target, block))).collect();
+                (from..size).filter(|&block| differ(content_of_block(&base, block), content_of_block(&target, block))).collect();
             prop_assert_eq!(covered(&ranges), expected);
 
             let ranges = allocated(&target, size, from);
             assert_tidy(&ranges);
             let expected: Vec<u64> =
-                (from..size).filter(|&block| place(&target, block) != Place::Hole).collect();
+                (from..size).filter(|&block| content_of_block(&target, block) != Content::Hole).collect();
             prop_assert_eq!(covered(&ranges), expected);
         }
     }

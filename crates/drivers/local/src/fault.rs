@@ -1,4 +1,4 @@
-//! What the machine refused: which step, on which object. What that means for a caller is decided here once.
+//! A failed system call or program: the step, the object and the cause. This module maps it to the SDK's errors.
 
 use std::io::ErrorKind;
 
@@ -6,13 +6,13 @@ use wharf_driver::backend::{
     BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
 };
 
-/// A step that the kernel or a program refused.
+/// A step that failed in the kernel or in a program.
 #[derive(Debug, thiserror::Error)]
-#[error("{object}: could not {step}: {source}")]
+#[error("{object}: failed to {step}: {source}")]
 pub(crate) struct Fault {
     pub object: String,
     pub step: &'static str,
-    /// Boxed: it is large, and the way of success should not pay for it.
+    /// Boxed because it is large: the success path should not pay for it.
     pub source: Box<wharf_linux::Error>,
 }
 
@@ -21,12 +21,12 @@ impl Fault {
         self.source.errno().map(|errno| std::io::Error::from_raw_os_error(errno).kind())
     }
 
-    /// The pool's file system has no room.
+    /// The pool's file system is out of space.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.kind(), Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
     }
 
-    /// Someone still has it open or mounted.
+    /// The object is still open or mounted.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(*self.source, wharf_linux::Error::InUse { .. })
             || self.kind() == Some(ErrorKind::ResourceBusy)
@@ -36,20 +36,20 @@ impl Fault {
         self.kind() == Some(ErrorKind::FileTooLarge)
     }
 
-    /// In words, with the way out where there is one.
+    /// The error message, with a remedy where there is one.
     fn message(&self) -> String {
         match self.kind() {
             Some(ErrorKind::StorageFull | ErrorKind::QuotaExceeded) => {
                 format!(
-                    "{self}; the pool has no room: delete volumes or snapshots, or enlarge its file system"
+                    "{self}; the pool is out of space: delete volumes or snapshots, or enlarge its file system"
                 )
             }
             Some(ErrorKind::FileTooLarge) => {
-                format!("{self}; the pool's file system has no files of that size")
+                format!("{self}; the pool's file system does not support files of that size")
             }
             Some(ErrorKind::ReadOnlyFilesystem) => {
                 format!(
-                    "{self}; the pool's file system is read-only: see the kernel log, repair and remount it"
+                    "{self}; the pool's file system is read-only: check the kernel log, repair and remount it"
                 )
             }
             _ => self.to_string(),
@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-/// Adds the step and its object to what the kernel said.
+/// Adds the step and its object to a kernel error.
 pub(crate) trait During<T> {
     fn during(self, step: &'static str, object: &str) -> Result<T, Fault>;
 }
@@ -74,7 +74,7 @@ impl From<Fault> for BackendError {
     }
 }
 
-/// The operations that take room have a code for "no room" and for "too large".
+/// Errors of operations that allocate space: these have codes for "out of space" and "too large".
 macro_rules! takes_room {
     ($($error:ident),*) => {$(
         impl From<Fault> for $error {

@@ -1,9 +1,9 @@
-//! Names into ids. An id follows from its name alone, so the same name is the same object without an index,
-//! and an id that has not this exact shape never becomes part of a path.
+//! Derives ids from names. An id depends on the name alone, so the same name always means the same object and no
+//! index is needed. A string that does not have exactly this format never becomes part of a path.
 
 use sha2::{Digest as _, Sha256};
 
-/// What an id names.
+/// The type of object that an id refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `vol-…`
@@ -26,30 +26,30 @@ impl Kind {
 
 const HEX_DIGITS: usize = 32;
 
-/// The id of the volume, snapshot or group of this name.
+/// The id of the volume, snapshot or group with this name.
 pub(crate) fn derive(kind: Kind, name: &str) -> String {
     hashed(kind, &[name])
 }
 
-/// The id of a group's snapshot of one volume. The NUL keeps these apart from all names that a caller can
-/// give, since names hold none.
+/// The id of a group's snapshot of one volume. The NUL prevents collisions with names from callers, which never
+/// contain one.
 pub(crate) fn derive_member(group_name: &str, source: &str) -> String {
     hashed(Kind::Snapshot, &["\0group", group_name, source])
 }
 
-/// What `id` names, if it is an id at all: `^(vol|snap|group)-[0-9a-f]{32}$`.
+/// The kind of `id`, if it is a valid id: `^(vol|snap|group)-[0-9a-f]{32}$`.
 pub(crate) fn kind_of(id: &str) -> Option<Kind> {
     [Kind::Volume, Kind::Snapshot, Kind::Group].into_iter().find(|kind| is(*kind, id))
 }
 
-/// Whether `id` is one of this kind.
+/// Whether `id` is a valid id of this kind.
 pub(crate) fn is(kind: Kind, id: &str) -> bool {
     id.strip_prefix(kind.prefix()).is_some_and(|rest| {
         rest.len() == HEX_DIGITS && rest.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
 }
 
-/// The id in the name of something in the trash, `<id>.<n>`, and its number.
+/// Splits the name of a trash entry, `<id>.<n>`, into id and number.
 pub(crate) fn parse_trash(name: &str) -> Option<(&str, u64)> {
     let (id, number) = name.split_once('.')?;
     let plain = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -91,12 +91,12 @@ mod tests {
         }
         assert!(seen.insert(derive_member("a", "b")));
         assert!(seen.insert(derive_member("a", "c")));
-        // Recorded once: ids must stay what they are from release to release.
+        // Pinned: ids must not change between releases.
         assert_eq!(derive(Kind::Volume, "a"), "vol-ca978112ca1bbdcafac231b39a23dc4d");
     }
 
     #[test]
-    fn whatever_is_not_an_id_is_none() {
+    fn malformed_ids_are_rejected() {
         let hex = "0123456789abcdef0123456789abcdef";
         assert_eq!(kind_of(&format!("vol-{hex}")), Some(Kind::Volume));
         for id in [
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn trash_names() {
+    fn trash_names_are_parsed_strictly() {
         let hex = "0123456789abcdef0123456789abcdef";
         let id = format!("vol-{hex}");
         assert_eq!(parse_trash(&format!("{id}.7")), Some((id.as_str(), 7)));

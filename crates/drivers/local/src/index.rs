@@ -1,23 +1,22 @@
-//! All records of a pool in memory, with what is looked up by more than its id: snapshots of a volume, copies
-//! under way from a source, bytes promised, volumes attached. Changed only through `put` and `remove`, which
-//! keep those in step.
+//! All records of a pool in memory, with secondary indexes: snapshots by volume, running copies by source, total
+//! provisioned bytes, attached volumes. Only `put_*` and `remove_*` change it, which keeps the indexes consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use wharf_driver::backend::Source;
+use wharf_driver::backend::VolumeContentSource;
 
 use crate::record::{GroupRecord, Phase, SnapshotRecord, VolumeRecord};
 
-/// What a pool holds.
+/// The records of a pool, with their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     volumes: BTreeMap<String, VolumeRecord>,
     snapshots: BTreeMap<String, SnapshotRecord>,
     groups: BTreeMap<String, GroupRecord>,
-    /// Ids whose place is taken by something that cannot be read, and why: never used, never overwritten.
+    /// Ids whose record cannot be read, and the reason. Such an id is never used and its files are never overwritten.
     broken: BTreeMap<String, String>,
-    by_source: BTreeMap<String, BTreeSet<String>>,
+    snapshots_by_source: BTreeMap<String, BTreeSet<String>>,
     copies_from: BTreeMap<String, BTreeSet<String>>,
     committed: u128,
     attached: usize,
@@ -36,7 +35,7 @@ impl Index {
         self.groups.get(id)
     }
 
-    /// Why this id cannot be used.
+    /// The reason why this ID cannot be used, if its record cannot be read.
     pub(crate) fn broken(&self, id: &str) -> Option<&str> {
         self.broken.get(id).map(String::as_str)
     }
@@ -57,37 +56,40 @@ impl Index {
         self.groups.values()
     }
 
-    /// Volumes behind `after`, by id.
+    /// Volumes with an id greater than `after`, ordered by id.
     pub(crate) fn volumes_after(&self, after: Option<&str>) -> impl Iterator<Item = &VolumeRecord> {
         self.volumes.range::<str, _>((bound(after), Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    /// Snapshots behind `after`, by id.
+    /// Snapshots with an id greater than `after`, ordered by id.
     pub(crate) fn snapshots_after(&self, after: Option<&str>) -> impl Iterator<Item = &SnapshotRecord> {
         self.snapshots.range::<str, _>((bound(after), Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    /// Snapshots of one volume behind `after`, by id.
+    /// Snapshots of one volume with an id greater than `after`, ordered by id.
     pub(crate) fn snapshots_of(
         &self,
         source: &str,
         after: Option<&str>,
     ) -> impl Iterator<Item = &SnapshotRecord> {
-        let ids = self.by_source.get(source).map(|ids| ids.range::<str, _>((bound(after), Bound::Unbounded)));
+        let ids = self
+            .snapshots_by_source
+            .get(source)
+            .map(|ids| ids.range::<str, _>((bound(after), Bound::Unbounded)));
         ids.into_iter().flatten().filter_map(|id| self.snapshots.get(id))
     }
 
-    /// One of the copies under way that read this volume or snapshot.
-    pub(crate) fn copy_from(&self, source: &str) -> Option<&str> {
+    /// The target of a running copy that reads this volume or snapshot, if there is one.
+    pub(crate) fn copy_reading(&self, source: &str) -> Option<&str> {
         self.copies_from.get(source).and_then(|targets| targets.first()).map(String::as_str)
     }
 
-    /// Bytes promised to all volumes together.
+    /// The total size of all volumes, in bytes. A volume that is being expanded counts with its new size.
     pub(crate) fn committed(&self) -> u128 {
         self.committed
     }
 
-    /// Volumes that ControllerPublish has attached.
+    /// The number of volumes that ControllerPublishVolume has attached.
     pub(crate) fn attached(&self) -> usize {
         self.attached
     }
@@ -96,10 +98,12 @@ impl Index {
         self.remove_volume(&record.id);
         self.committed += u128::from(promised(&record));
         self.attached += usize::from(record.attached.is_some());
-        if let (Phase::Copying { .. }, Some(Source::Snapshot(source) | Source::Volume(source))) =
-            (&record.state, &record.source)
+        if let (
+            Phase::Copying { .. },
+            Some(VolumeContentSource::Snapshot(source) | VolumeContentSource::Volume(source)),
+        ) = (&record.state, &record.source)
         {
-            add(&mut self.copies_from, source, &record.id);
+            insert_id(&mut self.copies_from, source, &record.id);
         }
         self.volumes.insert(record.id.clone(), record);
     }
@@ -108,24 +112,26 @@ impl Index {
         let Some(record) = self.volumes.remove(id) else { return };
         self.committed -= u128::from(promised(&record));
         self.attached -= usize::from(record.attached.is_some());
-        if let Some(Source::Snapshot(source) | Source::Volume(source)) = &record.source {
-            take(&mut self.copies_from, source, id);
+        if let Some(VolumeContentSource::Snapshot(source) | VolumeContentSource::Volume(source)) =
+            &record.source
+        {
+            remove_id(&mut self.copies_from, source, id);
         }
     }
 
     pub(crate) fn put_snapshot(&mut self, record: SnapshotRecord) {
         self.remove_snapshot(&record.id);
-        add(&mut self.by_source, &record.source, &record.id);
+        insert_id(&mut self.snapshots_by_source, &record.source, &record.id);
         if matches!(record.state, Phase::Copying { .. }) {
-            add(&mut self.copies_from, &record.source, &record.id);
+            insert_id(&mut self.copies_from, &record.source, &record.id);
         }
         self.snapshots.insert(record.id.clone(), record);
     }
 
     pub(crate) fn remove_snapshot(&mut self, id: &str) {
         let Some(record) = self.snapshots.remove(id) else { return };
-        take(&mut self.by_source, &record.source, id);
-        take(&mut self.copies_from, &record.source, id);
+        remove_id(&mut self.snapshots_by_source, &record.source, id);
+        remove_id(&mut self.copies_from, &record.source, id);
     }
 
     pub(crate) fn put_group(&mut self, record: GroupRecord) {
@@ -136,8 +142,8 @@ impl Index {
         self.groups.remove(id);
     }
 
-    pub(crate) fn put_broken(&mut self, id: String, why: String) {
-        self.broken.insert(id, why);
+    pub(crate) fn put_broken(&mut self, id: String, reason: String) {
+        self.broken.insert(id, reason);
     }
 }
 
@@ -149,11 +155,11 @@ fn bound(after: Option<&str>) -> Bound<&str> {
     after.map_or(Bound::Unbounded, Bound::Excluded)
 }
 
-fn add(map: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
+fn insert_id(map: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
     map.entry(key.to_owned()).or_default().insert(id.to_owned());
 }
 
-fn take(map: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
+fn remove_id(map: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
     if let Some(ids) = map.get_mut(key) {
         ids.remove(id);
         if ids.is_empty() {
@@ -166,15 +172,15 @@ fn take(map: &mut BTreeMap<String, BTreeSet<String>>, key: &str, id: &str) {
 mod tests {
     use super::*;
     use crate::Provisioning;
-    use crate::record::{Attachment, Moment, VERSION};
-    use wharf_driver::backend::Format;
+    use crate::record::{Attachment, Timestamp, VERSION};
+    use wharf_driver::backend::FormatState;
 
     fn volume(id: &str, size: u64) -> VolumeRecord {
         VolumeRecord {
             version: VERSION,
             id: id.into(),
             name: id.into(),
-            created: Moment::now(),
+            created: Timestamp::now(),
             state: Phase::Ready,
             size,
             growing_to: None,
@@ -182,7 +188,7 @@ mod tests {
             access: vec![],
             mkfs_options: vec![],
             source: None,
-            format: Format::Blank,
+            format: FormatState::Blank,
             image_inode: None,
             attached: None,
         }
@@ -193,18 +199,18 @@ mod tests {
             version: VERSION,
             id: id.into(),
             name: id.into(),
-            created: Moment::now(),
+            created: Timestamp::now(),
             state,
             source: source.into(),
             size: 1,
-            format: Format::Blank,
+            format: FormatState::Blank,
             group: None,
             image_inode: None,
         }
     }
 
     #[test]
-    fn what_is_promised_and_attached_follows_the_records() {
+    fn committed_and_attached_follow_the_records() {
         let mut index = Index::default();
         index.put_volume(volume("vol-a", 10));
         index.put_volume(VolumeRecord { growing_to: Some(50), ..volume("vol-b", 20) });
@@ -222,22 +228,22 @@ mod tests {
     }
 
     #[test]
-    fn copies_hold_their_source_until_they_are_ready() {
+    fn copy_references_its_source_until_ready() {
         let copying = Phase::Copying { done: 0, total: 1 };
         let mut index = Index::default();
         index.put_snapshot(snapshot("snap-a", "vol-a", copying));
-        assert_eq!(index.copy_from("vol-a"), Some("snap-a"));
-        let source = Some(Source::Snapshot("snap-a".into()));
+        assert_eq!(index.copy_reading("vol-a"), Some("snap-a"));
+        let source = Some(VolumeContentSource::Snapshot("snap-a".into()));
         index.put_volume(VolumeRecord { source, state: copying, ..volume("vol-b", 1) });
-        assert_eq!(index.copy_from("snap-a"), Some("vol-b"));
+        assert_eq!(index.copy_reading("snap-a"), Some("vol-b"));
         index.put_snapshot(snapshot("snap-a", "vol-a", Phase::Ready));
         index.remove_volume("vol-b");
-        assert_eq!((index.copy_from("vol-a"), index.copy_from("snap-a")), (None, None));
+        assert_eq!((index.copy_reading("vol-a"), index.copy_reading("snap-a")), (None, None));
         assert!(index.copies_from.is_empty());
     }
 
     #[test]
-    fn listings_go_on_behind_an_id_that_is_gone() {
+    fn listing_continues_after_a_deleted_id() {
         let mut index = Index::default();
         for (id, source) in
             [("snap-a", "vol-1"), ("snap-b", "vol-2"), ("snap-c", "vol-1"), ("snap-d", "vol-1")]

@@ -1,22 +1,26 @@
-//! The local pool: volumes as images in a directory, attached through loop devices.
+//! The local driver: volumes are image files in a pool directory, attached through loop devices.
 //!
-//! [`Pool`] is the storage: synchronous, every effect through [`wharf_linux::Kernel`], every decision a pure
-//! function beside it. [`LocalBackend`] puts it behind the SDK's traits, and [`driver`] makes a driver of that.
+//! [`Pool`] is the storage. It is synchronous, performs every side effect through [`wharf_linux::Kernel`], and
+//! keeps its decisions in separate pure functions. [`LocalBackend`] implements the SDK's traits on top of it,
+//! and [`driver`] builds a driver from that.
 
 use std::sync::Arc;
 
-use wharf_driver::{Driver, NameError, NodeInfo};
+use wharf_driver::{Driver, DriverNameError, NodeInfo};
 use wharf_linux::Kernel;
 
 mod backend;
 mod capacity;
-mod claims;
 mod config;
 pub mod disk;
 mod extents;
 mod fault;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod ids;
 mod index;
+mod locks;
 mod parameters;
 mod plan;
 mod pool;
@@ -27,18 +31,18 @@ mod store;
 pub use backend::LocalBackend;
 pub use config::{Config, ConfigError};
 pub use pool::{
-    Contents, Core, Finding, GroupEntry, Inspection, Maintenance, OpenError, Pool, PoolEntry, Purged,
-    Severity, SnapshotEntry, VolumeEntry,
+    Finding, GroupEntry, Inspection, Maintenance, OpenError, Pool, PoolContents, PoolCore, PoolEntry,
+    PurgedPath, Severity, SnapshotEntry, VolumeEntry,
 };
 pub use record::Provisioning;
 
 /// The driver's name.
 pub const DRIVER_NAME: &str = "local.csi.wharf.dev";
 
-/// The topology key whose value is the node that a pool is on.
+/// Topology key; its value is the node that holds the pool.
 pub const TOPOLOGY_KEY: &str = "local.csi.wharf.dev/node";
 
-/// Opens the pool and makes the driver that serves it.
+/// Opens the pool and builds the driver that serves it.
 pub fn driver(kernel: Arc<dyn Kernel>, config: Config) -> Result<Driver, DriverError> {
     let info = NodeInfo { node_id: config.node_id.clone(), max_volumes: config.max_volumes };
     let topology = plan::topology_of(&config.node_id);
@@ -63,13 +67,13 @@ pub fn driver(kernel: Arc<dyn Kernel>, config: Config) -> Result<Driver, DriverE
     Ok(driver.block_node(kernel, backend, info).build())
 }
 
-/// Why there is no driver.
+/// Why the driver could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// The pool was not opened.
+    /// The pool could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The SDK does not accept the name.
+    /// The SDK rejected the driver name.
     #[error(transparent)]
-    Name(#[from] NameError),
+    Name(#[from] DriverNameError),
 }

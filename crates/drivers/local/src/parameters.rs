@@ -1,26 +1,26 @@
-//! StorageClass parameters: a closed list, so that a misspelt one is an error and not a silent default.
+//! StorageClass parameters. Unknown ones are refused: a misspelt parameter must not become a silent default.
 
 use std::collections::BTreeMap;
 
 use crate::Provisioning;
 
-/// What a StorageClass can say about a volume.
+/// The parameters of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Parameters {
     pub provisioning: Provisioning,
     pub mkfs_options: Vec<String>,
 }
 
-/// The volume context's (and the parameter's) key of mkfs options.
+/// Key of the mkfs options, both as a parameter and in the volume context.
 pub(crate) const MKFS_OPTIONS: &str = "mkfsOptions";
 
-/// Parameters of the orchestrator's own, which a provisioner may pass on.
+/// Parameters that belong to the provisioner itself, which it may pass on.
 const IGNORED_PREFIX: &str = "csi.storage.k8s.io/";
 
-/// A parameter that is not ours.
+/// An invalid parameter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ParameterError {
-    #[error("unknown parameter {0:?}: there are type and mkfsOptions")]
+    #[error("unknown parameter {0:?}: use type or mkfsOptions")]
     Unknown(String),
     #[error("unknown parameter {0:?}: snapshots take none")]
     UnknownOfSnapshot(String),
@@ -28,7 +28,7 @@ pub(crate) enum ParameterError {
     Type(String),
 }
 
-/// Reads a volume's parameters.
+/// Parses a volume's parameters.
 pub(crate) fn of_volume(parameters: &BTreeMap<String, String>) -> Result<Parameters, ParameterError> {
     let mut read = Parameters::default();
     for (key, value) in parameters {
@@ -48,7 +48,7 @@ pub(crate) fn of_volume(parameters: &BTreeMap<String, String>) -> Result<Paramet
     Ok(read)
 }
 
-/// Checks a snapshot's or group's parameters: there are none.
+/// Checks the parameters of a snapshot or group, which take none.
 pub(crate) fn of_snapshot(parameters: &BTreeMap<String, String>) -> Result<(), ParameterError> {
     match parameters.keys().find(|key| !key.starts_with(IGNORED_PREFIX)) {
         Some(key) => Err(ParameterError::UnknownOfSnapshot(key.clone())),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes() {
+    fn volume_parameters_are_parsed() {
         let read = |pairs| of_volume(&parameters(pairs));
         assert_eq!(read(&[]), Ok(Parameters::default()));
         assert_eq!(read(&[("csi.storage.k8s.io/pvc/name", "x")]), Ok(Parameters::default()));
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn snapshots() {
+    fn snapshot_parameters_are_refused() {
         assert_eq!(of_snapshot(&parameters(&[("csi.storage.k8s.io/x", "y")])), Ok(()));
         assert_eq!(
             of_snapshot(&parameters(&[("type", "thin")])),

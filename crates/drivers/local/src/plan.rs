@@ -1,8 +1,8 @@
-//! The decisions about a volume that need nothing but what is known already: how it is to be used, what its
-//! bytes are when they come from another, whether an existing one is the one asked for, where it may be.
+//! Pure decisions about a volume: how it can be used, what a copy contains, whether an existing volume satisfies a
+//! request, and which topology it satisfies.
 
 use wharf_driver::backend::{
-    AccessMode, Capability, Format, NewVolume, SizeRange, Source, Topology, VolumeAccess,
+    AccessMode, Capability, FormatState, NewVolume, SizeRange, Topology, VolumeAccess, VolumeContentSource,
 };
 use wharf_linux::FsType;
 
@@ -10,11 +10,11 @@ use crate::parameters::Parameters;
 use crate::record::{Access, VolumeRecord};
 use crate::{TOPOLOGY_KEY, size};
 
-/// Why a capability cannot be had from any local volume.
+/// Why no local volume supports this capability; `None` if local volumes do.
 pub(crate) fn refuses(capability: &Capability) -> Option<String> {
     if !capability.mode.is_single_node() {
         return Some(format!(
-            "a local volume is on one node: access mode {:?} is not possible, use a single-node one",
+            "a local volume is on one node: access mode {:?} is not supported, use a single-node mode",
             capability.mode
         ));
     }
@@ -25,28 +25,30 @@ pub(crate) fn refuses(capability: &Capability) -> Option<String> {
     }
 }
 
-/// Why a capability cannot be had from this volume, which was made for other ones.
+/// Why this volume does not support this capability, given those it was created for; `None` if it does.
 pub(crate) fn refuses_for(record: &VolumeRecord, capability: &Capability) -> Option<String> {
     let made_for = |wanted: fn(&Access) -> bool| record.access.iter().any(wanted);
     match &capability.access {
         VolumeAccess::Block if !made_for(|access| *access == Access::Block) => {
-            Some(format!("{} was made for a file system, not as a raw device", record.id))
+            Some(format!("{} was created with a file system, not as a raw device", record.id))
         }
         VolumeAccess::Mount { .. } if !made_for(|access| matches!(access, Access::Mount { .. })) => {
-            Some(format!("{} was made as a raw device, not for a file system", record.id))
+            Some(format!("{} was created as a raw device, not with a file system", record.id))
         }
         VolumeAccess::Mount { fs_type, .. } => {
             let fs = fs_of(&record.access)?;
             let wanted: FsType = fs_type.parse().ok()?;
-            (wanted != fs).then(|| format!("{} is for {fs}, not for {wanted}", record.id))
+            (wanted != fs).then(|| format!("{} was created for {fs}, not for {wanted}", record.id))
         }
         VolumeAccess::Block => None,
     }
 }
 
-/// The ways of use in a request, with the default file system where none is named. A copy's default is what
-/// its source has.
-pub(crate) fn access(capabilities: &[Capability], inherited: Option<FsType>) -> Result<Vec<Access>, String> {
+/// The access types of a request, with the default file system filled in. A copy defaults to its source's file system.
+pub(crate) fn resolve_access(
+    capabilities: &[Capability],
+    inherited: Option<FsType>,
+) -> Result<Vec<Access>, String> {
     let mut access = Vec::new();
     for capability in capabilities {
         if let Some(refusal) = refuses(capability) {
@@ -68,12 +70,12 @@ pub(crate) fn access(capabilities: &[Capability], inherited: Option<FsType>) -> 
     }
     let mounts = access.iter().filter(|access| matches!(access, Access::Mount { .. })).count();
     if mounts > 1 {
-        return Err("a volume has one file system: the capabilities name several".into());
+        return Err("a volume has one file system, but the capabilities name several".into());
     }
     Ok(access)
 }
 
-/// The file system that a volume is made for.
+/// The file system that a volume is created for.
 pub(crate) fn fs_of(access: &[Access]) -> Option<FsType> {
     access.iter().find_map(|access| match access {
         Access::Mount { fs } => Some(*fs),
@@ -81,98 +83,109 @@ pub(crate) fn fs_of(access: &[Access]) -> Option<FsType> {
     })
 }
 
-/// The smallest volume that can be used in these ways.
-pub(crate) fn minimum(access: &[Access]) -> u64 {
+/// The smallest volume size for these access types.
+pub(crate) fn minimum_size(access: &[Access]) -> u64 {
     fs_of(access).map_or(0, FsType::minimum_size)
 }
 
-/// The file system that a source holds.
-pub(crate) fn fs_in(format: &Format) -> Option<FsType> {
+/// The file system that a source contains.
+pub(crate) fn fs_in(format: &FormatState) -> Option<FsType> {
     match format {
-        Format::Formatted { fs, .. } | Format::Copied { fs, .. } => Some(*fs),
-        Format::Blank | Format::Formatting { .. } | Format::Raw => None,
+        FormatState::Formatted { fs, .. } | FormatState::Copied { fs, .. } => Some(*fs),
+        FormatState::Blank | FormatState::Formatting { .. } | FormatState::Raw => None,
     }
 }
 
-/// The smallest size that such a volume can be grown to.
-pub(crate) fn minimum_grown(format: &Format) -> u64 {
+/// The smallest size that a volume with this content can be expanded to.
+pub(crate) fn minimum_grown(format: &FormatState) -> u64 {
     fs_in(format).map_or(0, FsType::minimum_grown_size)
 }
 
-/// What the bytes of a copy are. `uuid` is for a file system that will be mounted beside its source.
-pub(crate) fn copied(source: &Format, access: &[Access], uuid: String) -> Result<Format, String> {
+/// The format state of a copy. `uuid` is the copy's own file system UUID, so that it can be mounted alongside its
+/// source.
+pub(crate) fn copied_format(
+    source: &FormatState,
+    access: &[Access],
+    uuid: String,
+) -> Result<FormatState, String> {
     match (source, fs_of(access)) {
-        (Format::Formatting { .. }, _) => Err("the source is being formatted".into()),
-        (Format::Blank, _) => Ok(Format::Blank),
-        (Format::Raw, _) | (_, None) => Ok(Format::Raw),
-        (Format::Formatted { fs, .. } | Format::Copied { fs, .. }, Some(wanted)) if *fs != wanted => {
-            Err(format!("the source holds {fs}, {wanted} is asked for: ask for {fs}"))
+        (FormatState::Formatting { .. }, _) => Err("the source is being formatted".into()),
+        (FormatState::Blank, _) => Ok(FormatState::Blank),
+        (FormatState::Raw, _) | (_, None) => Ok(FormatState::Raw),
+        (FormatState::Formatted { fs, .. } | FormatState::Copied { fs, .. }, Some(wanted))
+            if *fs != wanted =>
+        {
+            Err(format!("the source contains {fs}, but {wanted} is requested: request {fs}"))
         }
-        (Format::Formatted { fs, .. } | Format::Copied { fs, .. }, Some(_)) => {
-            Ok(Format::Copied { fs: *fs, uuid })
+        (FormatState::Formatted { fs, .. } | FormatState::Copied { fs, .. }, Some(_)) => {
+            Ok(FormatState::Copied { fs: *fs, uuid })
         }
     }
 }
 
-/// Whether the record of a volume's bytes may go from one state to another. Once handed out raw, or once
-/// formatted, there is no way back to a state in which a format would be allowed.
-pub(crate) fn may_become(from: &Format, to: &Format) -> bool {
+/// Whether a volume's recorded format state is allowed to change from `from` to `to`. A volume that was formatted or
+/// used as a raw device never returns to a state in which formatting is allowed.
+pub(crate) fn is_allowed_transition(from: &FormatState, to: &FormatState) -> bool {
     match (from, to) {
         (from, to) if from == to => true,
-        (_, Format::Raw) | (Format::Blank, Format::Formatting { .. }) => true,
-        (Format::Formatting { .. }, Format::Formatting { .. }) => true,
-        (Format::Formatting { fs, uuid }, Format::Formatted { fs: to, uuid: named })
-        | (Format::Copied { fs, uuid }, Format::Formatted { fs: to, uuid: named }) => {
+        (_, FormatState::Raw) | (FormatState::Blank, FormatState::Formatting { .. }) => true,
+        (FormatState::Formatting { .. }, FormatState::Formatting { .. }) => true,
+        (FormatState::Formatting { fs, uuid }, FormatState::Formatted { fs: to, uuid: named })
+        | (FormatState::Copied { fs, uuid }, FormatState::Formatted { fs: to, uuid: named }) => {
             fs == to && uuid == named
         }
         _ => false,
     }
 }
 
-/// Why an existing volume is not the one that is asked for now; `None` if it is.
-pub(crate) fn differs(record: &VolumeRecord, wanted: &NewVolume, parameters: &Parameters) -> Option<String> {
+/// Why an existing volume does not satisfy this request; `None` if it does.
+pub(crate) fn incompatibility(
+    record: &VolumeRecord,
+    wanted: &NewVolume,
+    parameters: &Parameters,
+) -> Option<String> {
     let NewVolume { name, size, capabilities, source, .. } = wanted;
     let SizeRange { required, limit } = *size;
     let what = if record.name != *name {
-        "has another name".to_owned()
+        "has a different name".to_owned()
     } else if !size::satisfies(record.size, *size) {
         let limit = limit.map_or("no limit".into(), |limit| format!("at most {limit}"));
-        format!("has {} bytes; asked for: at least {required}, {limit}", record.size)
+        format!("has {} bytes; requested: at least {required}, {limit}", record.size)
     } else if record.source != *source {
-        format!("was made from {}; asked for: {}", named(&record.source), named(source))
+        format!("was created from {}; requested: {}", source_id(&record.source), source_id(source))
     } else if record.provisioning != parameters.provisioning {
-        format!("is {:?}; asked for: {:?}", record.provisioning, parameters.provisioning).to_lowercase()
+        format!("is {:?}; requested: {:?}", record.provisioning, parameters.provisioning).to_lowercase()
     } else if record.mkfs_options != parameters.mkfs_options {
-        "has other mkfsOptions".to_owned()
+        "has different mkfsOptions".to_owned()
     } else {
         capabilities.iter().find_map(|capability| refuses_for(record, capability))?
     };
     Some(format!("a volume named {name:?} exists ({}), but it {what}", record.id))
 }
 
-fn named(source: &Option<Source>) -> &str {
+fn source_id(source: &Option<VolumeContentSource>) -> &str {
     match source {
         None => "nothing",
-        Some(Source::Snapshot(id) | Source::Volume(id)) => id,
+        Some(VolumeContentSource::Snapshot(id) | VolumeContentSource::Volume(id)) => id,
     }
 }
 
-/// Where the volumes of a node are.
+/// The topology of the volumes on a node.
 pub(crate) fn topology_of(node_id: &str) -> Topology {
     Topology::from([(TOPOLOGY_KEY.to_owned(), node_id.to_owned())])
 }
 
-/// Whether a volume on this node satisfies a topology term: every segment of it must be ours.
-pub(crate) fn is_here(term: &Topology, node_id: &str) -> bool {
+/// Whether a volume on this node satisfies a topology term: every segment must be this node's.
+pub(crate) fn matches_node(term: &Topology, node_id: &str) -> bool {
     term.iter().all(|(key, value)| key == TOPOLOGY_KEY && value == node_id)
 }
 
-/// Whether what is on this node satisfies one of the terms; no terms, no wishes.
-pub(crate) fn is_reachable(requisite: &[Topology], node_id: &str) -> bool {
-    requisite.is_empty() || requisite.iter().any(|term| is_here(term, node_id))
+/// Whether a volume on this node satisfies one of the terms. No terms means no restriction.
+pub(crate) fn satisfies_topology(requisite: &[Topology], node_id: &str) -> bool {
+    requisite.is_empty() || requisite.iter().any(|term| matches_node(term, node_id))
 }
 
-/// Whether the device itself must refuse writes: nothing else keeps the user of a raw device from writing. A
+/// Whether the device itself must refuse writes: nothing else prevents the user of a raw device from writing. A
 /// file system is mounted read-only instead, because replaying its log or changing its UUID has to write.
 pub(crate) fn needs_read_only_device(capability: &Capability) -> bool {
     capability.access == VolumeAccess::Block && capability.mode == AccessMode::SingleNodeReaderOnly

@@ -1,12 +1,12 @@
-//! A pool: a directory of images with a durable record each. What it promises:
+//! A pool: a directory of images, each with a durable record. Guarantees:
 //!
 //! - Intent before effect. A record says `creating`, `copying`, `growing` or `deleting` before anything
-//!   happens, and [`Pool::open`] finishes or undoes whatever a crash left in between.
-//! - Nothing is deleted but by moving it into the trash, as a whole and in one step; the trash is emptied in
-//!   the background.
-//! - What does not add up (an image without a record, a record that cannot be read, a file that is not ours)
-//!   is reported and left alone; its id is neither used nor overwritten.
-//! - No lock is held across a call of the kernel, except the one that keeps freezes apart.
+//!   happens, and [`Pool::open`] finishes or undoes whatever a crash interrupted.
+//! - Objects are deleted only by moving them to the trash as a whole, with one rename. A background thread empties
+//!   the trash.
+//! - Inconsistencies (an image without a record, an unreadable record, an unknown file) are reported and not
+//!   touched. The affected id is neither used nor overwritten.
+//! - No mutex is held across a system call, except the one that serializes freezes.
 //!
 //! Start reading at [`open`](Pool::open) and `volumes.rs`.
 
@@ -33,56 +33,56 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use wharf_driver::backend::{BackendError, Topology};
-use wharf_linux::{Kernel, Usage};
+use wharf_linux::{FsUsage, Kernel};
 
 use crate::Config;
-use crate::capacity::{self, Fullness, Room};
-use crate::claims::Claims;
+use crate::capacity::{self, Fullness, Headroom};
 use crate::fault::{During as _, Fault};
 use crate::index::Index;
+use crate::locks::VolumeLocks;
 use crate::plan;
 use crate::record::{GroupRecord, Phase, SnapshotRecord, VolumeRecord};
 use crate::store::{self, Store};
 
 pub use check::{Finding, Severity};
-pub use list::{Contents, GroupEntry, PoolEntry, SnapshotEntry, VolumeEntry};
+pub use list::{GroupEntry, PoolContents, PoolEntry, SnapshotEntry, VolumeEntry};
 pub use open::{Inspection, Maintenance, OpenError};
-pub use trash::Purged;
+pub use trash::PurgedPath;
 
 use copy::Copies;
 use trash::Trash;
 
-/// An open pool, with the two threads that copy images and empty the trash. Dropping it stops them (a copy
-/// under way is resumed at the next start) and releases the lock.
+/// An open pool, with the two threads that copy images and empty the trash. Dropping it stops them (the next
+/// start resumes a running copy) and releases the pool's lock.
 pub struct Pool {
-    core: Arc<Core>,
+    core: Arc<PoolCore>,
     workers: Vec<JoinHandle<()>>,
 }
 
-/// The operations of a pool; had through a [`Pool`].
-pub struct Core {
+/// The operations of a pool; [`Pool`] dereferences to it.
+pub struct PoolCore {
     store: Store,
     config: Config,
     uuid: String,
     reflink: bool,
     index: Mutex<Index>,
-    /// What was in the directory at the start and is none of ours.
-    found: Vec<Finding>,
-    claims: Claims,
+    /// Unknown files found in the directory at startup.
+    load_findings: Vec<Finding>,
+    locks: VolumeLocks,
     copies: Copies,
     trash: Trash,
-    /// One freeze at a time: there is one intent file.
+    /// One freeze at a time: there is only one intent file.
     freezing: Mutex<()>,
-    /// The fullness that was logged last, so that each change is said once.
-    said: AtomicU8,
-    /// Keeps a second driver out; `None` where nothing is changed.
-    _lock: Option<Box<dyn Send + Sync>>,
+    /// The fullness that was logged last, so that each change is logged once.
+    logged_fullness: AtomicU8,
+    /// The pool's file lock, which excludes a second driver; `None` for read-only access.
+    _pool_lock: Option<Box<dyn Send + Sync>>,
 }
 
 impl std::ops::Deref for Pool {
-    type Target = Core;
+    type Target = PoolCore;
 
-    fn deref(&self) -> &Core {
+    fn deref(&self) -> &PoolCore {
         &self.core
     }
 }
@@ -92,19 +92,19 @@ impl Drop for Pool {
         self.core.copies.stop();
         self.core.trash.stop();
         for worker in self.workers.drain(..) {
-            // A worker that panicked has said so already.
+            // A panic was already reported by the panic hook.
             let _ = worker.join();
         }
     }
 }
 
-impl Core {
-    /// Whether images can share extents here: whether snapshots are instant.
+impl PoolCore {
+    /// Whether the pool's file system supports reflinks, which makes snapshots instant.
     pub fn can_reflink(&self) -> bool {
         self.reflink
     }
 
-    /// The identity that the pool got when it was made.
+    /// The pool's UUID, assigned when it was created.
     pub fn uuid(&self) -> &str {
         &self.uuid
     }
@@ -114,7 +114,7 @@ impl Core {
     }
 
     fn index(&self) -> MutexGuard<'_, Index> {
-        // The index is changed by single calls that leave it whole: a panic elsewhere does not spoil it.
+        // Each call leaves the index consistent, so a panic elsewhere does not invalidate it.
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -122,15 +122,15 @@ impl Core {
         vec![plan::topology_of(&self.config.node_id)]
     }
 
-    /// Refuses an id whose place is taken by something unreadable.
+    /// Refuses an id whose record cannot be read.
     fn refuse_broken(&self, id: &str) -> Result<(), BackendError> {
         match self.index().broken(id) {
-            Some(why) => Err(BackendError::Internal(format!("{id} cannot be used: {why}"))),
+            Some(reason) => Err(BackendError::Internal(format!("{id} cannot be used: {reason}"))),
             None => Ok(()),
         }
     }
 
-    /// A volume that is whole.
+    /// A volume that is `Ready`.
     fn ready_volume(&self, id: &str) -> Result<Option<VolumeRecord>, BackendError> {
         self.refuse_broken(id)?;
         Ok(self.index().volume(id).filter(|record| record.state == Phase::Ready).cloned())
@@ -154,19 +154,20 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the directory of a new volume or snapshot, whose record is the next thing to be written.
-    fn make_dir(&self, id: &str) -> Result<(), Fault> {
+    /// Creates the directory of a new volume or snapshot. The caller writes the record next.
+    fn create_dir(&self, id: &str) -> Result<(), Fault> {
         self.kernel().create_dir(&self.store.at(&store::dir_of(id))).during("create its directory", id)?;
         self.store.sync(Path::new(store::collection_of(id))).during("make its directory durable", id)
     }
 
-    /// Makes a finished image durable, and answers its inode.
-    fn seal(&self, id: &str) -> Result<u64, Fault> {
+    /// Makes a finished image durable and returns its inode.
+    fn persist_image(&self, id: &str) -> Result<u64, Fault> {
         let image = store::image_of(id);
-        let stat = self.store.stat(&image).during("look at its image", id)?;
+        let stat = self.store.stat(&image).during("stat its image", id)?;
         let Some(stat) = stat else {
-            let reason = "vanished while it was being made".to_owned();
-            let source = Box::new(wharf_linux::Error::State { path: self.store.root.join(image), reason });
+            let reason = "disappeared while it was being created".to_owned();
+            let source =
+                Box::new(wharf_linux::Error::InvalidState { path: self.store.root.join(image), reason });
             return Err(Fault { object: id.to_owned(), step: "make its image durable", source });
         };
         self.store.sync(&image).during("make its image durable", id)?;
@@ -174,44 +175,51 @@ impl Core {
         Ok(stat.id.inode)
     }
 
-    fn usage(&self) -> Result<Usage, Fault> {
-        self.kernel().usage(&self.store.root).during("ask for its free space", "the pool")
+    fn usage(&self) -> Result<FsUsage, Fault> {
+        self.kernel().usage(&self.store.root).during("read its free space", "the pool")
     }
 
-    /// What can be promised now. Says so in the log when the pool became full, or no longer is.
-    fn room(&self, usage: &Usage, committed: u128) -> Room {
-        let room = capacity::room(usage, committed, &self.config);
+    /// What can still be provisioned. Logs each change of the pool's fullness.
+    fn headroom(&self, usage: &FsUsage, committed: u128) -> Headroom {
+        let room = capacity::headroom(usage, committed, &self.config);
         let percent = room.percent;
-        let (before, now) = (self.said.swap(room.fullness as u8, Ordering::Relaxed), room.fullness);
+        let (before, now) =
+            (self.logged_fullness.swap(room.fullness as u8, Ordering::Relaxed), room.fullness);
         if before != now as u8 {
             match now {
-                Fullness::Fine => tracing::info!(percent, "the pool has room again"),
-                Fullness::NearlyFull => tracing::warn!(percent, "the pool is nearly full"),
+                Fullness::Normal => tracing::info!(percent, "pool is no longer nearly full"),
+                Fullness::NearlyFull => tracing::warn!(percent, "pool is nearly full"),
                 Fullness::Full => {
-                    tracing::error!(percent, "the pool is full: no new volumes, snapshots or expansions")
+                    tracing::error!(
+                        percent,
+                        "pool is full: new volumes, snapshots and expansions are refused"
+                    )
                 }
             }
         }
         room
     }
 
-    /// Whether the pool can serve: it is still there, and still this one.
+    /// Readiness: the pool is still mounted, and it is still the same pool.
     pub fn ready(&self) -> Result<(), String> {
         let record = self.store.load::<crate::record::PoolRecord>(Path::new(store::POOL), None);
         match record.map_err(|error| error.to_string())? {
             Some(record) if record.uuid == self.uuid => Ok(()),
             Some(record) => Err(format!(
-                "another pool ({}) is mounted at {} by now, this driver serves {}: restart it",
+                "another pool ({}) is now mounted at {}, but this driver serves {}: restart the driver",
                 record.uuid,
                 self.store.root.display(),
                 self.uuid
             )),
-            None => Err(format!("{} is no pool any more: is its disk mounted?", self.store.root.display())),
+            None => Err(format!(
+                "{} is no longer a pool: check that its disk is mounted",
+                self.store.root.display()
+            )),
         }
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Guarded data is replaced by whole assignments only: it is sound even after a panic.
+    // The guarded data changes only by complete assignments, so it is valid even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! The durable records of a pool, and how they are read: whole, of a version we know, about the object whose
-//! place they are in. Anything else is an error that names the file; nothing is guessed or skipped over.
+//! The durable records of a pool. A record is accepted only if it is complete, has a known version and belongs to the
+//! object in whose directory it is. Anything else is an error that names the file; nothing is guessed or skipped.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use wharf_driver::backend::{Format, Source};
+use wharf_driver::backend::{FormatState, VolumeContentSource};
 use wharf_linux::FsType;
 
-/// The version of records this release writes, and the newest that it reads.
+/// The record version that this release writes, and the newest that it reads.
 pub(crate) const VERSION: u32 = 1;
 
 /// The pool itself: `pool.json`.
@@ -19,23 +19,23 @@ pub(crate) const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct PoolRecord {
     pub version: u32,
-    /// Chosen when the pool was made: tells this pool from another one mounted in its place.
+    /// Assigned when the pool is created: distinguishes this pool from another one mounted at the same path.
     pub uuid: String,
-    pub created: Moment,
+    pub created: Timestamp,
 }
 
-/// How a volume takes its blocks.
+/// When a volume's blocks are allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Provisioning {
-    /// When they are written.
+    /// When they are first written.
     #[default]
     Thin,
-    /// All at once, when it is made. (Blocks that a snapshot shares are taken again when they are written.)
+    /// All at creation. (Blocks shared with a snapshot are allocated again when they are written.)
     Thick,
 }
 
-/// One way of use that was asked for when the volume was made.
+/// An access type that was requested when the volume was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub(crate) enum Access {
@@ -43,20 +43,19 @@ pub(crate) enum Access {
     Mount { fs: FsType },
 }
 
-/// How far an image has come. `creating` is the intent: whatever is found there after a crash is undone.
+/// The state of an image. `creating` is the intent: after a crash it is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "phase")]
 pub(crate) enum Phase {
-    /// To be undone at start. Goes to `copying` or `ready`.
+    /// Undone at startup. Becomes `copying` or `ready`.
     Creating,
-    /// Its first `done` of `total` bytes are copied from the source and durable; resumed at start. Goes to
-    /// `ready`.
+    /// The first `done` of `total` bytes are copied from the source and durable; resumed at startup. Becomes `ready`.
     Copying { done: u64, total: u64 },
-    /// Whole and durable.
+    /// Complete and durable.
     Ready,
 }
 
-/// Where ControllerPublish has attached a volume.
+/// The node to which ControllerPublishVolume attached a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct Attachment {
@@ -71,10 +70,10 @@ pub(crate) struct VolumeRecord {
     pub version: u32,
     pub id: String,
     pub name: String,
-    pub created: Moment,
+    pub created: Timestamp,
     pub state: Phase,
     pub size: u64,
-    /// An expansion under way; finished or undone at start.
+    /// An expansion in progress; finished or undone at startup.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growing_to: Option<u64>,
     pub provisioning: Provisioning,
@@ -82,9 +81,9 @@ pub(crate) struct VolumeRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mkfs_options: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<Source>,
-    pub format: Format,
-    /// The image's own inode: another file of the same name is not this volume.
+    pub source: Option<VolumeContentSource>,
+    pub format: FormatState,
+    /// The inode of the image: a different file with the same name is not this volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_inode: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,28 +97,28 @@ pub(crate) struct SnapshotRecord {
     pub version: u32,
     pub id: String,
     pub name: String,
-    pub created: Moment,
+    pub created: Timestamp,
     pub state: Phase,
-    /// The volume it was taken of; that may be gone by now.
+    /// The source volume, which may have been deleted since.
     pub source: String,
     pub size: u64,
-    /// What the volume's bytes were at that moment.
-    pub format: Format,
+    /// The format state of the volume at the time of the snapshot.
+    pub format: FormatState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_inode: Option<u64>,
 }
 
-/// How far a group has come.
+/// The state of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum GroupState {
-    /// Undone at start, with all members.
+    /// Undone at startup, with all members.
     Creating,
     /// All members are cut.
     Ready,
-    /// Finished at start. Told by the name of the record and not in it, see [`crate::store::deleting_of`].
+    /// Finished at startup. Expressed by the record's file name, not its content; see [`crate::store::deleting_of`].
     #[serde(skip)]
     Deleting,
 }
@@ -131,7 +130,7 @@ pub(crate) struct GroupRecord {
     pub version: u32,
     pub id: String,
     pub name: String,
-    pub created: Moment,
+    pub created: Timestamp,
     pub state: GroupState,
     pub members: Vec<Member>,
 }
@@ -152,56 +151,56 @@ pub(crate) struct FreezeRecord {
     pub mount_points: Vec<PathBuf>,
 }
 
-/// A moment, written as RFC 3339.
+/// A timestamp, serialized as RFC 3339.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(jiff::Timestamp);
+pub(crate) struct Timestamp(jiff::Timestamp);
 
-impl Moment {
+impl Timestamp {
     pub(crate) fn now() -> Self {
         Self(jiff::Timestamp::now())
     }
 }
 
-impl From<Moment> for SystemTime {
-    fn from(moment: Moment) -> Self {
+impl From<Timestamp> for SystemTime {
+    fn from(moment: Timestamp) -> Self {
         moment.0.into()
     }
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl Serialize for Moment {
+impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.0)
     }
 }
 
-impl<'de> Deserialize<'de> for Moment {
+impl<'de> Deserialize<'de> for Timestamp {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         jiff::Timestamp::from_str(&text).map(Self).map_err(serde::de::Error::custom)
     }
 }
 
-/// Why a record was not read.
+/// Why a record could not be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RecordError {
     #[error(
-        "{} has version {version}, this release reads up to {VERSION}: run the Wharf that wrote it, or a newer one",
+        "{} has version {version}, but this release reads versions up to {VERSION}: run the Wharf release that wrote it, or a newer one",
         file.display()
     )]
     Newer { file: PathBuf, version: u32 },
-    #[error("{} is damaged: {reason}; put it back from a backup", file.display())]
+    #[error("{} is damaged: {reason}; restore it from a backup", file.display())]
     Damaged { file: PathBuf, reason: String },
 }
 
-/// A record that knows whose it is.
+/// A record that names the object it belongs to.
 pub(crate) trait Record: Serialize + DeserializeOwned {
-    /// The id that its place must have; `None` for the ones without.
+    /// The object's id, which must match the path; `None` for records without an id.
     fn id(&self) -> Option<&str>;
 }
 
@@ -240,7 +239,7 @@ struct Version {
     version: u32,
 }
 
-/// Reads a record found in `file`, the place of the object `id`.
+/// Parses the record in `file`, which belongs to the object `id`.
 pub(crate) fn parse<T: Record>(file: &Path, id: Option<&str>, bytes: &[u8]) -> Result<T, RecordError> {
     let damaged = |reason: String| RecordError::Damaged { file: file.to_owned(), reason };
     let Version { version } = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
@@ -256,9 +255,9 @@ pub(crate) fn parse<T: Record>(file: &Path, id: Option<&str>, bytes: &[u8]) -> R
     Ok(record)
 }
 
-/// What is written: JSON that an operator can read.
+/// Serializes a record as JSON that an operator can read.
 pub(crate) fn to_bytes<T: Record>(record: &T) -> Vec<u8> {
-    // Plain structs with string keys: serde_json has nothing to refuse in them.
+    // Serializing plain structs with string keys cannot fail.
     let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
     debug_assert!(!bytes.is_empty());
     bytes.push(b'\n');
@@ -274,22 +273,22 @@ mod tests {
             version: VERSION,
             id: "vol-1".into(),
             name: "pvc-1".into(),
-            created: Moment::now(),
+            created: Timestamp::now(),
             state: Phase::Copying { done: 1, total: 2 },
             size: 4096,
             growing_to: Some(8192),
             provisioning: Provisioning::Thick,
             access: vec![Access::Block, Access::Mount { fs: FsType::Xfs }],
             mkfs_options: vec!["-K".into()],
-            source: Some(Source::Snapshot("snap-1".into())),
-            format: Format::Copied { fs: FsType::Xfs, uuid: "u".into() },
+            source: Some(VolumeContentSource::Snapshot("snap-1".into())),
+            format: FormatState::Copied { fs: FsType::Xfs, uuid: "u".into() },
             image_inode: Some(7),
             attached: Some(Attachment { node: "n".into(), read_only: true }),
         }
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn records_round_trip() {
         let record = volume();
         let bytes = to_bytes(&record);
         let read: VolumeRecord = parse(Path::new("r"), Some("vol-1"), &bytes).unwrap();
@@ -298,7 +297,7 @@ mod tests {
             version: VERSION,
             id: "group-1".into(),
             name: "g".into(),
-            created: Moment::now(),
+            created: Timestamp::now(),
             state: GroupState::Ready,
             members: vec![Member { source: "vol-1".into(), snapshot: "snap-1".into() }],
         };
@@ -307,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_and_the_file_is_named() {
+    fn invalid_record_is_refused_and_error_names_the_file() {
         let good = String::from_utf8(to_bytes(&volume())).unwrap();
         let cases = [
             ("newer", good.replace("\"version\": 1", "\"version\": 2"), "has version 2"),
-            // A newer one may have any shape.
+            // A newer record may have any fields.
             ("newer, other shape", r#"{"version": 9, "what": []}"#.into(), "has version 9"),
             ("version 0", good.replace("\"version\": 1", "\"version\": 0"), "damaged"),
             ("no version", "{}".into(), "damaged"),

@@ -1,12 +1,12 @@
-//! How large a volume becomes. Sizes are whole multiples of 4 KiB, the block that loop devices and all our
-//! file systems agree on: what was asked for is what `blockdev` says, whenever the request allows it.
+//! Volume sizes. All sizes are multiples of 4 KiB, the block size common to loop devices and all supported file
+//! systems, so `blockdev` reports the requested size whenever the request allows it.
 
 use wharf_driver::backend::SizeRange;
 
 /// Every size is a multiple of this.
 pub(crate) const UNIT: u64 = 4096;
 
-/// What a volume gets if nobody says how large it must be.
+/// The size of a volume if the request does not specify one.
 pub(crate) const DEFAULT: u64 = 1 << 30;
 
 /// The largest file offset is an i64.
@@ -15,17 +15,17 @@ pub(crate) const MAXIMUM: u64 = i64::MAX as u64 / UNIT * UNIT;
 /// No size fits the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SizeError {
-    #[error("{required} bytes are more than any volume can have ({MAXIMUM})")]
+    #[error("{required} bytes exceed the maximum volume size of {MAXIMUM}")]
     TooLarge { required: u64 },
     #[error(
-        "the smallest size possible here is {smallest} bytes, above the limit of {limit}: raise the limit"
+        "the smallest possible size is {smallest} bytes, which exceeds the limit of {limit}: raise the limit"
     )]
     AboveLimit { smallest: u64, limit: u64 },
-    #[error("{required} bytes are less than the {source_size} of its source: ask for at least as much")]
+    #[error("{required} bytes are less than the {source_size} bytes of the source: request at least as much")]
     BelowSource { required: u64, source_size: u64 },
 }
 
-/// The size of a new volume: what is required, at least `minimum` (a file system's), in whole units.
+/// The size of a new volume: the required size, at least `minimum` (the file system's), in whole units.
 pub(crate) fn of_new(range: SizeRange, minimum: u64) -> Result<u64, SizeError> {
     let wanted = match (range.required, range.limit) {
         (0, Some(limit)) => DEFAULT.min(limit / UNIT * UNIT),
@@ -35,7 +35,7 @@ pub(crate) fn of_new(range: SizeRange, minimum: u64) -> Result<u64, SizeError> {
     fit(wanted.max(minimum), range)
 }
 
-/// The size of a volume filled from a source: never less than that, and if more, at least `grown`, the
+/// The size of a volume created from a source: never less than the source's, and if more, at least `grown`, the
 /// smallest size that the source's file system can grow to.
 pub(crate) fn of_copy(
     range: SizeRange,
@@ -67,7 +67,7 @@ fn fit(wanted: u64, range: SizeRange) -> Result<u64, SizeError> {
     if wanted > MAXIMUM {
         return Err(SizeError::TooLarge { required: wanted });
     }
-    // At most MAXIMUM, which is a multiple itself: cannot overflow.
+    // Cannot overflow: `wanted` is at most MAXIMUM, which is itself a multiple of UNIT.
     let smallest = wanted.max(UNIT).next_multiple_of(UNIT);
     match range.limit {
         Some(limit) if limit < smallest => Err(SizeError::AboveLimit { smallest, limit }),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn new_volumes() {
+    fn new_volume_size_respects_range_and_minimum() {
         use SizeError::*;
         let cases = [
             (range(0, None), 0, Ok(GIB)),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn copies() {
+    fn copy_is_at_least_as_large_as_its_source() {
         use SizeError::*;
         let cases = [
             (range(0, None), 0, 5 * MIB, Ok(5 * MIB)),
@@ -127,14 +127,18 @@ mod tests {
         for (range, minimum, source, expected) in cases {
             assert_eq!(of_copy(range, minimum, source, 0), expected, "{range:?} {minimum} {source}");
         }
-        assert_eq!(of_copy(range(0, None), 0, 5 * MIB, 9 * MIB), Ok(5 * MIB), "it need not grow");
+        assert_eq!(
+            of_copy(range(0, None), 0, 5 * MIB, 9 * MIB),
+            Ok(5 * MIB),
+            "the source's size needs no growth"
+        );
         assert_eq!(of_copy(range(6 * MIB, None), 0, 5 * MIB, 9 * MIB), Ok(9 * MIB));
         let limited = of_copy(range(6 * MIB, 8 * MIB), 0, 5 * MIB, 9 * MIB);
         assert_eq!(limited, Err(AboveLimit { smallest: 9 * MIB, limit: 8 * MIB }));
     }
 
     #[test]
-    fn expansions() {
+    fn expansion_never_shrinks() {
         assert_eq!(of_expansion(range(2 * GIB, None), GIB, 0), Ok(2 * GIB));
         assert_eq!(of_expansion(range(MIB, None), GIB, 0), Ok(GIB));
         assert!(of_expansion(range(MIB, 2 * MIB), GIB, 0).is_err());
@@ -144,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_chosen_satisfies_the_request(
+        fn chosen_size_satisfies_the_request(
             required: u64, limit in proptest::option::of(any::<u64>()), minimum in 0..2 * GIB, source in 0..2 * GIB
         ) {
             let range = range(required, limit);

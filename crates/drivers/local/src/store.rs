@@ -1,10 +1,10 @@
-//! Where things are in a pool, and how they get there durably. Every path is made of fixed words and ids that
-//! were checked, and is opened beneath the pool's root without following a symlink.
+//! The directory layout of a pool and durable access to its files. Every path consists of fixed names and validated
+//! ids, and is opened beneath the pool's root without following symlinks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wharf_linux::{Beneath, FileStat, Kernel, Result, write_durably};
+use wharf_linux::{FileStat, Kernel, PathBeneath, Result, write_durably};
 
 use crate::ids::{self, Kind};
 use crate::record::{self, Record, RecordError};
@@ -18,13 +18,13 @@ pub(crate) const GROUPS: &str = "groups";
 pub(crate) const TRASH: &str = "trash";
 pub(crate) const RECORD: &str = "record.json";
 pub(crate) const IMAGE: &str = "image";
-/// What a durable write that was cut short leaves behind.
+/// Suffix of the file that an interrupted durable write leaves behind.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// How the name of the record of a group ends that is to go.
+/// Suffix of the record of a group that is being deleted.
 pub(crate) const DELETING: &str = ".deleting";
 
-/// How the files begin with which the kernel seam tries whether extents can be shared.
+/// Prefix of the files with which `wharf_linux` probes for reflink support.
 pub(crate) const PROBE: &str = ".reflink-";
 
 /// A pool's directory.
@@ -33,7 +33,7 @@ pub(crate) struct Store {
     pub root: PathBuf,
 }
 
-/// Why a record is not there to be used.
+/// Why a record could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     #[error(transparent)]
@@ -48,7 +48,7 @@ pub(crate) fn dir_of(id: &str) -> PathBuf {
     Path::new(collection_of(id)).join(id)
 }
 
-/// The directory that [`dir_of`] is in.
+/// The parent directory of [`dir_of`].
 pub(crate) fn collection_of(id: &str) -> &'static str {
     if ids::is(Kind::Snapshot, id) { SNAPSHOTS } else { VOLUMES }
 }
@@ -66,16 +66,16 @@ pub(crate) fn record_of(id: &str) -> PathBuf {
     dir_of(id).join(RECORD)
 }
 
-/// What the record of a group is renamed to when the group is to go. The name tells it and not another record,
-/// because a rename needs no room: what makes room must work where there is none.
+/// The path to which a group's record is renamed before the group is deleted. A rename needs no free space, unlike
+/// writing a new record: deletion must work on a full pool.
 pub(crate) fn deleting_of(group: &str) -> PathBuf {
     Path::new(GROUPS).join(format!("{group}{DELETING}"))
 }
 
 impl Store {
     /// `path` beneath this pool.
-    pub(crate) fn at<'a>(&'a self, path: &'a Path) -> Beneath<'a> {
-        Beneath::new(&self.root, path)
+    pub(crate) fn at<'a>(&'a self, path: &'a Path) -> PathBeneath<'a> {
+        PathBeneath::new(&self.root, path)
     }
 
     /// Reads the record at `path`, which belongs to `id`.
@@ -91,12 +91,12 @@ impl Store {
         write_durably(&*self.kernel, &self.at(path), &record::to_bytes(record))
     }
 
-    /// What `stat` says of `path`.
+    /// Stats `path`.
     pub(crate) fn stat(&self, path: &Path) -> Result<Option<FileStat>> {
         self.kernel.stat(&self.at(path))
     }
 
-    /// fsync of `path`.
+    /// Fsyncs `path`.
     pub(crate) fn sync(&self, path: &Path) -> Result<()> {
         self.kernel.sync(&self.at(path))
     }

@@ -1,10 +1,10 @@
-//! Snapshots on their way to being ready, and to their end.
+//! Snapshots until they are ready, and until they are deleted.
 
 use super::*;
 
-/// sidecars.md 1.4 and 1.5: a snapshot's way to being ready.
+/// sidecars.md 1.4 and 1.5: from a new snapshot to a ready one.
 #[test]
-fn snapshots() {
+fn snapshot_names_who_acts_until_it_is_ready() {
     let snapshot = |status: Value| Facts {
         snapshot: object(json!({
             "metadata": {"name": "s", "namespace": "default", "uid": "s"},
@@ -15,7 +15,7 @@ fn snapshots() {
         ..Facts::default()
     };
     let growing = |mut facts: Facts| {
-        let Known::There(claim) = &mut facts.claims[0].claim else { unreachable!() };
+        let Lookup::Found(claim) = &mut facts.claims[0].claim else { unreachable!() };
         claim.status.capacity.storage = Some("1Mi".parse().unwrap());
         facts
     };
@@ -23,55 +23,65 @@ fn snapshots() {
         object(json!({"metadata": {"name": "c"}, "spec": {"driver": "d.csi"}, "status": status}))
     };
     let bound_to = json!({"boundVolumeSnapshotContentName": "c"});
-    for (facts, state, whose, says) in [
-        (snapshot(Value::Null), Some(State::Waits), "snapshot controller", "no content yet"),
-        (growing(snapshot(Value::Null)), Some(State::Waits), "snapshot controller", "no content yet"),
+    for (facts, state, waiting_for, message) in [
+        (snapshot(Value::Null), Some(State::Waiting), "snapshot controller", "no VolumeSnapshotContent yet"),
+        (
+            growing(snapshot(Value::Null)),
+            Some(State::Waiting),
+            "snapshot controller",
+            "no VolumeSnapshotContent",
+        ),
         (
             Facts { snapshot_class: Some(false), ..snapshot(Value::Null) },
-            Some(State::Waits),
-            "you: name a class",
+            Some(State::Waiting),
+            "you to name a class",
             "no VolumeSnapshotClass",
         ),
         (
             snapshot(json!({"error": {"message": "no"}})),
             Some(State::Failed),
             "snapshot controller",
-            "no content",
+            "no VolumeSnapshotContent",
         ),
         (
             Facts { content: content(Value::Null), ..snapshot(bound_to.clone()) },
-            Some(State::Waits),
+            Some(State::Waiting),
             "snapshotter of d.csi",
-            "asked to cut",
+            "taking the snapshot",
         ),
         (
             Facts { content: content(json!({"snapshotHandle": "h"})), ..snapshot(bound_to.clone()) },
-            Some(State::Waits),
+            Some(State::Waiting),
             "snapshotter of d.csi",
-            "not ready to be used",
+            "not ready to use",
         ),
-        (Facts { content: Known::Absent, ..snapshot(bound_to) }, Some(State::Waits), "you", "is gone"),
+        (
+            Facts { content: Lookup::Absent, ..snapshot(bound_to) },
+            Some(State::Waiting),
+            "you",
+            "no longer exists",
+        ),
         (
             Facts {
-                content: Known::Absent,
+                content: Lookup::Absent,
                 ..snapshot(json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true}))
             },
-            Some(State::Waits),
-            "you: delete the snapshot",
-            "is gone",
+            Some(State::Waiting),
+            "you to delete the snapshot",
+            "no longer exists",
         ),
         (
             snapshot(json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true})),
             None,
             "",
-            "ready, content c",
+            "ready to use, content c",
         ),
     ] {
-        expect("volumesnapshot/s", &facts, state, whose, says);
+        expect("volumesnapshot/s", &facts, state, waiting_for, message);
     }
 }
 
-/// A content of snapshot `s`, or of another.
+/// A content with this volumeSnapshotRef and source.
 fn content(reference: Value, source: Value, more: Value) -> Value {
     json!({
         "metadata": {"name": "c", "uid": "cu", "finalizers": more["finalizers"],
@@ -85,10 +95,10 @@ fn reference(name: &str, uid: &str) -> Value {
     json!({"namespace": "default", "name": name, "uid": uid})
 }
 
-/// sidecars.md 1.4 "Binding": a snapshot of what is there already needs its content, and no class.
+/// sidecars.md 1.4 "Binding": a pre-provisioned snapshot needs its content, and no class.
 #[test]
-fn snapshots_of_what_is_there() {
-    let with = |found: Known<_>| Facts {
+fn pre_provisioned_snapshot_needs_its_content() {
+    let with = |found: Lookup<_>| Facts {
         snapshot: object(json!({
             "metadata": {"name": "s", "namespace": "default", "uid": "s"},
             "spec": {"source": {"volumeSnapshotContentName": "c"}},
@@ -98,95 +108,115 @@ fn snapshots_of_what_is_there() {
         ..Facts::default()
     };
     let made = |to: Value, source: Value| with(object(content(to, source, json!({"finalizers": []}))));
-    let there = || json!({"snapshotHandle": "h"});
-    let no_class = Facts { snapshot_class: Some(false), ..with(Known::Absent) };
-    for (facts, state, whose, says) in [
-        (with(Known::Absent), State::Waits, "you: make content c", "c, which does not exist"),
-        (with(Known::Unknown), State::Unknown, "", "could not be read"),
-        (made(reference("s", ""), there()), State::Waits, "snapshot controller", "not bound to it yet"),
-        (made(reference("s", "s"), there()), State::Waits, "snapshot controller", "not bound to it yet"),
-        (made(reference("t", ""), there()), State::Waits, "you: ask for", "snapshot default/t's"),
-        (made(reference("s", "old"), there()), State::Waits, "you: ask for", "of uid \"old\""),
+    let existing = || json!({"snapshotHandle": "h"});
+    let no_class = Facts { snapshot_class: Some(false), ..with(Lookup::Absent) };
+    for (facts, state, waiting_for, message) in [
+        (
+            with(Lookup::Absent),
+            State::Waiting,
+            "you to create VolumeSnapshotContent c",
+            "c, which does not exist",
+        ),
+        (with(Lookup::Unknown), State::Unknown, "", "could not be read"),
+        (made(reference("s", ""), existing()), State::Waiting, "snapshot controller", "not bound to it yet"),
+        (made(reference("s", "s"), existing()), State::Waiting, "snapshot controller", "not bound to it yet"),
+        (
+            made(reference("t", ""), existing()),
+            State::Waiting,
+            "you to name a content",
+            "belongs to snapshot default/t",
+        ),
+        (made(reference("s", "old"), existing()), State::Waiting, "you to name a content", "(uid \"old\")"),
         (
             made(reference("s", ""), json!({"volumeHandle": "h"})),
-            State::Waits,
-            "snapshotHandle",
-            "to be taken",
+            State::Waiting,
+            "you to name a content",
+            "no source.snapshotHandle",
         ),
-        // One that it names has to be there all the same.
-        (no_class, State::Waits, "you: name a class", "no VolumeSnapshotClass"),
+        // A class that the snapshot names must still exist.
+        (no_class, State::Waiting, "you to name a class", "no VolumeSnapshotClass"),
     ] {
-        expect("volumesnapshot/s", &facts, Some(state), whose, says);
+        expect("volumesnapshot/s", &facts, Some(state), waiting_for, message);
     }
 }
 
-/// sidecars.md 1.4 "Delete": the controller waits for the snapshotter, for claims that are restored and for the group.
+/// sidecars.md 1.4 "Delete": the controller waits for the snapshotter, for claims that are being restored and for the group.
 #[test]
-fn snapshots_that_go() {
-    let guard = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
-    let with = |finalizer: &str, found: Known<_>| Facts {
+fn snapshot_in_deletion_names_what_holds_it() {
+    let bound_protection = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
+    let with = |finalizer: &str, found: Lookup<_>| Facts {
         snapshot: object(json!({
             "metadata": {"name": "s", "namespace": "default", "uid": "s", "finalizers": [finalizer],
                 "deletionTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {"source": {"persistentVolumeClaimName": "data"}},
         })),
         content: found,
-        restored: Some(Vec::new()),
+        restoring_claims: Some(Vec::new()),
         ..Facts::default()
     };
-    let kept = |policy: &str, deleting: bool, finalizer: &str| {
+    let held = |policy: &str, deleting: bool, finalizer: &str| {
         let deleted = if deleting { json!("1970-01-01T00:00:00Z") } else { Value::Null };
         let more = json!({"policy": policy, "deletionTimestamp": deleted, "finalizers": [finalizer]});
         object(content(reference("s", "s"), json!({"volumeHandle": "h"}), more))
     };
     let of_content = "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection";
-    let going = || with(guard, kept("Delete", true, of_content));
+    let deleted = || with(bound_protection, held("Delete", true, of_content));
     let group = |deleting: bool| {
         let deleted = if deleting { json!("1970-01-01T00:00:00Z") } else { Value::Null };
         object(json!({"metadata": {"name": "g", "namespace": "default", "deletionTimestamp": deleted}}))
     };
-    let waits = State::Waits;
-    for (facts, state, whose, says) in [
-        (with(guard, Known::Absent), waits, "snapshot controller", "kept by snapshot.storage"),
-        (with(guard, Known::Unknown), State::Unknown, "", "could not be read"),
-        (with(guard, kept("Delete", false, of_content)), waits, "snapshot controller", "kept by"),
-        (with(guard, kept("Retain", true, of_content)), waits, "snapshot controller", "kept by"),
-        (going(), waits, "the snapshotter of d.csi", "behind content c"),
+    let waits = State::Waiting;
+    for (facts, state, waiting_for, message) in [
         (
-            with(guard, kept("Delete", true, "example.com/f")),
+            with(bound_protection, Lookup::Absent),
             waits,
-            "whoever",
-            "content c is kept by example.com/f",
+            "snapshot controller",
+            "held by finalizers snapshot.storage",
         ),
-        (with("example.com/f", Known::Absent), waits, "whoever", "kept by example.com/f"),
+        (with(bound_protection, Lookup::Unknown), State::Unknown, "", "could not be read"),
+        (with(bound_protection, held("Delete", false, of_content)), waits, "snapshot controller", "held by"),
+        (with(bound_protection, held("Retain", true, of_content)), waits, "snapshot controller", "held by"),
+        (deleted(), waits, "the snapshotter of d.csi", "deleting the snapshot of content c"),
         (
-            Facts { restored: Some(vec!["new".into()]), ..going() },
+            with(bound_protection, held("Delete", true, "example.com/f")),
             waits,
-            "you: delete them",
-            "claim new is restored",
+            "the controller that set it (finalizer example.com/f)",
+            "content c is held by finalizers example.com/f",
         ),
-        (Facts { restored: None, ..going() }, State::Unknown, "", "not known"),
         (
-            Facts { group: group(false), ..going() },
+            with("example.com/f", Lookup::Absent),
             waits,
-            "you: delete the group snapshot",
+            "the controller that set it",
+            "finalizers example.com/f",
+        ),
+        (
+            Facts { restoring_claims: Some(vec!["new".into()]), ..deleted() },
+            waits,
+            "you to delete them",
+            "claim new is being restored",
+        ),
+        (Facts { restoring_claims: None, ..deleted() }, State::Unknown, "", "is unknown"),
+        (
+            Facts { group: group(false), ..deleted() },
+            waits,
+            "you to delete the group snapshot",
             "group snapshot default/g",
         ),
-        (Facts { group: group(true), ..going() }, waits, "snapshot controller", "group snapshot default/g"),
+        (Facts { group: group(true), ..deleted() }, waits, "snapshot controller", "group snapshot default/g"),
     ] {
-        expect("volumesnapshot/s", &facts, Some(state), whose, says);
+        expect("volumesnapshot/s", &facts, Some(state), waiting_for, message);
     }
-    let mut facts = going();
+    let mut facts = deleted();
     let event = |uid: &str, message: &str| Event {
         regarding_uid: uid.into(),
         warning: true,
         reason: "SnapshotDeleteError".into(),
         message: message.into(),
-        last: Time(1),
+        last_timestamp: Time(1),
         ..Event::default()
     };
     facts.events = vec![event("cu", "has dependents")];
-    assert_eq!(last_said("volumesnapshot/s", &facts).as_deref(), Some("has dependents"));
+    assert_eq!(last_error("volumesnapshot/s", &facts).as_deref(), Some("has dependents"));
     facts.attempts = vec![attempt("snapshotter", "c", "exact")];
-    assert_eq!(last_said("volumesnapshot/s", &facts).as_deref(), Some("exact"));
+    assert_eq!(last_error("volumesnapshot/s", &facts).as_deref(), Some("exact"));
 }

@@ -1,13 +1,13 @@
-//! Volumes that somebody made by hand, and claims that lost theirs: by the binder's rules, and nothing is made up.
+//! Statically provisioned volumes, and claims that lost theirs, by the binder's rules.
 
 use super::*;
 
 type Volume = wharf_model::PersistentVolume;
 
-/// A volume that is to be had.
-fn offer(class: &str, claim_ref: Value) -> Volume {
+/// An available volume.
+fn available(class: &str, claim_ref: Value) -> Volume {
     serde_json::from_value(json!({
-        "metadata": {"name": "by-hand"},
+        "metadata": {"name": "static"},
         "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class, "capacity": {"storage": "1Gi"},
             "claimRef": claim_ref},
         "status": {"phase": "Available"},
@@ -15,133 +15,190 @@ fn offer(class: &str, claim_ref: Value) -> Volume {
     .unwrap()
 }
 
-fn said(facts: ClaimFacts, subject: &str, state: Option<State>, whose: &str, says: &str) {
-    expect(subject, &of(facts), state, whose, says);
+fn expect_claim(facts: ClaimFacts, subject: &str, state: Option<State>, waiting_for: &str, message: &str) {
+    expect(subject, &of(facts), state, waiting_for, message);
 }
 
-/// A volume that fits is the binder's to give; that none does is said only if all were read.
+/// That no volume matches is reported only if all were read.
 #[test]
-fn claims_for_volumes_made_by_hand() {
-    let asks = |spec: Value, class, candidates: Option<Vec<Volume>>| ClaimFacts {
+fn claim_waits_for_binder_if_a_static_volume_matches() {
+    let pending = |spec: Value, class, candidates: Option<Vec<Volume>>| ClaimFacts {
         class,
         candidates,
         default_class: Some(false),
         ..claim(spec, json!({"phase": "Pending"}))
     };
     let of_class = |class: &str| json!({"storageClassName": class, "accessModes": ["ReadWriteOnce"]});
-    let served_by = |provisioner: &str, mode: &str| {
+    let provisioned_by = |provisioner: &str, mode: &str| {
         object(json!({"metadata": {"name": "fast"}, "provisioner": provisioner, "volumeBindingMode": mode}))
     };
-    let by_hand = || served_by("kubernetes.io/no-provisioner", "Immediate");
-    let delayed = || served_by("kubernetes.io/no-provisioner", "WaitForFirstConsumer");
+    let static_class = || provisioned_by("kubernetes.io/no-provisioner", "Immediate");
+    let delayed = || provisioned_by("kubernetes.io/no-provisioner", "WaitForFirstConsumer");
     let reserved = json!({"namespace": "default", "name": "data"});
     let another = json!({"namespace": "default", "name": "first"});
-    let some = |class: &str, claim_ref: &Value| Some(vec![offer(class, claim_ref.clone())]);
+    let some = |class: &str, claim_ref: &Value| Some(vec![available(class, claim_ref.clone())]);
     let free = Value::Null;
-    let (waits, unknown) = (Some(State::Waits), Some(State::Unknown));
-    for (spec, class, candidates, state, whose, says) in [
-        (of_class(""), Known::Unknown, some("", &free), waits, "binder", "volume by-hand is there"),
-        (of_class(""), Known::Unknown, some("", &another), waits, "you: make a Persistent", "no volume"),
-        (of_class(""), Known::Unknown, None, unknown, "", "not known"),
-        (json!({}), Known::Unknown, some("", &free), waits, "binder", "volume by-hand is there"),
-        (json!({}), Known::Unknown, Some(vec![]), waits, "you: name a class", "no volume"),
-        (json!({}), Known::Unknown, None, unknown, "", "not known"),
-        // A class that nobody made an object of is as good as any for these.
+    let (waits, unknown) = (Some(State::Waiting), Some(State::Unknown));
+    for (spec, class, candidates, state, waiting_for, message) in [
+        (of_class(""), Lookup::Unknown, some("", &free), waits, "binder", "PersistentVolume static matches"),
+        (
+            of_class(""),
+            Lookup::Unknown,
+            some("", &another),
+            waits,
+            "you to create a Persistent",
+            "no existing",
+        ),
+        (of_class(""), Lookup::Unknown, None, unknown, "", "is unknown"),
+        (json!({}), Lookup::Unknown, some("", &free), waits, "binder", "PersistentVolume static matches"),
+        (json!({}), Lookup::Unknown, Some(vec![]), waits, "you to set storageClassName", "no existing"),
+        (json!({}), Lookup::Unknown, None, unknown, "", "is unknown"),
+        // Static volumes need no StorageClass object.
         (
             of_class("manual"),
-            Known::Absent,
+            Lookup::Absent,
             some("manual", &free),
             waits,
             "binder",
-            "volume by-hand is there",
+            "PersistentVolume static matches",
         ),
-        (of_class("manual"), Known::Absent, some("fast", &free), waits, "you: make the class", "not exist"),
-        (of_class("manual"), Known::Absent, None, unknown, "", "manual does not exist; whether"),
-        (of_class("fast"), by_hand(), some("fast", &free), waits, "binder", "volume by-hand is there"),
-        (of_class("fast"), by_hand(), Some(vec![]), waits, "you: make a Persistent", "nobody makes"),
-        (of_class("fast"), by_hand(), None, unknown, "", "nobody makes volumes of its class fast"),
-        // Before its pod has a node, only what is reserved.
-        (of_class("fast"), delayed(), some("fast", &reserved), waits, "binder", "volume by-hand is there"),
+        (
+            of_class("manual"),
+            Lookup::Absent,
+            some("fast", &free),
+            waits,
+            "you to create the Storage",
+            "not exist",
+        ),
+        (of_class("manual"), Lookup::Absent, None, unknown, "", "manual does not exist; whether"),
+        (
+            of_class("fast"),
+            static_class(),
+            some("fast", &free),
+            waits,
+            "binder",
+            "PersistentVolume static matches",
+        ),
+        (
+            of_class("fast"),
+            static_class(),
+            Some(vec![]),
+            waits,
+            "you to create a Persistent",
+            "does not provision",
+        ),
+        (of_class("fast"), static_class(), None, unknown, "", "fast (kubernetes.io/no-provisioner) does not"),
+        // Before its pod is scheduled, only a reserved volume is bound.
+        (
+            of_class("fast"),
+            delayed(),
+            some("fast", &reserved),
+            waits,
+            "binder",
+            "PersistentVolume static matches",
+        ),
         (
             of_class("fast"),
             delayed(),
             some("fast", &free),
             waits,
-            "you: make a pod",
+            "you to create a pod",
             "no pod uses this claim",
         ),
-        // Whoever provisions is named as the binder names it.
+        // The provisioner of a migrated in-tree plugin is named as the binder names it.
         (
             of_class("fast"),
-            served_by("kubernetes.io/gce-pd", "Immediate"),
+            provisioned_by("kubernetes.io/gce-pd", "Immediate"),
             Some(vec![]),
             waits,
             "binder",
-            "asked pd.csi.storage.gke.io",
+            "provisioning by pd.csi.storage.gke.io",
         ),
-        // It is the binder's turn either way.
-        (of_class("fast"), served_by("d.csi", "Immediate"), None, waits, "binder", "nobody has asked d.csi"),
-        (of_class("fast"), served_by("d.csi", "Immediate"), some("fast", &free), waits, "binder", "by-hand"),
+        // The binder acts either way.
+        (
+            of_class("fast"),
+            provisioned_by("d.csi", "Immediate"),
+            None,
+            waits,
+            "binder",
+            "provisioning by d.csi",
+        ),
+        (
+            of_class("fast"),
+            provisioned_by("d.csi", "Immediate"),
+            some("fast", &free),
+            waits,
+            "binder",
+            "static",
+        ),
     ] {
-        said(asks(spec, class, candidates), "pvc/data", state, whose, says);
+        expect_claim(pending(spec, class, candidates), "pvc/data", state, waiting_for, message);
     }
 }
 
-/// A claim is lost because its volume is gone, or another's; which of them is looked at, and not made up.
+/// A claim is Lost because its volume is gone or bound to another claim.
 #[test]
-fn lost_claims() {
+fn lost_claim_names_what_became_of_its_volume() {
     let lost = |name: &str, volume| ClaimFacts {
         volume,
         ..claim(json!({"volumeName": name}), json!({"phase": "Lost"}))
     };
-    let there = |claim_ref: Value| Known::There(offer("", claim_ref));
+    let found = |claim_ref: Value| Lookup::Found(available("", claim_ref));
     let of_claim = |name: &str, uid: &str| json!({"namespace": "default", "name": name, "uid": uid});
-    let (waits, unknown) = (Some(State::Waits), Some(State::Unknown));
-    for (facts, state, whose, says) in [
-        (lost("pv", Known::Absent), waits, "restore the volume", "its volume pv is gone"),
-        (lost("pv", Known::Unknown), unknown, "", "could not be read"),
-        (lost("pv", there(of_claim("first", "f"))), waits, "free the volume", "claim default/first's"),
-        // Of the same name, and not the same: to the binder only the identity counts.
-        (lost("pv", there(of_claim("data", "old"))), waits, "free the volume", "of uid \"old\""),
-        (lost("pv", there(of_claim("data", ""))), waits, "free the volume", "of uid \"\""),
-        (lost("pv", there(of_claim("data", "c"))), waits, "binder", "there again"),
-        (lost("pv", there(Value::Null)), waits, "binder", "there again"),
-        (lost("", Known::Unknown), waits, "you: delete the claim", "no longer names"),
+    let (waits, unknown) = (Some(State::Waiting), Some(State::Unknown));
+    for (facts, state, waiting_for, message) in [
+        (
+            lost("pv", Lookup::Absent),
+            waits,
+            "restore the PersistentVolume",
+            "PersistentVolume pv no longer exists",
+        ),
+        (lost("pv", Lookup::Unknown), unknown, "", "could not be read"),
+        (
+            lost("pv", found(of_claim("first", "f"))),
+            waits,
+            "free the volume",
+            "belongs to claim default/first",
+        ),
+        // Another claim of the same name: the binder compares UIDs only.
+        (lost("pv", found(of_claim("data", "old"))), waits, "free the volume", "(uid \"old\")"),
+        (lost("pv", found(of_claim("data", ""))), waits, "free the volume", "(uid \"\")"),
+        (lost("pv", found(of_claim("data", "c"))), waits, "binder", "exists again"),
+        (lost("pv", found(Value::Null)), waits, "binder", "exists again"),
+        (lost("", Lookup::Unknown), waits, "you to delete the claim", "spec.volumeName is empty"),
     ] {
-        assert!(!answer("pvc/data", &of(facts.clone())).2.contains("data with it"));
-        said(facts, "pvc/data", state, whose, says);
+        expect_claim(facts, "pvc/data", state, waiting_for, message);
     }
 }
 
-/// A claim that is bound, by its own word: its volume may be another's, and the binder has not said so yet.
+/// The claim's phase is Bound, but the volume's claimRef is another claim and the binder has not reacted yet.
 #[test]
-fn claims_bound_to_anothers_volume() {
-    let waits = Some(State::Waits);
+fn bound_claim_whose_volume_belongs_to_another_claim() {
+    let waits = Some(State::Waiting);
     let of_claim = |uid: &str| json!({"namespace": "default", "name": "first", "uid": uid});
-    for (claim_ref, state, whose, says) in [
+    for (claim_ref, state, waiting_for, message) in [
         (of_claim("c"), None, "", "bound to volume pv"),
-        (of_claim("f"), waits, "you: delete the claim, or free the volume", "claim default/first's"),
-        (of_claim(""), waits, "free the volume", "of uid \"\""),
-        (Value::Null, waits, "binder", "names no claim"),
+        (of_claim("f"), waits, "you to delete the claim, or free the volume", "claim default/first"),
+        (of_claim(""), waits, "free the volume", "(uid \"\")"),
+        (Value::Null, waits, "binder", "has no claimRef"),
     ] {
-        let facts = ClaimFacts { volume: Known::There(offer("", claim_ref)), ..bound() };
-        said(facts, "pvc/data", state, whose, says);
+        let facts = ClaimFacts { volume: Lookup::Found(available("", claim_ref)), ..bound() };
+        expect_claim(facts, "pvc/data", state, waiting_for, message);
     }
 }
 
-/// What becomes of a volume is its policy's to say, and who may have it its claimRef's.
 #[test]
-fn volumes_and_their_policies() {
-    let waits = Some(State::Waits);
-    for (phase, policy, claim_ref, state, whose, says) in [
-        ("Available", "Retain", false, None, "", "free for a claim that it fits"),
+fn reclaim_policy_decides_what_a_released_volume_waits_for() {
+    let waits = Some(State::Waiting);
+    for (phase, policy, claim_ref, state, waiting_for, message) in [
+        ("Available", "Retain", false, None, "", "available for a matching claim"),
         ("Available", "Retain", true, None, "", "reserved for claim default/data"),
-        ("Released", "Retain", true, waits, "you: delete it", "to keep it"),
-        ("Released", "Recycle", true, waits, "binder", "to empty it"),
-        ("Released", "Shred", true, waits, "binder", "none that is known"),
-        // Nobody tries again.
-        ("Failed", "Delete", true, waits, "you: delete it", "could not be reclaimed"),
-        ("Failed", "Recycle", true, waits, "you: delete it", "could not be reclaimed"),
+        ("Released", "Retain", true, waits, "you to delete it", "Retain keeps the volume"),
+        ("Released", "Recycle", true, waits, "binder", "Recycle makes the volume available"),
+        ("Released", "Shred", true, waits, "binder", "not supported"),
+        // No component retries.
+        ("Failed", "Delete", true, waits, "you to delete it", "could not be reclaimed"),
+        ("Failed", "Recycle", true, waits, "you to delete it", "could not be reclaimed"),
     ] {
         let reference = json!({"namespace": "default", "name": "data"});
         let volume = object(json!({
@@ -154,11 +211,11 @@ fn volumes_and_their_policies() {
         }));
         let facts = ClaimFacts {
             volume,
-            driver: Known::Absent,
+            driver: Lookup::Absent,
             pods: Some(Vec::new()),
             attachments: Some(Vec::new()),
             ..ClaimFacts::default()
         };
-        said(facts, "pv/pv", state, whose, says);
+        expect_claim(facts, "pv/pv", state, waiting_for, message);
     }
 }

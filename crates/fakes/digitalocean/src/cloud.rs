@@ -1,40 +1,40 @@
-//! All that is shared: the state, the settings, the faults, the log; and how one request goes through them.
+//! The shared state of a fake (API state, settings, faults, request log), and how it serves a request.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::answer::Answer;
 use crate::devices::{Devices, DevicesError};
-use crate::faults::{Faults, What};
-use crate::knobs::Knobs;
-use crate::limits::{Verdict, Window};
+use crate::faults::{FaultEffect, Faults};
+use crate::knobs::FakeSettings;
+use crate::limits::{RateLimit, Window};
 use crate::request::Request;
 use crate::requests::Log;
-use crate::rules::{self, Room};
+use crate::response::ApiResponse;
+use crate::rules::{self, RequestContext};
 use crate::state::State;
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, Millis};
 
-/// What is shared by all connections.
+/// State shared by all connections.
 pub(crate) struct Cloud {
     pub(crate) clock: Clock,
-    inside: Mutex<Inside>,
-    /// Held by whoever changes files, so that they follow the state in its order.
+    inner: Mutex<Inner>,
+    /// Held while files are changed, so that they follow the state in order.
     disk: tokio::sync::Mutex<Disk>,
-    /// Something changed: the next thing may be due sooner.
+    /// The state changed: the next action may be due sooner.
     pub(crate) changed: Notify,
 }
 
-/// Where the state is kept, and where volumes are real.
+/// The state directory and the real devices, if configured.
 #[derive(Clone, Default)]
 pub(crate) struct Disk {
     pub(crate) store: Option<Arc<Store>>,
     pub(crate) devices: Option<Arc<Mutex<Devices>>>,
 }
 
-/// What went wrong with files or devices.
+/// A failure with files or devices.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     #[error(transparent)]
@@ -43,21 +43,21 @@ pub(crate) enum DiskError {
     Devices(#[from] DevicesError),
 }
 
-/// What needs the lock.
-pub(crate) struct Inside {
+/// State protected by the lock.
+pub(crate) struct Inner {
     pub(crate) state: State,
-    pub(crate) knobs: Knobs,
+    pub(crate) knobs: FakeSettings,
     pub(crate) faults: Faults,
     pub(crate) log: Log,
     pub(crate) tokens: Tokens,
     windows: HashMap<String, Window>,
-    /// The state is newer than its file.
+    /// Whether the state has changes that are not in its file.
     unsaved: bool,
 }
 
-/// Which tokens are let in.
+/// Accepted and revoked tokens.
 pub(crate) struct Tokens {
-    /// None lets in all.
+    /// None accepts all.
     allowed: Option<BTreeSet<String>>,
     revoked: BTreeSet<String>,
 }
@@ -79,77 +79,77 @@ impl Tokens {
         self.revoked.insert(token.to_owned());
     }
 
-    fn lets_in(&self, token: &str) -> bool {
+    fn accepts(&self, token: &str) -> bool {
         let allowed = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(token));
         allowed && !self.revoked.contains(token)
     }
 }
 
 impl Cloud {
-    pub(crate) fn new(inside: Inside, disk: Disk) -> Self {
+    pub(crate) fn new(inner: Inner, disk: Disk) -> Self {
         Self {
             clock: Clock::default(),
-            inside: Mutex::new(inside),
+            inner: Mutex::new(inner),
             disk: tokio::sync::Mutex::new(disk),
             changed: Notify::new(),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Inside> {
-        locked(&self.inside)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        locked(&self.inner)
     }
 
-    /// Changes the state by hand.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Inside) -> T) -> T {
+    /// Changes the state directly, for tests.
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Inner) -> T) -> T {
         let changed = {
-            let mut inside = self.lock();
-            inside.state.advance(self.clock.now());
-            inside.unsaved = true;
-            change(&mut inside)
+            let mut inner = self.lock();
+            inner.state.advance(self.clock.now());
+            inner.unsaved = true;
+            change(&mut inner)
         };
         self.changed.notify_waiters();
         changed
     }
 
-    /// One request of the API, with what its headers say of the rate. The effect is durable when this returns.
+    /// Serves one API request; also returns the rate limit for the headers. The effect is durable when this returns.
     pub(crate) async fn serve(
         &self,
         request: &Request,
         token: Option<&str>,
-        fault: Option<&What>,
-    ) -> (Answer, Option<Verdict>) {
-        // Reading needs no disk, and must not wait for a copy.
+        fault: Option<&FaultEffect>,
+    ) -> (ApiResponse, Option<RateLimit>) {
+        // Reads need no disk and must not wait for a copy.
         if request.method == "GET" {
             return self.lock().serve(request, token, fault, self.clock.now());
         }
         let disk = self.disk.lock().await;
-        let (mut answer, verdict) = self.lock().serve(request, token, fault, self.clock.now());
-        if let Err(error) = self.keep(&disk, answer.copy.take()).await {
-            tracing::error!(%error, method = request.method, path = request.path, "not kept");
-            answer = Answer::error(500, "Server Error");
+        let (mut response, rate_limit) = self.lock().serve(request, token, fault, self.clock.now());
+        if let Err(error) = self.keep(&disk, response.copy.take()).await {
+            tracing::error!(%error, method = request.method, path = request.path, "failed to persist the effect of a request");
+            response = ApiResponse::error(500, "Server Error");
         }
         drop(disk);
         self.changed.notify_waiters();
-        (answer, verdict)
+        (response, rate_limit)
     }
 
-    /// Makes durable what a request did.
+    /// Makes the effect of a request durable.
     async fn keep(&self, disk: &Disk, copy: Option<(String, String)>) -> Result<(), DiskError> {
         if let (Some((from, to)), Some(devices)) = (copy, disk.devices.clone()) {
             let target = to.clone();
             let copied = blocking(move || locked(&devices).copy(&from, &to)).await;
             if copied.is_err() {
-                // Not half of it: the volume or snapshot was not made.
-                let mut inside = self.lock();
-                inside.state.volumes.remove(&target);
-                inside.state.snapshots.remove(&target);
+                // Undo it: the volume or snapshot was not created.
+                let mut inner = self.lock();
+                inner.state.volumes.remove(&target);
+                inner.state.snapshots.remove(&target);
             }
             copied?;
         }
         self.save(disk).await
     }
 
-    /// Makes happen what is due, keeps it, and brings devices about; tells when to come back.
+    /// Completes due actions, saves the state and reconciles the devices; returns when to run again.
     pub(crate) async fn settle(self: &Arc<Self>) -> Result<Option<Millis>, DiskError> {
         let devices = {
             let disk = self.disk.lock().await;
@@ -161,12 +161,12 @@ impl Cloud {
         let Some(devices) = devices else { return Ok(due) };
         let cloud = self.clone();
         let next = blocking(move || {
-            // Their lock comes first: a snapshot that was copied before is then in the state that is followed, and
-            // its bytes are not taken for nobody's.
+            // Lock the devices before reading the state: a snapshot copied before is then in that state, and its image
+            // is not removed as unknown.
             let mut devices = locked(&devices);
             let (state, knobs) = {
-                let inside = cloud.lock();
-                (inside.state.clone(), inside.knobs.clone())
+                let inner = cloud.lock();
+                (inner.state.clone(), inner.knobs.clone())
             };
             devices.follow(&state, &knobs, cloud.clock.now())
         });
@@ -175,11 +175,11 @@ impl Cloud {
 
     async fn save(&self, disk: &Disk) -> Result<(), DiskError> {
         let state = {
-            let mut inside = self.lock();
-            if !std::mem::take(&mut inside.unsaved) {
+            let mut inner = self.lock();
+            if !std::mem::take(&mut inner.unsaved) {
                 return Ok(());
             }
-            inside.state.clone()
+            inner.state.clone()
         };
         let Some(store) = disk.store.clone() else { return Ok(()) };
         let saved = blocking(move || store.save(&state)).await;
@@ -190,25 +190,25 @@ impl Cloud {
     }
 }
 
-/// Plain data and handles: a panic elsewhere leaves them as good as they were.
+/// Locks a mutex. The data is valid even after a panic elsewhere.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs what blocks on a thread for that.
+/// Runs blocking work on a blocking thread.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            // Only a runtime that ends cancels what blocks, and then nobody waits for us either.
+            // Only a runtime shutdown cancels blocking work, and then the result is not awaited.
             Err(_) => std::future::pending().await,
         },
     }
 }
 
-impl Inside {
-    pub(crate) fn new(state: State, knobs: Knobs, faults: Faults, tokens: Tokens) -> Self {
+impl Inner {
+    pub(crate) fn new(state: State, knobs: FakeSettings, faults: Faults, tokens: Tokens) -> Self {
         Self { state, knobs, faults, tokens, log: Log::default(), windows: HashMap::new(), unsaved: true }
     }
 
@@ -220,22 +220,22 @@ impl Inside {
         &mut self,
         request: &Request,
         token: Option<&str>,
-        fault: Option<&What>,
+        fault: Option<&FaultEffect>,
         now: Millis,
-    ) -> (Answer, Option<Verdict>) {
+    ) -> (ApiResponse, Option<RateLimit>) {
         self.advance(now);
-        let Some(token) = token.filter(|token| self.tokens.lets_in(token)) else {
-            return (Answer::unauthorized(), None);
+        let Some(token) = token.filter(|token| self.tokens.accepts(token)) else {
+            return (ApiResponse::unauthorized(), None);
         };
-        let verdict = self.windows.entry(token.to_owned()).or_default().take(&self.knobs, now);
-        if !verdict.allowed {
-            let mut answer = Answer::error(429, "API Rate limit exceeded.");
-            answer.retry_after = verdict.retry_after;
-            return (answer, Some(verdict));
+        let rate_limit = self.windows.entry(token.to_owned()).or_default().take(&self.knobs, now);
+        if !rate_limit.allowed {
+            let mut response = ApiResponse::error(429, "API Rate limit exceeded.");
+            response.retry_after = rate_limit.retry_after;
+            return (response, Some(rate_limit));
         }
-        let mut room = Room { state: &mut self.state, knobs: &self.knobs, request, now, fault };
-        let answer = rules::answer(&mut room);
-        self.unsaved |= request.method != "GET" && answer.status < 300;
-        (answer, Some(verdict))
+        let mut context = RequestContext { state: &mut self.state, knobs: &self.knobs, request, now, fault };
+        let response = rules::response(&mut context);
+        self.unsaved |= request.method != "GET" && response.status < 300;
+        (response, Some(rate_limit))
     }
 }

@@ -1,15 +1,15 @@
-//! Volumes as real devices: what is to be seen on this machine, and by which steps. Pure; `act.rs` does them.
+//! Volumes as real devices: the desired devices on this machine and the steps towards them. Pure; `act.rs` performs the
+//! steps.
 //!
-//! A volume's bytes are a sparse file. Attached, it is a loop device with a link of the name that udev would give it
-//! at the droplet. Looking and stepping go on until nothing is left to do, so what an earlier process left behind is
-//! taken over or cleared away like everything else.
+//! A volume's data is a sparse file. An attached volume is a loop device, with the link that udev would create on the
+//! droplet. Reconciliation repeats until no step is left, so leftovers of an earlier process are adopted or removed.
 
 mod act;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
-use crate::knobs::{Half, Knobs};
+use crate::knobs::{FakeSettings, HalfAttachedShape};
 use crate::state::State;
 use crate::time::Millis;
 
@@ -18,35 +18,35 @@ pub use act::DevicesError;
 
 const GIB: u64 = 1 << 30;
 
-/// The name under which a droplet sees a volume.
+/// The name of a volume's link on a droplet.
 pub(crate) fn link_name(volume: &str) -> String {
     format!("{PREFIX}{volume}")
 }
 
 const PREFIX: &str = "scsi-0DO_Volume_";
 
-/// One attachment: volume, droplet, since when. Another one of the same volume is another one.
+/// One attachment: volume, droplet, start time. A later attachment of the same volume differs.
 pub(crate) type Attached = (String, u64, Millis);
 
-/// A device that is to be seen.
+/// A device that should exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct DesiredDevice {
     pub(crate) attached: Attached,
     /// The volume's name.
     pub(crate) name: String,
     pub(crate) bytes: u64,
-    /// Not whole yet.
-    pub(crate) half: Option<Half>,
+    /// Half attached, in this shape.
+    pub(crate) half: Option<HalfAttachedShape>,
 }
 
-/// What is to be seen at `now`, and when that changes next. What was `whole` once stays it, whatever the knobs say by
-/// now.
+/// The desired devices at `now`, and when they change next. An attachment that was `whole` once stays whole, even if
+/// the settings change.
 pub(crate) fn wanted(
     state: &State,
-    knobs: &Knobs,
+    knobs: &FakeSettings,
     whole: &HashSet<Attached>,
     now: Millis,
-) -> (Vec<Wanted>, Option<Millis>) {
+) -> (Vec<DesiredDevice>, Option<Millis>) {
     let after = |at: Millis, more: u64| at.saturating_add(Millis::try_from(more).unwrap_or(Millis::MAX));
     let (mut seen, mut next) = (Vec::new(), None::<Millis>);
     for volume in state.volumes.values() {
@@ -66,27 +66,32 @@ pub(crate) fn wanted(
             }
             _ => None,
         };
-        seen.push(Wanted { attached, name: volume.name.clone(), bytes: volume.size_gigabytes * GIB, half });
+        seen.push(DesiredDevice {
+            attached,
+            name: volume.name.clone(),
+            bytes: volume.size_gigabytes * GIB,
+            half,
+        });
     }
     (seen, next)
 }
 
-/// A file with the bytes of something.
+/// An image file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Image {
     /// Of a volume or snapshot.
     Of(String),
-    /// What stands in for a volume whose device is not whole.
+    /// The stand-in for a volume whose device is half attached.
     Half(String),
 }
 
-/// What is there.
+/// The existing images, devices and links.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Present {
+pub(crate) struct ActualDevices {
     /// With their sizes.
     pub(crate) images: BTreeMap<Image, u64>,
     pub(crate) loops: Vec<Loop>,
-    /// Droplet and link name, and where it leads.
+    /// Link target by droplet and link name.
     pub(crate) links: BTreeMap<(u64, String), PathBuf>,
 }
 
@@ -98,7 +103,7 @@ pub(crate) struct Loop {
     pub(crate) bytes: u64,
 }
 
-/// One thing to do.
+/// One reconciliation step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Unlink {
@@ -107,10 +112,10 @@ pub(crate) enum Step {
     },
     Release(PathBuf),
     Remove(Image),
-    /// Made if it is not there.
+    /// Creates the image if it does not exist.
     SetSize(Image, u64),
     Attach(Image),
-    /// The device takes its image's size.
+    /// Updates the device to its image's size.
     Refresh(PathBuf),
     Link {
         droplet: u64,
@@ -119,9 +124,13 @@ pub(crate) enum Step {
     },
 }
 
-/// What is to be done next, in this order; empty when all is as wanted. `known` are the ids of the volumes and
-/// snapshots that there are: an image is removed only when its owner is gone, and its devices with it.
-pub(crate) fn steps(wanted: &[Wanted], known: &BTreeSet<String>, present: &Present) -> Vec<Step> {
+/// The next steps, in order; empty when the desired state is reached. `known` are the ids of the existing volumes and
+/// snapshots: an image is removed only when its owner and its devices are gone.
+pub(crate) fn steps(
+    wanted: &[DesiredDevice],
+    known: &BTreeSet<String>,
+    present: &ActualDevices,
+) -> Vec<Step> {
     let mut steps = Vec::new();
     for (droplet, name) in present.links.keys() {
         if !wanted.iter().any(|want| want.attached.1 == *droplet && link_name(&want.name) == *name) {
@@ -137,8 +146,8 @@ pub(crate) fn steps(wanted: &[Wanted], known: &BTreeSet<String>, present: &Prese
             steps.push(Step::Remove(image.clone()));
         }
     }
-    wanted.iter().for_each(|want| steps.extend(towards(want, present)));
-    // Last: a device that is in use takes a while to say so.
+    wanted.iter().for_each(|want| steps.extend(next_step(want, present)));
+    // Last: detaching a device in use takes a while to fail.
     for found in &present.loops {
         if !wanted.iter().any(|want| image_of(want).as_ref() == Some(&found.image)) {
             steps.push(Step::Release(found.path.clone()));
@@ -147,32 +156,34 @@ pub(crate) fn steps(wanted: &[Wanted], known: &BTreeSet<String>, present: &Prese
     steps
 }
 
-/// The image behind what is seen; none for a link that leads nowhere.
-fn image_of(want: &Wanted) -> Option<Image> {
+/// The image behind a device; none for a dangling link.
+fn image_of(want: &DesiredDevice) -> Option<Image> {
     match want.half {
         None => Some(Image::Of(want.attached.0.clone())),
-        Some(Half::Dangling) => None,
-        Some(Half::Empty | Half::Short) => Some(Image::Half(want.attached.0.clone())),
+        Some(HalfAttachedShape::Dangling) => None,
+        Some(HalfAttachedShape::Empty | HalfAttachedShape::Short) => {
+            Some(Image::Half(want.attached.0.clone()))
+        }
     }
 }
 
-/// The next step to one device: each can be taken only when the one before it has been.
-fn towards(want: &Wanted, present: &Present) -> Option<Step> {
+/// The next step towards one device: each step requires the one before it.
+fn next_step(want: &DesiredDevice, present: &ActualDevices) -> Option<Step> {
     let name = link_name(&want.name);
     let droplet = want.attached.1;
     let linked = present.links.get(&(droplet, name.clone()));
     let Some(image) = image_of(want) else {
-        // A link which is there already, to whatever, was told to be dangling by nobody else.
+        // An existing link was created as dangling by an earlier step.
         return linked.is_none().then_some(Step::Link { droplet, name, target: None });
     };
     let bytes = match want.half {
         None => want.bytes,
-        Some(Half::Short) => want.bytes / 2,
-        Some(Half::Empty | Half::Dangling) => 0,
+        Some(HalfAttachedShape::Short) => want.bytes / 2,
+        Some(HalfAttachedShape::Empty | HalfAttachedShape::Dangling) => 0,
     };
     let size = present.images.get(&image).copied();
     let Some(device) = present.loops.iter().find(|found| found.image == image) else {
-        // A device cannot begin with nothing: it becomes empty afterwards.
+        // A loop device cannot be attached to an empty file: it is truncated afterwards.
         let first = bytes.max(512);
         return match size {
             Some(size) if size >= first => Some(Step::Attach(image)),

@@ -1,4 +1,4 @@
-//! A fake that runs: in the process of a test, or as a program.
+//! A running fake of DigitalOcean's API, in the process of a test or as a separate program.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -7,22 +7,22 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloud::{Cloud, Disk, DiskError, Inside, Tokens, blocking, locked};
+use crate::cloud::{Cloud, Disk, DiskError, Inner, Tokens, blocking, locked};
 use crate::devices::{Devices, DevicesError};
 use crate::faults::{Fault, Faults};
-use crate::knobs::Knobs;
-use crate::options::{DropletOptions, Options};
-use crate::requests::Logged;
+use crate::knobs::FakeSettings;
+use crate::options::{DropletOptions, FakeOptions};
+use crate::requests::LoggedRequest;
 use crate::server::{self, Side};
 use crate::state::{Droplet, State};
 use crate::store::{Store, StoreError};
 use crate::time::Millis;
 
-/// How often it looks for what is due when nothing tells it to.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often due actions are checked when the state does not change.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A fake that runs until [`Fake::stop`]; dropped, it stops serving too.
-pub struct Fake {
+/// A fake that runs until [`FakeDigitalOcean::stop`] is called or until it is dropped.
+pub struct FakeDigitalOcean {
     cloud: Arc<Cloud>,
     devices: Option<Arc<Mutex<Devices>>>,
     api: SocketAddr,
@@ -31,35 +31,35 @@ pub struct Fake {
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
 
-/// Why a fake does not start.
+/// Why a fake could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// An address cannot be listened on.
-    #[error("listen on {address}: {source}")]
+    /// Listening on an address failed.
+    #[error("failed to listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The state cannot be had.
+    /// The state could not be opened.
     #[error(transparent)]
     State(#[from] StoreError),
-    /// Real devices need a place for their bytes.
-    #[error("volumes can be real only with a directory for the state")]
+    /// Real devices need a state directory for their data.
+    #[error("real devices need a state directory")]
     NoState,
-    /// Devices cannot be had.
+    /// Devices could not be prepared.
     #[error(transparent)]
     Devices(#[from] DevicesError),
 }
 
-/// Why a fake did not stop well.
+/// Why a fake did not stop cleanly.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// The state was not written.
+    /// The state could not be written.
     #[error(transparent)]
     State(#[from] StoreError),
-    /// A device or link is still there.
+    /// A device or link could not be removed.
     #[error(transparent)]
     Devices(#[from] DevicesError),
 }
@@ -73,10 +73,11 @@ impl From<DiskError> for StopError {
     }
 }
 
-impl Fake {
-    /// Starts it on the runtime of the caller.
-    pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Options { listen, state: root, tokens, droplets, knobs, faults: given, attach_real } = options;
+impl FakeDigitalOcean {
+    /// Starts a fake on the caller's runtime.
+    pub async fn start(options: FakeOptions) -> Result<Self, StartError> {
+        let FakeOptions { listen, state: root, tokens, droplets, knobs, faults: given, attach_real } =
+            options;
         if attach_real.is_some() && root.is_none() {
             return Err(StartError::NoState);
         }
@@ -108,100 +109,100 @@ impl Fake {
             }
             None => None,
         };
-        let inside = Inside::new(state, knobs, faults, Tokens::new(tokens));
-        let cloud = Arc::new(Cloud::new(inside, Disk { store, devices: devices.clone() }));
+        let inner = Inner::new(state, knobs, faults, Tokens::new(tokens));
+        let cloud = Arc::new(Cloud::new(inner, Disk { store, devices: devices.clone() }));
         let stop = CancellationToken::new();
-        let mut tasks = vec![tokio::spawn(go_on(cloud.clone(), stop.clone()))];
+        let mut tasks = vec![tokio::spawn(run_due_actions(cloud.clone(), stop.clone()))];
         for (listener, side) in listeners {
             tasks.push(tokio::spawn(server::serve(listener, cloud.clone(), side, stop.clone())));
         }
         Ok(Self { cloud, devices, api, metadata, stop, tasks })
     }
 
-    /// The API's address, without a slash at its end.
+    /// The API's URL, without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}", self.api)
     }
 
-    /// The metadata service of a droplet that was there from the start, without a slash at its end.
+    /// The metadata service URL of a droplet from the options, without a trailing slash.
     pub fn metadata_url(&self, droplet: u64) -> Option<String> {
         let (_, address) = self.metadata.iter().find(|(id, _)| *id == droplet)?;
         Some(format!("http://{address}"))
     }
 
-    /// The metadata services of all of them.
+    /// The metadata service URLs of all droplets from the options.
     pub fn metadata_urls(&self) -> impl Iterator<Item = (u64, String)> {
         self.metadata.iter().map(|(id, address)| (*id, format!("http://{address}")))
     }
 
-    /// Adds a fault, and answers its number.
+    /// Adds a fault and returns its number.
     pub fn add_fault(&self, fault: Fault) -> u64 {
         self.cloud.lock().faults.add(fault)
     }
 
-    /// Takes one fault away; says whether it was there.
+    /// Removes a fault; returns whether it existed.
     pub fn remove_fault(&self, number: u64) -> bool {
         self.cloud.lock().faults.remove(number)
     }
 
-    /// Takes all faults away.
+    /// Removes all faults.
     pub fn clear_faults(&self) {
         self.cloud.lock().faults.clear();
     }
 
-    /// The requests that it got, oldest first; metadata's too.
-    pub fn requests(&self) -> Vec<Logged> {
+    /// The received requests, oldest first, including those to metadata services.
+    pub fn requests(&self) -> Vec<LoggedRequest> {
         self.cloud.lock().log.all()
     }
 
-    /// Forgets the requests so far.
+    /// Clears the request log.
     pub fn forget_requests(&self) {
         self.cloud.lock().log.clear();
     }
 
-    /// Lets a token in.
+    /// Accepts a token.
     pub fn allow_token(&self, token: &str) {
         self.cloud.lock().tokens.allow(token);
     }
 
-    /// Lets a token in no more: 401.
+    /// Revokes a token: requests with it get 401.
     pub fn revoke_token(&self, token: &str) {
         self.cloud.lock().tokens.revoke(token);
     }
 
-    /// What the settings are.
-    pub fn knobs(&self) -> Knobs {
+    /// The current settings.
+    pub fn knobs(&self) -> FakeSettings {
         self.cloud.lock().knobs.clone()
     }
 
-    /// Changes the settings, from now on.
-    pub fn set_knobs(&self, change: impl FnOnce(&mut Knobs)) {
-        self.cloud.change(|inside| change(&mut inside.knobs));
+    /// Changes the settings for all later requests.
+    pub fn set_knobs(&self, change: impl FnOnce(&mut FakeSettings)) {
+        self.cloud.change(|inner| change(&mut inner.knobs));
     }
 
-    /// What it holds now.
+    /// The current state.
     pub fn state(&self) -> State {
-        self.cloud.change(|inside| inside.state.clone())
+        self.cloud.change(|inner| inner.state.clone())
     }
 
-    /// Changes what it holds, by hand: volumes that somebody made before, droplets that come later.
+    /// Changes the state directly, for example to add existing volumes or later droplets.
     pub fn change<T>(&self, change: impl FnOnce(&mut State, Millis) -> T) -> T {
         let now = self.cloud.clock.now();
-        self.cloud.change(|inside| change(&mut inside.state, now))
+        self.cloud.change(|inner| change(&mut inner.state, now))
     }
 
-    /// Moves its clock on: actions end, limits are forgotten.
+    /// Advances the fake's clock: due actions complete, rate limits expire.
     pub fn advance(&self, by: Duration) {
         self.cloud.clock.advance(by);
         self.cloud.change(|_| {});
     }
 
-    /// Stops it: no more answers, the state is written, devices and links are gone. What is attached stays so in the
-    /// state, and is there again after the next start.
+    /// Stops the fake: it stops serving, writes the state, and removes devices and links. Attachments stay in the
+    /// state, and their devices reappear after the next start.
     pub async fn stop(mut self) -> Result<(), StopError> {
         self.stop.cancel();
         for task in self.tasks.drain(..) {
-            // A task that panicked has said so; the state is still worth keeping.
+            // A panic was already reported; the state is still worth saving.
             _ = task.await;
         }
         self.cloud.settle().await?;
@@ -213,28 +214,28 @@ impl Fake {
     }
 }
 
-impl Drop for Fake {
+impl Drop for FakeDigitalOcean {
     fn drop(&mut self) {
         self.stop.cancel();
-        // A test that failed must not leave devices behind either; what is in use stays.
+        // A failed test must not leave devices behind either. Devices in use cannot be removed.
         if let Some(devices) = self.devices.take()
             && let Err(error) = locked(&devices).close(&self.state())
         {
-            tracing::warn!(%error, "devices were left behind");
+            tracing::warn!(%error, "failed to detach devices");
         }
     }
 }
 
-/// Makes happen what is due, when it is due.
-async fn go_on(cloud: Arc<Cloud>, stop: CancellationToken) {
+/// Completes actions when they are due.
+async fn run_due_actions(cloud: Arc<Cloud>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let changed = cloud.changed.notified();
         let next = cloud.settle().await.unwrap_or_else(|error| {
-            tracing::error!(%error, "not settled");
+            tracing::error!(%error, "failed to complete due actions or reconcile devices");
             None
         });
-        let wait = next.map_or(LOOK, |at| {
-            Duration::from_millis((at - cloud.clock.now()).max(1).unsigned_abs()).min(LOOK)
+        let wait = next.map_or(POLL_INTERVAL, |at| {
+            Duration::from_millis((at - cloud.clock.now()).max(1).unsigned_abs()).min(POLL_INTERVAL)
         });
         tokio::select! {
             () = stop.cancelled() => {}

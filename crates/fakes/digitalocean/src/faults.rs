@@ -1,10 +1,10 @@
-//! Faults: what goes wrong, with which requests, and how often.
+//! Fault injection: which requests fail, how, and how often.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A fault and its aim. As JSON:
+/// A fault and the requests it matches. As JSON:
 /// `{"method":"POST","path":"/v2/volumes/*/actions","action":"attach","skip":1,"times":2,"what":"reset_after"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -12,63 +12,63 @@ pub struct Fault {
     /// Only requests with this method.
     #[serde(default)]
     pub method: Option<String>,
-    /// Only requests to this path, without its query; `*` is any number of characters. All paths if not given,
-    /// those of the metadata service too.
+    /// Only requests to this path, without the query; `*` matches any number of characters. If not given, all paths,
+    /// including those of the metadata service.
     #[serde(default)]
     pub path: Option<String>,
     /// Only requests for this action: `attach`, `detach` or `resize`.
     #[serde(default)]
     pub action: Option<String>,
-    /// So many that fit pass first.
+    /// Number of matching requests that pass first.
     #[serde(default)]
     pub skip: u64,
-    /// So many are hit; all that follow if not given.
+    /// Number of requests that fail; all that follow if not given.
     #[serde(default)]
     pub times: Option<u64>,
-    /// What happens to them.
-    pub what: What,
+    /// What happens to these requests.
+    pub what: FaultEffect,
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum What {
-    /// The request waits so many milliseconds before anything happens. Adds up with other faults.
+pub enum FaultEffect {
+    /// The request is delayed by this many milliseconds. Adds to other faults.
     LatencyMs(u64),
-    /// An error in place of the answer, without effect: 429, 500, 502, 503, 401 or any other.
+    /// An error response, without effect: 429, 500, 502, 503, 401 or any other.
     Status {
         /// The status.
         code: u16,
-        /// The message; the status's usual one if not given.
+        /// The message; the default message of the status if not given.
         #[serde(default)]
         message: Option<String>,
-        /// The header, in seconds.
+        /// The `retry-after` header, in seconds.
         #[serde(default)]
         retry_after: Option<i64>,
     },
-    /// The effect happens, and then the answer is this error.
+    /// The request takes effect, but the response is this error.
     StatusAfter(u16),
     /// The connection is reset, without effect.
     ResetBefore,
-    /// The effect happens, and then the connection is reset.
+    /// The request takes effect, then the connection is reset.
     ResetAfter,
-    /// The effect happens; half of the JSON comes, as if that were all.
+    /// The request takes effect; the response contains only half of the JSON, with a matching length.
     Truncated,
-    /// The effect happens; half of the body comes, and then the connection is closed.
+    /// The request takes effect; the connection is closed after half of the body.
     CutOff,
-    /// A page in HTML with this status, without effect, as proxies answer.
+    /// An HTML page with this status, without effect, as a proxy sends it.
     Html(u16),
-    /// The action ends `errored`, at its time.
+    /// The action ends `errored` after the usual time.
     ActionErrored,
-    /// The action stays `in-progress` for ever.
+    /// The action stays `in-progress` forever.
     ActionNeverEnds,
-    /// The action takes so many milliseconds; with 0 it has ended in the 202 already.
+    /// The action takes this many milliseconds; with 0 it is already completed in the 202.
     ActionDelayMs(u64),
 }
 
 impl Fault {
-    /// A fault of every request.
-    pub fn new(what: What) -> Self {
+    /// A fault that matches every request.
+    pub fn new(what: FaultEffect) -> Self {
         Self { method: None, path: None, action: None, skip: 0, times: None, what }
     }
 
@@ -85,13 +85,13 @@ impl Fault {
         self
     }
 
-    /// Lets so many pass first.
+    /// Lets this many requests pass first.
     pub fn skip(mut self, skip: u64) -> Self {
         self.skip = skip;
         self
     }
 
-    /// Hits so many.
+    /// Limits the fault to this many requests.
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self
@@ -104,7 +104,7 @@ impl Fault {
     }
 }
 
-/// Whether `text` is as `pattern` says, where `*` is any number of characters.
+/// Whether `text` matches `pattern`, where `*` matches any number of characters.
 fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
@@ -114,19 +114,19 @@ fn glob(pattern: &str, text: &str) -> bool {
     }
 }
 
-/// The faults that are set, each with how many requests fitted it.
+/// The configured faults, each with its number of matching requests.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     next: u64,
     set: Vec<(u64, Fault, u64)>,
 }
 
-/// What is to go wrong with one request.
+/// The faults that apply to one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Struck {
+pub(crate) struct MatchedFaults {
     pub(crate) latency: Duration,
-    /// The first that fits, latency aside.
-    pub(crate) what: Option<What>,
+    /// The first matching effect other than latency.
+    pub(crate) what: Option<FaultEffect>,
 }
 
 impl Faults {
@@ -146,14 +146,14 @@ impl Faults {
         self.set.clear();
     }
 
-    /// Number, fault, and how many requests fitted it so far.
+    /// Number, fault, and its number of matching requests so far.
     pub(crate) fn list(&self) -> &[(u64, Fault, u64)] {
         &self.set
     }
 
-    /// What goes wrong with this request; counts it.
-    pub(crate) fn strike(&mut self, method: &str, path: &str, action: Option<&str>) -> Struck {
-        let mut struck = Struck::default();
+    /// The faults for this request; counts it.
+    pub(crate) fn apply(&mut self, method: &str, path: &str, action: Option<&str>) -> MatchedFaults {
+        let mut matched = MatchedFaults::default();
         for (_, fault, seen) in &mut self.set {
             if !fault.fits(method, path, action) {
                 continue;
@@ -162,12 +162,12 @@ impl Faults {
             let hits = *seen > fault.skip && fault.times.is_none_or(|times| *seen - fault.skip <= times);
             match (&fault.what, hits) {
                 (_, false) => {}
-                (What::LatencyMs(latency), true) => struck.latency += Duration::from_millis(*latency),
-                (what, true) if struck.what.is_none() => struck.what = Some(what.clone()),
+                (FaultEffect::LatencyMs(latency), true) => matched.latency += Duration::from_millis(*latency),
+                (what, true) if matched.what.is_none() => matched.what = Some(what.clone()),
                 _ => {}
             }
         }
-        struck
+        matched
     }
 }
 
@@ -176,8 +176,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn aims() {
-        let any = Fault::new(What::ResetBefore);
+    fn fault_matches_method_path_and_action() {
+        let any = Fault::new(FaultEffect::ResetBefore);
         let attach = any.clone().at("POST", "/v2/volumes/*/actions").action("attach");
         let table = [
             (&any, "GET", "/anything", None, true),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn globs() {
+    fn glob_star_matches_any_characters() {
         let table = [
             ("", "", true),
             ("*", "", true),
@@ -213,34 +213,34 @@ mod tests {
     }
 
     #[test]
-    fn counts() {
+    fn skip_and_times_limit_a_fault() {
         let mut faults = Faults::default();
-        let id = faults.add(Fault::new(What::ResetAfter).skip(1).times(2));
-        faults.add(Fault::new(What::LatencyMs(5)).at("GET", "*"));
-        faults.add(Fault::new(What::Truncated).at("GET", "*"));
+        let id = faults.add(Fault::new(FaultEffect::ResetAfter).skip(1).times(2));
+        faults.add(Fault::new(FaultEffect::LatencyMs(5)).at("GET", "*"));
+        faults.add(Fault::new(FaultEffect::Truncated).at("GET", "*"));
         let mut hits = |method: &str| {
-            let struck = faults.strike(method, "/", None);
-            (struck.what, struck.latency.as_millis())
+            let matched = faults.apply(method, "/", None);
+            (matched.what, matched.latency.as_millis())
         };
         assert_eq!(hits("POST"), (None, 0));
-        assert_eq!(hits("POST"), (Some(What::ResetAfter), 0));
-        assert_eq!(hits("GET"), (Some(What::ResetAfter), 5));
-        assert_eq!(hits("GET"), (Some(What::Truncated), 5));
+        assert_eq!(hits("POST"), (Some(FaultEffect::ResetAfter), 0));
+        assert_eq!(hits("GET"), (Some(FaultEffect::ResetAfter), 5));
+        assert_eq!(hits("GET"), (Some(FaultEffect::Truncated), 5));
         assert!(faults.remove(id));
         assert!(!faults.remove(id));
         faults.clear();
-        assert_eq!(faults.strike("GET", "/", None), Struck::default());
+        assert_eq!(faults.apply("GET", "/", None), MatchedFaults::default());
     }
 
     #[test]
-    fn as_json() {
+    fn fault_is_parsed_from_json() {
         let text = r#"{"method":"POST","path":"/v2/volumes","times":1,"what":{"status":{"code":503}}}"#;
         let fault: Fault = serde_json::from_str(text).unwrap();
-        let what = What::Status { code: 503, message: None, retry_after: None };
+        let what = FaultEffect::Status { code: 503, message: None, retry_after: None };
         assert_eq!(fault, Fault::new(what).at("POST", "/v2/volumes").times(1));
         let text = r#"{"what":"action_never_ends","action":"attach"}"#;
         let fault: Fault = serde_json::from_str(text).unwrap();
-        assert_eq!(fault, Fault::new(What::ActionNeverEnds).action("attach"));
+        assert_eq!(fault, Fault::new(FaultEffect::ActionNeverEnds).action("attach"));
         assert!(serde_json::from_str::<Fault>(r#"{"what":"x"}"#).is_err());
         assert!(serde_json::from_str::<Fault>(r#"{"what":"truncated","tims":1}"#).is_err());
     }

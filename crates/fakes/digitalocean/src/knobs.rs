@@ -1,32 +1,32 @@
-//! What can be set, at the start and at run time: limits, delays, and how devices appear.
+//! Settings that can be changed at startup and at run time: limits, delays, and how devices appear.
 
 use serde::{Deserialize, Serialize};
 
-/// The settings of a fake. As JSON every field may be left out.
+/// The settings of a fake. In JSON, every field is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Knobs {
+pub struct FakeSettings {
     /// How long an action takes.
     pub action_delay_ms: u64,
-    /// How many volumes a droplet can have.
+    /// Maximum number of volumes per droplet.
     pub volumes_per_droplet: u64,
-    /// How many volumes the account can have; 0 for no limit.
+    /// Maximum number of volumes in the account; 0 for no limit.
     pub volume_limit: u64,
-    /// How many GiB the account's volumes and snapshots can have together; 0 for no limit.
+    /// Maximum total size of volumes and snapshots in GiB; 0 for no limit.
     pub capacity_gigabytes: u64,
-    /// Requests of one token in an hour; 0 for no limit.
+    /// Requests per hour and token; 0 for no limit.
     pub requests_per_hour: u64,
-    /// Requests of one token in a minute; 0 for no limit.
+    /// Requests per minute and token; 0 for no limit.
     pub requests_per_minute: u64,
-    /// How long a volume cannot be snapshotted again; 0 switches the rule off.
+    /// Minimum time between two snapshots of a volume; 0 disables the rule.
     pub snapshot_interval_ms: u64,
-    /// How long after a completed attach its device appears.
+    /// Time from a completed attach until the device appears.
     pub device_delay_ms: u64,
-    /// What appears first, in place of the whole device; and for how long.
+    /// The half-attached device that appears first, if any.
     pub half_attached: Option<HalfAttached>,
 }
 
-impl Default for Knobs {
+impl Default for FakeSettings {
     fn default() -> Self {
         Self {
             action_delay_ms: 1_000,
@@ -42,25 +42,25 @@ impl Default for Knobs {
     }
 }
 
-/// A device that is not yet what it will be.
+/// A device that is temporarily half attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HalfAttached {
-    /// What is seen.
-    pub shape: Half,
-    /// For how long, from when the device would have appeared.
+    /// Its shape.
+    pub shape: HalfAttachedShape,
+    /// How long, from the time at which the device would have appeared.
     pub for_ms: u64,
 }
 
 /// What a half-attached device looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Half {
-    /// The link is there and leads to nothing.
+pub enum HalfAttachedShape {
+    /// The link exists but is dangling.
     Dangling,
-    /// The device is there and has no bytes.
+    /// The device exists but has size 0.
     Empty,
-    /// The device is there, is smaller than the volume, and reads as zeroes: the trap for a driver that takes it
-    /// for a blank one.
+    /// The device exists, is smaller than the volume, and reads as zeroes: a driver must not mistake it for a blank
+    /// volume.
     Short,
 }

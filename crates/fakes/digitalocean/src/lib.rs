@@ -1,15 +1,15 @@
-//! A double of DigitalOcean's API and metadata service, for tests: volumes, snapshots, actions that take time,
-//! limits, errors in its words, and faults on demand. As a program it is `wharf fake digitalocean`.
+//! A fake of DigitalOcean's API and metadata service, for tests: volumes, snapshots, asynchronous actions, rate
+//! limits, the API's own error messages, and fault injection. `wharf fake digitalocean` runs it as a program.
 //!
-//! Start at [`Fake::start`]. The rules are pure (`rules`), the state is plain data ([`State`]), the server is thin.
+//! Start at [`FakeDigitalOcean::start`]. The rules are pure (`rules`), the state is plain data ([`State`]), the server is thin.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use wharf_fake_digitalocean::{Fake, Fault, Options, What};
+//! use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions, Fault, FaultEffect};
 //!
-//! let fake = Fake::start(Options::new().droplet(1, "nyc3")).await?;
-//! fake.add_fault(Fault::new(What::ResetAfter).at("POST", "/v2/volumes").times(1));
+//! let fake = FakeDigitalOcean::start(FakeOptions::new().droplet(1, "nyc3")).await?;
+//! fake.add_fault(Fault::new(FaultEffect::ResetAfter).at("POST", "/v2/volumes").times(1));
 //! println!("export DIGITALOCEAN_API_URL={}", fake.url());
 //! assert!(fake.requests().is_empty());
 //! fake.stop().await?;
@@ -17,7 +17,6 @@
 //! # }
 //! ```
 
-mod answer;
 mod cloud;
 mod control;
 mod devices;
@@ -31,6 +30,7 @@ mod paging;
 mod render;
 mod request;
 mod requests;
+mod response;
 mod rules;
 mod server;
 mod state;
@@ -38,11 +38,11 @@ mod store;
 mod time;
 
 pub use devices::DevicesError;
-pub use fake::{Fake, StartError, StopError};
-pub use faults::{Fault, What};
-pub use knobs::{Half, HalfAttached, Knobs};
-pub use options::{DropletOptions, Options};
-pub use requests::Logged;
+pub use fake::{FakeDigitalOcean, StartError, StopError};
+pub use faults::{Fault, FaultEffect};
+pub use knobs::{FakeSettings, HalfAttached, HalfAttachedShape};
+pub use options::{DropletOptions, FakeOptions};
+pub use requests::LoggedRequest;
 pub use state::{Action, Attachment, Droplet, Kind, Snapshot, State, Status, Volume};
 pub use store::StoreError;
 pub use time::Millis;

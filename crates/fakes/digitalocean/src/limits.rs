@@ -1,9 +1,8 @@
-//! Rate limits: each token has so many requests an hour and so many a minute, each forgotten by itself when its
-//! time is over.
+//! Rate limits per token: requests per hour and per minute, in sliding windows.
 
 use std::collections::VecDeque;
 
-use crate::knobs::Knobs;
+use crate::knobs::FakeSettings;
 use crate::time::Millis;
 
 const MINUTE: Millis = 60_000;
@@ -15,23 +14,23 @@ pub(crate) struct Window {
     times: VecDeque<Millis>,
 }
 
-/// What the headers say, and whether the request may pass.
+/// Whether a request is allowed, and the rate limit headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct RateLimit {
     pub(crate) allowed: bool,
     /// `ratelimit-limit`.
     pub(crate) limit: u64,
     /// `ratelimit-remaining`.
     pub(crate) remaining: u64,
-    /// `ratelimit-reset`: the Unix second at which the oldest counted request is forgotten.
+    /// `ratelimit-reset`: the Unix second at which the oldest counted request expires.
     pub(crate) reset: i64,
     /// `retry-after`, of the burst limit only.
     pub(crate) retry_after: Option<i64>,
 }
 
 impl Window {
-    /// Counts a request, unless it is refused: a client that hammers on does not push the end away.
-    pub(crate) fn take(&mut self, knobs: &Knobs, now: Millis) -> Verdict {
+    /// Counts a request, unless it is refused: refused requests do not extend the limit.
+    pub(crate) fn take(&mut self, knobs: &FakeSettings, now: Millis) -> RateLimit {
         while self.times.front().is_some_and(|at| *at <= now - HOUR) {
             self.times.pop_front();
         }
@@ -44,12 +43,12 @@ impl Window {
         if allowed {
             self.times.push_back(now);
         }
-        // The request whose end makes room: with `burst` of them in the minute, the oldest of those.
+        // The request whose expiry admits the next one: the oldest of the last `burst` requests.
         let makes_room = self.times.len().checked_sub(burst as usize).and_then(|i| self.times.get(i));
         let retry_after = (over_burst && !over_hour)
             .then(|| makes_room.map_or(60, |at| (at + MINUTE - now + 999).div_euclid(1000)));
         let oldest = self.times.front().copied().unwrap_or(now);
-        Verdict {
+        RateLimit {
             allowed,
             limit: if hourly > 0 { hourly } else { u64::from(u32::MAX) },
             remaining: if hourly > 0 {
@@ -67,12 +66,12 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn knobs(requests_per_hour: u64, requests_per_minute: u64) -> Knobs {
-        Knobs { requests_per_hour, requests_per_minute, ..Knobs::default() }
+    fn knobs(requests_per_hour: u64, requests_per_minute: u64) -> FakeSettings {
+        FakeSettings { requests_per_hour, requests_per_minute, ..FakeSettings::default() }
     }
 
     #[test]
-    fn both_limits() {
+    fn minute_and_hour_limits_are_enforced() {
         let knobs = knobs(5, 3);
         let mut window = Window::default();
         // (when, allowed, remaining, retry-after)
@@ -91,18 +90,18 @@ mod tests {
             (3_600_000, true, 0, None),
         ];
         for (now, allowed, remaining, retry_after) in table {
-            let verdict = window.take(&knobs, now);
+            let rate_limit = window.take(&knobs, now);
             assert_eq!(
-                (verdict.allowed, verdict.remaining, verdict.retry_after),
+                (rate_limit.allowed, rate_limit.remaining, rate_limit.retry_after),
                 (allowed, remaining, retry_after),
                 "at {now}"
             );
-            assert_eq!(verdict.limit, 5);
+            assert_eq!(rate_limit.limit, 5);
         }
     }
 
     #[test]
-    fn the_reset_is_when_the_oldest_is_forgotten() {
+    fn reset_is_the_expiry_of_the_oldest_request() {
         let knobs = knobs(5, 0);
         let mut window = Window::default();
         assert_eq!(window.take(&knobs, 10_000).reset, 3_610);
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit() {
+    fn zero_disables_the_limits() {
         let mut window = Window::default();
         assert!((0..1000).all(|_| window.take(&knobs(0, 0), 0).allowed));
     }

@@ -1,13 +1,13 @@
-//! The metadata service of one droplet: a tree of plain texts, and the whole as JSON.
+//! The metadata service of one droplet: a tree of plain texts, also available as one JSON document.
 
 use serde_json::{Value, json};
 
 use crate::state::Droplet;
 
-/// What is at a path.
+/// The content at a path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Found {
-    /// Plain text, without a newline at its end: clients take it as it is.
+    /// Plain text without a trailing newline: clients use it verbatim.
     Text(String),
     Json(Value),
     /// An index without its slash: 301 to this path.
@@ -15,8 +15,8 @@ pub(crate) enum Found {
     Nothing,
 }
 
-/// What this droplet's service has at a path.
-pub(crate) fn look(droplet: &Droplet, path: &str) -> Found {
+/// Looks up a path of this droplet's service.
+pub(crate) fn lookup(droplet: &Droplet, path: &str) -> Found {
     let document = document(droplet);
     if path == "/metadata/v1.json" {
         return Found::Json(document);
@@ -61,7 +61,7 @@ fn entry(name: &str, value: &Value) -> String {
     }
 }
 
-/// The document as the paths have it: other names, and some lists as lines.
+/// The document as a path tree: with different names, and some lists as lines.
 fn tree(document: Value) -> Value {
     let lines = |list: &Value| lines_of(list).collect::<Vec<_>>().join("\n");
     json!({
@@ -145,9 +145,9 @@ mod tests {
             ("/", Found::Nothing),
         ];
         for (path, expected) in table {
-            assert_eq!(look(&droplet, path), expected, "{path}");
+            assert_eq!(lookup(&droplet, path), expected, "{path}");
         }
-        let Found::Text(index) = look(&droplet, "/metadata/v1/") else { panic!("no index") };
+        let Found::Text(index) = lookup(&droplet, "/metadata/v1/") else { panic!("no index") };
         let mut lines: Vec<&str> = index.lines().collect();
         lines.sort_unstable();
         let mut expected = vec![
@@ -166,7 +166,7 @@ mod tests {
         ];
         expected.sort_unstable();
         assert_eq!(lines, expected);
-        let Found::Json(whole) = look(&droplet, "/metadata/v1.json") else { panic!("no document") };
+        let Found::Json(whole) = lookup(&droplet, "/metadata/v1.json") else { panic!("no document") };
         assert_eq!(whole["droplet_id"], 2756294);
         assert_eq!(whole["region"], "nyc3");
     }

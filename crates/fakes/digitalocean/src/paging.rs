@@ -1,18 +1,18 @@
-//! Pages: 20 entries unless asked for more, 200 at most, and absolute links to the pages around.
+//! Paging: 20 entries by default, 200 at most, with absolute links to adjacent pages.
 
 use serde_json::{Map, Value, json};
 
-use crate::answer::Answer;
 use crate::request::{Request, encode};
+use crate::response::ApiResponse;
 
-const USUAL: usize = 20;
-const MOST: usize = 200;
+const DEFAULT_SIZE: usize = 20;
+const MAX_SIZE: usize = 200;
 
-/// One page of `all`, as an answer with `root` as the list's name.
-pub(crate) fn page(request: &Request, root: &str, all: Vec<Value>) -> Answer {
+/// One page of `all`, as a response with the list under the key `root`.
+pub(crate) fn page(request: &Request, root: &str, all: Vec<Value>) -> ApiResponse {
     let number = |name| request.param(name).and_then(|text| text.parse::<usize>().ok());
     let page = number("page").unwrap_or(1).max(1);
-    let size = number("per_page").filter(|size| *size > 0).unwrap_or(USUAL).min(MOST);
+    let size = number("per_page").filter(|size| *size > 0).unwrap_or(DEFAULT_SIZE).min(MAX_SIZE);
     let total = all.len();
     let shown: Vec<Value> = all.into_iter().skip((page - 1).saturating_mul(size)).take(size).collect();
     let last = total.div_ceil(size).max(1);
@@ -27,7 +27,7 @@ pub(crate) fn page(request: &Request, root: &str, all: Vec<Value>) -> Answer {
         link("last", last);
     }
     let links = if pages.is_empty() { json!({}) } else { json!({ "pages": pages }) };
-    Answer::ok(json!({ root: shown, "links": links, "meta": { "total": total } }))
+    ApiResponse::ok(json!({ root: shown, "links": links, "meta": { "total": total } }))
 }
 
 /// The same request for another page.

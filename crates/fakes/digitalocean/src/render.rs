@@ -1,8 +1,8 @@
-//! The state's things as the API's JSON.
+//! Renders the state's objects as the API's JSON.
 
 use serde_json::{Value, json};
 
-use crate::knobs::Knobs;
+use crate::knobs::FakeSettings;
 use crate::state::{Action, Droplet, Snapshot, State, Volume};
 use crate::time::rfc3339;
 
@@ -68,7 +68,7 @@ pub(crate) fn snapshot(snapshot: &Snapshot) -> Value {
         "resource_id": snapshot.volume,
         "resource_type": "volume",
         "min_disk_size": snapshot.min_disk_size,
-        // What is billed: often nothing for a while.
+        // The billed size: often 0 at first.
         "size_gigabytes": 0.0,
         "tags": snapshot.tags,
     })
@@ -119,7 +119,7 @@ pub(crate) fn droplet(state: &State, droplet: &Droplet) -> Value {
     })
 }
 
-pub(crate) fn account(knobs: &Knobs) -> Value {
+pub(crate) fn account(knobs: &FakeSettings) -> Value {
     json!({ "account": {
         "droplet_limit": 100,
         "floating_ip_limit": 5,

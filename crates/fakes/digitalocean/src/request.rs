@@ -1,26 +1,26 @@
-//! A request, taken apart.
+//! A parsed request.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::answer::Answer;
+use crate::response::ApiResponse;
 
-/// A request as the rules see it.
+/// A request, as the rules process it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Request {
-    /// In capitals.
+    /// In upper case.
     pub(crate) method: String,
     /// Without the query.
     pub(crate) path: String,
-    /// As it came, without the question mark.
+    /// As received, without the question mark.
     pub(crate) query: String,
     pub(crate) body: Vec<u8>,
-    /// Scheme and host, for links: the client's own name for us.
+    /// Scheme and host for links, as the client addressed the fake.
     pub(crate) base: String,
 }
 
 impl Request {
-    /// The path between slashes, each part decoded; a slash at the end makes no difference.
+    /// The decoded path segments; a trailing slash is ignored.
     pub(crate) fn parts(&self) -> Vec<String> {
         self.path.split('/').filter(|part| !part.is_empty()).map(decode).collect()
     }
@@ -34,18 +34,18 @@ impl Request {
             .collect()
     }
 
-    /// A value of the query; empty is as if it were not there.
+    /// A value of the query; an empty value counts as missing.
     pub(crate) fn param(&self, name: &str) -> Option<String> {
         self.pairs().into_iter().find(|(found, value)| found == name && !value.is_empty()).map(|(_, v)| v)
     }
 
-    /// The body as what the request needs; what is not such JSON is refused.
-    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+    /// Parses the body; invalid JSON is refused.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, ApiResponse> {
         serde_json::from_slice(&self.body)
-            .map_err(|error| Answer::error(400, &format!("The body could not be understood: {error}.")))
+            .map_err(|error| ApiResponse::error(400, &format!("The body could not be understood: {error}.")))
     }
 
-    /// The `type` of the action that is asked for, if any is.
+    /// The `type` of the requested action, if any.
     pub(crate) fn action(&self) -> Option<String> {
         #[derive(Deserialize)]
         struct Typed {
@@ -57,7 +57,7 @@ impl Request {
     }
 }
 
-/// Percent-decoding; what is not well encoded stays as it is.
+/// Percent-decoding; malformed escapes are kept.
 pub(crate) fn decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taken_apart() {
+    fn request_is_parsed() {
         let request = Request {
             method: "POST".into(),
             path: "/v2/volumes/a%20b/actions/".into(),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn encoding() {
+    fn percent_encoding_round_trips() {
         for (text, decoded) in [("a%20b", "a b"), ("%", "%"), ("%zz", "%zz"), ("%C3%A4", "ä"), ("%2", "%2")]
         {
             assert_eq!(decode(text), decoded);

@@ -6,45 +6,45 @@ use serde::Serialize;
 
 use crate::time::Millis;
 
-/// So many are kept, the newest.
-const KEPT: usize = 100_000;
+/// Maximum number of logged requests; older ones are dropped.
+const MAX_ENTRIES: usize = 100_000;
 
-/// A request that was answered, or not.
+/// A logged request, with or without a response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Logged {
-    /// When it came.
+pub struct LoggedRequest {
+    /// When it was received.
     pub at: Millis,
-    /// In capitals.
+    /// In upper case.
     pub method: String,
     /// Without the query.
     pub path: String,
-    /// As it came, without the question mark.
+    /// As received, without the question mark.
     pub query: String,
-    /// The `type` of the action that it asked for.
+    /// The `type` of the requested action.
     pub action: Option<String>,
-    /// The answer's status; none if the connection was reset.
+    /// The response's status; none if the connection was reset.
     pub status: Option<u16>,
-    /// Whether a fault decided the answer.
+    /// Whether a fault determined the response.
     pub faulted: bool,
-    /// The droplet whose metadata service it was; none for the API.
+    /// The droplet whose metadata service received it; none for the API.
     pub droplet: Option<u64>,
 }
 
 /// The newest requests, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    entries: VecDeque<Logged>,
+    entries: VecDeque<LoggedRequest>,
 }
 
 impl Log {
-    pub(crate) fn push(&mut self, entry: Logged) {
-        if self.entries.len() == KEPT {
+    pub(crate) fn push(&mut self, entry: LoggedRequest) {
+        if self.entries.len() == MAX_ENTRIES {
             self.entries.pop_front();
         }
         self.entries.push_back(entry);
     }
 
-    pub(crate) fn all(&self) -> Vec<Logged> {
+    pub(crate) fn all(&self) -> Vec<LoggedRequest> {
         self.entries.iter().cloned().collect()
     }
 

@@ -1,4 +1,4 @@
-//! The thin server: HTTP in, answers and faults out. Resets are real ones, not polite ends.
+//! The HTTP server: serves responses and applies faults. Resets are real TCP resets.
 
 use std::io;
 use std::pin::Pin;
@@ -16,19 +16,19 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Answer, usual_message};
 use crate::cloud::Cloud;
 use crate::control;
-use crate::faults::What;
-use crate::limits::Verdict;
+use crate::faults::FaultEffect;
+use crate::limits::RateLimit;
 use crate::metadata::{self, Found};
 use crate::request::Request;
-use crate::requests::Logged;
+use crate::requests::LoggedRequest;
+use crate::response::{ApiResponse, default_message};
 
 /// What a listener serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The API, and the control path beside it.
+    /// The API and the control API.
     Api,
     /// The metadata service of one droplet.
     Metadata(u64),
@@ -43,7 +43,7 @@ pub(crate) async fn serve(listener: TcpListener, cloud: Arc<Cloud>, side: Side, 
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of descriptors, most likely: wait, or this would spin.
-                    tracing::warn!(%error, "a connection was not accepted");
+                    tracing::warn!(%error, "failed to accept a connection");
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                     continue;
                 }
@@ -70,36 +70,36 @@ async fn connection(stream: TcpStream, cloud: Arc<Cloud>, side: Side, stop: Canc
     tokio::select! {
         () = stop.cancelled() => {}
         served = serving => if let Err(error) = served {
-            tracing::debug!(%error, "a connection broke off");
+            tracing::debug!(%error, "connection ended with an error");
         },
     }
 }
 
-/// One request through faults, rules and log. None is a reset.
+/// Handles one request: faults, rules, log. `None` resets the connection.
 async fn handle(cloud: &Cloud, side: Side, incoming: http::Request<Incoming>) -> Option<Response<Text>> {
     let token = bearer(&incoming);
     let request = read(incoming).await?;
     if side == Side::Api && request.path.starts_with(control::ROOT) {
-        return Some(plain(&control::answer(cloud, &request)));
+        return Some(plain(&control::response(cloud, &request)));
     }
     let at = cloud.clock.now();
     let action = request.action();
-    let struck = cloud.lock().faults.strike(&request.method, &request.path, action.as_deref());
-    if !struck.latency.is_zero() {
-        tokio::time::sleep(struck.latency).await;
+    let matched = cloud.lock().faults.apply(&request.method, &request.path, action.as_deref());
+    if !matched.latency.is_zero() {
+        tokio::time::sleep(matched.latency).await;
     }
     let response = match side {
-        Side::Api => api(cloud, &request, token.as_deref(), struck.what.as_ref()).await,
-        Side::Metadata(droplet) => about(cloud, droplet, &request, struck.what.as_ref()),
+        Side::Api => api(cloud, &request, token.as_deref(), matched.what.as_ref()).await,
+        Side::Metadata(droplet) => metadata_service(cloud, droplet, &request, matched.what.as_ref()),
     };
-    cloud.lock().log.push(Logged {
+    cloud.lock().log.push(LoggedRequest {
         at,
         method: request.method,
         path: request.path,
         query: request.query,
         action,
         status: response.as_ref().map(|response| response.status().as_u16()),
-        faulted: struck.what.is_some(),
+        faulted: matched.what.is_some(),
         droplet: match side {
             Side::Api => None,
             Side::Metadata(droplet) => Some(droplet),
@@ -114,7 +114,7 @@ fn bearer(request: &http::Request<Incoming>) -> Option<String> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty()).then(|| token.trim().to_owned())
 }
 
-/// None if the client went away in the middle of its request.
+/// `None` if the client disconnected during its request.
 async fn read(incoming: http::Request<Incoming>) -> Option<Request> {
     let (parts, body) = incoming.into_parts();
     let host =
@@ -128,27 +128,30 @@ async fn read(incoming: http::Request<Incoming>) -> Option<Request> {
     })
 }
 
-/// A fault that comes before any effect, as the answer it gives; the outer none is no such fault.
-fn before(fault: Option<&What>) -> Option<Option<Response<Text>>> {
+/// The response of a fault that prevents the effect; the outer `None` means that there is no such fault.
+fn fault_before_effect(fault: Option<&FaultEffect>) -> Option<Option<Response<Text>>> {
     match fault? {
-        What::ResetBefore => Some(None),
-        What::Status { code, message, retry_after } => {
-            let mut answer = Answer::error(*code, message.as_deref().unwrap_or_else(|| usual_message(*code)));
-            answer.retry_after = *retry_after;
-            Some(Some(plain(&answer)))
+        FaultEffect::ResetBefore => Some(None),
+        FaultEffect::Status { code, message, retry_after } => {
+            let mut response =
+                ApiResponse::error(*code, message.as_deref().unwrap_or_else(|| default_message(*code)));
+            response.retry_after = *retry_after;
+            Some(Some(plain(&response)))
         }
-        What::Html(code) => Some(Some(html(*code))),
+        FaultEffect::Html(code) => Some(Some(html(*code))),
         _ => None,
     }
 }
 
-/// A fault that spoils an answer whose effect has happened.
-fn after(fault: Option<&What>, response: Response<Text>) -> Option<Response<Text>> {
+/// Applies a fault to the response after the request took effect.
+fn fault_after_effect(fault: Option<&FaultEffect>, response: Response<Text>) -> Option<Response<Text>> {
     match fault {
-        Some(What::ResetAfter) => None,
-        Some(What::StatusAfter(code)) => Some(plain(&Answer::error(*code, usual_message(*code)))),
-        Some(What::Truncated) => Some(response.map(|text| Text::whole(text.first_half()))),
-        Some(What::CutOff) => Some(response.map(|text| Text { cut: true, ..text })),
+        Some(FaultEffect::ResetAfter) => None,
+        Some(FaultEffect::StatusAfter(code)) => {
+            Some(plain(&ApiResponse::error(*code, default_message(*code))))
+        }
+        Some(FaultEffect::Truncated) => Some(response.map(|text| Text::whole(text.first_half()))),
+        Some(FaultEffect::CutOff) => Some(response.map(|text| Text { cut: true, ..text })),
         _ => Some(response),
     }
 }
@@ -157,30 +160,35 @@ async fn api(
     cloud: &Cloud,
     request: &Request,
     token: Option<&str>,
-    fault: Option<&What>,
+    fault: Option<&FaultEffect>,
 ) -> Option<Response<Text>> {
-    if let Some(struck) = before(fault) {
-        return struck;
+    if let Some(matched) = fault_before_effect(fault) {
+        return matched;
     }
-    let (answer, verdict) = cloud.serve(request, token, fault).await;
-    let mut response = plain(&answer);
-    if let Some(verdict) = verdict {
-        rate_headers(&mut response, verdict);
+    let (response, rate_limit) = cloud.serve(request, token, fault).await;
+    let mut response = plain(&response);
+    if let Some(rate_limit) = rate_limit {
+        rate_headers(&mut response, rate_limit);
     }
-    after(fault, response)
+    fault_after_effect(fault, response)
 }
 
-fn about(cloud: &Cloud, droplet: u64, request: &Request, fault: Option<&What>) -> Option<Response<Text>> {
-    if let Some(struck) = before(fault) {
-        return struck;
+fn metadata_service(
+    cloud: &Cloud,
+    droplet: u64,
+    request: &Request,
+    fault: Option<&FaultEffect>,
+) -> Option<Response<Text>> {
+    if let Some(matched) = fault_before_effect(fault) {
+        return matched;
     }
     let found = match (request.method.as_str(), cloud.lock().state.droplets.get(&droplet)) {
-        ("GET", Some(droplet)) => metadata::look(droplet, &request.path),
+        ("GET", Some(droplet)) => metadata::lookup(droplet, &request.path),
         _ => Found::Nothing,
     };
     let response = match found {
         Found::Text(text) => texts(200, "text/plain; charset=utf-8", text),
-        Found::Json(value) => plain(&Answer::ok(value)),
+        Found::Json(value) => plain(&ApiResponse::ok(value)),
         Found::Moved(path) => {
             let mut response = texts(301, "text/plain; charset=utf-8", String::new());
             if let Ok(path) = HeaderValue::from_str(&path) {
@@ -190,16 +198,16 @@ fn about(cloud: &Cloud, droplet: u64, request: &Request, fault: Option<&What>) -
         }
         Found::Nothing => texts(404, "text/plain; charset=utf-8", "not found".to_owned()),
     };
-    after(fault, response)
+    fault_after_effect(fault, response)
 }
 
-fn plain(answer: &Answer) -> Response<Text> {
-    let text = answer.body.as_ref().map(ToString::to_string).unwrap_or_default();
-    let mut response = texts(answer.status, "application/json; charset=utf-8", text);
-    if let Some(seconds) = answer.retry_after {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+fn plain(response: &ApiResponse) -> Response<Text> {
+    let text = response.body.as_ref().map(ToString::to_string).unwrap_or_default();
+    let mut http_response = texts(response.status, "application/json; charset=utf-8", text);
+    if let Some(seconds) = response.retry_after {
+        http_response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    response
+    http_response
 }
 
 fn html(status: u16) -> Response<Text> {
@@ -224,14 +232,14 @@ fn status_of(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-fn rate_headers(response: &mut Response<Text>, verdict: Verdict) {
+fn rate_headers(response: &mut Response<Text>, rate_limit: RateLimit) {
     let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("ratelimit-limit"), HeaderValue::from(verdict.limit));
-    headers.insert(HeaderName::from_static("ratelimit-remaining"), HeaderValue::from(verdict.remaining));
-    headers.insert(HeaderName::from_static("ratelimit-reset"), HeaderValue::from(verdict.reset));
+    headers.insert(HeaderName::from_static("ratelimit-limit"), HeaderValue::from(rate_limit.limit));
+    headers.insert(HeaderName::from_static("ratelimit-remaining"), HeaderValue::from(rate_limit.remaining));
+    headers.insert(HeaderName::from_static("ratelimit-reset"), HeaderValue::from(rate_limit.reset));
 }
 
-/// A body; one that is cut announces all of itself and breaks off in the middle.
+/// A body. With `cut`, it announces its full length and ends in the middle.
 #[derive(Debug)]
 struct Text {
     bytes: Bytes,
@@ -276,7 +284,7 @@ impl Body for Text {
     }
 }
 
-/// A connection that ends with a reset if it is told to.
+/// A connection that is reset on drop if `reset` is set.
 struct Resettable {
     stream: TcpStream,
     reset: Arc<AtomicBool>,
@@ -285,7 +293,7 @@ struct Resettable {
 impl Drop for Resettable {
     fn drop(&mut self) {
         if self.reset.load(Ordering::Relaxed) {
-            // If this fails the connection is closed all the same, only politely.
+            // If this fails, the connection is closed normally.
             _ = self.stream.set_zero_linger();
         }
     }

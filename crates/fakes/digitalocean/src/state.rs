@@ -1,7 +1,6 @@
-//! What the cloud holds: droplets, volumes, snapshots, actions, tags. Plain data, which is also the state file.
+//! The API's state: droplets, volumes, snapshots, actions, tags. Plain data, also the format of the state file.
 //!
-//! Nothing here reads a clock: whoever calls says what time it is, and [`State::advance`] makes happen what was
-//! due by then.
+//! Nothing here reads a clock: callers pass the time, and [`State::advance`] completes the actions that are due.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::{self, Millis};
 
-/// Everything that a restart must not lose.
+/// The state that survives a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct State {
     /// By id.
@@ -20,9 +19,9 @@ pub struct State {
     pub snapshots: BTreeMap<String, Snapshot>,
     /// By id.
     pub actions: BTreeMap<u64, Action>,
-    /// Names of tags, also of those that nothing has.
+    /// Names of tags, including unused ones.
     pub tags: BTreeSet<String>,
-    /// How many ids were given out.
+    /// Number of ids assigned so far.
     pub serial: u64,
 }
 
@@ -38,7 +37,7 @@ pub struct Droplet {
     /// Its tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     #[serde(default)]
     pub created: Millis,
 }
@@ -54,10 +53,10 @@ pub struct Volume {
     pub region: String,
     /// Its size in GiB.
     pub size_gigabytes: u64,
-    /// What its maker said of it.
+    /// The description from the create request.
     #[serde(default)]
     pub description: String,
-    /// The file system that its maker asked for, or empty.
+    /// The requested file system, or empty.
     #[serde(default)]
     pub filesystem_type: String,
     /// That file system's label, or empty.
@@ -66,23 +65,23 @@ pub struct Volume {
     /// Its tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     #[serde(default)]
     pub created: Millis,
-    /// The droplet that has it.
+    /// The droplet it is attached to.
     #[serde(default)]
     pub attached: Option<Attachment>,
-    /// When it was last snapshotted: that is allowed once in ten minutes.
+    /// Time of the last snapshot: one is allowed in ten minutes.
     #[serde(default)]
     pub snapshotted: Option<Millis>,
 }
 
-/// A volume's place at a droplet.
+/// A volume's attachment to a droplet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
     /// The droplet.
     pub droplet: u64,
-    /// When the API said so. The device comes later.
+    /// When the attach completed. The device appears later.
     pub since: Millis,
 }
 
@@ -102,31 +101,31 @@ pub struct Snapshot {
     /// Its tags.
     #[serde(default)]
     pub tags: Vec<String>,
-    /// When it was made.
+    /// Creation time.
     #[serde(default)]
     pub created: Millis,
 }
 
-/// Something that takes time.
+/// An asynchronous operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// Its number.
     pub id: u64,
-    /// What is done.
+    /// What it does.
     pub kind: Kind,
-    /// To which volume.
+    /// The volume.
     pub volume: String,
     /// The slug of its region.
     pub region: String,
-    /// How far it is.
+    /// Its status.
     pub status: Status,
-    /// When it was asked for.
+    /// When it was requested.
     pub started: Millis,
     /// When it ended.
     pub ended: Option<Millis>,
-    /// When it is to end; none if it never does.
+    /// When it will end; none if never.
     pub due: Option<Millis>,
-    /// It will end `errored` and change nothing.
+    /// Whether it will end `errored` without effect.
     pub fails: bool,
 }
 
@@ -134,17 +133,17 @@ pub struct Action {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// A volume to a droplet.
+    /// Attaches a volume to a droplet.
     Attach {
         /// The droplet.
         droplet: u64,
     },
-    /// A volume from a droplet.
+    /// Detaches a volume from a droplet.
     Detach {
         /// The droplet.
         droplet: u64,
     },
-    /// A volume becomes larger.
+    /// Resizes a volume.
     Resize {
         /// Its new size in GiB.
         size_gigabytes: u64,
@@ -170,15 +169,15 @@ impl Kind {
     }
 }
 
-/// How far an action is.
+/// The status of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// Not done.
+    /// Still running.
     InProgress,
-    /// Done.
+    /// Succeeded.
     Completed,
-    /// It failed and changed nothing.
+    /// Failed without effect.
     Errored,
 }
 
@@ -194,7 +193,7 @@ impl Status {
 }
 
 impl State {
-    /// Ends every action that was due by `now`, each at its own time. Says whether anything changed.
+    /// Ends every action that is due by `now`, each at its own time. Returns whether anything changed.
     pub fn advance(&mut self, now: Millis) -> bool {
         let mut due: Vec<(Millis, u64)> = self.pending().filter_map(|a| Some((a.due?, a.id))).collect();
         due.retain(|(at, _)| *at <= now);
@@ -215,7 +214,7 @@ impl State {
         self.actions.values().filter(|action| action.status == Status::InProgress)
     }
 
-    /// Ends one action now, with what it was to do, or without if it was to fail. Says whether it was pending.
+    /// Ends one action now, with its effect unless it fails. Returns whether it was pending.
     pub fn finish(&mut self, id: u64, now: Millis) -> bool {
         let Some(action) = self.actions.get_mut(&id).filter(|a| a.status == Status::InProgress) else {
             return false;
@@ -236,17 +235,17 @@ impl State {
         true
     }
 
-    /// The volumes that a droplet has.
+    /// The volumes attached to a droplet.
     pub fn volumes_of(&self, droplet: u64) -> impl Iterator<Item = &Volume> {
         self.volumes
             .values()
             .filter(move |volume| volume.attached.is_some_and(|attached| attached.droplet == droplet))
     }
 
-    /// A number that nothing else has, for actions.
+    /// A unique number for an action.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.serial += 1;
-        // Real ones are far from small; a client that takes an index for an id should notice.
+        // Real ids are large; a client that confuses an index with an id should fail.
         1_700_000_000 + self.serial
     }
 
@@ -256,7 +255,7 @@ impl State {
         time::uuid_v1(now, self.serial)
     }
 
-    /// Whether it holds nothing that costs money: no volume, no snapshot, no action that goes on.
+    /// Whether it contains nothing that costs money: no volume, no snapshot, no pending action.
     pub fn is_empty(&self) -> bool {
         self.volumes.is_empty() && self.snapshots.is_empty() && self.pending().next().is_none()
     }

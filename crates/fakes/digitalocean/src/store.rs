@@ -1,37 +1,37 @@
-//! The state file: whole, old or new, whenever the process dies. Two fakes cannot have the same.
+//! The state file. Writes are atomic, so a crash leaves the old or the new state. A lock excludes a second fake.
 
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Beneath, Files as _, Linux, write_durably};
+use wharf_linux::{Files as _, Linux, PathBeneath, write_durably};
 
 use crate::state::State;
 
 const FILE: &str = "state.json";
 const LOCK: &str = "lock";
 
-/// A directory that keeps the state.
+/// The state directory.
 pub(crate) struct Store {
     root: PathBuf,
     /// Held until the process ends or the store is dropped.
     _lock: Box<dyn Send + Sync>,
 }
 
-/// Why the state cannot be had.
+/// Why the state could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory could not be made.
-    #[error("make the directory {}: {source}", path.display())]
+    /// The directory could not be created.
+    #[error("failed to create the directory {}: {source}", path.display())]
     Create {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Another fake has it.
-    #[error("{} is in use by another fake: stop that, or take another directory", .0.display())]
+    /// Another fake uses the directory.
+    #[error("{} is in use by another fake: stop it, or use another directory", .0.display())]
     Locked(PathBuf),
-    /// What is there is no state.
-    #[error("{} is not the state of a fake: {source}; move it away to begin anew", path.display())]
+    /// The file is not a valid state.
+    #[error("{} is not the state of a fake: {source}; move it away to start with an empty state", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
@@ -44,15 +44,15 @@ pub enum StoreError {
 }
 
 impl Store {
-    /// Opens a directory, made if need be, and reads what is in it.
+    /// Opens a directory, creating it if necessary, and reads its state.
     pub(crate) fn open(root: &Path) -> Result<(Self, State), StoreError> {
         std::fs::create_dir_all(root)
             .map_err(|source| StoreError::Create { path: root.to_owned(), source })?;
         let kernel = Linux::new();
         let lock = kernel
-            .try_lock(&Beneath::new(root, Path::new(LOCK)))?
+            .try_lock(&PathBeneath::new(root, Path::new(LOCK)))?
             .ok_or_else(|| StoreError::Locked(root.to_owned()))?;
-        let state = match kernel.read_file(&Beneath::new(root, Path::new(FILE)))? {
+        let state = match kernel.read_file(&PathBeneath::new(root, Path::new(FILE)))? {
             None => State::default(),
             Some(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|source| StoreError::Parse { path: root.join(FILE), source })?,
@@ -60,12 +60,12 @@ impl Store {
         Ok((Self { root: root.to_owned(), _lock: lock }, state))
     }
 
-    /// Replaces what is kept.
+    /// Replaces the saved state.
     pub(crate) fn save(&self, state: &State) -> Result<(), StoreError> {
         let path = Path::new(FILE);
         let bytes = serde_json::to_vec_pretty(state)
             .map_err(|source| StoreError::Parse { path: self.root.join(FILE), source })?;
-        Ok(write_durably(&Linux::new(), &Beneath::new(&self.root, path), &bytes)?)
+        Ok(write_durably(&Linux::new(), &PathBeneath::new(&self.root, path), &bytes)?)
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kept_and_locked() {
+    fn state_is_saved_and_directory_is_locked() {
         let root = tempfile::tempdir().unwrap();
         let (store, mut state) = Store::open(root.path()).unwrap();
         assert_eq!(state, State::default());

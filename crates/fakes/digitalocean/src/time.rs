@@ -1,5 +1,5 @@
-//! Time as the API writes it, and ids made of it. The clock itself can be moved on, so that a test need not wait
-//! ten minutes for a rule of ten minutes.
+//! Times in the API's format, and ids derived from them. Tests can advance the clock, so that they need not wait ten
+//! minutes for a rule of ten minutes.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 /// Milliseconds since 1970.
 pub type Millis = i64;
 
-/// A duration as milliseconds; one too long to count is for ever.
+/// A duration in milliseconds, saturating.
 pub(crate) fn millis(duration: Duration) -> Millis {
     Millis::try_from(duration.as_millis()).unwrap_or(Millis::MAX)
 }
@@ -19,7 +19,7 @@ pub(crate) fn rfc3339(at: Millis) -> String {
     Timestamp::from_second(at.div_euclid(1000)).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }
 
-/// The machine's clock, moved on by whoever tests.
+/// The system clock plus an offset that tests can advance.
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     ahead: AtomicI64,
@@ -38,7 +38,7 @@ impl Clock {
 /// Between the epoch of UUIDs (1582) and that of Unix, in units of 100 ns.
 const GREGORIAN: u64 = 0x01B2_1DD2_1381_4000;
 
-/// A UUID of version 1: the time with `serial` in its last digits, so that no two are the same.
+/// A version 1 UUID: the time with `serial` in its last digits, so that ids are unique.
 pub(crate) fn uuid_v1(now: Millis, serial: u64) -> String {
     let ticks = GREGORIAN.wrapping_add(now.unsigned_abs().wrapping_mul(10_000)).wrapping_add(serial % 10_000);
     let (low, middle, high) = (ticks as u32, (ticks >> 32) as u16, (ticks >> 48) as u16 & 0x0fff);
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_and_ids() {
+    fn times_and_ids_have_the_api_format() {
         let at = 1_456_938_049_000;
         assert_eq!(rfc3339(at), "2016-03-02T17:00:49Z");
         assert_eq!(rfc3339(at + 999), "2016-03-02T17:00:49Z");
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_moves_on() {
+    fn clock_can_be_advanced() {
         let clock = Clock::default();
         let before = clock.now();
         clock.advance(Duration::from_secs(3600));

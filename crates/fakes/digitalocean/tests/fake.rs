@@ -1,6 +1,6 @@
-//! The fake as its clients see it: over HTTP, and as devices on this machine.
+//! The fake from the outside: over HTTP, and as devices on this machine.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the response
 
 #[path = "fake/client.rs"]
 mod client;

@@ -1,4 +1,4 @@
-//! What can be asked of any block device: size, number, bytes as they are on the disk.
+//! Queries for any block device: size, number, and the bytes on the disk.
 
 use std::fs::File;
 use std::io;
@@ -6,16 +6,16 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOp
 use std::path::Path;
 
 use super::{Linux, loops};
-use crate::{Beneath, Devices, Error, LoopDevice, LoopOptions, Result, sys};
+use crate::{BlockDevices, Error, LoopDevice, LoopOptions, PathBeneath, Result, sys};
 
 /// Alignment of direct reads: no disk has larger sectors.
 const ALIGNMENT: u64 = 4096;
 
-/// How much is read at once.
+/// The size of one read.
 const CHUNK: u64 = 1 << 20;
 
-impl Devices for Linux {
-    fn loop_attach(&self, image: &Beneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
+impl BlockDevices for Linux {
+    fn loop_attach(&self, image: &PathBeneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
         loops::attach(image, options)
     }
 
@@ -48,13 +48,13 @@ impl Devices for Linux {
     }
 }
 
-/// A device opened for reading, past the page cache where that is possible: what a probe sees must be what
-/// the disk has, not what somebody read before another node wrote.
+/// A device opened for reading, with direct I/O where possible: a probe must read the disk, not page cache content from
+/// before another node's writes.
 pub(super) struct Reader<'a> {
     path: &'a Path,
     file: File,
     size: u64,
-    /// Over-long by one alignment, so that an aligned part of it can be used.
+    /// Larger than a chunk, so that an aligned part of it can be used.
     scratch: Vec<u8>,
 }
 
@@ -73,12 +73,12 @@ impl<'a> Reader<'a> {
         self.size
     }
 
-    /// Fills `buffer`, or says why not.
+    /// Fills `buffer` from `offset`.
     pub(super) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset.saturating_add(buffer.len() as u64);
         if end > self.size {
-            let reason = format!("has {} bytes, and {offset}..{end} was to be read", self.size);
-            return Err(Error::State { path: self.path.to_owned(), reason });
+            let reason = format!("cannot read bytes {offset}..{end}: the device has {} bytes", self.size);
+            return Err(Error::InvalidState { path: self.path.to_owned(), reason });
         }
         let mut at = offset;
         for part in buffer.chunks_mut(CHUNK as usize) {
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads the aligned range around `offset..offset + part.len()` and copies what was asked for.
+    /// Reads the aligned range around `offset..offset + part.len()` and copies the requested part.
     fn read_chunk(&mut self, offset: u64, part: &mut [u8]) -> Result<()> {
         let start = offset - offset % ALIGNMENT;
         let before = (offset - start) as usize;
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    // Direct reads are not possible here after all: the rest goes through the cache.
+                    // Direct reads are not possible on this device: read through the page cache from now on.
                     let buffered = open(self.path, false)?;
                     buffered
                         .read_exact_at(part, offset)
@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
 
 fn open(path: &Path, direct: bool) -> Result<File> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
-    // Without O_NONBLOCK a path that turns out to be a FIFO would hold us up.
+    // Without O_NONBLOCK, opening a path that turns out to be a FIFO would block.
     let file = std::fs::OpenOptions::new()
         .read(true)
         .custom_flags(flags | libc::O_NONBLOCK)
@@ -142,5 +142,5 @@ fn size_of(file: &File, path: &Path) -> Result<u64> {
 }
 
 fn not_a_device(path: &Path) -> Error {
-    Error::State { path: path.to_owned(), reason: "is not a block device".to_owned() }
+    Error::InvalidState { path: path.to_owned(), reason: "is not a block device".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! Where a file's data lies, and copying only that.
+//! The extents of a file, and copies that leave out its holes.
 
 use std::fs::File;
 use std::io;
@@ -7,39 +7,41 @@ use std::os::unix::fs::FileExt as _;
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::files::{failed, open_regular};
-use crate::{Beneath, Error, Extent, Result, sys};
+use super::files::{open_regular, syscall_error};
+use crate::{Error, Extent, PathBeneath, Result, sys};
 
 const LAST: u32 = 0x1;
 const UNWRITTEN: u32 = 0x800;
-/// UNKNOWN, DELALLOC, ENCODED, DATA_ENCRYPTED, NOT_ALIGNED, DATA_INLINE, DATA_TAIL: the address, if there is
-/// one, is not where these very bytes lie.
+/// UNKNOWN, DELALLOC, ENCODED, DATA_ENCRYPTED, NOT_ALIGNED, DATA_INLINE, DATA_TAIL: the extent has no physical address,
+/// or one that is not the location of exactly these bytes.
 const NO_ADDRESS: u32 = 0x2 | 0x4 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400;
 
-/// How much is copied by one call, so that a dying disk is noticed within it.
+/// The size of one copy call, so that a failing disk is noticed soon.
 const STEP: u64 = 64 << 20;
 
-pub(super) fn of(file: &Beneath<'_>) -> Result<Vec<Extent>> {
+pub(super) fn list(file: &PathBeneath<'_>) -> Result<Vec<Extent>> {
     let open = open_regular(file, OFlags::RDONLY)?;
-    let size = open.metadata().map_err(failed("fstat", file))?.len();
-    match mapped(&open, size) {
+    let size = open.metadata().map_err(syscall_error("fstat", file))?.len();
+    match fiemap_extents(&open, size) {
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            open.sync_all().map_err(failed("fsync", file))?;
-            let data = data_ranges(&open, 0, size).map_err(failed("lseek", file))?;
+            open.sync_all().map_err(syscall_error("fsync", file))?;
+            let data = data_ranges(&open, 0, size).map_err(syscall_error("lseek", file))?;
             Ok(data.into_iter().map(|(offset, length)| Extent { offset, length, physical: None }).collect())
         }
-        result => result.map_err(failed("FIEMAP", file)),
+        result => result.map_err(syscall_error("FIEMAP", file)),
     }
 }
 
-fn mapped(file: &File, size: u64) -> io::Result<Vec<Extent>> {
+fn fiemap_extents(file: &File, size: u64) -> io::Result<Vec<Extent>> {
     let mut extents = Vec::new();
     let mut start = 0;
     while start < size {
         let page = sys::fiemap(file, start, size - start)?;
         let Some(last) = page.last() else { break };
         let next = last.logical.saturating_add(last.length);
-        page.iter().filter_map(|found| written(found, size)).for_each(|extent| append(&mut extents, extent));
+        page.iter()
+            .filter_map(|found| written_part(found, size))
+            .for_each(|extent| append(&mut extents, extent));
         if last.flags & LAST != 0 || next <= start {
             break;
         }
@@ -48,8 +50,8 @@ fn mapped(file: &File, size: u64) -> io::Result<Vec<Extent>> {
     Ok(extents)
 }
 
-/// The part of an extent that holds data of the file; blocks reserved but never written read as zeroes.
-fn written(found: &sys::FiemapExtent, size: u64) -> Option<Extent> {
+/// The part of an extent that holds data of the file; reserved blocks that were never written read as zeroes.
+fn written_part(found: &sys::FiemapExtent, size: u64) -> Option<Extent> {
     let end = found.logical.saturating_add(found.length).min(size);
     let length = end.checked_sub(found.logical).filter(|length| *length > 0)?;
     if found.flags & UNWRITTEN != 0 {
@@ -59,8 +61,8 @@ fn written(found: &sys::FiemapExtent, size: u64) -> Option<Extent> {
     Some(Extent { offset: found.logical, length, physical })
 }
 
-/// Adds an extent, joining it to the one before if it goes on there in the file and on the disk: file systems
-/// split theirs for reasons of their own, such as one half being shared.
+/// Appends an extent. Merges it with the previous one if they are contiguous in the file and on the disk: file systems
+/// split extents for internal reasons, for example because one half is shared.
 fn append(extents: &mut Vec<Extent>, next: Extent) {
     if let Some(last) = extents.last_mut()
         && last.offset + last.length == next.offset
@@ -72,7 +74,7 @@ fn append(extents: &mut Vec<Extent>, next: Extent) {
     extents.push(next);
 }
 
-/// `(offset, length)` of the data within a range, by SEEK_DATA and SEEK_HOLE.
+/// `(offset, length)` of the data within a range, found with SEEK_DATA and SEEK_HOLE.
 fn data_ranges(file: &File, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
     let mut ranges = Vec::new();
     let mut at = start;
@@ -92,19 +94,25 @@ fn data_ranges(file: &File, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>>
     Ok(ranges)
 }
 
-pub(super) fn copy_range(from: &Beneath<'_>, to: &Beneath<'_>, offset: u64, length: u64) -> Result<u64> {
+pub(super) fn copy_range(
+    from: &PathBeneath<'_>,
+    to: &PathBeneath<'_>,
+    offset: u64,
+    length: u64,
+) -> Result<u64> {
     let source = open_regular(from, OFlags::RDONLY)?;
     let target = open_regular(to, OFlags::WRONLY)?;
-    let size = |file: &File, name| file.metadata().map(|stat| stat.len()).map_err(failed("fstat", name));
+    let size =
+        |file: &File, name| file.metadata().map(|stat| stat.len()).map_err(syscall_error("fstat", name));
     let end = offset.saturating_add(length).min(size(&source, from)?);
-    let room = size(&target, to)?;
-    if room < end {
-        let reason = format!("has {room} bytes, too few for a copy that reaches to {end}");
-        return Err(Error::State { path: to.display(), reason });
+    let target_size = size(&target, to)?;
+    if target_size < end {
+        let reason = format!("has {target_size} bytes, too few for a copy that ends at {end}");
+        return Err(Error::InvalidState { path: to.display(), reason });
     }
     let mut copied = 0;
-    for (start, length) in data_ranges(&source, offset, end).map_err(failed("lseek", from))? {
-        copy(&source, &target, start, length).map_err(failed("copy_file_range", from))?;
+    for (start, length) in data_ranges(&source, offset, end).map_err(syscall_error("lseek", from))? {
+        copy(&source, &target, start, length).map_err(syscall_error("copy_file_range", from))?;
         copied += length;
     }
     Ok(copied)
@@ -119,7 +127,7 @@ fn copy(source: &File, target: &File, start: u64, length: u64) -> io::Result<()>
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                return copy_by_hand(source, target, read_at, end);
+                return copy_through_buffer(source, target, read_at, end);
             }
             Err(errno) => return Err(errno.into()),
         }
@@ -127,8 +135,8 @@ fn copy(source: &File, target: &File, start: u64, length: u64) -> io::Result<()>
     Ok(())
 }
 
-/// For file systems between which the kernel does not copy.
-fn copy_by_hand(source: &File, target: &File, start: u64, end: u64) -> io::Result<()> {
+/// Copies between file systems for which the kernel has no copy_file_range.
+fn copy_through_buffer(source: &File, target: &File, start: u64, end: u64) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut at = start;
     while at < end {
@@ -145,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extents_that_go_on_are_joined() {
+    fn contiguous_extents_are_merged() {
         let extent = |offset, length, physical| Extent { offset, length, physical };
         let table = [
             (extent(0, 10, Some(100)), extent(10, 5, Some(110)), true),
@@ -164,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_cut_at_the_end_and_judged_by_their_flags() {
+    fn extents_are_truncated_at_the_file_size_and_filtered_by_flags() {
         let found = |logical, length, flags| sys::FiemapExtent {
             logical,
             physical: 7 << 20,
@@ -189,7 +197,7 @@ mod tests {
             (found(4096, u64::MAX, 0), extent(4096, 5904, address)),
         ];
         for (i, (found, expected)) in table.iter().enumerate() {
-            assert_eq!(written(found, 10_000), *expected, "row {i}");
+            assert_eq!(written_part(found, 10_000), *expected, "row {i}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Files of a pool. Every path is resolved by the kernel beneath the pool's root (openat2), without symlinks;
-//! what has no such call (mkdir, unlink, rename) works on a parent directory that was opened that way.
+//! Files of a pool. The kernel resolves every path beneath the pool's root (openat2) without symlinks. Calls without such
+//! an option (mkdir, unlink, rename) work on a parent directory that was opened that way.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,58 +12,59 @@ use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, FlockOperation, Mode, O
 use rustix::io::Errno;
 
 use super::{Linux, extents};
-use crate::{Beneath, Error, Extent, FileId, FileStat, Files, Result};
+use crate::{Error, Extent, FileId, FileStat, Files, PathBeneath, Result};
 
 impl Files for Linux {
-    fn read_file(&self, file: &Beneath<'_>) -> Result<Option<Vec<u8>>> {
-        let Some(mut open) = found(open_regular(file, OFlags::RDONLY))? else { return Ok(None) };
+    fn read_file(&self, file: &PathBeneath<'_>) -> Result<Option<Vec<u8>>> {
+        let Some(mut open) = none_if_missing(open_regular(file, OFlags::RDONLY))? else { return Ok(None) };
         let mut bytes = Vec::new();
-        open.read_to_end(&mut bytes).map_err(failed("read", file))?;
+        open.read_to_end(&mut bytes).map_err(syscall_error("read", file))?;
         Ok(Some(bytes))
     }
 
-    fn write_file(&self, file: &Beneath<'_>, bytes: &[u8]) -> Result<()> {
+    fn write_file(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
         let mut open = open_regular(file, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-        open.write_all(bytes).map_err(failed("write", file))
+        open.write_all(bytes).map_err(syscall_error("write", file))
     }
 
-    fn sync(&self, path: &Beneath<'_>) -> Result<()> {
+    fn sync(&self, path: &PathBeneath<'_>) -> Result<()> {
         let fd = open_beneath(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        rustix::fs::fsync(fd).map_err(failed("fsync", path))
+        rustix::fs::fsync(fd).map_err(syscall_error("fsync", path))
     }
 
-    fn rename(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
+    fn rename(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
         if from.root != to.root {
-            let reason = format!("cannot be renamed to {}: another root", to.display().display());
-            return Err(Error::State { path: from.display(), reason });
+            let reason = format!("cannot be renamed to {}: it has a different root", to.display().display());
+            return Err(Error::InvalidState { path: from.display(), reason });
         }
         let (from_parent, from_name) = open_parent(from)?;
         let (to_parent, to_name) = open_parent(to)?;
-        rustix::fs::renameat(from_parent, from_name, to_parent, to_name).map_err(failed("rename", from))
+        rustix::fs::renameat(from_parent, from_name, to_parent, to_name)
+            .map_err(syscall_error("rename", from))
     }
 
-    fn create_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+    fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         if dir.path == Path::new(".") {
             return open_beneath(dir, OFlags::PATH | OFlags::DIRECTORY).map(drop);
         }
         let (parent, name) = open_parent(dir)?;
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
             Ok(()) => Ok(()),
-            // It exists, but only a directory will do.
+            // An existing path is success only if it is a directory.
             Err(Errno::EXIST) => open_beneath(dir, OFlags::PATH | OFlags::DIRECTORY).map(drop),
-            Err(errno) => Err(failed("mkdir", dir)(errno)),
+            Err(errno) => Err(syscall_error("mkdir", dir)(errno)),
         }
     }
 
-    fn list_dir(&self, dir: &Beneath<'_>) -> Result<Vec<String>> {
-        let Some(fd) = found(open_beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY))? else {
+    fn list_dir(&self, dir: &PathBeneath<'_>) -> Result<Vec<String>> {
+        let Some(fd) = none_if_missing(open_beneath(dir, OFlags::RDONLY | OFlags::DIRECTORY))? else {
             return Ok(Vec::new());
         };
         let mut names = Vec::new();
-        for entry in Dir::new(fd).map_err(failed("readdir", dir))? {
-            let entry = entry.map_err(failed("readdir", dir))?;
-            // A name that is not UTF-8 is not one of ours; spelled lossily it shows up as what does not
-            // belong here, and cannot be taken for anything that does.
+        for entry in Dir::new(fd).map_err(syscall_error("readdir", dir))? {
+            let entry = entry.map_err(syscall_error("readdir", dir))?;
+            // Wharf never creates a name that is not UTF-8. Its lossy form is reported as an unknown file and cannot match
+            // a known name.
             let name = entry.file_name().to_string_lossy();
             if name != "." && name != ".." {
                 names.push(name.into_owned());
@@ -73,17 +74,17 @@ impl Files for Linux {
         Ok(names)
     }
 
-    fn remove_file(&self, file: &Beneath<'_>) -> Result<()> {
+    fn remove_file(&self, file: &PathBeneath<'_>) -> Result<()> {
         remove(file, AtFlags::empty(), "unlink")
     }
 
-    fn remove_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+    fn remove_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         remove(dir, AtFlags::REMOVEDIR, "rmdir")
     }
 
-    fn stat(&self, file: &Beneath<'_>) -> Result<Option<FileStat>> {
-        let Some(fd) = found(open_beneath(file, OFlags::PATH))? else { return Ok(None) };
-        let stat = rustix::fs::fstat(fd).map_err(failed("fstat", file))?;
+    fn stat(&self, file: &PathBeneath<'_>) -> Result<Option<FileStat>> {
+        let Some(fd) = none_if_missing(open_beneath(file, OFlags::PATH))? else { return Ok(None) };
+        let stat = rustix::fs::fstat(fd).map_err(syscall_error("fstat", file))?;
         Ok(Some(FileStat {
             id: FileId { device: stat.st_dev, inode: stat.st_ino },
             size: stat.st_size.unsigned_abs(),
@@ -92,23 +93,24 @@ impl Files for Linux {
         }))
     }
 
-    fn set_size(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
+    fn set_size(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
         let open = open_regular(file, OFlags::WRONLY | OFlags::CREATE)?;
-        rustix::fs::ftruncate(open, bytes).map_err(failed("ftruncate", file))
+        rustix::fs::ftruncate(open, bytes).map_err(syscall_error("ftruncate", file))
     }
 
-    fn allocate(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
+    fn allocate(&self, file: &PathBeneath<'_>, bytes: u64) -> Result<()> {
         let open = open_regular(file, OFlags::WRONLY)?;
-        rustix::fs::fallocate(open, FallocateFlags::KEEP_SIZE, 0, bytes).map_err(failed("fallocate", file))
+        rustix::fs::fallocate(open, FallocateFlags::KEEP_SIZE, 0, bytes)
+            .map_err(syscall_error("fallocate", file))
     }
 
     fn can_reflink(&self, root: &Path) -> Result<bool> {
-        // A number of its own for each try, so that two at once do not meet; both names are gone afterwards.
+        // A unique number for each attempt, so that concurrent attempts do not collide. Both files are removed afterwards.
         static TRIES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let number = TRIES.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = |what| format!(".reflink-{}-{number}-{what}.tmp", std::process::id());
         let (from, to) = (name("from"), name("to"));
-        let (from, to) = (Beneath::new(root, Path::new(&from)), Beneath::new(root, Path::new(&to)));
+        let (from, to) = (PathBeneath::new(root, Path::new(&from)), PathBeneath::new(root, Path::new(&to)));
         let tried = self
             .write_file(&from, &[1; 4096])
             .and_then(|()| self.sync(&from))
@@ -122,81 +124,88 @@ impl Files for Linux {
         }
     }
 
-    fn reflink(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
+    fn reflink(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
         let source = open_regular(from, OFlags::RDONLY)?;
         let target = open_regular(to, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-        rustix::fs::ioctl_ficlone(target, source).map_err(failed("FICLONE", from))
+        rustix::fs::ioctl_ficlone(target, source).map_err(syscall_error("FICLONE", from))
     }
 
-    fn copy_range(&self, from: &Beneath<'_>, to: &Beneath<'_>, offset: u64, length: u64) -> Result<u64> {
+    fn copy_range(
+        &self,
+        from: &PathBeneath<'_>,
+        to: &PathBeneath<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64> {
         extents::copy_range(from, to, offset, length)
     }
 
-    fn extents(&self, file: &Beneath<'_>) -> Result<Vec<Extent>> {
-        extents::of(file)
+    fn extents(&self, file: &PathBeneath<'_>) -> Result<Vec<Extent>> {
+        extents::list(file)
     }
 
-    fn try_lock(&self, file: &Beneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
+    fn try_lock(&self, file: &PathBeneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
         let open = open_regular(file, OFlags::RDWR | OFlags::CREATE)?;
         match rustix::fs::flock(&open, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Box::new(open))),
             Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(errno) => Err(failed("flock", file)(errno)),
+            Err(errno) => Err(syscall_error("flock", file)(errno)),
         }
     }
 }
 
-/// What a file system answers that cannot share extents, or not between these files.
+/// The errors of file systems that cannot share extents, or not between these files.
 const CANNOT: [i32; 5] = [libc::EOPNOTSUPP, libc::EINVAL, libc::ENOTTY, libc::EXDEV, libc::ENOSYS];
 
-/// Names a failed call on a file.
-pub(super) fn failed<E: Into<io::Error>>(
+/// Converts the error of a system call on a file.
+pub(super) fn syscall_error<E: Into<io::Error>>(
     call: &'static str,
-    file: &Beneath<'_>,
+    file: &PathBeneath<'_>,
 ) -> impl Fn(E) -> Error + use<E> {
     let path = file.display();
     move |source| Error::call(call, &path, source)
 }
 
 /// Opens what is beneath the root. Files are created 0600.
-fn open_beneath(file: &Beneath<'_>, flags: OFlags) -> Result<OwnedFd> {
+fn open_beneath(file: &PathBeneath<'_>, flags: OFlags) -> Result<OwnedFd> {
     check(file)?;
     open_at(file, file.path, flags)
 }
 
-fn open_at(file: &Beneath<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+fn open_at(file: &PathBeneath<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd> {
     let root = rustix::fs::open(file.root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Error::State { path: file.root.to_owned(), reason: missing_root(errno) })?;
+        .map_err(|errno| Error::InvalidState { path: file.root.to_owned(), reason: missing_root(errno) })?;
     let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve).map_err(failed("open", file))
+    rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve)
+        .map_err(syscall_error("open", file))
 }
 
-/// A root that is not there must not read as "the file does not exist": an unmounted pool is not an empty one.
+/// A missing root must not read as "the file does not exist": an unmounted pool is not an empty pool.
 fn missing_root(errno: Errno) -> String {
     format!("cannot be opened as the root of a pool: {}", io::Error::from(errno))
 }
 
-/// Opens a regular file and nothing else: a FIFO or a device at its place is an error, and does not block.
-pub(super) fn open_regular(file: &Beneath<'_>, flags: OFlags) -> Result<File> {
+/// Opens a regular file. A FIFO or device at the path is an error and does not block.
+pub(super) fn open_regular(file: &PathBeneath<'_>, flags: OFlags) -> Result<File> {
     let fd = open_beneath(file, flags | OFlags::NONBLOCK)?;
-    let stat = rustix::fs::fstat(&fd).map_err(failed("fstat", file))?;
+    let stat = rustix::fs::fstat(&fd).map_err(syscall_error("fstat", file))?;
     if !kind(&stat).is_file() {
-        return Err(Error::State { path: file.display(), reason: "is not a regular file".to_owned() });
+        return Err(Error::InvalidState { path: file.display(), reason: "is not a regular file".to_owned() });
     }
-    rustix::fs::fcntl_setfl(&fd, flags - CREATION).map_err(failed("fcntl", file))?;
+    rustix::fs::fcntl_setfl(&fd, flags - CREATION).map_err(syscall_error("fcntl", file))?;
     Ok(File::from(fd))
 }
 
-/// Flags that matter while opening only.
+/// Flags that apply only to the open call itself.
 const CREATION: OFlags = OFlags::CREATE.union(OFlags::TRUNC);
 
 fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// The opened parent directory and the name in it.
-fn open_parent<'a>(file: &Beneath<'a>) -> Result<(OwnedFd, &'a OsStr)> {
+/// Opens the parent directory, and returns it with the file's name.
+fn open_parent<'a>(file: &PathBeneath<'a>) -> Result<(OwnedFd, &'a OsStr)> {
     check(file)?;
     let name = file.path.file_name().ok_or_else(|| refused(file, "names the root itself"))?;
     let parent = match file.path.parent() {
@@ -206,16 +215,16 @@ fn open_parent<'a>(file: &Beneath<'a>) -> Result<(OwnedFd, &'a OsStr)> {
     Ok((open_at(file, parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
 }
 
-fn remove(file: &Beneath<'_>, flags: AtFlags, call: &'static str) -> Result<()> {
-    let Some((parent, name)) = found(open_parent(file))? else { return Ok(()) };
+fn remove(file: &PathBeneath<'_>, flags: AtFlags, call: &'static str) -> Result<()> {
+    let Some((parent, name)) = none_if_missing(open_parent(file))? else { return Ok(()) };
     match rustix::fs::unlinkat(parent, name, flags) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(failed(call, file)(errno)),
+        Err(errno) => Err(syscall_error(call, file)(errno)),
     }
 }
 
-/// "Does not exist" as `None`. A missing root is not that: it is [`Error::State`].
-fn found<T>(result: Result<T>) -> Result<Option<T>> {
+/// Converts "does not exist" to `None`. A missing root is not converted: it is `Error::InvalidState`.
+fn none_if_missing<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
@@ -223,9 +232,9 @@ fn found<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Refuses what is not a plain relative path. The kernel would refuse most of it too, but calls that work on
-/// a parent and a name never show it the whole path.
-fn check(file: &Beneath<'_>) -> Result<()> {
+/// Rejects everything but plain relative paths. The kernel would reject most of them too, but calls on a parent and a
+/// name never pass it the whole path.
+fn check(file: &PathBeneath<'_>) -> Result<()> {
     if file.path == Path::new(".") {
         return Ok(());
     }
@@ -238,9 +247,9 @@ fn check(file: &Beneath<'_>) -> Result<()> {
     }
 }
 
-fn refused(file: &Beneath<'_>, why: &str) -> Error {
-    let reason = format!("is refused as a path beneath {}: it {why}", file.root.display());
-    Error::State { path: file.path.to_owned(), reason }
+fn refused(file: &PathBeneath<'_>, problem: &str) -> Error {
+    let reason = format!("is not allowed as a path beneath {}: it {problem}", file.root.display());
+    Error::InvalidState { path: file.path.to_owned(), reason }
 }
 
 #[cfg(test)]
@@ -248,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_plain_relative_paths_pass() {
+    fn only_plain_relative_paths_are_accepted() {
         let table = [
             (".", true),
             ("a", true),
@@ -264,7 +273,11 @@ mod tests {
             ("a\0b", false),
         ];
         for (path, passes) in table {
-            assert_eq!(check(&Beneath::new(Path::new("/pool"), Path::new(path))).is_ok(), passes, "{path:?}");
+            assert_eq!(
+                check(&PathBeneath::new(Path::new("/pool"), Path::new(path))).is_ok(),
+                passes,
+                "{path:?}"
+            );
         }
     }
 }

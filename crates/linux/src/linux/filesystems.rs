@@ -1,76 +1,79 @@
-//! File systems: probed by our own eyes, made, checked, grown and renamed by their own programs.
+//! File systems: probed by our own code; created, checked and grown by their own programs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::devices::Reader;
 use super::{Linux, freeze, uuids};
-use crate::command::{Command, Ended};
+use crate::command::{Command, ProgramOutput};
 use crate::{
-    Devices as _, Error, Filesystems, Frozen, FsError, FsType, MakeFs, Probe, Result, Usage, mkfs, probe,
+    BlockDevices as _, Error, Filesystems, Frozen, FsError, FsType, FsUsage, MakeFsRequest, ProbeResult,
+    Result, mkfs, probe,
 };
 
-/// mkfs writes little: what takes longer than this hangs.
-const MAKE: Duration = Duration::from_secs(300);
-/// A full check of a large ext4 is the slowest thing we start.
-const CHECK: Duration = Duration::from_secs(3600);
-const GROW: Duration = Duration::from_secs(600);
+/// mkfs writes little data, so a longer run means that it hangs.
+const MKFS_TIMEOUT: Duration = Duration::from_secs(300);
+/// A full check of a large ext4 is the slowest program run.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(3600);
+const GROW_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Filesystems for Linux {
-    fn probe(&self, device: &Path) -> Result<Probe> {
+    fn probe(&self, device: &Path) -> Result<ProbeResult> {
         let mut reader = Reader::open(device)?;
         if reader.size() == 0 {
-            // Nothing attached, or no medium: that says nothing about what the volume holds.
-            let reason = "has no size: nothing is attached to it".to_owned();
-            return Err(Error::State { path: device.to_owned(), reason });
+            // An empty device must not be reported as "no signature": the content of the volume is unknown.
+            let reason = "has size 0: no image or medium is attached".to_owned();
+            return Err(Error::InvalidState { path: device.to_owned(), reason });
         }
-        probe::recognise(reader.size(), &mut |offset, buffer| reader.read(offset, buffer))
+        probe::identify(reader.size(), &mut |offset, buffer| reader.read(offset, buffer))
     }
 
-    fn make_fs(&self, device: &Path, request: &MakeFs<'_>) -> Result<()> {
-        let arguments =
-            mkfs::arguments(request).map_err(|reason| Error::State { path: device.to_owned(), reason })?;
+    fn make_fs(&self, device: &Path, request: &MakeFsRequest<'_>) -> Result<()> {
+        let arguments = mkfs::arguments(request)
+            .map_err(|reason| Error::InvalidState { path: device.to_owned(), reason })?;
         let program = format!("mkfs.{}", request.fs);
-        Command::new(&program, device, MAKE).args(arguments).args([text(device)?]).run()?;
+        Command::new(&program, device, MKFS_TIMEOUT).args(arguments).args([utf8_path(device)?]).run()?;
         sync(device)?;
-        // The caller records this UUID as formatted: options that led to something else are told now.
+        // The caller records this UUID as formatted, so verify that the options did not lead to another result.
         match self.probe(device)? {
-            Probe::Filesystem { fs, uuid } if fs == request.fs && uuid == request.uuid => Ok(()),
+            ProbeResult::Filesystem { fs, uuid } if fs == request.fs && uuid == request.uuid => Ok(()),
             found => {
-                let reason = format!("was formatted with {program}, and a probe now says {found:?}");
-                Err(Error::State { path: device.to_owned(), reason })
+                let reason = format!("was formatted with {program}, but a probe found {found:?}");
+                Err(Error::InvalidState { path: device.to_owned(), reason })
             }
         }
     }
 
     fn check_fs(&self, device: &Path, fs: FsType) -> Result<(), FsError> {
         match fs {
-            FsType::Ext4 => judge_e2fsck(device, e2fsck(device, &["-p"])?),
-            // Their mount replays the log; there is nothing that is safe to repair before.
+            FsType::Ext4 => interpret_e2fsck(device, e2fsck(device, &["-p"])?),
+            // A mount replays their log; no other repair is safe before it.
             FsType::Xfs | FsType::Btrfs => Ok(()),
         }
     }
 
     fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
-        let path = text(device)?;
+        let path = utf8_path(device)?;
         match (fs, mounted_at) {
-            (FsType::Ext4, Some(_)) => Command::new("resize2fs", device, GROW).args([path]).run().map(drop),
+            (FsType::Ext4, Some(_)) => {
+                Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).run().map(drop)
+            }
             (FsType::Ext4, None) => {
-                // resize2fs wants a check that is newer than the last mount.
-                let ended = e2fsck(device, &["-f", "-p"])?;
-                judge_e2fsck(device, ended).map_err(into_error)?;
-                Command::new("resize2fs", device, GROW).args([path]).run().map(drop)
+                // resize2fs requires a check that is newer than the last mount.
+                let output = e2fsck(device, &["-f", "-p"])?;
+                interpret_e2fsck(device, output).map_err(into_error)?;
+                Command::new("resize2fs", device, GROW_TIMEOUT).args([path]).run().map(drop)
             }
             (FsType::Xfs, Some(at)) => {
-                Command::new("xfs_growfs", device, GROW).args(["-d", text(at)?]).run().map(drop)
+                Command::new("xfs_growfs", device, GROW_TIMEOUT).args(["-d", utf8_path(at)?]).run().map(drop)
             }
-            (FsType::Btrfs, Some(at)) => Command::new("btrfs", device, GROW)
-                .args(["filesystem", "resize", "max", text(at)?])
+            (FsType::Btrfs, Some(at)) => Command::new("btrfs", device, GROW_TIMEOUT)
+                .args(["filesystem", "resize", "max", utf8_path(at)?])
                 .run()
                 .map(drop),
-            (FsType::Xfs | FsType::Btrfs, None) => Err(Error::State {
+            (FsType::Xfs | FsType::Btrfs, None) => Err(Error::InvalidState {
                 path: device.to_owned(),
-                reason: format!("{fs} grows only while it is mounted; it does so at the next mount"),
+                reason: format!("{fs} can grow only while it is mounted; it grows at the next mount"),
             }),
         }
     }
@@ -80,12 +83,12 @@ impl Filesystems for Linux {
             FsType::Xfs | FsType::Btrfs => Ok(()),
             FsType::Ext4 => {
                 let status = std::fs::read_to_string("/proc/self/status")
-                    .map_err(|error| format!("/proc/self/status cannot be read: {error}"))?;
+                    .map_err(|error| format!("failed to read /proc/self/status: {error}"))?;
                 if has_sys_resource(&status) {
                     return Ok(());
                 }
-                Err("the kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this one \
-                     does not have; the file system grows when it is staged next"
+                Err("the kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this process \
+                     does not have"
                     .to_owned())
             }
         }
@@ -95,9 +98,9 @@ impl Filesystems for Linux {
         uuids::set(self, device, fs, uuid, scratch)
     }
 
-    fn usage(&self, path: &Path) -> Result<Usage> {
+    fn usage(&self, path: &Path) -> Result<FsUsage> {
         let stat = rustix::fs::statvfs(path).map_err(|errno| Error::call("statvfs", path, errno))?;
-        Ok(Usage {
+        Ok(FsUsage {
             total_bytes: stat.f_blocks * stat.f_frsize,
             used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
             available_bytes: stat.f_bavail * stat.f_frsize,
@@ -121,36 +124,39 @@ impl Filesystems for Linux {
     }
 }
 
-/// A path as an argument: programs get it as text, and a path that is not text is refused, not mangled.
-pub(super) fn text(path: &Path) -> Result<&str> {
-    path.to_str().ok_or_else(|| Error::State {
+/// A path as a program argument: a path that is not UTF-8 is an error, and is never converted lossily.
+pub(super) fn utf8_path(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| Error::InvalidState {
         path: path.to_owned(),
-        reason: "is not UTF-8 and cannot be given to a program".to_owned(),
+        reason: "is not UTF-8 and cannot be passed to a program".to_owned(),
     })
 }
 
-/// Flushes a device: what its programs wrote is on the disk, below the loop device too.
+/// Flushes a device: afterwards all writes are on the disk, also below a loop device.
 pub(super) fn sync(device: &Path) -> Result<()> {
     let file = std::fs::File::open(device).map_err(|error| Error::call("open", device, error))?;
     file.sync_all().map_err(|error| Error::call("fsync", device, error))
 }
 
-pub(super) fn e2fsck(device: &Path, options: &[&str]) -> Result<Ended> {
-    Command::new("e2fsck", device, CHECK).args(options.iter().copied()).args([text(device)?]).finish()
+pub(super) fn e2fsck(device: &Path, options: &[&str]) -> Result<ProgramOutput> {
+    Command::new("e2fsck", device, CHECK_TIMEOUT)
+        .args(options.iter().copied())
+        .args([utf8_path(device)?])
+        .run_any_exit_code()
 }
 
-/// e2fsck's exit code is a sum: 1 repaired, 2 repaired and a reboot is advised (the root file system only);
-/// from 4 on something stayed as it was, or the check did not happen.
-pub(super) fn judge_e2fsck(device: &Path, ended: Ended) -> Result<(), FsError> {
+/// e2fsck's exit code is a bit mask: 1 means repaired, 2 repaired and a reboot is advised (root file system only). With 4
+/// errors remain, and with higher bits the check did not run.
+pub(super) fn interpret_e2fsck(device: &Path, ended: ProgramOutput) -> Result<(), FsError> {
     match ended.code() {
         Some(0..=3) => Ok(()),
         Some(code) if code < 8 => Err(FsError::Damaged {
             fs: FsType::Ext4,
             device: device.to_owned(),
-            // It tells what it found on standard output.
+            // e2fsck reports its findings on standard output.
             details: format!("{} {}", ended.stdout.trim(), ended.stderr.trim()),
         }),
-        code => Err(FsError::Check(Error::Program {
+        code => Err(FsError::Check(Error::ProgramFailed {
             program: "e2fsck".to_owned(),
             path: device.to_owned(),
             status: format!("exit code {code:?}"),
@@ -159,13 +165,14 @@ pub(super) fn judge_e2fsck(device: &Path, ended: Ended) -> Result<(), FsError> {
     }
 }
 
-/// Damage, where only [`Error`] can be said.
+/// Converts damage to an [`Error`] for callers that return only that type.
 pub(super) fn into_error(error: FsError) -> Error {
     match error {
         FsError::Check(error) => error,
-        FsError::Damaged { device, details, fs } => {
-            Error::State { path: device, reason: format!("{fs} is damaged and was not repaired: {details}") }
-        }
+        FsError::Damaged { device, details, fs } => Error::InvalidState {
+            path: device,
+            reason: format!("{fs} is damaged and was not repaired: {details}"),
+        },
     }
 }
 
@@ -184,25 +191,28 @@ fn error_count(kernel: &Linux, device: &Path, fs: FsType) -> Result<u64> {
         FsType::Xfs => Ok(0),
         FsType::Ext4 => {
             let (major, minor) = kernel.device_number(device)?;
-            // The kernel's own name of the device, whatever node or link it was called by.
+            // The kernel's name of the device, independent of the node or symlink used to open it.
             let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
             let target = std::fs::read_link(&link).map_err(|error| Error::call("readlink", &link, error))?;
             let name = target.file_name().unwrap_or_default();
             let file = Path::new("/sys/fs/ext4").join(name).join("errors_count");
             let count = std::fs::read_to_string(&file).map_err(|error| Error::call("read", &file, error))?;
-            count.trim().parse().map_err(|_| Error::State { path: file, reason: format!("reads {count:?}") })
+            count.trim().parse().map_err(|_| Error::InvalidState {
+                path: file,
+                reason: format!("has unexpected content {count:?}"),
+            })
         }
         FsType::Btrfs => {
-            let Probe::Filesystem { uuid, .. } = kernel.probe(device)? else {
-                let reason = "has no btrfs to count errors of".to_owned();
-                return Err(Error::State { path: device.to_owned(), reason });
+            let ProbeResult::Filesystem { uuid, .. } = kernel.probe(device)? else {
+                let reason = "has no btrfs whose errors could be counted".to_owned();
+                return Err(Error::InvalidState { path: device.to_owned(), reason });
             };
             btrfs_errors(&Path::new("/sys/fs/btrfs").join(uuid).join("devinfo"))
         }
     }
 }
 
-/// Sums up all counters of all devices; 0 on kernels (before 5.14) that do not show them.
+/// Sums all counters of all devices; 0 on kernels before 5.14, which do not have them.
 fn btrfs_errors(devices: &Path) -> Result<u64> {
     let mut sum = 0;
     for entry in std::fs::read_dir(devices).map_err(|error| Error::call("readdir", devices, error))? {
@@ -227,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_capability_is_read_from_the_effective_set() {
+    fn sys_resource_is_read_from_the_effective_set() {
         let status = |effective: &str| format!("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\n");
         for (effective, has) in [
             ("000001ffffffffff", true),
@@ -241,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_summed() {
+    fn btrfs_counters_are_summed() {
         let text = "write_errs 1\nread_errs 2\nflush_errs 0\ncorruption_errs 40\ngeneration_errs 0\n";
         assert_eq!(sum_of_counters(text), 43);
         assert_eq!(sum_of_counters(""), 0);

@@ -1,9 +1,9 @@
-//! Frozen file systems, held by a child process that lets go whatever happens to us.
+//! Frozen file systems, held by a child process that thaws them even if this process is killed.
 //!
-//! The child is forked and never executes anything else: it closes every descriptor but its own (so it keeps
-//! no socket and no pool lock), freezes, reports, waits on a pipe, thaws and exits. When we drop our end of
-//! the pipe, when we are killed, or when the time is up, it thaws. Only killing the child as well leaves a
-//! file system frozen; [`crate::Filesystems::thaw`] is for that.
+//! The child is forked and executes no program. It closes all descriptors but its own (so it holds no socket and no pool
+//! lock), freezes, reports, waits on a pipe, thaws and exits. It thaws when the parent closes its end of the pipe, when
+//! the parent is killed, or when the time is up. A file system stays frozen only if the child is killed too;
+//! [`crate::Filesystems::thaw`] is for that case.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,8 +18,8 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use crate::{Error, Frozen, Result, sys};
 
-/// How long the freezing itself may take: it waits for writes that are under way.
-const START: Duration = Duration::from_secs(30);
+/// How long freezing may take: it waits for writes in progress.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The child's exit codes.
 const HELD: i32 = 0;
@@ -27,7 +27,7 @@ const FAILED: i32 = 1;
 const EXPIRED: i32 = 2;
 const BROKEN: i32 = 3;
 
-/// What the child needs, laid out before the fork: it must not allocate.
+/// The child's data, prepared before the fork: the child must not allocate.
 struct Plan {
     file_systems: Vec<RawFd>,
     control: RawFd,
@@ -38,11 +38,11 @@ struct Plan {
 }
 
 /// The parent's side.
-struct Guard {
+struct FreezeGuard {
     child: Option<Pid>,
-    /// Dropping it is the sign to thaw.
+    /// Closing it tells the child to thaw.
     control: Option<OwnedFd>,
-    /// For the case that somebody killed the child.
+    /// To thaw from here if the child was killed.
     file_systems: Vec<(PathBuf, OwnedFd)>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn freeze(mount_points: &[&Path], at_most: Duration) -> Result<Box<dy
     let file_systems =
         mount_points.iter().map(|path| Ok((path.to_path_buf(), open(path)?))).collect::<Result<Vec<_>>>()?;
     for (path, fd) in &file_systems {
-        // Most of the writing happens before anybody has to wait for it.
+        // Flush most dirty data before the freeze, so that writers are blocked for a short time.
         rustix::fs::syncfs(fd).map_err(|errno| Error::call("syncfs", path, errno))?;
     }
     let pipe =
@@ -59,18 +59,18 @@ pub(super) fn freeze(mount_points: &[&Path], at_most: Duration) -> Result<Box<dy
     let (control_read, control_write) = pipe()?;
     let (report_read, report_write) = pipe()?;
     let plan = Plan::new(&file_systems, &control_read, &report_write, at_most);
-    // SAFETY: the child calls `hold`, which makes only async-signal-safe calls on data that exists already,
+    // SAFETY: the child calls `freeze_and_wait`, which makes only async-signal-safe calls on data that exists already,
     // and never returns; so it touches no lock that another thread held at the fork.
     let child = match unsafe { libc::fork() } {
         -1 => return Err(Error::call("fork", first, io::Error::last_os_error())),
-        0 => hold(&plan),
+        0 => freeze_and_wait(&plan),
         pid => Pid::from_raw(pid),
     };
     drop((control_read, report_write));
-    let guard = Guard { child, control: Some(control_write), file_systems };
+    let guard = FreezeGuard { child, control: Some(control_write), file_systems };
     match await_report(&report_read) {
         Ok(Report::Frozen) => Ok(Box::new(guard)),
-        // Dropping the guard reaps the child, which has thawed already what it had frozen.
+        // Dropping the guard reaps the child, which has already thawed what it froze.
         Ok(Report::Failed { index, errno }) => {
             let path = mount_points.get(index).copied().unwrap_or(first);
             Err(Error::call("FIFREEZE", path, io::Error::from_raw_os_error(errno)))
@@ -80,8 +80,8 @@ pub(super) fn freeze(mount_points: &[&Path], at_most: Duration) -> Result<Box<dy
             Err(Error::call("freeze", first, source))
         }
         Err(source) => {
-            // It may sit in the kernel for long: it thaws when it comes out, and nobody waits for it here.
-            guard.leave();
+            // The child may be blocked in the kernel for a long time. It thaws when it continues; do not wait for it.
+            guard.detach();
             Err(Error::call("freeze", first, source))
         }
     }
@@ -118,10 +118,10 @@ impl Plan {
 }
 
 /// The child. Async-signal-safe calls only: no allocation, no lock, no panic.
-fn hold(plan: &Plan) -> ! {
-    // SAFETY: plain system calls on memory of this function or of the plan. Signals are blocked and the
-    // session is left so that whatever stops our process (a terminal, a supervisor's SIGTERM to the group)
-    // does not end the child before it has thawed.
+fn freeze_and_wait(plan: &Plan) -> ! {
+    // SAFETY: plain system calls on memory of this function or of the plan. Signals are blocked and the child leaves the
+    // session, so that whatever stops the parent (a terminal, a supervisor's SIGTERM to the group) does not kill the child
+    // before it has thawed.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -133,7 +133,7 @@ fn hold(plan: &Plan) -> ! {
     for (index, &fd) in plan.file_systems.iter().enumerate() {
         let mut errno = sys::freeze_raw(fd);
         if errno == 0 && now_ms() >= end {
-            // The next one would come too late for the first.
+            // The time of the first file system is up already.
             sys::thaw_raw(fd);
             errno = libc::ETIMEDOUT;
         }
@@ -149,7 +149,7 @@ fn hold(plan: &Plan) -> ! {
     let held = wait_for_close(plan.control, end);
     let mut broken = false;
     for &fd in plan.file_systems.iter().rev() {
-        // "Not frozen": somebody else thawed it while we relied on it.
+        // "Not frozen": another process thawed it while the parent relied on the freeze.
         broken |= sys::thaw_raw(fd) != 0;
     }
     exit(match (held, broken) {
@@ -159,11 +159,11 @@ fn hold(plan: &Plan) -> ! {
     })
 }
 
-/// Closes the gaps between the descriptors to keep, and all above them.
+/// Closes all descriptors except those in `keep`, which is sorted.
 fn close_all_but(keep: &[RawFd]) {
     let close = |first: libc::c_uint, last: libc::c_uint| {
         if first <= last {
-            // SAFETY: the child uses no other descriptor, and nothing of ours is dropped in it.
+            // SAFETY: the child uses no other descriptor, and drops no object that owns one.
             unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         }
     };
@@ -178,7 +178,7 @@ fn close_all_but(keep: &[RawFd]) {
     close(next, libc::c_uint::MAX);
 }
 
-/// True when the other end was closed, false when `end` came first.
+/// True when the parent closed its end, false when `end` was reached first.
 fn wait_for_close(control: RawFd, end: i64) -> bool {
     loop {
         let left = end.saturating_sub(now_ms());
@@ -204,17 +204,17 @@ fn now_ms() -> i64 {
     now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
-/// Eight bytes: which file system, and which errno; all zero for "frozen". Fits a pipe, so it is whole or not.
+/// Eight bytes: index of the file system and errno; all zero for "frozen". Short enough to be written atomically.
 fn report(fd: RawFd, index: usize, errno: i32) {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&(index as u32).to_ne_bytes());
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
-    // SAFETY: eight bytes of a local array. SIGPIPE is blocked; a parent that is gone needs no report.
+    // SAFETY: eight bytes of a local array. SIGPIPE is blocked; a parent that exited needs no report.
     unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 
 fn exit(code: i32) -> ! {
-    // SAFETY: ends the process without running anything of the parent's.
+    // SAFETY: exits without running destructors or exit handlers of the parent.
     unsafe { libc::_exit(code) }
 }
 
@@ -225,7 +225,7 @@ enum Report {
 
 fn await_report(pipe: &OwnedFd) -> io::Result<Report> {
     let mut fds = [PollFd::new(pipe, PollFlags::IN)];
-    let timeout = Timespec::try_from(START).ok();
+    let timeout = Timespec::try_from(FREEZE_TIMEOUT).ok();
     if rustix::io::retry_on_intr(|| rustix::event::poll(&mut fds, timeout.as_ref()))? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
     }
@@ -239,9 +239,9 @@ fn await_report(pipe: &OwnedFd) -> io::Result<Report> {
     })
 }
 
-impl Guard {
-    /// Lets the child go and says how it went.
-    fn end(&mut self) -> Result<()> {
+impl FreezeGuard {
+    /// Makes the child thaw, and returns whether the freeze held.
+    fn finish(&mut self) -> Result<()> {
         self.control = None;
         let Some(child) = self.child.take() else { return Ok(()) };
         let first = self.file_systems.first().map(|(path, _)| path.clone()).unwrap_or_default();
@@ -256,8 +256,8 @@ impl Guard {
         };
         match status.and_then(WaitStatus::exit_status) {
             Some(HELD | FAILED) => Ok(()),
-            Some(EXPIRED) => Err(not_held(first, "the time was up and it was thawed")),
-            Some(BROKEN) => Err(not_held(first, "somebody else thawed it")),
+            Some(EXPIRED) => Err(not_held(first, "it was thawed because the time was up")),
+            Some(BROKEN) => Err(not_held(first, "another process thawed it")),
             _ => {
                 self.thaw_ourselves();
                 Err(not_held(first, "the process that held it was killed"))
@@ -269,13 +269,13 @@ impl Guard {
         for (path, fd) in self.file_systems.iter().rev() {
             let errno = sys::thaw_raw(fd.as_raw_fd());
             if errno != 0 && errno != libc::EINVAL {
-                tracing::error!(path = %path.display(), errno, "could not thaw; `fsfreeze -u` does it by hand");
+                tracing::error!(path = %path.display(), errno, "failed to thaw file system; run `fsfreeze -u` on it");
             }
         }
     }
 
-    /// Lets the child go without waiting for it; a thread reaps it.
-    fn leave(mut self) {
+    /// Makes the child thaw without waiting for it; a thread reaps it.
+    fn detach(mut self) {
         self.control = None;
         if let Some(child) = self.child.take() {
             std::thread::spawn(move || rustix::process::waitpid(Some(child), WaitOptions::empty()));
@@ -283,21 +283,21 @@ impl Guard {
     }
 }
 
-fn not_held(path: PathBuf, how: &str) -> Error {
-    let reason = format!("did not stay frozen: {how}; what was copied meanwhile may be torn");
-    Error::State { path, reason }
+fn not_held(path: PathBuf, cause: &str) -> Error {
+    let reason = format!("did not stay frozen: {cause}; data copied in the meantime may be inconsistent");
+    Error::InvalidState { path, reason }
 }
 
-impl Frozen for Guard {
+impl Frozen for FreezeGuard {
     fn thaw(mut self: Box<Self>) -> Result<()> {
-        self.end()
+        self.finish()
     }
 }
 
-impl Drop for Guard {
+impl Drop for FreezeGuard {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            tracing::warn!(%error, "freeze ended badly");
+        if let Err(error) = self.finish() {
+            tracing::warn!(%error, "failed to hold or end freeze");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Loop devices: attached in one step, known by what backs them, and gone when detaching says so.
+//! Loop devices: attached in one step, identified by their backing file, and detached before `detach` returns.
 
 use std::fs::File;
 use std::io;
@@ -9,37 +9,37 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::files;
-use crate::{Beneath, Error, FileId, LoopDevice, LoopOptions, Result, sys};
+use crate::{Error, FileId, LoopDevice, LoopOptions, PathBeneath, Result, sys};
 
 const CONTROL: &str = "/dev/loop-control";
 const SYS_BLOCK: &str = "/sys/block";
 
-/// The sector of all our devices, whatever the disk below has: an xfs made with one sector size does not
-/// mount with a larger one, and an image must outlive the disk it began on.
-const SECTOR: u64 = 512;
+/// The sector size of all our devices, independent of the disk: an xfs created with one sector size does not mount with a
+/// larger one, and an image may move to another disk.
+const SECTOR_SIZE: u64 = 512;
 
 /// The longest label: `lo_file_name` is 64 bytes with its NUL.
-const LABEL: usize = 63;
+const MAX_LABEL: usize = 63;
 
-/// How often we lose the race for a free device before we say so.
+/// How often to lose the race for a free device before giving up.
 const ATTEMPTS: u32 = 200;
 
-/// How long a mount may outlive its unmount: a container that is being started has a copy of all mounts for a
-/// moment, and with it a claim on the device.
-const UNCLAIM: Duration = Duration::from_secs(2);
+/// How long a device may stay in use after its unmount: a starting container briefly holds a copy of all mounts.
+const UNMOUNT_GRACE: Duration = Duration::from_secs(2);
 
-/// How long a detached device may take to let go of its image.
-const DETACH: Duration = Duration::from_secs(5);
+/// How long a detached device may take to release its image.
+const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn attach(image: &Beneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
-    let info = info_of(options).map_err(|reason| Error::State { path: image.display(), reason })?;
+pub(super) fn attach(image: &PathBeneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
+    let info = info_of(options).map_err(|reason| Error::InvalidState { path: image.display(), reason })?;
     let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let file = files::open_regular(image, access)?;
     let stat = rustix::fs::fstat(&file).map_err(|errno| Error::call("fstat", &image.display(), errno))?;
     let size = stat.st_size.unsigned_abs();
-    if size == 0 || !size.is_multiple_of(SECTOR) {
-        let reason = format!("has {size} bytes, and a device must be a multiple of {SECTOR}");
-        return Err(Error::State { path: image.display(), reason });
+    if size == 0 || !size.is_multiple_of(SECTOR_SIZE) {
+        let reason =
+            format!("has {size} bytes, but the size of a device must be a multiple of {SECTOR_SIZE}");
+        return Err(Error::InvalidState { path: image.display(), reason });
     }
     let (path, device) = configure(&file, info)?;
     let attached = describe(&path, &device).and_then(|found| {
@@ -47,17 +47,17 @@ pub(super) fn attach(image: &Beneath<'_>, options: &LoopOptions) -> Result<LoopD
         if seen == size {
             return Ok(found);
         }
-        let reason = format!("shows {seen} bytes of an image that has {size}");
-        Err(Error::State { path: path.clone(), reason })
+        let reason = format!("has {seen} bytes, but its image has {size}");
+        Err(Error::InvalidState { path: path.clone(), reason })
     });
     if attached.is_err() {
-        // Ours since a moment, and nobody can use it: better gone than leaked.
+        // Just configured and not in use yet: detach it, or it leaks.
         let _ = sys::loop_clear(&device);
     }
     attached
 }
 
-/// Takes a free device and configures it; others may be faster, then with the next one.
+/// Finds a free device and configures it. If another process takes the device first, tries the next one.
 fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
     let control = Path::new(CONTROL);
     let control_file = open(control, true)?;
@@ -67,15 +67,15 @@ fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
         let path = ensure_node(number)?;
         let device = match open(&path, true) {
             Ok(device) => device,
-            // Removed again by whoever made it.
+            // Another process created it and has removed it again.
             Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => continue,
             Err(error) => return Err(error),
         };
-        let mut configured = sys::loop_configure(&device, image, SECTOR as u32, info);
-        // Some kernels refuse direct I/O where the file system cannot do it, others ignore the wish.
+        let mut configured = sys::loop_configure(&device, image, SECTOR_SIZE as u32, info);
+        // Where the file system does not support direct I/O, some kernels fail and others ignore the flag.
         if matches!(&configured, Err(error) if error.raw_os_error() == Some(libc::EINVAL)) {
             let buffered = sys::LoopInfo { flags: info.flags & !sys::LO_FLAGS_DIRECT_IO, ..info };
-            configured = sys::loop_configure(&device, image, SECTOR as u32, buffered);
+            configured = sys::loop_configure(&device, image, SECTOR_SIZE as u32, buffered);
         }
         match configured {
             Ok(()) => return Ok((path, device)),
@@ -85,14 +85,14 @@ fn configure(image: &File, info: sys::LoopInfo) -> Result<(PathBuf, File)> {
             Err(error) => return Err(Error::call("LOOP_CONFIGURE", &path, error)),
         }
     }
-    let reason = format!("gave {ATTEMPTS} free devices which others took first; try again");
-    Err(Error::State { path: control.to_owned(), reason })
+    let reason = format!("other processes took {ATTEMPTS} free loop devices first; try again");
+    Err(Error::InvalidState { path: control.to_owned(), reason })
 }
 
 fn info_of(options: &LoopOptions) -> Result<sys::LoopInfo, String> {
     let label = options.label.as_bytes();
-    if label.len() > LABEL || label.contains(&0) {
-        return Err(format!("cannot have a loop label of more than {LABEL} bytes or with a NUL"));
+    if label.len() > MAX_LABEL || label.contains(&0) {
+        return Err(format!("cannot have a loop label of more than {MAX_LABEL} bytes or with a NUL"));
     }
     let mut info = sys::LoopInfo::ZERO;
     info.file_name[..label.len()].copy_from_slice(label);
@@ -111,7 +111,7 @@ pub(super) fn list() -> Result<Vec<LoopDevice>> {
             continue;
         }
         let path = ensure_node(number)?;
-        // Between the look and the call it may be let go: no device, then, and not an error.
+        // The device may have been detached since the check: skip it.
         match open(&path, false).and_then(|device| describe(&path, &device)) {
             Ok(device) => found.push((number, device)),
             Err(error) if matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => {}
@@ -132,7 +132,7 @@ fn describe(path: &Path, device: &File) -> Result<LoopDevice> {
         label: String::from_utf8_lossy(label).into_owned(),
         read_only: info.flags & sys::LO_FLAGS_READ_ONLY != 0,
         direct_io: info.flags & sys::LO_FLAGS_DIRECT_IO != 0,
-        going: info.flags & sys::LO_FLAGS_AUTOCLEAR != 0,
+        autoclear: info.flags & sys::LO_FLAGS_AUTOCLEAR != 0,
     })
 }
 
@@ -143,20 +143,23 @@ pub(super) fn refresh(device: &Path) -> Result<()> {
 
 pub(super) fn detach(device: &Path) -> Result<()> {
     let Some(number) = device.file_name().and_then(|name| name.to_str()).and_then(number_of) else {
-        return Err(Error::State { path: device.to_owned(), reason: "is not a loop device".to_owned() });
+        return Err(Error::InvalidState {
+            path: device.to_owned(),
+            reason: "is not a loop device".to_owned(),
+        });
     };
-    let in_use = |how: &str| Error::InUse {
+    let in_use = |user: &str| Error::InUse {
         path: device.to_owned(),
-        reason: format!("is in use: {how}; end that and try again"),
+        reason: format!("is in use: {user}; stop that and try again"),
     };
-    // Exclusively: a mount, a device mapper or a RAID on top holds the same claim, and the kernel would
-    // otherwise only note that the device is to go when they close it.
+    // O_EXCL: a mount, device mapper or RAID on top also opens the device exclusively. Without it the kernel would only
+    // schedule the detach for the time when they close the device.
     let exclusive = OFlags::EXCL | OFlags::CLOEXEC;
-    let patience = Instant::now() + UNCLAIM;
+    let grace_end = Instant::now() + UNMOUNT_GRACE;
     let file = loop {
         match rustix::fs::open(device, exclusive | OFlags::RDONLY, Mode::empty()) {
             Ok(fd) => break fd,
-            Err(rustix::io::Errno::BUSY) if Instant::now() < patience => {
+            Err(rustix::io::Errno::BUSY) if Instant::now() < grace_end => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(rustix::io::Errno::BUSY) => {
@@ -177,20 +180,20 @@ pub(super) fn detach(device: &Path) -> Result<()> {
         Err(error) => return Err(Error::call("LOOP_CLR_FD", device, error)),
     }
     drop(file);
-    let end = Instant::now() + DETACH;
+    let end = Instant::now() + DETACH_TIMEOUT;
     while has_backing(number) {
         if Instant::now() >= end {
-            // Else it would go at some later moment, perhaps when it is in use again.
-            keep(device)?;
-            return Err(in_use("a process has it open"));
+            // Otherwise the kernel would detach it at a later time, perhaps when it is in use again.
+            unset_autoclear(device)?;
+            return Err(in_use("another process has it open"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
 
-/// Takes back that the device goes away when it is closed; gone already is success.
-fn keep(device: &Path) -> Result<()> {
+/// Cancels the detach on last close; a device that is already detached is success.
+fn unset_autoclear(device: &Path) -> Result<()> {
     let kept = open(device, false).and_then(|file| {
         let mut info =
             sys::loop_status(&file).map_err(|error| Error::call("LOOP_GET_STATUS64", device, error))?;
@@ -212,19 +215,19 @@ fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix("loop")?.parse().ok()
 }
 
-/// The device node, made if it is missing: in a container whose /dev is its own, the kernel's new devices do
-/// not appear.
+/// Returns the device node, and creates it if it is missing: in a container with its own /dev, new devices of the kernel
+/// do not appear.
 fn ensure_node(number: u32) -> Result<PathBuf> {
     let path = PathBuf::from(format!("/dev/loop{number}"));
     if path.exists() {
         return Ok(path);
     }
-    // Not computed from the number: `max_part` may leave gaps between minors.
+    // The minor is not computed from the number: `max_part` can leave gaps between minors.
     let dev = Path::new(SYS_BLOCK).join(format!("loop{number}/dev"));
     let text = std::fs::read_to_string(&dev).map_err(|error| Error::call("read", &dev, error))?;
     let numbers = text.trim().split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     let Some((major, minor)) = numbers else {
-        return Err(Error::State { path: dev, reason: format!("is not a device number: {text:?}") });
+        return Err(Error::InvalidState { path: dev, reason: format!("is not a device number: {text:?}") });
     };
     let device = rustix::fs::makedev(major, minor);
     match rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::BlockDevice, Mode::from(0o660), device) {

@@ -1,5 +1,5 @@
-//! Mounts: the table is read whole, targets are never symlinks, a read-only bind is never seen writable,
-//! and an unmount is never lazy.
+//! Mounts: the table is read completely, targets are never symlinks, a read-only bind is never visible as writable, and
+//! an unmount is never lazy.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, OpenOptions};
@@ -16,24 +16,24 @@ use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
 use super::Linux;
 use crate::mount_options::{self, MountOptions};
-use crate::{Devices as _, Error, MountRequest, MountTable, Mounts, PathKind, Result, sys};
+use crate::{BlockDevices as _, Error, MountRequest, MountTable, Mounts, PathKind, Result, sys};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// How often the table is read again because it changed meanwhile.
+/// How often to reread the table because it changed while it was read.
 const TABLE_READS: u32 = 20;
 
-/// How long an unmount is tried while it is busy: long enough for whoever was just told to stop, short
-/// enough for the caller to be told what is the matter.
-const BUSY_FOR: Duration = Duration::from_secs(2);
+/// How long to retry a busy unmount: long enough for a process that is stopping, short enough to report the cause to the
+/// caller in time.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Mounts for Linux {
     fn mount_table(&self) -> Result<MountTable> {
         let path = Path::new(MOUNTINFO);
         let text = read_table().map_err(|source| Error::call("read", path, source))?;
         let table = MountTable::parse(&text)
-            .map_err(|error| Error::State { path: path.to_owned(), reason: error.to_string() })?;
-        // A source without a node here (another container's) keeps the number it has.
+            .map_err(|error| Error::InvalidState { path: path.to_owned(), reason: error.to_string() })?;
+        // A source without a device node here (of another container) keeps its number.
         Ok(table.with_device_numbers(|source| self.device_number(Path::new(source)).ok()))
     }
 
@@ -41,18 +41,18 @@ impl Mounts for Linux {
         let MountOptions { mut flags, data } = mount_options::split(request.options);
         flags.set(MountFlags::RDONLY, request.read_only || flags.contains(MountFlags::RDONLY));
         let target = open_target(request.target)?;
-        let data = CString::new(data.join(",")).map_err(|error| Error::State {
+        let data = CString::new(data.join(",")).map_err(|error| Error::InvalidState {
             path: request.target.to_owned(),
-            reason: format!("the mount options are not a string: {error}"),
+            reason: format!("the mount options contain a NUL: {error}"),
         })?;
-        rustix::mount::mount(request.source, by_descriptor(&target), request.fs_type, flags, &*data)
+        rustix::mount::mount(request.source, proc_fd_path(&target), request.fs_type, flags, &*data)
             .map_err(|errno| Error::call("mount", request.target, errno))
     }
 
     fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()> {
         let target_fd = open_target(target)?;
         match bind_detached(source, target, &target_fd, read_only) {
-            // A kernel before 5.12, or a container's filter that does not know these calls.
+            // A kernel before 5.12, or a seccomp filter that blocks these calls.
             Err(error) if matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM)) => {
                 self.bind_then_remount(source, target, &target_fd, read_only)
             }
@@ -61,12 +61,12 @@ impl Mounts for Linux {
     }
 
     fn unmount(&self, target: &Path) -> Result<()> {
-        let end = Instant::now() + BUSY_FOR;
+        let end = Instant::now() + BUSY_TIMEOUT;
         let mut pause = Duration::from_millis(10);
         loop {
             match rustix::mount::unmount(target, UnmountFlags::NOFOLLOW) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
-                // "Not a mount point", but also "locked" and others: only the table tells.
+                // "Not a mount point", but also "locked" and others: only the mount table distinguishes them.
                 Err(Errno::INVAL) => {
                     let Some(path) = resolve(target)? else { return Ok(()) };
                     return match self.mount_table()?.at(&path) {
@@ -80,8 +80,8 @@ impl Mounts for Linux {
                 }
                 Err(Errno::BUSY) => {
                     let reason = "is busy: a process has a file open or its working directory there, or \
-                                  something is mounted beneath it; end that (`fuser -vm` shows it) and try again";
-                    return Err(Error::State { path: target.to_owned(), reason: reason.to_owned() });
+                                  something is mounted beneath it; stop that (`fuser -vm` shows it) and try again";
+                    return Err(Error::InvalidState { path: target.to_owned(), reason: reason.to_owned() });
                 }
                 Err(errno) => return Err(Error::call("umount", target, errno)),
             }
@@ -123,7 +123,7 @@ impl Mounts for Linux {
         match OpenOptions::new().write(true).create_new(true).mode(0o640).open(path) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match self.path_kind(path)? {
-                // A block device is what one sees here once the bind is made.
+                // After the bind the target appears as a block device.
                 Some(PathKind::File | PathKind::BlockDevice) => Ok(()),
                 Some(kind) => Err(wrong_kind(path, kind, "a file")),
                 None => Err(Error::call("open", path, error)),
@@ -139,8 +139,8 @@ impl Mounts for Linux {
             Some(PathKind::File) => {
                 let size = std::fs::symlink_metadata(path).map(|metadata| metadata.len());
                 if !matches!(size, Ok(0)) {
-                    let reason = "is a file with content, not a mount target; look what it is and remove it";
-                    return Err(Error::State { path: path.to_owned(), reason: reason.to_owned() });
+                    let reason = "is a file with content, not a mount target; check the file and remove it";
+                    return Err(Error::InvalidState { path: path.to_owned(), reason: reason.to_owned() });
                 }
                 std::fs::remove_file(path)
             }
@@ -154,7 +154,7 @@ impl Mounts for Linux {
 }
 
 impl Linux {
-    /// The older way, where the bind is writable for an instant. Undone if it cannot be made read-only.
+    /// The older method, where the bind is writable for an instant. Undone if it cannot be made read-only.
     fn bind_then_remount(
         &self,
         source: &Path,
@@ -162,21 +162,21 @@ impl Linux {
         target_fd: &OwnedFd,
         read_only: bool,
     ) -> Result<()> {
-        rustix::mount::mount_bind(source, by_descriptor(target_fd))
+        rustix::mount::mount_bind(source, proc_fd_path(target_fd))
             .map_err(|errno| Error::call("mount --bind", target, errno))?;
         if !read_only {
             return Ok(());
         }
-        // The descriptor names the directory below the bind, the path names the bind.
+        // The descriptor refers to the directory below the bind; the path refers to the bind.
         rustix::mount::mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, c"").map_err(|errno| {
-            // The remount's error is the one to tell; a bind that stays is seen in the mount table.
+            // Return the error of the remount; a bind that could not be undone shows in the mount table.
             let _ = self.unmount(target);
             Error::call("remount read-only", target, errno)
         })
     }
 }
 
-/// Clones the source as a mount that is nowhere yet, makes it read-only, and only then puts it at its place.
+/// Clones the source as a detached mount, makes it read-only, and only then attaches it.
 fn bind_detached(source: &Path, target: &Path, target_fd: &OwnedFd, read_only: bool) -> Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(CWD, source, flags)
@@ -189,8 +189,7 @@ fn bind_detached(source: &Path, target: &Path, target_fd: &OwnedFd, read_only: b
         .map_err(|errno| Error::call("move_mount", target, errno))
 }
 
-/// Opens what will be mounted on, and refuses a symlink: whoever could plant one there would otherwise choose
-/// where we mount.
+/// Opens the mount target and rejects a symlink: a user who could place one there would otherwise choose where we mount.
 fn open_target(target: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::open(target, flags, Mode::empty())
@@ -202,13 +201,13 @@ fn open_target(target: &Path) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A path by which mount(2) reaches exactly what was opened.
-fn by_descriptor(fd: &OwnedFd) -> String {
+/// A path by which mount(2) reaches exactly the opened file.
+fn proc_fd_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// The path as the mount table spells it: symlinks on the way resolved, the last name as it is. `None` if the
-/// way does not exist.
+/// The path as it appears in the mount table: symlinks among its directories are resolved, the last component is not.
+/// `None` if a directory does not exist.
 fn resolve(target: &Path) -> Result<Option<PathBuf>> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Ok(Some(target.to_owned()));
@@ -228,12 +227,12 @@ fn wrong_kind(path: &Path, kind: PathKind, wanted: &str) -> Error {
         PathKind::Symlink => "a symbolic link",
         PathKind::Other => "neither file nor directory",
     };
-    Error::State { path: path.to_owned(), reason: format!("is {found}, where {wanted} is needed") }
+    Error::InvalidState { path: path.to_owned(), reason: format!("is {found}, where {wanted} is needed") }
 }
 
-/// The kernel hands the table out a page at a time, so it can change between two reads; it then says so
-/// through poll, and we read again. On a machine where it never stands still the last reading is taken: since
-/// Linux 5.8 such a reading still has every mount that was there all the while.
+/// The kernel returns the table one page at a time, so it can change between two reads. Poll reports such a change, and
+/// we read again. If the table changes all the time, the last result is used: since Linux 5.8 it still contains every
+/// mount that existed during the whole read.
 fn read_table() -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(64 << 10);
     for _ in 0..TABLE_READS {

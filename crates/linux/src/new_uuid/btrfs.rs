@@ -1,28 +1,28 @@
-//! btrfs. Users see one UUID and the metadata carry another, which the superblock notes beside it; so for a
-//! file system on one device the superblock alone changes.
+//! btrfs. The UUID that users see and the UUID in the metadata can differ: the superblock records both. So for a file
+//! system on one device only the superblock changes.
 
 use crate::bytes::{le16, le64};
 use crate::crc32c;
 
-/// The flag of a change of UUID under way, in all metadata.
+/// Flag: a UUID change of all metadata is in progress.
 const CHANGING_FSID: u64 = 1 << 35;
-/// Likewise, in the superblock only.
+/// Flag: a UUID change of the superblock only is in progress.
 const CHANGING_FSID_V2: u64 = 1 << 36;
 
 const CRC32C: u16 = 0;
 
-/// A superblock that a probe found sound.
+/// A superblock that a probe found valid.
 pub(crate) struct BtrfsSuper {
     block: Vec<u8>,
 }
 
 impl BtrfsSuper {
-    /// Where the superblock is.
+    /// Offset of the primary superblock.
     pub(crate) const OFFSET: u64 = 64 << 10;
-    /// How long it is.
+    /// Length of a superblock.
     pub(crate) const LENGTH: usize = 4096;
 
-    /// Where its copies lie, as far as the device reaches.
+    /// Offsets of the copies, as far as the device is large enough.
     pub(crate) const COPIES: [u64; 3] = [64 << 20, 256 << 30, 1 << 50];
 
     const UUID: std::ops::Range<usize> = 0x20..0x30;
@@ -36,23 +36,23 @@ impl BtrfsSuper {
         Self { block }
     }
 
-    /// A log of the file system's last moments waits to be replayed by a mount.
+    /// Whether the log must be replayed by a mount.
     pub(crate) fn has_log(&self) -> bool {
         le64(&self.block, 0x60) != 0
     }
 
-    /// A change of the UUID by another program began and did not end; no kernel mounts it like this.
+    /// Whether another program started to change the UUID and did not finish. The kernel does not mount this state.
     pub(crate) fn is_changing_uuid(&self) -> bool {
         le64(&self.block, Self::FLAGS_AT) & (CHANGING_FSID | CHANGING_FSID_V2) != 0
     }
 
-    /// Whether [`Self::with_uuid`] can do it: not with a checksum other than the usual one, and not while all
-    /// metadata are being rewritten.
+    /// Whether [`Self::with_uuid`] can be used: only with CRC-32C checksums, and not while all metadata is being
+    /// rewritten.
     pub(crate) fn can_change_uuid(&self) -> bool {
         le16(&self.block, 0xC4) == CRC32C && le64(&self.block, Self::FLAGS_AT) & CHANGING_FSID == 0
     }
 
-    /// The superblock with another UUID, as it is to be written to `offset` (the original's or a copy's).
+    /// The superblock with a new UUID, to be written to `offset` (of the primary superblock or a copy).
     pub(crate) fn with_uuid(&self, uuid: [u8; 16], offset: u64) -> Vec<u8> {
         let mut block = self.block.clone();
         let incompat = le64(&block, Self::INCOMPAT_AT);
@@ -69,7 +69,7 @@ impl BtrfsSuper {
         block
     }
 
-    /// Where the copies lie that this file system has: those within what it uses of its device.
+    /// Offsets of the copies that this file system has: those within the part of the device that it uses.
     pub(crate) fn copies(&self) -> impl Iterator<Item = u64> {
         const DEVICE_BYTES_AT: usize = 0xC9 + 8;
         let bytes = le64(&self.block, DEVICE_BYTES_AT);

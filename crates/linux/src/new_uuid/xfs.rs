@@ -1,6 +1,6 @@
-//! xfs. Users see one UUID and the metadata carry another, which the superblock notes; but the log carries the
-//! users' one, and a mount compares it in the log's last record. A clean log ends with the record of an
-//! unmount, and that is the one to change along with the superblocks.
+//! xfs. The UUID that users see and the UUID in the metadata can differ: the superblock records both. But the log contains
+//! the UUID that users see, and a mount compares it in the last log record. A clean log ends with an unmount record, so
+//! that record changes together with the superblocks.
 
 use std::ops::Range;
 
@@ -13,21 +13,21 @@ const CRC_AT: usize = 224;
 const META_UUID_AT: usize = 248;
 const HAS_META_UUID: u32 = 4;
 
-/// A superblock that a probe found sound: one whole sector.
+/// A superblock that a probe found valid: one whole sector.
 pub(crate) struct XfsSuper {
     sector: Vec<u8>,
 }
 
 impl XfsSuper {
-    /// The shortest sector there is: what to read to learn the real one.
-    pub(crate) const SHORTEST: usize = 512;
+    /// The smallest sector size: enough to read the real sector size.
+    pub(crate) const MIN_SECTOR: usize = 512;
 
-    /// The length of the sector that begins like this.
+    /// The sector size recorded at the start of a superblock.
     pub(crate) fn sector_length(start: &[u8]) -> usize {
         usize::from(be16(start, 102))
     }
 
-    /// Takes a whole sector; `None` if it is not the superblock of an xfs with checksums (version 5).
+    /// Parses a whole sector; `None` if it is not the superblock of an xfs with checksums (version 5).
     pub(crate) fn new(sector: Vec<u8>) -> Option<Self> {
         let sound = sector.starts_with(b"XFSB")
             && be16(&sector, 100) & 0xF == 5
@@ -41,19 +41,19 @@ impl XfsSuper {
         &self.sector[UUID]
     }
 
-    /// Where the superblocks of all groups lie, the first one being the original.
-    pub(crate) fn places(&self) -> impl Iterator<Item = u64> {
+    /// Offsets of the superblocks of all allocation groups; the first is the primary.
+    pub(crate) fn superblock_offsets(&self) -> impl Iterator<Item = u64> {
         let group = u64::from(be32(&self.sector, 84)) * self.block();
         (0..u64::from(be32(&self.sector, 88))).map(move |number| number * group)
     }
 
-    /// Where the log lies, in bytes; `None` if it is on another device.
+    /// The byte range of the log; `None` if it is on another device.
     pub(crate) fn log(&self) -> Option<Range<u64>> {
         let start = be64(&self.sector, 48);
         if start == 0 {
             return None;
         }
-        // The number of a block is that of its group, and that within the group in so many low bits.
+        // A block number consists of the group number and, in the low bits, the block within the group.
         let bits = self.sector[124];
         let (group, within) = (start >> bits, start & ((1 << bits) - 1));
         let block = group.checked_mul(u64::from(be32(&self.sector, 84)))?.checked_add(within)?;
@@ -65,7 +65,7 @@ impl XfsSuper {
         u64::from(be32(&self.sector, 4))
     }
 
-    /// The sector with another UUID.
+    /// The sector with a new UUID.
     pub(crate) fn with_uuid(&self, uuid: [u8; 16]) -> Vec<u8> {
         let mut sector = self.sector.clone();
         let features = be32(&sector, FEATURES_AT);
@@ -86,38 +86,38 @@ fn checksum(sector: &[u8]) -> u32 {
     crc32c::crc32c(&sector)
 }
 
-/// The header of a log record: one block of 512 bytes, with the record's data in the blocks after it.
+/// The header of a log record: one block of 512 bytes. The record's data follows in the next blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LogRecord {
     header: Vec<u8>,
 }
 
 impl LogRecord {
-    /// The log's unit.
+    /// The block size of the log.
     pub(crate) const BLOCK: usize = 512;
 
     const CRC_AT: usize = 32;
     const UUID: Range<usize> = 304..320;
-    /// Records up to this size have one header block only.
+    /// Records up to this size have a single header block.
     const ONE_HEADER: u32 = 32 << 10;
 
-    /// A block of the log, if it is a header. Other blocks never look like one: each begins with the number
-    /// of times that the log has gone round.
+    /// Parses a block of the log, if it is a header. Other blocks cannot be mistaken for one: each begins with the log's
+    /// cycle number.
     pub(crate) fn new(block: &[u8]) -> Option<Self> {
         (be32(block, 0) == 0xFEED_BABE).then(|| Self { header: block.to_vec() })
     }
 
-    /// Its place in the order of all records: rounds of the log, and the block within it.
+    /// The log sequence number: the cycle, and the block within the log.
     pub(crate) fn sequence(&self) -> u64 {
         be64(&self.header, 16)
     }
 
-    /// The number of its block in the log.
+    /// The block number within the log.
     pub(crate) fn block(&self) -> u64 {
         self.sequence() & 0xFFFF_FFFF
     }
 
-    /// The UUID that users saw when it was written.
+    /// The user-visible UUID when the record was written.
     pub(crate) fn uuid(&self) -> &[u8] {
         &self.header[Self::UUID]
     }
@@ -127,7 +127,7 @@ impl LogRecord {
         u64::from(be32(&self.header, 12))
     }
 
-    /// Whether this, with its data, is the record of an unmount, whole: then there is nothing to replay.
+    /// Whether this is a complete unmount record: then there is nothing to replay.
     pub(crate) fn is_unmount(&self, data: &[u8]) -> bool {
         const UNMOUNT: u8 = 0x20;
         be32(&self.header, 40) == 1
@@ -136,7 +136,7 @@ impl LogRecord {
             && self.checksum_length(data).is_some()
     }
 
-    /// The header with another UUID; `None` if its checksum is not understood.
+    /// The header with a new UUID; `None` if its checksum does not match.
     pub(crate) fn with_uuid(&self, uuid: [u8; 16], data: &[u8]) -> Option<Vec<u8>> {
         let length = self.checksum_length(data)?;
         let mut header = self.header.clone();
@@ -146,7 +146,7 @@ impl LogRecord {
         Some(header)
     }
 
-    /// How much of the header the checksum covers: compilers disagreed on the structure's padding.
+    /// How much of the header the checksum covers: the structure's padding differs between architectures.
     fn checksum_length(&self, data: &[u8]) -> Option<usize> {
         let stored = le32(&self.header, Self::CRC_AT);
         [328, 324].into_iter().find(|length| Self::checksum(&self.header, *length, data) == stored)

@@ -1,6 +1,6 @@
 //! btrfs: a superblock at 64 KiB, with copies at 64 MiB, 256 GiB and 1 PiB.
 
-use super::{Finding, Source, Verdict};
+use super::{DeviceReader, Finding, Verdict};
 use crate::bytes::{le16, le32, le64, uuid};
 use crate::new_uuid::BtrfsSuper;
 use crate::{FsType, Result, crc32c};
@@ -9,24 +9,24 @@ const OFFSET: u64 = BtrfsSuper::OFFSET;
 const LENGTH: usize = BtrfsSuper::LENGTH;
 const MAGIC_AT: usize = 0x40;
 const MAGIC: &[u8] = b"_BHRfS_M";
-/// What mkfs writes until it is done.
+/// The magic that mkfs writes until it has finished.
 const UNFINISHED: &[u8] = b"!BHRfS_M";
 
-/// Where the copies lie.
+/// Offsets of the backup copies.
 pub(super) const COPIES: [u64; 3] = BtrfsSuper::COPIES;
 
 const CRC32C: u16 = 0;
 
-pub(super) fn find(source: &mut Source<'_>) -> Result<Option<Finding>> {
-    let size = source.size;
-    Ok(source.at(OFFSET, LENGTH)?.and_then(|block| judge(&block, size)))
+pub(super) fn find(reader: &mut DeviceReader<'_>) -> Result<Option<Finding>> {
+    let size = reader.size;
+    Ok(reader.read_at(OFFSET, LENGTH)?.and_then(|block| judge(&block, size)))
 }
 
-pub(super) fn copy(source: &mut Source<'_>) -> Result<Option<String>> {
+pub(super) fn find_backup(reader: &mut DeviceReader<'_>) -> Result<Option<String>> {
     for offset in COPIES {
-        let Some(block) = source.at(offset, LENGTH)? else { continue };
+        let Some(block) = reader.read_at(offset, LENGTH)? else { continue };
         if has(&block, MAGIC) && le64(&block, 0x30) == offset {
-            return Ok(Some(format!("a copy of a btrfs superblock at {offset}, its original is gone")));
+            return Ok(Some(format!("a copy of a btrfs superblock at {offset}, but no primary superblock")));
         }
     }
     Ok(None)
@@ -52,10 +52,10 @@ fn judge(block: &[u8], size: u64) -> Option<Finding> {
     } else {
         (Verdict::Foreign, format!("one of {devices} devices of a btrfs"))
     };
-    Some(Finding { verdict, what, offset: OFFSET, claim: OFFSET..device_bytes(block) })
+    Some(Finding { verdict, what, offset: OFFSET, covers: OFFSET..device_bytes(block) })
 }
 
-/// What the file system uses of this device.
+/// The number of bytes that the file system uses on this device.
 fn device_bytes(block: &[u8]) -> u64 {
     const DEVICE_ITEM: usize = 0xC9;
     le64(block, DEVICE_ITEM + 8)
@@ -66,8 +66,8 @@ fn problem(block: &[u8], size: u64) -> Option<String> {
         return Some("does not match its checksum".to_owned());
     }
     if le64(block, 0x30) != OFFSET || le64(block, 0x88) == 0 {
-        return Some("is not one for this place, or of no device".to_owned());
+        return Some("has a wrong offset or no devices".to_owned());
     }
     let bytes = device_bytes(block);
-    (bytes > size).then(|| format!("tells {bytes} bytes on a device of {size}: the end is cut off"))
+    (bytes > size).then(|| format!("records {bytes} bytes, but the device has {size}: the end is cut off"))
 }

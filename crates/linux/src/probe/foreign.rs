@@ -1,14 +1,14 @@
-//! All that is not ours: other file systems, partition tables, encryption, volume managers, RAID, swap.
+//! Unsupported formats: other file systems, partition tables, encryption, volume managers, RAID, swap.
 //!
-//! One table of magic bytes, and three formats that need a second look. What is listed here is refused, so a
-//! format that is missing is a gap only if the zero proof above this crate sees zeroes everywhere, too.
+//! One table of magic bytes, and formats that need more than a comparison. A device with a listed format is refused. A
+//! format missing here matters only if the zero proof of the driver crate also finds only zeroes.
 
-use super::{Finding, Source};
+use super::{DeviceReader, Finding};
 use crate::{Result, bytes};
 
-/// Where a signature is looked for.
+/// The location of a signature.
 #[derive(Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum Location {
     /// From the start of the device.
     Start(u64),
     /// Back from the end of the device.
@@ -17,7 +17,7 @@ pub(super) enum Place {
     RoundedEnd { unit: u64, back: u64 },
 }
 
-impl Place {
+impl Location {
     /// The offset on a device of this size.
     pub(super) fn offset(self, size: u64) -> Option<u64> {
         match self {
@@ -28,16 +28,16 @@ impl Place {
     }
 }
 
-use Place::{End, RoundedEnd, Start};
+use Location::{End, RoundedEnd, Start};
 
 /// Software RAID 1.0: 8 KiB before the end, on a 4 KiB boundary.
-const RAID_1_0: Place = RoundedEnd { unit: 4096, back: 8192 };
+const RAID_1_0: Location = RoundedEnd { unit: 4096, back: 8192 };
 /// Software RAID 0.90: the last whole 64 KiB but one.
-const RAID_0_90: Place = RoundedEnd { unit: 65536, back: 65536 };
+const RAID_0_90: Location = RoundedEnd { unit: 65536, back: 65536 };
 
-/// Name, place, bytes.
+/// Name, location and magic bytes of each format.
 #[rustfmt::skip]
-pub(super) const SIGNATURES: &[(&str, Place, &[u8])] = &[
+pub(super) const SIGNATURES: &[(&str, Location, &[u8])] = &[
     ("LUKS", Start(0), b"LUKS\xBA\xBE"),
     ("LUKS2 (second header)", Start(0x4000), b"SKUL\xBA\xBE"),
     ("LUKS2 (second header)", Start(0x8000), b"SKUL\xBA\xBE"),
@@ -104,37 +104,37 @@ pub(super) const SIGNATURES: &[(&str, Place, &[u8])] = &[
     ("VMFS", Start(0x10_0000), b"\x0D\xD0\x01\xC0"),
 ];
 
-/// The four places of a ZFS label, 256 KiB each; its uberblocks fill the second half.
-pub(super) const ZFS_LABELS: [Place; 4] = [
+/// The four locations of a ZFS label, 256 KiB each; the uberblocks fill the second half.
+pub(super) const ZFS_LABELS: [Location; 4] = [
     Start(0),
     Start(256 << 10),
     RoundedEnd { unit: 256 << 10, back: 512 << 10 },
     RoundedEnd { unit: 256 << 10, back: 256 << 10 },
 ];
 
-pub(super) fn find(source: &mut Source<'_>) -> Result<Vec<Finding>> {
+pub(super) fn find(reader: &mut DeviceReader<'_>) -> Result<Vec<Finding>> {
     let mut found: Vec<Finding> = Vec::new();
-    for (what, place, magic) in SIGNATURES {
-        let Some(offset) = place.offset(source.size) else { continue };
-        if source.at(offset, magic.len())?.is_some_and(|bytes| bytes == *magic) {
+    for (what, location, magic) in SIGNATURES {
+        let Some(offset) = location.offset(reader.size) else { continue };
+        if reader.read_at(offset, magic.len())?.is_some_and(|bytes| bytes == *magic) {
             found.push(Finding::foreign(*what, offset));
         }
     }
-    found.extend(zfs(source)?);
-    // A boot sector ends like a partition table: asked only where nothing more telling was found.
+    found.extend(zfs(reader)?);
+    // A boot sector ends with the same bytes as a partition table, so check this only if nothing else was found.
     if found.is_empty() {
-        found.extend(mbr(source)?);
+        found.extend(mbr(reader)?);
     }
     Ok(found)
 }
 
-fn zfs(source: &mut Source<'_>) -> Result<Option<Finding>> {
+fn zfs(reader: &mut DeviceReader<'_>) -> Result<Option<Finding>> {
     const UBERBLOCKS: u64 = 128 << 10;
     const SLOT: usize = 1024;
     const MAGIC: u64 = 0x00BA_B10C;
-    for place in ZFS_LABELS {
-        let Some(offset) = place.offset(source.size) else { continue };
-        let Some(slots) = source.at(offset + UBERBLOCKS, UBERBLOCKS as usize)? else { continue };
+    for location in ZFS_LABELS {
+        let Some(offset) = location.offset(reader.size) else { continue };
+        let Some(slots) = reader.read_at(offset + UBERBLOCKS, UBERBLOCKS as usize)? else { continue };
         if slots.chunks_exact(SLOT).any(|slot| [bytes::le64(slot, 0), bytes::be64(slot, 0)].contains(&MAGIC))
         {
             return Ok(Some(Finding::foreign("ZFS", offset + UBERBLOCKS)));
@@ -143,9 +143,9 @@ fn zfs(source: &mut Source<'_>) -> Result<Option<Finding>> {
     Ok(None)
 }
 
-/// A partition table of the old kind: its last two bytes, and four entries that make sense, not all empty.
-fn mbr(source: &mut Source<'_>) -> Result<Option<Finding>> {
-    let Some(sector) = source.at(0, 512)?.filter(|sector| sector.ends_with(b"\x55\xAA")) else {
+/// An MBR partition table: its last two bytes, and four valid entries of which at least one is in use.
+fn mbr(reader: &mut DeviceReader<'_>) -> Result<Option<Finding>> {
+    let Some(sector) = reader.read_at(0, 512)?.filter(|sector| sector.ends_with(b"\x55\xAA")) else {
         return Ok(None);
     };
     let mut entries = sector[446..510].chunks_exact(16);

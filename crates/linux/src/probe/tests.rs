@@ -1,4 +1,4 @@
-//! Tables over made-up devices, and over what the real mkfs programs write.
+//! Tables over synthetic devices, and over images written by the real mkfs programs.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -12,9 +12,9 @@ use crate::Error;
 const MIB: u64 = 1 << 20;
 const UUID: &str = "6f0b1c3e-2d4a-4b5c-8d6e-7f8091a2b3c4";
 
-/// A device that reads zero but for some places.
-fn look(size: u64, content: &[(u64, &[u8])]) -> Probe {
-    recognise(size, &mut |offset, buffer: &mut [u8]| {
+/// Identifies a device of zeroes with some content.
+fn identify_content(size: u64, content: &[(u64, &[u8])]) -> ProbeResult {
+    identify(size, &mut |offset, buffer: &mut [u8]| {
         assert!(offset + buffer.len() as u64 <= size, "read beyond the end");
         buffer.fill(0);
         for (at, bytes) in content {
@@ -31,56 +31,56 @@ fn look(size: u64, content: &[(u64, &[u8])]) -> Probe {
     .unwrap()
 }
 
-fn words(probe: &Probe) -> &str {
+fn describe(probe: &ProbeResult) -> &str {
     match probe {
-        Probe::Nothing => "nothing",
-        Probe::Filesystem { fs, .. } => fs.as_str(),
-        Probe::Foreign { what } | Probe::Damaged { what, .. } => what,
+        ProbeResult::NoSignature => "nothing",
+        ProbeResult::Filesystem { fs, .. } => fs.as_str(),
+        ProbeResult::Foreign { what } | ProbeResult::Damaged { what, .. } => what,
     }
 }
 
 #[test]
-fn nothing_is_found_on_zeroes_of_any_size() {
+fn zeroes_of_any_size_have_no_signature() {
     for size in [512, 1024, 4096, 65536, MIB - 512, MIB, 3 * MIB + 512, 300 * MIB, 1 << 40] {
-        assert_eq!(look(size, &[]), Probe::Nothing, "{size}");
+        assert_eq!(identify_content(size, &[]), ProbeResult::NoSignature, "{size}");
     }
 }
 
 #[test]
-fn every_foreign_signature_is_recognised_where_it_stands() {
+fn every_foreign_signature_is_identified() {
     let size = 100 * MIB + 512;
-    for (what, place, magic) in foreign::SIGNATURES {
-        let probe = look(size, &[(place.offset(size).unwrap(), magic)]);
-        let Probe::Foreign { what: found } = &probe else { panic!("{what}: {probe:?}") };
+    for (what, location, magic) in foreign::SIGNATURES {
+        let probe = identify_content(size, &[(location.offset(size).unwrap(), magic)]);
+        let ProbeResult::Foreign { what: found } = &probe else { panic!("{what}: {probe:?}") };
         assert!(found.contains(what), "{what}: {found}");
     }
 }
 
 #[test]
-fn partition_tables_and_zfs_need_a_second_look() {
+fn mbr_and_zfs_need_more_than_a_magic_number() {
     let mut mbr = [0; 512];
     mbr[510..].copy_from_slice(b"\x55\xAA");
-    assert_eq!(look(MIB, &[(0, &mbr)]), Probe::Nothing, "no partition");
+    assert_eq!(identify_content(MIB, &[(0, &mbr)]), ProbeResult::NoSignature, "no partition");
     mbr[446 + 4] = 0x83;
     mbr[446 + 12] = 1;
-    assert_eq!(words(&look(MIB, &[(0, &mbr)])), "MBR partition table");
+    assert_eq!(describe(&identify_content(MIB, &[(0, &mbr)])), "MBR partition table");
     mbr[446] = 7;
-    assert_eq!(look(MIB, &[(0, &mbr)]), Probe::Nothing, "code, not a table");
+    assert_eq!(identify_content(MIB, &[(0, &mbr)]), ProbeResult::NoSignature, "code, not a table");
 
     let size = 64 * MIB + 4096;
-    for place in foreign::ZFS_LABELS {
-        let at = place.offset(size).unwrap() + (128 << 10) + 5 * 1024;
-        assert_eq!(words(&look(size, &[(at, &0x00BA_B10C_u64.to_le_bytes())])), "ZFS");
-        assert_eq!(words(&look(size, &[(at, &0x00BA_B10C_u64.to_be_bytes())])), "ZFS");
+    for location in foreign::ZFS_LABELS {
+        let at = location.offset(size).unwrap() + (128 << 10) + 5 * 1024;
+        assert_eq!(describe(&identify_content(size, &[(at, &0x00BA_B10C_u64.to_le_bytes())])), "ZFS");
+        assert_eq!(describe(&identify_content(size, &[(at, &0x00BA_B10C_u64.to_be_bytes())])), "ZFS");
     }
 }
 
 #[test]
-fn a_read_error_is_an_error_wherever_it_happens() {
+fn read_error_at_any_location_is_returned() {
     let reads = std::cell::Cell::new(0);
     for failing in 0..100 {
         reads.set(0);
-        let probe = recognise(1 << 40, &mut |_, buffer: &mut [u8]| {
+        let probe = identify(1 << 40, &mut |_, buffer: &mut [u8]| {
             reads.set(reads.get() + 1);
             if reads.get() > failing {
                 return Err(Error::call(
@@ -93,7 +93,7 @@ fn a_read_error_is_an_error_wherever_it_happens() {
             Ok(())
         });
         if reads.get() <= failing {
-            assert_eq!(probe.unwrap(), Probe::Nothing);
+            assert_eq!(probe.unwrap(), ProbeResult::NoSignature);
             assert!(failing > 20, "only {failing} reads on a large device");
             return;
         }
@@ -102,7 +102,7 @@ fn a_read_error_is_an_error_wherever_it_happens() {
     panic!("more than 100 reads");
 }
 
-/// An image on which a real mkfs worked.
+/// An image formatted by a real mkfs.
 struct Image(tempfile::NamedTempFile);
 
 impl Image {
@@ -137,10 +137,10 @@ impl Image {
         self.write(offset, &[!byte[0]]);
     }
 
-    fn look(&self) -> Probe {
+    fn probe(&self) -> ProbeResult {
         let file = self.0.as_file();
         let size = file.metadata().unwrap().len();
-        recognise(size, &mut |offset, buffer: &mut [u8]| {
+        identify(size, &mut |offset, buffer: &mut [u8]| {
             file.read_exact_at(buffer, offset).map_err(|error| Error::call("read", Path::new("image"), error))
         })
         .unwrap()
@@ -150,14 +150,14 @@ impl Image {
 const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
 #[test]
-fn our_file_systems_are_recognised_with_their_uuid() {
+fn supported_file_systems_are_identified_with_their_uuid() {
     for fs in ALL {
-        assert_eq!(Image::of(fs).look(), Probe::Filesystem { fs, uuid: UUID.to_owned() });
+        assert_eq!(Image::of(fs).probe(), ProbeResult::Filesystem { fs, uuid: UUID.to_owned() });
     }
 }
 
 #[test]
-fn variants_of_ours_are_still_ours_and_relatives_are_not() {
+fn variants_are_supported_and_related_formats_are_foreign() {
     let table: &[(&str, u64, &[&str])] = &[
         ("ext4", 8, &["mkfs.ext4", "-q", "-F", "-O", "^has_journal"]),
         ("ext4", 8, &["mkfs.ext4", "-q", "-F", "-O", "^metadata_csum,^64bit"]),
@@ -172,12 +172,12 @@ fn variants_of_ours_are_still_ours_and_relatives_are_not() {
         ("swap", 8, &["mkswap"]),
     ];
     for (expected, size, command) in table {
-        assert_eq!(words(&Image::made(size * MIB, command).look()), *expected, "{command:?}");
+        assert_eq!(describe(&Image::made(size * MIB, command).probe()), *expected, "{command:?}");
     }
 }
 
 #[test]
-fn a_torn_superblock_is_damage() {
+fn torn_superblock_is_damage() {
     let table = [
         (FsType::Ext4, 1024 + 200),
         (FsType::Ext4, 1024 + 104),
@@ -189,16 +189,16 @@ fn a_torn_superblock_is_damage() {
     for (fs, offset) in table {
         let image = Image::of(fs);
         image.flip(offset);
-        let probe = image.look();
+        let probe = image.probe();
         assert!(
-            matches!(&probe, Probe::Damaged { what, .. } if what.contains("checksum")),
+            matches!(&probe, ProbeResult::Damaged { what, .. } if what.contains("checksum")),
             "{fs} {offset}: {probe:?}"
         );
     }
 }
 
 #[test]
-fn a_superblock_that_is_gone_is_found_by_its_copies() {
+fn erased_superblock_is_detected_by_its_copies() {
     // Large enough for a second block group, and for the second superblock of btrfs.
     let sizes = [(FsType::Ext4, 160), (FsType::Xfs, 300), (FsType::Btrfs, 128)];
     for (fs, size) in sizes {
@@ -209,70 +209,76 @@ fn a_superblock_that_is_gone_is_found_by_its_copies() {
         };
         let image = Image::made(size * MIB, command);
         image.write(0, &vec![0; 128 << 10]);
-        let probe = image.look();
-        assert!(matches!(&probe, Probe::Damaged { what, .. } if what.contains("copy")), "{fs}: {probe:?}");
+        let probe = image.probe();
+        assert!(
+            matches!(&probe, ProbeResult::Damaged { what, .. } if what.contains("copy")),
+            "{fs}: {probe:?}"
+        );
     }
     let small = Image::made(16 * MIB, &["mkfs.ext4", "-q", "-F", "-b", "1024"]);
     small.write(0, &vec![0; 64 << 10]);
-    assert!(matches!(small.look(), Probe::Damaged { .. }));
+    assert!(matches!(small.probe(), ProbeResult::Damaged { .. }));
 }
 
 #[test]
-fn an_image_that_was_cut_off_is_damage() {
+fn truncated_image_is_damage() {
     for fs in ALL {
         let image = Image::of(fs);
         let size = image.0.as_file().metadata().unwrap().len();
         image.0.as_file().set_len(size - MIB).unwrap();
-        assert!(matches!(image.look(), Probe::Damaged { what, .. } if what.contains("cut off")), "{fs}");
+        assert!(
+            matches!(image.probe(), ProbeResult::Damaged { what, .. } if what.contains("cut off")),
+            "{fs}"
+        );
         image.0.as_file().set_len(size + MIB).unwrap();
-        assert!(matches!(image.look(), Probe::Filesystem { .. }), "{fs} on a device that grew");
+        assert!(matches!(image.probe(), ProbeResult::Filesystem { .. }), "{fs} on a device that grew");
     }
 }
 
 #[test]
-fn a_mkfs_that_did_not_finish_is_damage() {
+fn unfinished_mkfs_is_damage() {
     let btrfs = Image::of(FsType::Btrfs);
     btrfs.write(65536 + 0x40, b"!BHRfS_M");
-    assert!(matches!(btrfs.look(), Probe::Damaged { what, .. } if what.contains("did not finish")));
+    assert!(matches!(btrfs.probe(), ProbeResult::Damaged { what, .. } if what.contains("did not finish")));
     let xfs = Image::made(300 * MIB, &["mkfs.xfs", "-q", "-m", "crc=0"]);
     xfs.write(126, &[1]);
-    assert!(matches!(xfs.look(), Probe::Damaged { what, .. } if what.contains("did not finish")));
+    assert!(matches!(xfs.probe(), ProbeResult::Damaged { what, .. } if what.contains("did not finish")));
 }
 
 #[test]
-fn signatures_within_a_file_system_are_its_data_and_outside_of_it_are_not() {
+fn signatures_inside_a_file_system_are_ignored_and_outside_are_not() {
     let magic = b"\xFC\x4E\x2B\xA9";
     for fs in ALL {
         let image = Image::of(fs);
         let size = image.0.as_file().metadata().unwrap().len();
-        // Where RAID 1.0 keeps its superblock: within the file system it may be anything.
+        // The location of the RAID 1.0 superblock: inside the file system it is file data.
         image.write(size - 8192, magic);
-        assert!(matches!(image.look(), Probe::Filesystem { .. }), "{fs}");
-        // The device is larger than the file system: now it says that this is a member of an array.
+        assert!(matches!(image.probe(), ProbeResult::Filesystem { .. }), "{fs}");
+        // The device is larger than the file system: now the signature means that the device is a RAID member.
         image.0.as_file().set_len(size + MIB).unwrap();
         image.write(size + MIB - 8192, magic);
-        let probe = image.look();
-        assert!(matches!(&probe, Probe::Foreign { what } if what.contains("RAID")), "{fs}: {probe:?}");
+        let probe = image.probe();
+        assert!(matches!(&probe, ProbeResult::Foreign { what } if what.contains("RAID")), "{fs}: {probe:?}");
     }
-    // A physical volume that was made over an ext4 leaves its superblock readable.
+    // pvcreate on an ext4 leaves the ext4 superblock readable.
     let image = Image::of(FsType::Ext4);
     image.write(512, b"LABELONE");
     assert!(
-        matches!(image.look(), Probe::Foreign { what } if what.contains("ext4") && what.contains("LVM2"))
+        matches!(image.probe(), ProbeResult::Foreign { what } if what.contains("ext4") && what.contains("LVM2"))
     );
-    // What a pod wrote at the place of another's superblock does not change what the volume is.
+    // File data at the offset of another format's superblock does not change the result.
     let image = Image::of(FsType::Xfs);
     image.write(65536 + 0x40, b"_BHRfS_M");
-    assert!(matches!(image.look(), Probe::Filesystem { fs: FsType::Xfs, .. }));
+    assert!(matches!(image.probe(), ProbeResult::Filesystem { fs: FsType::Xfs, .. }));
 }
 
 #[test]
-fn the_rules_over_findings() {
-    let ours = |fs, offset, claim| Finding {
+fn findings_are_combined_to_one_result() {
+    let ours = |fs, offset, covers| Finding {
         verdict: Verdict::Ours { fs, uuid: UUID.to_owned() },
         what: "ours".to_owned(),
         offset,
-        claim,
+        covers,
     };
     let ext4 = ours(FsType::Ext4, 1024, 1024..1000 * MIB);
     let btrfs = ours(FsType::Btrfs, 65536, 65536..1000 * MIB);
@@ -293,11 +299,11 @@ fn the_rules_over_findings() {
     for (findings, expected) in table {
         let findings: Vec<Finding> = findings.iter().map(|finding| (*finding).clone()).collect();
         let probe = decide(&findings);
-        assert_eq!(probe.as_ref().map_or("none", words), *expected);
+        assert_eq!(probe.as_ref().map_or("none", describe), *expected);
     }
-    // Remains of one kind may be made again by whoever began it; beside anything else they may not.
+    // Remains of one type alone can be formatted again by the driver that started it; with any other finding they cannot.
     let remains = |findings: &[Finding]| match decide(findings) {
-        Some(Probe::Damaged { fs, .. }) => fs,
+        Some(ProbeResult::Damaged { fs, .. }) => fs,
         other => panic!("{other:?}"),
     };
     assert_eq!(remains(std::slice::from_ref(&torn)), Some(FsType::Xfs));
@@ -307,26 +313,25 @@ fn the_rules_over_findings() {
 }
 
 proptest! {
-    /// Whatever is written over a superblock: a verdict, never a panic, and never a sound file system made
-    /// of noise.
+    /// Random bytes over a superblock result in a verdict, never in a panic or a valid file system.
     #[test]
-    fn noise_is_never_a_file_system(
+    fn random_bytes_are_never_a_file_system(
         noise in proptest::collection::vec(any::<u8>(), 1..2048),
         at in 0_usize..1024,
         size in 1_u64..200_000,
     ) {
         let start = [0, 1024, 65536][at % 3];
         let mut content = noise;
-        // The magic in its place, all else at random.
+        // The magic at its offset, the rest random.
         let (offset, magic): (usize, &[u8]) =
             [(0, b"XFSB".as_slice()), (56, b"\x53\xEF".as_slice()), (64, b"_BHRfS_M".as_slice())][at % 3];
         content.resize(content.len().max(offset + magic.len()), 0);
         content[offset..offset + magic.len()].copy_from_slice(magic);
-        let probe = look(size * 512, &[(start, &content)]);
-        let btrfs = matches!(probe, Probe::Filesystem { fs: FsType::Btrfs, .. });
-        prop_assert!(!btrfs, "a checksum that noise got right");
-        if let Probe::Filesystem { fs: FsType::Ext4, .. } = probe {
-            prop_assert!(crate::bytes::le32(&content, 100) & 0x400 == 0, "a checksum that noise got right");
+        let probe = identify_content(size * 512, &[(start, &content)]);
+        let btrfs = matches!(probe, ProbeResult::Filesystem { fs: FsType::Btrfs, .. });
+        prop_assert!(!btrfs, "random bytes matched a checksum");
+        if let ProbeResult::Filesystem { fs: FsType::Ext4, .. } = probe {
+            prop_assert!(crate::bytes::le32(&content, 100) & 0x400 == 0, "random bytes matched a checksum");
         }
     }
 }

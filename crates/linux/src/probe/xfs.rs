@@ -1,43 +1,43 @@
 //! xfs: a superblock at the start of the device, and a copy at the start of every allocation group.
 
-use super::{Finding, Source, Verdict};
+use super::{DeviceReader, Finding, Verdict};
 use crate::bytes::{be16, be32, be64, le32, uuid};
 use crate::{FsType, Result, crc32c};
 
 const MAGIC: &[u8] = b"XFSB";
-/// The part that has fields; the checksum covers the sector.
+/// The part with fields; the checksum covers the whole sector.
 const LENGTH: usize = 512;
 const CRC_AT: usize = 224;
 
-/// Where the copies lie if it was made with the four groups that mkfs chooses for most sizes.
-pub(super) fn copy_offsets(size: u64) -> impl Iterator<Item = u64> {
+/// Offsets of the copies if the file system has the four groups that mkfs chooses for most sizes.
+pub(super) fn backup_offsets(size: u64) -> impl Iterator<Item = u64> {
     const BLOCK: u64 = 4096;
     let group = (size / BLOCK).div_ceil(4) * BLOCK;
     (1..4).map(move |number| number * group).filter(|offset| *offset > 0)
 }
 
-pub(super) fn find(source: &mut Source<'_>) -> Result<Option<Finding>> {
-    let Some(block) = read(source, 0)? else { return Ok(None) };
-    Ok(Some(judge(&block, source.size)))
+pub(super) fn find(reader: &mut DeviceReader<'_>) -> Result<Option<Finding>> {
+    let Some(block) = read(reader, 0)? else { return Ok(None) };
+    Ok(Some(judge(&block, reader.size)))
 }
 
-pub(super) fn copy(source: &mut Source<'_>) -> Result<Option<String>> {
-    for offset in copy_offsets(source.size) {
-        if read(source, offset)?.is_some() {
-            return Ok(Some(format!("a copy of an xfs superblock at {offset}, its original is gone")));
+pub(super) fn find_backup(reader: &mut DeviceReader<'_>) -> Result<Option<String>> {
+    for offset in backup_offsets(reader.size) {
+        if read(reader, offset)?.is_some() {
+            return Ok(Some(format!("a copy of an xfs superblock at {offset}, but no primary superblock")));
         }
     }
     Ok(None)
 }
 
-/// The whole sector of a superblock, if there is one.
-fn read(source: &mut Source<'_>, offset: u64) -> Result<Option<Vec<u8>>> {
-    let Some(block) = source.at(offset, LENGTH)?.filter(|block| block.starts_with(MAGIC)) else {
+/// The whole sector of a superblock, if it has the magic.
+fn read(reader: &mut DeviceReader<'_>, offset: u64) -> Result<Option<Vec<u8>>> {
+    let Some(block) = reader.read_at(offset, LENGTH)?.filter(|block| block.starts_with(MAGIC)) else {
         return Ok(None);
     };
     let sector = usize::from(be16(&block, 102));
     if sector.is_power_of_two() && (LENGTH..=32768).contains(&sector) {
-        return Ok(source.at(offset, sector)?.or(Some(block)));
+        return Ok(reader.read_at(offset, sector)?.or(Some(block)));
     }
     Ok(Some(block))
 }
@@ -50,7 +50,7 @@ fn judge(block: &[u8], size: u64) -> Finding {
         verdict: Verdict::Ours { fs: FsType::Xfs, uuid: uuid(block, 32) },
         what: "xfs".to_owned(),
         offset: 0,
-        claim: 0..bytes(block).unwrap_or(u64::MAX),
+        covers: 0..bytes(block).unwrap_or(u64::MAX),
     }
 }
 
@@ -70,12 +70,12 @@ fn problem(block: &[u8], size: u64) -> Option<String> {
         && be32(block, 84) > 0
         && be32(block, 88) > 0;
     let Some(bytes) = bytes(block).filter(|_| sound) else {
-        return Some("tells an impossible geometry".to_owned());
+        return Some("records an impossible geometry".to_owned());
     };
     if block[126] != 0 {
         return Some("says that its mkfs did not finish".to_owned());
     }
-    (bytes > size).then(|| format!("tells {bytes} bytes on a device of {size}: the end is cut off"))
+    (bytes > size).then(|| format!("records {bytes} bytes, but the device has {size}: the end is cut off"))
 }
 
 fn checksum(block: &[u8]) -> u32 {

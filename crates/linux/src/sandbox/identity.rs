@@ -1,4 +1,4 @@
-//! Who a process is, and what it may do.
+//! User, groups and capabilities of a process.
 
 use std::io;
 
@@ -9,23 +9,24 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-/// Who a process becomes.
+/// The credentials that a process takes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
-    /// User.
+pub struct Credentials {
+    /// User ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// Further groups, all of them.
+    /// All supplementary groups.
     pub groups: Vec<u32>,
-    /// Capabilities, a bit for each by its number. Root's programs have them; those of others may gain them, and no more.
+    /// Bit mask of capabilities. Programs of root have them. Programs of other users can gain these, and no others.
     pub capabilities: u64,
-    /// No program gains rights by being set-user-ID or having capabilities of its own.
+    /// Programs gain no privileges from set-user-ID or file capabilities.
     pub no_new_privileges: bool,
 }
 
-impl Identity {
-    /// Becomes it, for good. The process must have one thread, or the others stay who they were.
+impl Credentials {
+    /// Irreversibly switches to these credentials. The process must be single-threaded: other threads would keep their
+    /// old credentials.
     pub fn assume(&self) -> io::Result<()> {
         let wanted = CapabilitySet::from_bits_retain(self.capabilities);
         for bit in 0..u64::BITS {
@@ -33,7 +34,7 @@ impl Identity {
             match capability_is_in_bounding_set(capability) {
                 Ok(true) if !wanted.contains(capability) => remove_capability_from_bounding_set(capability)?,
                 Ok(_) => {}
-                // The kernel knows no more of them.
+                // The kernel has no more capabilities.
                 Err(rustix::io::Errno::INVAL) => break,
                 Err(error) => return Err(error.into()),
             }
@@ -48,7 +49,7 @@ impl Identity {
         }
         let uid = Uid::from_raw(self.uid);
         set_thread_res_uid(uid, uid, uid)?;
-        // Whoever is not root has lost all of them by now, as in every container.
+        // A non-root user has lost all capabilities at this point, as in every container.
         let have = if uid.is_root() {
             wanted & rustix::thread::capabilities(None)?.permitted
         } else {

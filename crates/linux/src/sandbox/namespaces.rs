@@ -1,4 +1,4 @@
-//! Namespaces: made, joined, and given another root.
+//! Namespaces: create, join, change the root.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,36 +7,36 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{chdir, fchdir, pivot_root};
 use rustix::thread::{ThreadNameSpaceType, UnshareFlags, move_into_thread_name_spaces, unshare_unsafe};
 
-/// Which namespaces.
+/// The namespaces that a call applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Namespaces {
-    /// Processes: of children that are started from now on, not of the caller itself.
-    Processes,
-    /// Mounts, IPC and host name.
-    Surroundings,
+    /// The PID namespace of children started from now on, not of the caller itself.
+    Pid,
+    /// The mount, IPC and UTS namespaces.
+    MountIpcUts,
 }
 
-/// Leaves the given namespaces for new ones. What is unmounted on the host is unmounted in a new mount namespace too, if
-/// the host passes it on; nothing goes the other way.
+/// Moves the caller to new namespaces. Unmounts on the host propagate to the new mount namespace if the host's mounts are
+/// shared; nothing propagates back.
 pub fn unshare(which: Namespaces) -> io::Result<()> {
     let flags = match which {
-        Namespaces::Processes => UnshareFlags::NEWPID,
-        Namespaces::Surroundings => UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS,
+        Namespaces::Pid => UnshareFlags::NEWPID,
+        Namespaces::MountIpcUts => UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS,
     };
-    // SAFETY: unsound only for the table of descriptors, which neither of the flags unshares.
+    // SAFETY: unsound only for the file descriptor table, which none of these flags unshares.
     unsafe { unshare_unsafe(flags) }?;
-    if which == Namespaces::Surroundings {
+    if which == Namespaces::MountIpcUts {
         mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
     }
     Ok(())
 }
 
-/// Joins the given namespaces of a process. With [`Namespaces::Surroundings`], the root and the working directory are
-/// those of that namespace afterwards.
+/// Joins the given namespaces of a process. With `Namespaces::MountIpcUts`, the root and the working directory become
+/// those of that namespace.
 pub fn join(process: impl AsFd, which: Namespaces) -> io::Result<()> {
     let types = match which {
-        Namespaces::Processes => ThreadNameSpaceType::PROCESS_ID,
-        Namespaces::Surroundings => {
+        Namespaces::Pid => ThreadNameSpaceType::PROCESS_ID,
+        Namespaces::MountIpcUts => {
             ThreadNameSpaceType::MOUNT
                 | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
                 | ThreadNameSpaceType::HOST_NAME_AND_NIS_DOMAIN_NAME
@@ -45,10 +45,10 @@ pub fn join(process: impl AsFd, which: Namespaces) -> io::Result<()> {
     Ok(move_into_thread_name_spaces(process.as_fd(), types)?)
 }
 
-/// Makes `root`, where something is mounted, the root of this mount namespace; every other mount is gone from it.
-pub fn change_root(root: impl AsFd) -> io::Result<()> {
+/// Makes `root`, a mount point, the root of this mount namespace and unmounts everything else in it.
+pub fn pivot_to_root(root: impl AsFd) -> io::Result<()> {
     fchdir(root)?;
-    // The old root lies over the new one for a moment, so no directory has to be made for it.
+    // The old root briefly covers the new one, so it needs no directory of its own.
     pivot_root(c".", c".")?;
     unmount(c".", UnmountFlags::DETACH)?;
     Ok(chdir(c"/")?)

@@ -1,4 +1,4 @@
-//! Processes: who they are though numbers are used again, and what they leave to those they start.
+//! Process handles that survive reuse of process IDs, and what a process passes on to the programs it starts.
 
 use std::fs;
 use std::io;
@@ -15,23 +15,22 @@ use rustix::process::{
 
 use crate::sys;
 
-/// A process that is held on to: its number cannot come to mean another one.
+/// A handle to a process (a pidfd): it never refers to another process, even if the process ID is reused.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessHandle {
     pid: Pid,
     descriptor: OwnedFd,
 }
 
-impl Process {
-    /// The process with this number that began at `start` (see [`Self::start`]); `None` if it is gone. A process that
-    /// has ended but was not waited for yet is still there.
+impl ProcessHandle {
+    /// The process with this ID and start time (see `start_time`); `None` if it no longer exists. A zombie still exists.
     pub fn find(pid: u32, start: u64) -> io::Result<Option<Self>> {
-        // The descriptor first: if the number's process then began at that moment, the descriptor is of no other one.
+        // Open the pidfd first: if the start time matches afterwards, the pidfd refers to that process and no other.
         let Some(process) = Self::open(pid)? else { return Ok(None) };
-        Ok((start_of(pid)? == Some(start)).then_some(process))
+        Ok((read_start_time(pid)? == Some(start)).then_some(process))
     }
 
-    /// The process that has this number now; `None` if there is none. Certain only for one's own child.
+    /// The process that has this ID now; `None` if there is none. Unambiguous only for the caller's own children.
     pub fn open(pid: u32) -> io::Result<Option<Self>> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         match pidfd_open(pid, PidfdFlags::empty()) {
@@ -41,17 +40,17 @@ impl Process {
         }
     }
 
-    /// Its number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// When it began, in the kernel's ticks since the machine was started; `None` if it is gone.
-    pub fn start(&self) -> io::Result<Option<u64>> {
-        start_of(self.pid())
+    /// The start time in clock ticks since boot; `None` if the process no longer exists.
+    pub fn start_time(&self) -> io::Result<Option<u64>> {
+        read_start_time(self.pid())
     }
 
-    /// Sends it a signal; `false` if it has ended.
+    /// Sends a signal; `false` if the process has exited.
     pub fn signal(&self, signal: i32) -> io::Result<bool> {
         let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
         match pidfd_send_signal(&self.descriptor, signal) {
@@ -61,8 +60,8 @@ impl Process {
         }
     }
 
-    /// Kills it and its process group, which must be its own. For a child that was not waited for yet: until then its
-    /// number, and so its group's, means nobody else.
+    /// Kills the process and its process group, which it must lead. For children that were not waited for yet: until
+    /// then the process ID, and so the group ID, cannot be reused.
     pub fn kill_group(&self) -> io::Result<()> {
         match kill_process_group(self.pid, Signal::KILL) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
@@ -70,8 +69,8 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended, so many milliseconds at most; 0 only looks.
-    pub fn ended_within(&self, milliseconds: u32) -> io::Result<bool> {
+    /// Waits until the process has exited, for at most this time; 0 only checks.
+    pub fn exited_within(&self, milliseconds: u32) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.descriptor, PollFlags::IN)];
         let seconds = i64::from(milliseconds / 1000);
         let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(milliseconds % 1000) * 1_000_000 };
@@ -84,116 +83,116 @@ impl Process {
         }
     }
 
-    /// The descriptor; readable when the process has ended.
-    pub fn into_descriptor(self) -> OwnedFd {
+    /// The pidfd; it becomes readable when the process exits.
+    pub fn into_pidfd(self) -> OwnedFd {
         self.descriptor
     }
 }
 
-impl AsFd for Process {
+impl AsFd for ProcessHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
 
-/// Field 22 of `/proc/<pid>/stat`. The second one is the program's name, which may hold anything, so counting begins
-/// behind its last parenthesis.
-fn start_of(pid: u32) -> io::Result<Option<u64>> {
+/// Field 22 of `/proc/<pid>/stat`. Field 2 is the program's name, which can contain any character, so fields are counted
+/// after its last parenthesis.
+fn read_start_time(pid: u32) -> io::Result<Option<u64>> {
     let text = match fs::read(format!("/proc/{pid}/stat")) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // It ended between open and read.
+        // The process exited between open and read.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
         Err(error) => return Err(error),
     };
-    Ok(parse_start(&text))
+    Ok(parse_start_time(&text))
 }
 
-fn parse_start(stat: &[u8]) -> Option<u64> {
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let name_ends = stat.iter().rposition(|&b| b == b')')?;
     let rest = std::str::from_utf8(stat.get(name_ends + 1..)?).ok()?;
-    // The third field is the first one of the rest.
+    // The first field of the rest is field 3.
     rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// Names the time since the machine was last started; start times and process numbers mean nothing beyond it.
+/// Identifies the current boot: start times and process IDs are only meaningful within it.
 pub fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned())
 }
 
-/// The caller gets SIGKILL when the thread that started it ends. Changing user or group takes it away again.
+/// The kernel sends the caller SIGKILL when the thread that started it exits. A change of user or group clears this.
 pub fn die_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Nobody without CAP_SYS_PTRACE sees through `/proc` which program the caller runs, or its descriptors. Until it
-/// executes another one.
-pub fn hide_from_debuggers() -> io::Result<()> {
+/// Hides the caller's program and descriptors in `/proc` from processes without CAP_SYS_PTRACE, until it executes
+/// another program.
+pub fn set_not_dumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Every signal does what it does by default: programs inherit which ones are ignored, and an agent that was started by
-/// `nohup` would leave them deaf.
-pub fn default_signals() {
+/// Resets all signals to their default action. Programs inherit ignored signals, so programs started by an agent under
+/// `nohup` would otherwise ignore SIGHUP.
+pub fn reset_signal_dispositions() {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: no handler is installed, so no code of ours runs at any odd moment. That SIGKILL and SIGSTOP cannot be
-        // set, and some numbers are the C library's own, is answered by an error.
+        // SAFETY: no handler is installed, so no code of ours runs asynchronously. SIGKILL, SIGSTOP and the C library's
+        // reserved signals cannot be set; the call returns an error for them, which is ignored.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
-/// What asks a process to end does nothing to the caller, and to what it starts until [`default_signals`].
-pub fn ignore_requests_to_end() {
+/// The caller, and programs it starts, ignore SIGHUP, SIGINT and SIGTERM until `reset_signal_dispositions`.
+pub fn ignore_termination_signals() {
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
         // SAFETY: as above, no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 
-/// When memory is short, the caller and what it starts are killed before all others. Saying so takes no rights.
-pub fn go_first_without_memory() -> io::Result<()> {
+/// Under memory pressure the kernel kills the caller and the programs it starts before all others. Needs no privileges.
+pub fn raise_oom_score() -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", "1000")
 }
 
-/// The caller begins a session of its own, without a terminal.
+/// Starts a new session without a controlling terminal.
 pub fn new_session() -> io::Result<()> {
     Ok(rustix::process::setsid().map(drop)?)
 }
 
-/// Leaves a descriptor open in the program that is started next. For processes with one thread: another one could start
-/// a program of its own meanwhile.
-pub fn to_inherit(file: impl AsFd) -> io::Result<()> {
+/// Keeps a descriptor open in programs that the caller executes. Only for single-threaded processes: another thread could
+/// start a program at the same time.
+pub fn make_inheritable(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfd(file, FdFlags::empty())?)
 }
 
-/// A descriptor that whoever started this program left open for it by [`to_inherit`]. It is not inherited further.
-pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+/// Takes a descriptor that the parent passed with `make_inheritable`. It is not passed on to further programs.
+pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // SAFETY: borrowed for two calls that neither close it nor keep it; a number that is not open is an error of the
-    // first. What is answered is a descriptor of its own, so nobody's is closed twice.
+    // SAFETY: borrowed for two calls that neither close nor store it; if the number is not open, the first call fails.
+    // The result is a duplicate, so no descriptor is closed twice.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     fcntl_setfd(file, FdFlags::CLOEXEC)?;
     Ok(fcntl_dupfd_cloexec(file, 3)?)
 }
 
-/// Of all that is open, only input, output and errors are left to programs that are executed from now on.
-pub fn forget_inherited() -> io::Result<()> {
+/// Programs executed from now on inherit only standard input, output and error.
+pub fn close_inherited_on_exec() -> io::Result<()> {
     sys::close_on_exec_from(3)
 }
 
-/// `prepare` is run in the new process before it executes the command's program, and may do all that the caller may.
-/// The caller must have one thread, now and when it starts the command.
-pub fn after_fork(
+/// Runs `prepare` in the new process before it executes the program. `prepare` may allocate and take locks. The caller
+/// must be single-threaded, now and when it starts the command.
+pub fn run_after_fork(
     command: &mut Command,
     prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) -> io::Result<()> {
     if fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
-    // SAFETY: what is forbidden between fork and exec is to need a lock that another thread held at the fork. There is
-    // no other thread, which was just checked, so nobody holds any.
+    // SAFETY: between fork and exec it is forbidden to take a lock that another thread held at the fork. The check above
+    // shows that there is no other thread.
     unsafe { command.pre_exec(prepare) };
     Ok(())
 }
@@ -203,32 +202,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_time_is_found_behind_any_name() {
+    fn start_time_is_parsed_after_any_program_name() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
         for name in ["sh", "a b", "a) S 1 2", "((", ""] {
-            assert_eq!(parse_start(format!("12 ({name}) {rest}").as_bytes()), Some(4711), "{name}");
+            assert_eq!(parse_start_time(format!("12 ({name}) {rest}").as_bytes()), Some(4711), "{name}");
         }
-        assert_eq!(parse_start(b"12 (sh) S 1"), None);
-        assert_eq!(parse_start(b""), None);
+        assert_eq!(parse_start_time(b"12 (sh) S 1"), None);
+        assert_eq!(parse_start_time(b""), None);
     }
 
     #[test]
-    fn a_number_with_another_start_is_another_process() {
+    fn find_rejects_a_process_with_another_start_time() {
         let pid = std::process::id();
-        let own = Process::open(pid).unwrap().unwrap();
-        let start = own.start().unwrap().unwrap();
-        assert!(Process::find(pid, start).unwrap().is_some());
-        assert!(Process::find(pid, start + 1).unwrap().is_none());
-        assert!(!own.ended_within(0).unwrap());
+        let own = ProcessHandle::open(pid).unwrap().unwrap();
+        let start = own.start_time().unwrap().unwrap();
+        assert!(ProcessHandle::find(pid, start).unwrap().is_some());
+        assert!(ProcessHandle::find(pid, start + 1).unwrap().is_none());
+        assert!(!own.exited_within(0).unwrap());
     }
 
     #[test]
-    fn an_end_is_seen_and_signals_to_the_ended_go_nowhere() {
+    fn exit_is_detected_and_later_signals_return_false() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::open(child.id()).unwrap().unwrap();
-        assert!(!process.ended_within(0).unwrap());
+        let process = ProcessHandle::open(child.id()).unwrap().unwrap();
+        assert!(!process.exited_within(0).unwrap());
         assert!(process.signal(libc::SIGKILL).unwrap());
-        assert!(process.ended_within(10_000).unwrap());
+        assert!(process.exited_within(10_000).unwrap());
         child.wait().unwrap();
         assert!(!process.signal(libc::SIGKILL).unwrap());
     }

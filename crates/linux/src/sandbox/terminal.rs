@@ -1,4 +1,4 @@
-//! A terminal of a container: made in the container's own `/dev/pts`, so that its programs find it there.
+//! The terminal of a container, created in the container's own `/dev/pts` so that its programs find it there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,29 +8,29 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, makedev, openat2};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// The side of a terminal that stands for keyboard and screen.
+/// The controlling side of a pseudoterminal.
 #[derive(Debug)]
 pub struct Terminal(OwnedFd);
 
 impl Terminal {
-    /// Makes a terminal in the root of a container. Answers the program's side, too.
+    /// Creates a pseudoterminal in the root of a container. Also returns the program's side.
     pub fn open(root: impl AsFd) -> io::Result<(Self, OwnedFd)> {
         let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let keyboard = openat2(root, Path::new("dev/pts/ptmx"), flags, Mode::empty(), how)?;
-        let stat = fstat(&keyboard)?;
+        let controller = openat2(root, Path::new("dev/pts/ptmx"), flags, Mode::empty(), how)?;
+        let stat = fstat(&controller)?;
         if !FileType::from_raw_mode(stat.st_mode).is_char_device() || stat.st_rdev != makedev(5, 2) {
             return Err(io::Error::other(
-                "/dev/pts/ptmx of the container is not the device that makes terminals",
+                "/dev/pts/ptmx of the container is not the pseudoterminal multiplexer (device 5:2)",
             ));
         }
-        unlockpt(&keyboard)?;
-        let program =
-            ioctl_tiocgptpeer(&keyboard, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
-        Ok((Self(keyboard), program))
+        unlockpt(&controller)?;
+        let peer =
+            ioctl_tiocgptpeer(&controller, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        Ok((Self(controller), peer))
     }
 
-    /// Sets its size; whoever has it as a terminal gets SIGWINCH.
+    /// Sets the window size; the foreground processes receive SIGWINCH.
     pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         Ok(tcsetwinsize(&self.0, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })?)
     }
@@ -42,7 +42,7 @@ impl AsFd for Terminal {
     }
 }
 
-/// Makes the program's side the terminal of the caller's session, which must be new.
-pub fn make_controlling(terminal: impl AsFd) -> io::Result<()> {
+/// Makes the program's side the controlling terminal of the caller's session, which must be new.
+pub fn set_controlling_terminal(terminal: impl AsFd) -> io::Result<()> {
     Ok(rustix::process::ioctl_tiocsctty(terminal)?)
 }

@@ -1,5 +1,5 @@
-//! Mounts that are made first and attached later. A mount that is attached nowhere is seen by nobody, and is gone when
-//! its descriptor is closed.
+//! Detached mounts: created first and attached later. A detached mount is not visible in any namespace, and disappears
+//! when its descriptor is closed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,16 +11,16 @@ use rustix::mount::{
 
 use crate::sys;
 
-/// What cannot be done through a mount.
+/// Restrictions of a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MountFlags {
-    /// Write.
+    /// Writes are not allowed.
     pub read_only: bool,
-    /// Open device nodes.
+    /// Device nodes cannot be opened.
     pub no_dev: bool,
-    /// Run programs.
+    /// Programs cannot be executed.
     pub no_exec: bool,
-    /// Gain rights by set-user-ID programs.
+    /// Set-user-ID programs gain no privileges.
     pub no_suid: bool,
 }
 
@@ -35,12 +35,12 @@ impl MountFlags {
     }
 }
 
-/// A mount that is attached nowhere yet.
+/// A mount that is not attached to any path yet.
 #[derive(Debug)]
-pub struct Tree(OwnedFd);
+pub struct DetachedMount(OwnedFd);
 
-impl Tree {
-    /// A new mount of a file system, with its own options.
+impl DetachedMount {
+    /// Mounts a new file system with the given options.
     pub fn new(fs_type: &str, options: &[(&str, &[u8])], flags: MountFlags) -> io::Result<Self> {
         let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, value) in options {
@@ -50,8 +50,8 @@ impl Tree {
         Ok(Self(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.bits())?))
     }
 
-    /// A copy of the one mount that `file` is on, with `file` as its root: what is mounted beneath is not copied. No
-    /// mount that is made or taken away in the original later shows in the copy, or the other way round.
+    /// Clones the mount that `file` is on, with `file` as its root, without the mounts beneath it. Later mounts and
+    /// unmounts do not propagate between the original and the clone.
     pub fn copy(file: impl AsFd, flags: MountFlags) -> io::Result<Self> {
         let how =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -60,20 +60,21 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Forbids more, attached or not.
+    /// Adds restrictions, whether or not the mount is attached.
     pub fn restrict(&self, flags: MountFlags) -> io::Result<()> {
         sys::mount_set_attributes(&self.0, u64::from(flags.bits().bits()), false)
     }
 
-    /// Attaches it over `target`, an open directory or file; a directory goes over a directory, a file over a file.
+    /// Attaches the mount at `target`, an open directory or file. The root of the mount and the target must both be
+    /// directories, or both be files.
     pub fn attach(&self, target: impl AsFd) -> io::Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(move_mount(&self.0, c"", target.as_fd(), c"", how)?)
     }
 }
 
-/// The root of the mount, to look up paths in.
-impl AsFd for Tree {
+/// Borrows a descriptor of the mount's root, for path lookups.
+impl AsFd for DetachedMount {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,12 +1,12 @@
-//! A directory of a test's own, and whatever it attached and mounted: all undone when it ends, however it ends.
+//! A test directory with the devices and mounts created for the test. All are removed when the test passes or fails.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use wharf_linux::{
-    Beneath, Devices as _, Files as _, Filesystems as _, FsType, Linux, LoopOptions, MakeFs, MountRequest,
-    Mounts as _,
+    BlockDevices as _, Files as _, Filesystems as _, FsType, Linux, LoopOptions, MakeFsRequest, MountRequest,
+    Mounts as _, PathBeneath,
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -15,11 +15,11 @@ pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 pub(crate) struct Bench {
     pub(crate) linux: Linux,
     dir: Option<tempfile::TempDir>,
-    /// In the order in which they were made; undone backwards.
-    made: RefCell<Vec<Made>>,
+    /// In order of creation; removed in reverse order.
+    resources: RefCell<Vec<Resource>>,
 }
 
-enum Made {
+enum Resource {
     Loop(PathBuf),
     Mount(PathBuf),
 }
@@ -27,7 +27,7 @@ enum Made {
 impl Bench {
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-linux-").tempdir().unwrap();
-        Self { linux: Linux::new(), dir: Some(dir), made: RefCell::default() }
+        Self { linux: Linux::new(), dir: Some(dir), resources: RefCell::default() }
     }
 
     /// The directory itself.
@@ -39,8 +39,8 @@ impl Bench {
         self.root().join(name)
     }
 
-    pub(crate) fn file<'a>(&'a self, name: &'a str) -> Beneath<'a> {
-        Beneath::new(self.root(), Path::new(name))
+    pub(crate) fn file<'a>(&'a self, name: &'a str) -> PathBeneath<'a> {
+        PathBeneath::new(self.root(), Path::new(name))
     }
 
     /// A directory to mount on.
@@ -72,7 +72,7 @@ impl Bench {
     /// An attached image with a file system on it.
     pub(crate) fn formatted(&self, name: &str, fs: FsType) -> PathBuf {
         let device = self.device(name, fs.minimum_size().max(16 * MIB));
-        self.linux.make_fs(&device, &MakeFs { fs, uuid: &new_uuid(), options: &[] }).unwrap();
+        self.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &new_uuid(), options: &[] }).unwrap();
         device
     }
 
@@ -97,44 +97,44 @@ impl Bench {
     }
 
     pub(crate) fn will_detach(&self, device: &Path) {
-        self.made.borrow_mut().push(Made::Loop(device.to_owned()));
+        self.resources.borrow_mut().push(Resource::Loop(device.to_owned()));
     }
 
     pub(crate) fn will_unmount(&self, target: &Path) {
-        self.made.borrow_mut().push(Made::Mount(target.to_owned()));
+        self.resources.borrow_mut().push(Resource::Mount(target.to_owned()));
     }
 }
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        for made in self.made.get_mut().drain(..).rev() {
-            let undone = match &made {
-                Made::Loop(device) => self.linux.loop_detach(device),
-                Made::Mount(target) => {
+        for resource in self.resources.get_mut().drain(..).rev() {
+            let undone = match &resource {
+                Resource::Loop(device) => self.linux.loop_detach(device),
+                Resource::Mount(target) => {
                     let _ = self.linux.thaw(target);
                     self.linux.unmount(target)
                 }
             };
             if let Err(error) = undone {
-                eprintln!("left behind: {error}");
+                eprintln!("failed to clean up: {error}");
             }
         }
-        // Something still mounted must not be emptied by the removal of the directory.
+        // Removing the directory must not delete the files of a file system that is still mounted.
         let left = self.linux.mount_table().unwrap();
         let root = self.root().to_owned();
         if left.mounts().iter().any(|mount| mount.mount_point.starts_with(&root)) {
             let kept = self.dir.take().unwrap().keep();
-            eprintln!("left behind: {}", kept.display());
+            eprintln!("directory not removed: {}", kept.display());
         }
     }
 }
 
-/// A UUID that nothing else on the machine has.
+/// A UUID that is unique on this machine.
 pub(crate) fn new_uuid() -> String {
     wharf_linux::random_uuid().unwrap()
 }
 
-/// Runs a program and hands back its standard output.
+/// Runs a program and returns its standard output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(

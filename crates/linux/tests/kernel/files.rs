@@ -1,10 +1,10 @@
-//! Files beneath a root: what stays inside, what is refused, what is durable.
+//! Files beneath a root: confinement, rejected paths, durable writes.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 
-use wharf_linux::{Beneath, Error, Files as _, Mounts as _, write_durably};
+use wharf_linux::{Error, Files as _, Mounts as _, PathBeneath, write_durably};
 
 use crate::bench::{ALL, Bench, MIB, run};
 
@@ -50,7 +50,7 @@ fn files_are_written_read_renamed_and_removed() {
 }
 
 #[test]
-fn nothing_leaves_the_root() {
+fn paths_cannot_leave_the_root() {
     let bench = Bench::new();
     let linux = bench.linux;
     fs::create_dir_all(bench.path("pool/dir")).unwrap();
@@ -76,8 +76,8 @@ fn nothing_leaves_the_root() {
         absolute.to_str().unwrap(),
     ];
     for path in paths {
-        let file = Beneath::new(&pool, Path::new(path));
-        let good = Beneath::new(&pool, Path::new("good"));
+        let file = PathBeneath::new(&pool, Path::new(path));
+        let good = PathBeneath::new(&pool, Path::new("good"));
         linux.write_file(&good, b"good").unwrap();
         assert!(linux.read_file(&file).is_err(), "read {path:?}");
         assert!(linux.write_file(&file, b"x").is_err(), "write {path:?}");
@@ -93,43 +93,43 @@ fn nothing_leaves_the_root() {
         );
         assert!(linux.extents(&file).is_err() && linux.try_lock(&file).is_err(), "{path:?}");
     }
-    // Removing and renaming are about the name: a link may go, what it points at may not. Nothing else goes.
+    // Remove and rename act on the name: they can remove a symlink, but never its target or anything else.
     for path in &paths[1..] {
-        let file = Beneath::new(&pool, Path::new(path));
+        let file = PathBeneath::new(&pool, Path::new(path));
         if *path == "dangling" {
             continue;
         }
         assert!(linux.remove_file(&file).is_err(), "unlink {path:?}");
         assert!(linux.remove_dir(&file).is_err(), "rmdir {path:?}");
-        assert!(linux.rename(&Beneath::new(&pool, Path::new("good")), &file).is_err(), "rename {path:?}");
-        assert!(linux.rename(&file, &Beneath::new(&pool, Path::new("new"))).is_err(), "rename {path:?}");
+        assert!(linux.rename(&PathBeneath::new(&pool, Path::new("good")), &file).is_err(), "rename {path:?}");
+        assert!(linux.rename(&file, &PathBeneath::new(&pool, Path::new("new"))).is_err(), "rename {path:?}");
     }
     let elsewhere = bench.path("outside");
-    let good = Beneath::new(&pool, Path::new("good"));
-    assert!(linux.rename(&good, &Beneath::new(&elsewhere, Path::new("good"))).is_err(), "another root");
-    linux.remove_file(&Beneath::new(&pool, Path::new("link"))).unwrap();
+    let good = PathBeneath::new(&pool, Path::new("good"));
+    assert!(linux.rename(&good, &PathBeneath::new(&elsewhere, Path::new("good"))).is_err(), "another root");
+    linux.remove_file(&PathBeneath::new(&pool, Path::new("link"))).unwrap();
     assert_eq!(fs::read_to_string(bench.path("secret")).unwrap(), "secret");
     assert_eq!(fs::read_dir(bench.path("outside")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(pool.join("dir")).unwrap().count(), 0);
     assert_eq!(
-        linux.list_dir(&Beneath::new(&pool, Path::new("."))).unwrap(),
+        linux.list_dir(&PathBeneath::new(&pool, Path::new("."))).unwrap(),
         ["dangling", "dir", "good", "inside", "linked"]
     );
 }
 
 #[test]
-fn a_root_that_is_missing_is_not_an_empty_one() {
+fn missing_root_is_an_error_and_not_an_empty_directory() {
     let bench = Bench::new();
     let gone = bench.path("unmounted");
-    let file = Beneath::new(&gone, Path::new("file"));
-    assert!(matches!(bench.linux.read_file(&file), Err(Error::State { .. })));
+    let file = PathBeneath::new(&gone, Path::new("file"));
+    assert!(matches!(bench.linux.read_file(&file), Err(Error::InvalidState { .. })));
     assert!(bench.linux.stat(&file).is_err());
-    assert!(bench.linux.list_dir(&Beneath::new(&gone, Path::new("."))).is_err());
+    assert!(bench.linux.list_dir(&PathBeneath::new(&gone, Path::new("."))).is_err());
     assert!(bench.linux.remove_file(&file).is_err());
 }
 
 #[test]
-fn only_regular_files_are_opened_and_a_fifo_does_not_hold_us_up() {
+fn only_regular_files_are_opened_and_a_fifo_does_not_block() {
     let bench = Bench::new();
     run("mkfifo", &[bench.path("fifo").to_str().unwrap()]);
     fs::create_dir(bench.path("dir")).unwrap();
@@ -144,13 +144,13 @@ fn only_regular_files_are_opened_and_a_fifo_does_not_hold_us_up() {
 }
 
 #[test]
-fn a_durable_write_replaces_the_file_and_leaves_nothing_beside_it() {
+fn durable_write_replaces_the_file_and_leaves_no_temporary_file() {
     let bench = Bench::new();
     bench.linux.create_dir(&bench.file("dir")).unwrap();
     for name in ["file", "dir/file.json"] {
         let file = bench.file(name);
         for content in ["one", "two and longer", ""] {
-            // What a crash may have left.
+            // A file that a crash can leave behind.
             fs::write(bench.path(&format!("{name}.tmp")), "remains of an earlier write").unwrap();
             write_durably(&bench.linux, &file, content.as_bytes()).unwrap();
             assert_eq!(bench.linux.read_file(&file).unwrap().unwrap(), content.as_bytes());
@@ -163,13 +163,13 @@ fn a_durable_write_replaces_the_file_and_leaves_nothing_beside_it() {
 }
 
 #[test]
-fn a_lock_keeps_a_second_one_out_until_it_is_dropped() {
+fn lock_excludes_a_second_lock_until_it_is_dropped() {
     let bench = Bench::new();
     let file = bench.file("lock");
     let first = bench.linux.try_lock(&file).unwrap();
     assert!(first.is_some());
     assert!(bench.linux.try_lock(&file).unwrap().is_none());
-    // Another process is kept out, too, and what we start does not inherit it.
+    // The lock also excludes other processes, and child processes do not inherit it.
     let path = bench.path("lock");
     let taken =
         std::process::Command::new("flock").args(["-n", path.to_str().unwrap(), "true"]).status().unwrap();
@@ -179,14 +179,14 @@ fn a_lock_keeps_a_second_one_out_until_it_is_dropped() {
 }
 
 #[test]
-fn allocation_is_real_changes_nothing_and_ends_with_the_space() {
+fn allocation_reserves_blocks_keeps_content_and_fails_when_full() {
     let bench = Bench::new();
     for fs in ALL {
         let pool = bench.pool(fs);
-        let file = Beneath::new(&pool, Path::new("image"));
+        let file = PathBeneath::new(&pool, Path::new("image"));
         bench.linux.set_size(&file, 4 * MIB).unwrap();
         assert_eq!(bench.linux.stat(&file).unwrap().unwrap().allocated, 0, "{fs}");
-        bench.linux.write_file(&Beneath::new(&pool, Path::new("small")), b"x").unwrap();
+        bench.linux.write_file(&PathBeneath::new(&pool, Path::new("small")), b"x").unwrap();
         bench.linux.allocate(&file, 4 * MIB).unwrap();
         let stat = bench.linux.stat(&file).unwrap().unwrap();
         assert!(stat.size == 4 * MIB && stat.allocated >= 4 * MIB, "{fs} {stat:?}");
@@ -198,14 +198,14 @@ fn allocation_is_real_changes_nothing_and_ends_with_the_space() {
 }
 
 #[test]
-fn reflinks_are_found_out_by_trying() {
+fn reflink_support_is_detected_per_file_system() {
     let bench = Bench::new();
     let tmpfs = bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]);
     let pools = ALL.map(|fs| (bench.pool(fs), fs != wharf_linux::FsType::Ext4));
     for (pool, can) in pools.iter().chain([&(tmpfs, false)]) {
-        let before = bench.linux.list_dir(&Beneath::new(pool, Path::new("."))).unwrap();
+        let before = bench.linux.list_dir(&PathBeneath::new(pool, Path::new("."))).unwrap();
         assert_eq!(bench.linux.can_reflink(pool).unwrap(), *can, "{}", pool.display());
-        assert_eq!(bench.linux.list_dir(&Beneath::new(pool, Path::new("."))).unwrap(), before);
+        assert_eq!(bench.linux.list_dir(&PathBeneath::new(pool, Path::new("."))).unwrap(), before);
     }
     assert!(bench.linux.can_reflink(&bench.path("missing")).is_err());
     bench.linux.unmount(&pools[0].0).unwrap();

@@ -1,25 +1,25 @@
-//! Making, checking, growing and watching file systems.
+//! Creating, checking, growing and monitoring file systems.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use wharf_linux::{
-    Devices as _, Error, Files as _, Filesystems as _, FsError, FsType, MakeFs, Mounts as _, Probe,
-    check_mkfs_options,
+    BlockDevices as _, Error, Files as _, Filesystems as _, FsError, FsType, MakeFsRequest, Mounts as _,
+    ProbeResult, check_mkfs_options,
 };
 
 use crate::bench::{ALL, Bench, MIB, new_uuid, run};
 
 #[test]
-fn the_smallest_size_is_made_mounted_and_written() {
+fn minimum_size_can_be_formatted_mounted_and_written() {
     let bench = Bench::new();
     for fs in ALL {
         let device = bench.device(&format!("{fs}.img"), fs.minimum_size());
         let uuid = new_uuid();
-        assert_eq!(bench.linux.probe(&device).unwrap(), Probe::Nothing);
-        bench.linux.make_fs(&device, &MakeFs { fs, uuid: &uuid, options: &[] }).unwrap();
-        assert_eq!(bench.linux.probe(&device).unwrap(), Probe::Filesystem { fs, uuid: uuid.clone() });
+        assert_eq!(bench.linux.probe(&device).unwrap(), ProbeResult::NoSignature);
+        bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &uuid, options: &[] }).unwrap();
+        assert_eq!(bench.linux.probe(&device).unwrap(), ProbeResult::Filesystem { fs, uuid: uuid.clone() });
         bench.linux.check_fs(&device, fs).unwrap();
         let target = bench.mount(&device, fs.as_str(), fs.as_str());
         fs::write(target.join("file"), vec![7; 256 << 10]).unwrap();
@@ -31,22 +31,25 @@ fn the_smallest_size_is_made_mounted_and_written() {
         assert!(!usage.read_only);
         assert_eq!(bench.linux.fs_error_count(&device, fs, &target).unwrap(), 0);
 
-        // Durable when make_fs came back: the image alone has it.
+        // Durable when make_fs returns: the image contains it.
         bench.linux.unmount(&target).unwrap();
         bench.linux.loop_detach(&device).unwrap();
         let again = bench.attach(&format!("{fs}.img"));
-        assert_eq!(bench.linux.probe(&again).unwrap(), Probe::Filesystem { fs, uuid });
+        assert_eq!(bench.linux.probe(&again).unwrap(), ProbeResult::Filesystem { fs, uuid });
     }
 }
 
 #[test]
-fn options_are_given_to_mkfs_and_refused_ones_leave_every_byte_as_it_was() {
+fn mkfs_options_are_applied_and_refused_options_change_nothing() {
     let bench = Bench::new();
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let device = bench.device("image", 16 * MIB);
     let uuid = new_uuid();
     let options = words("-b 4096 -E stride=2 -O quota -L label");
-    bench.linux.make_fs(&device, &MakeFs { fs: FsType::Ext4, uuid: &uuid, options: &options }).unwrap();
+    bench
+        .linux
+        .make_fs(&device, &MakeFsRequest { fs: FsType::Ext4, uuid: &uuid, options: &options })
+        .unwrap();
     let made = run("dumpe2fs", &["-h", device.to_str().unwrap()]);
     for expected in [
         "metadata_csum_seed",
@@ -69,33 +72,34 @@ fn options_are_given_to_mkfs_and_refused_ones_leave_every_byte_as_it_was() {
     ] {
         let options = words(text);
         assert!(check_mkfs_options(fs, &options).is_err());
-        let made = bench.linux.make_fs(&device, &MakeFs { fs, uuid: &uuid, options: &options });
-        assert!(matches!(made, Err(Error::State { .. })), "{fs} {text}: {made:?}");
+        let made = bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &uuid, options: &options });
+        assert!(matches!(made, Err(Error::InvalidState { .. })), "{fs} {text}: {made:?}");
     }
-    // Options that mkfs accepts and that lead to something else than was asked for are an error, too.
+    // Options that mkfs accepts but that change the result are an error, too.
     let options = words("-O ^extent,^64bit,^flex_bg,^metadata_csum,^huge_file,^dir_nlink,^extra_isize");
     let small = bench.device("small", 16 * MIB);
-    let made = bench.linux.make_fs(&small, &MakeFs { fs: FsType::Ext4, uuid: &uuid, options: &options });
-    assert!(matches!(&made, Err(Error::State { reason, .. }) if reason.contains("ext3")), "{made:?}");
+    let made =
+        bench.linux.make_fs(&small, &MakeFsRequest { fs: FsType::Ext4, uuid: &uuid, options: &options });
+    assert!(matches!(&made, Err(Error::InvalidState { reason, .. }) if reason.contains("ext3")), "{made:?}");
     bench.linux.loop_detach(&device).unwrap();
     assert!(fs::read(bench.path("data")).unwrap().iter().all(|byte| *byte == 0xA5));
 }
 
 #[test]
-fn too_small_a_device_is_the_programs_own_error() {
+fn device_too_small_returns_the_error_of_mkfs() {
     let bench = Bench::new();
     let device = bench.device("image", MIB);
     for fs in [FsType::Xfs, FsType::Btrfs] {
         let error =
-            bench.linux.make_fs(&device, &MakeFs { fs, uuid: &new_uuid(), options: &[] }).unwrap_err();
-        let Error::Program { program, stderr, .. } = &error else { panic!("{error}") };
+            bench.linux.make_fs(&device, &MakeFsRequest { fs, uuid: &new_uuid(), options: &[] }).unwrap_err();
+        let Error::ProgramFailed { program, stderr, .. } = &error else { panic!("{error}") };
         assert!(program.ends_with(fs.as_str()) && !stderr.is_empty(), "{error}");
         assert!(error.to_string().contains(device.to_str().unwrap()));
     }
 }
 
 #[test]
-fn a_journal_is_replayed_and_damage_is_told_with_its_details() {
+fn journal_is_replayed_and_damage_is_reported_with_details() {
     let bench = Bench::new();
     let device = bench.formatted("image", FsType::Ext4);
     let target = bench.mount(&device, "ext4", "t");
@@ -113,7 +117,7 @@ fn a_journal_is_replayed_and_damage_is_told_with_its_details() {
     assert!(!run("dumpe2fs", &["-h", copy.to_str().unwrap()]).contains("needs_recovery"));
     bench.linux.check_fs(&copy, FsType::Ext4).unwrap();
 
-    // The root directory's inode is garbage: nothing that may be repaired without asking.
+    // The root directory's inode is overwritten: e2fsck does not repair this automatically.
     let map = run("debugfs", &["-R", "imap <2>", copy.to_str().unwrap()]);
     let block: u64 =
         map.split("at block ").nth(1).unwrap().split(',').next().unwrap().trim().parse().unwrap();
@@ -132,7 +136,7 @@ fn a_journal_is_replayed_and_damage_is_told_with_its_details() {
 }
 
 #[test]
-fn a_file_system_grows_to_its_device() {
+fn file_system_grows_to_its_device() {
     let bench = Bench::new();
     for fs in ALL {
         let name = format!("{fs}.img");
@@ -147,7 +151,7 @@ fn a_file_system_grows_to_its_device() {
         let grown = bench.linux.grow_fs(&device, fs, Some(&target));
         assert_eq!(online.is_ok(), grown.is_ok(), "{fs}: {online:?}, {grown:?}");
         if let Err(why) = online {
-            // As the message says, it happens while it is not mounted.
+            // As the message says, it grows while it is not mounted.
             assert!(fs == FsType::Ext4 && why.contains("CAP_SYS_RESOURCE"), "{why}");
             bench.linux.unmount(&target).unwrap();
             bench.linux.grow_fs(&device, fs, None).unwrap();
@@ -157,7 +161,7 @@ fn a_file_system_grows_to_its_device() {
         assert!(new > old + 150 * MIB, "{fs} {old} {new}");
         fs::write(target.join("file"), vec![1; MIB as usize]).unwrap();
         if bench.linux.can_grow_online(fs).is_ok() {
-            // Nothing left to grow is success.
+            // A file system that already fills its device is success.
             bench.linux.grow_fs(&device, fs, Some(&target)).unwrap();
         }
 
@@ -167,7 +171,7 @@ fn a_file_system_grows_to_its_device() {
             FsType::Ext4 => unmounted.unwrap(),
             FsType::Xfs | FsType::Btrfs => {
                 assert!(
-                    matches!(unmounted, Err(Error::State { reason, .. }) if reason.contains("next mount"))
+                    matches!(unmounted, Err(Error::InvalidState { reason, .. }) if reason.contains("next mount"))
                 );
             }
         }
@@ -175,7 +179,7 @@ fn a_file_system_grows_to_its_device() {
 }
 
 #[test]
-fn errors_that_the_kernel_counted_are_told() {
+fn kernel_error_counts_are_reported() {
     let bench = Bench::new();
     let device = bench.formatted("image", FsType::Ext4);
     let target = bench.mount_with(device.to_str().unwrap(), "ext4", "t", &["errors=continue"]);
@@ -190,10 +194,10 @@ fn errors_that_the_kernel_counted_are_told() {
     assert_eq!(counted(), 1);
     bench.linux.unmount(&target).unwrap();
     assert!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).is_err(), "not mounted");
-    // It is counted in the superblock, and a check puts it right.
+    // The count is in the superblock, and a check resets it.
     bench.linux.check_fs(&device, FsType::Ext4).unwrap();
 
-    // A btrfs whose data went bad underneath: the read fails and is counted.
+    // A btrfs with corrupted data: the read fails and is counted.
     let device = bench.formatted("b.img", FsType::Btrfs);
     let target = bench.mount(&device, "btrfs", "b");
     let content = vec![0x5C; MIB as usize];

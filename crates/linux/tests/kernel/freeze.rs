@@ -1,4 +1,4 @@
-//! Frozen file systems, and every way in which the freeze ends.
+//! Frozen file systems, and every way a freeze can end.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use wharf_linux::{Filesystems as _, FsType, Linux};
 
 use crate::bench::{ALL, Bench, run};
 
-/// Writes a file and tells when it is done.
+/// Writes a file in a thread and sends the time when the write is done.
 fn writer(target: &Path) -> mpsc::Receiver<Instant> {
     let (sender, receiver) = mpsc::channel();
     let path = target.join("written");
@@ -25,12 +25,12 @@ fn blocked(writer: &mpsc::Receiver<Instant>) -> bool {
     writer.recv_timeout(Duration::from_millis(300)).is_err()
 }
 
-fn goes_on(writer: &mpsc::Receiver<Instant>) {
-    writer.recv_timeout(Duration::from_secs(3)).expect("the writer must go on");
+fn continues(writer: &mpsc::Receiver<Instant>) {
+    writer.recv_timeout(Duration::from_secs(3)).expect("the writer must continue");
 }
 
 #[test]
-fn a_writer_waits_until_the_thaw() {
+fn writer_blocks_until_the_thaw() {
     let bench = Bench::new();
     for fs in ALL {
         let target = bench.pool(fs);
@@ -38,67 +38,67 @@ fn a_writer_waits_until_the_thaw() {
         let waiting = writer(&target);
         assert!(blocked(&waiting), "{fs}");
         frozen.thaw().unwrap();
-        goes_on(&waiting);
+        continues(&waiting);
 
         let frozen = bench.linux.freeze(&[&target], Duration::from_secs(20)).unwrap();
         let waiting = writer(&target);
         assert!(blocked(&waiting), "{fs}");
         drop(frozen);
-        goes_on(&waiting);
+        continues(&waiting);
     }
 }
 
 #[test]
-fn time_runs_out_and_the_guard_says_so() {
+fn expired_freeze_is_reported_by_the_guard() {
     let bench = Bench::new();
     let target = bench.pool(FsType::Ext4);
     let frozen = bench.linux.freeze(&[&target], Duration::from_millis(600)).unwrap();
     let waiting = writer(&target);
     assert!(blocked(&waiting));
-    goes_on(&waiting);
+    continues(&waiting);
     let error = frozen.thaw().unwrap_err();
     assert!(error.to_string().contains("time was up"), "{error}");
 }
 
 #[test]
-fn all_or_none() {
+fn freeze_of_several_file_systems_is_all_or_none() {
     let bench = Bench::new();
     let (one, two) = (bench.pool(FsType::Ext4), bench.pool(FsType::Xfs));
     let frozen = bench.linux.freeze(&[&one, &two], Duration::from_secs(20)).unwrap();
     let (first, second) = (writer(&one), writer(&two));
     assert!(blocked(&first) && blocked(&second));
     frozen.thaw().unwrap();
-    goes_on(&first);
-    goes_on(&second);
+    continues(&first);
+    continues(&second);
 
-    // The second cannot be frozen: somebody else has.
+    // The second file system cannot be frozen: it is frozen already.
     run("fsfreeze", &["-f", two.to_str().unwrap()]);
     let Err(error) = bench.linux.freeze(&[&one, &two], Duration::from_secs(20)) else {
         panic!("frozen twice")
     };
     assert_eq!(error.errno(), Some(libc::EBUSY));
     assert!(error.to_string().contains(two.to_str().unwrap()), "{error}");
-    goes_on(&writer(&one));
+    continues(&writer(&one));
     let waiting = writer(&two);
-    assert!(blocked(&waiting), "the other's freeze is not ours to end");
+    assert!(blocked(&waiting), "the earlier freeze must not be ended");
     bench.linux.thaw(&two).unwrap();
-    goes_on(&waiting);
+    continues(&waiting);
     bench.linux.thaw(&two).unwrap();
     assert!(bench.linux.freeze(&[&bench.path("missing")], Duration::from_secs(1)).is_err());
     bench.linux.freeze(&[], Duration::from_secs(1)).unwrap().thaw().unwrap();
 }
 
 #[test]
-fn a_thaw_by_somebody_else_is_noticed() {
+fn thaw_by_another_process_is_reported() {
     let bench = Bench::new();
     let target = bench.pool(FsType::Ext4);
     let frozen = bench.linux.freeze(&[&target], Duration::from_secs(20)).unwrap();
     run("fsfreeze", &["-u", target.to_str().unwrap()]);
     let error = frozen.thaw().unwrap_err();
-    assert!(error.to_string().contains("somebody else thawed it"), "{error}");
+    assert!(error.to_string().contains("another process thawed it"), "{error}");
 }
 
-/// This test binary again, in a process that holds a freeze and can be killed.
+/// Runs this test binary in another process that holds a freeze and can be killed.
 struct Holder(Child);
 
 impl Holder {
@@ -128,18 +128,18 @@ impl Drop for Holder {
     }
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut check: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
-        assert!(Instant::now() < end, "waited in vain");
+        assert!(Instant::now() < end, "timed out");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Does nothing by itself: the process that [`Holder`] starts.
+/// Does nothing as a test: it is the process that [`Holder`] starts.
 #[test]
 fn holder() {
     let Some(target) = std::env::var_os("HOLD").map(PathBuf::from) else { return };
@@ -151,7 +151,7 @@ fn holder() {
     if std::env::var("HOLD_WHAT").unwrap() == "thaw" {
         wait_for(|| pool.join("go").exists().then_some(()));
         let error = frozen.thaw().unwrap_err().to_string();
-        fs::write(pool.join("answer"), error).unwrap();
+        fs::write(pool.join("error"), error).unwrap();
         return;
     }
     std::thread::sleep(Duration::from_secs(60));
@@ -159,7 +159,7 @@ fn holder() {
 }
 
 #[test]
-fn a_killed_holder_leaves_nobody_waiting_and_no_lock_behind() {
+fn killed_parent_unblocks_writers_and_releases_locks() {
     let bench = Bench::new();
     for fs in ALL {
         let target = bench.pool(fs);
@@ -167,23 +167,23 @@ fn a_killed_holder_leaves_nobody_waiting_and_no_lock_behind() {
         wait_for(|| bench.path("frozen").exists().then_some(()));
         let waiting = writer(&target);
         assert!(blocked(&waiting), "{fs}");
-        // The helper keeps its two pipes and the file system, and nothing of the driver's.
+        // The child holds its two pipes and the file system, and no descriptor of the driver.
         let helper = wait_for(|| holder.helper());
         assert_eq!(fs::read_dir(format!("/proc/{helper}/fd")).unwrap().count(), 3, "{fs}");
 
         let killed = Instant::now();
         holder.0.kill().unwrap();
         holder.0.wait().unwrap();
-        let written = waiting.recv_timeout(Duration::from_secs(3)).expect("the writer must go on");
+        let written = waiting.recv_timeout(Duration::from_secs(3)).expect("the writer must continue");
         assert!(written.duration_since(killed) < Duration::from_secs(1));
-        fs::File::open(bench.path("lock")).unwrap().try_lock().expect("nobody holds the lock any more");
+        fs::File::open(bench.path("lock")).unwrap().try_lock().expect("the lock must be free");
         wait_for(|| (!Path::new(&format!("/proc/{helper}")).exists()).then_some(()));
         fs::remove_file(bench.path("frozen")).unwrap();
     }
 }
 
 #[test]
-fn a_killed_helper_is_noticed_and_the_parent_thaws() {
+fn killed_freeze_child_is_reported_and_the_parent_thaws() {
     let bench = Bench::new();
     let target = bench.pool(FsType::Xfs);
     let mut holder = Holder::start(&target, "thaw");
@@ -191,10 +191,10 @@ fn a_killed_helper_is_noticed_and_the_parent_thaws() {
     let waiting = writer(&target);
     assert!(blocked(&waiting));
     run("kill", &["-KILL", &wait_for(|| holder.helper()).to_string()]);
-    assert!(blocked(&waiting), "nobody is left to thaw it");
+    assert!(blocked(&waiting), "no process is left to thaw it");
     fs::write(bench.path("go"), "").unwrap();
-    goes_on(&waiting);
+    continues(&waiting);
     holder.0.wait().unwrap();
-    let answer = fs::read_to_string(bench.path("answer")).unwrap();
-    assert!(answer.contains("was killed"), "{answer}");
+    let error = fs::read_to_string(bench.path("error")).unwrap();
+    assert!(error.contains("was killed"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Loop devices, and what can be asked of any device.
+//! Loop devices, and queries for any block device.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,9 @@ use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use wharf_linux::{Beneath, Devices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _};
+use wharf_linux::{
+    BlockDevices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _, PathBeneath,
+};
 
 use crate::bench::{ALL, Bench, MIB};
 
@@ -15,12 +17,12 @@ fn labelled(label: &str) -> LoopOptions {
 }
 
 #[test]
-fn a_device_is_known_by_the_file_that_backs_it_on_every_kind_of_pool() {
+fn device_is_identified_by_its_backing_file_on_every_file_system() {
     let bench = Bench::new();
     let mut pools: Vec<_> = ALL.map(|fs| bench.pool(fs)).to_vec();
     pools.push(bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]));
     for pool in pools {
-        let image = Beneath::new(&pool, Path::new("image"));
+        let image = PathBeneath::new(&pool, Path::new("image"));
         bench.linux.set_size(&image, 4 * MIB).unwrap();
         let label = "vol-0123456789abcdef0123456789abcdef";
         let device = bench.linux.loop_attach(&image, &labelled(label)).unwrap();
@@ -28,12 +30,12 @@ fn a_device_is_known_by_the_file_that_backs_it_on_every_kind_of_pool() {
         let id = bench.linux.stat(&image).unwrap().unwrap().id;
         assert_eq!(device.backing, id, "{}", pool.display());
         assert_eq!((device.label.as_str(), device.read_only), (label, false));
-        // tmpfs has known direct I/O since Linux 6.6 only.
+        // tmpfs supports direct I/O since Linux 6.6.
         assert!(device.direct_io || pool.ends_with("tmpfs"), "{}", pool.display());
         assert_eq!(bench.linux.device_size(&device.path).unwrap(), 4 * MIB);
 
-        // Known still when it has another name, or none.
-        let renamed = Beneath::new(&pool, Path::new("renamed"));
+        // Still identified after the image was renamed or unlinked.
+        let renamed = PathBeneath::new(&pool, Path::new("renamed"));
         bench.linux.rename(&image, &renamed).unwrap();
         bench.linux.remove_file(&renamed).unwrap();
         let all = bench.linux.loop_devices().unwrap();
@@ -44,7 +46,7 @@ fn a_device_is_known_by_the_file_that_backs_it_on_every_kind_of_pool() {
 }
 
 #[test]
-fn what_cannot_be_a_device_is_refused_and_nothing_is_attached() {
+fn invalid_image_is_refused_and_nothing_is_attached() {
     let bench = Bench::new();
     bench.image("odd", 1000);
     bench.image("empty", 0);
@@ -74,7 +76,7 @@ fn what_cannot_be_a_device_is_refused_and_nothing_is_attached() {
 }
 
 #[test]
-fn a_read_only_device_takes_no_writes() {
+fn read_only_device_rejects_writes() {
     let bench = Bench::new();
     bench.image("image", MIB);
     let options = LoopOptions { read_only: true, label: String::new() };
@@ -87,7 +89,7 @@ fn a_read_only_device_takes_no_writes() {
 }
 
 #[test]
-fn a_device_takes_over_its_images_new_size() {
+fn refresh_updates_the_device_size() {
     let bench = Bench::new();
     let device = bench.device("image", MIB);
     bench.linux.set_size(&bench.file("image"), 3 * MIB + 512).unwrap();
@@ -97,7 +99,7 @@ fn a_device_takes_over_its_images_new_size() {
 }
 
 #[test]
-fn a_device_in_use_stays_and_one_that_is_not_goes_at_once() {
+fn detach_fails_for_a_device_in_use_and_is_immediate_otherwise() {
     let bench = Bench::new();
     let device = bench.formatted("image", wharf_linux::FsType::Ext4);
     let target = bench.mount(&device, "ext4", "mounted");
@@ -106,16 +108,17 @@ fn a_device_in_use_stays_and_one_that_is_not_goes_at_once() {
     fs::write(target.join("still"), "writable").unwrap();
     bench.linux.unmount(&target).unwrap();
 
-    // What somebody keeps open stays, also when that ends later: by then it may be in use again.
+    // A device that another process holds open stays attached, also after that process closes it: by then it may be in
+    // use again.
     let open = fs::File::open(&device).unwrap();
     let error = bench.linux.loop_detach(&device).unwrap_err();
     assert!(matches!(&error, Error::InUse { .. }), "{error}");
     drop(open);
     std::thread::sleep(Duration::from_millis(200));
     let found = bench.linux.loop_devices().unwrap().into_iter().find(|other| other.path == device).unwrap();
-    assert!(!found.going, "{found:?}");
+    assert!(!found.autoclear, "{found:?}");
 
-    // Somebody who has it open for a moment, as udev does, only delays it.
+    // A process that opens the device briefly, as udev does, only delays the detach.
     let open = fs::File::open(&device).unwrap();
     let closing = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
@@ -130,7 +133,7 @@ fn a_device_in_use_stays_and_one_that_is_not_goes_at_once() {
 }
 
 #[test]
-fn many_at_once_get_devices_of_their_own() {
+fn concurrent_attaches_get_distinct_devices() {
     let bench = Bench::new();
     let names: Vec<String> = (0..24).map(|i| format!("image-{i}")).collect();
     for name in &names {
@@ -143,7 +146,7 @@ fn many_at_once_get_devices_of_their_own() {
             .iter()
             .map(|name| {
                 scope.spawn(move || {
-                    let image = Beneath::new(root, Path::new(name));
+                    let image = PathBeneath::new(root, Path::new(name));
                     linux.loop_attach(&image, &labelled(name)).map(|device| device.path)
                 })
             })
@@ -156,7 +159,7 @@ fn many_at_once_get_devices_of_their_own() {
 }
 
 #[test]
-fn a_missing_node_is_made() {
+fn missing_device_node_is_created() {
     let bench = Bench::new();
     let device = bench.device("image", MIB);
     let id = bench.linux.stat(&bench.file("image")).unwrap().unwrap().id;
@@ -167,7 +170,7 @@ fn a_missing_node_is_made() {
 }
 
 #[test]
-fn reads_are_exact_wherever_they_begin_and_end() {
+fn unaligned_reads_return_the_exact_bytes() {
     let bench = Bench::new();
     let size = 3 * MIB + 512;
     let content: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
@@ -193,7 +196,7 @@ fn reads_are_exact_wherever_they_begin_and_end() {
     for (offset, length) in [(size - 1, 2), (size, 1), (u64::MAX, 1)] {
         assert!(bench.linux.read_device(&device, offset, &mut vec![0; length]).is_err(), "{offset}");
     }
-    // What was written through the page cache is seen, too.
+    // Data written through the page cache is read, too.
     fs::OpenOptions::new().write(true).open(&device).unwrap().write_all_at(b"new", 5).unwrap();
     let mut buffer = [0; 3];
     bench.linux.read_device(&device, 5, &mut buffer).unwrap();
@@ -201,7 +204,7 @@ fn reads_are_exact_wherever_they_begin_and_end() {
 }
 
 #[test]
-fn what_is_not_a_device_is_said_to_be_none() {
+fn file_that_is_not_a_block_device_is_an_error() {
     let bench = Bench::new();
     bench.image("image", MIB);
     for path in [bench.path("image"), "/dev/null".into(), "/".into()] {
@@ -209,7 +212,7 @@ fn what_is_not_a_device_is_said_to_be_none() {
         assert!(bench.linux.device_number(&path).is_err());
         assert!(bench.linux.probe(&path).is_err());
     }
-    // A device without anything behind it has not "no signature": it cannot be judged.
+    // A device without a backing file must not count as "no signature".
     let device = bench.attach("image");
     bench.linux.loop_detach(&device).unwrap();
     if bench.linux.device_size(&device).is_ok_and(|size| size == 0) {

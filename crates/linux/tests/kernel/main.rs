@@ -1,6 +1,6 @@
 //! `Linux` on the real kernel: loop devices, mounts and file systems, one file for each topic. Needs root.
 
-// Helpers of tests are tests: clippy's exception for tests does not see that.
+// clippy's exception for tests does not cover test helpers.
 #![allow(clippy::unwrap_used)]
 
 mod bench;

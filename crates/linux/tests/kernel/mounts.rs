@@ -1,4 +1,4 @@
-//! Mounts, binds, targets, the table.
+//! Mounts, binds, targets and the mount table.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use wharf_linux::{Devices as _, Error, FsType, MountRequest, Mounts as _, PathKind};
+use wharf_linux::{BlockDevices as _, Error, FsType, MountRequest, Mounts as _, PathKind};
 
 use crate::bench::{ALL, Bench};
 
 #[test]
-fn a_mounted_device_is_in_the_table_with_its_number_and_options() {
+fn mounted_device_is_in_the_table_with_its_number_and_options() {
     let bench = Bench::new();
     for fs in ALL {
         let device = bench.formatted(&format!("{fs}.img"), fs);
@@ -32,7 +32,7 @@ fn a_mounted_device_is_in_the_table_with_its_number_and_options() {
 }
 
 #[test]
-fn options_reach_the_file_system_and_bad_ones_fail() {
+fn mount_options_reach_the_file_system_and_invalid_ones_fail() {
     let bench = Bench::new();
     let target = bench.mount_with("tmpfs", "tmpfs", "t", &["size=1m", "mode=0700"]);
     let table = bench.linux.mount_table().unwrap();
@@ -57,7 +57,7 @@ fn options_reach_the_file_system_and_bad_ones_fail() {
 }
 
 #[test]
-fn nothing_is_mounted_on_a_symlink() {
+fn symlink_target_is_refused() {
     let bench = Bench::new();
     let real = bench.target("real");
     let link = bench.path("link");
@@ -73,7 +73,7 @@ fn nothing_is_mounted_on_a_symlink() {
 }
 
 #[test]
-fn a_bind_shows_the_source_and_a_read_only_one_cannot_be_written() {
+fn bind_shows_the_source_and_read_only_bind_rejects_writes() {
     let bench = Bench::new();
     let source = bench.mount_with("tmpfs", "tmpfs", "source", &[]);
     fs::write(source.join("file"), "1").unwrap();
@@ -93,7 +93,7 @@ fn a_bind_shows_the_source_and_a_read_only_one_cannot_be_written() {
 }
 
 #[test]
-fn a_device_node_is_bound_on_a_file() {
+fn device_node_is_bound_on_a_file() {
     let bench = Bench::new();
     let device = bench.device("raw.img", 1 << 20);
     let target = bench.path("raw");
@@ -113,7 +113,7 @@ fn a_device_node_is_bound_on_a_file() {
 }
 
 #[test]
-fn a_read_only_bind_is_never_seen_writable() {
+fn read_only_bind_is_never_visible_as_writable() {
     let bench = Bench::new();
     let source = bench.mount_with("tmpfs", "tmpfs", "source", &[]);
     let target = bench.target("target");
@@ -136,17 +136,17 @@ fn a_read_only_bind_is_never_seen_writable() {
         }
         done.store(true, Ordering::Relaxed);
     });
-    assert!(seen.load(Ordering::Relaxed) > 0, "the watcher never saw the bind");
+    assert!(seen.load(Ordering::Relaxed) > 0, "the watcher never observed the bind");
 }
 
 #[test]
-fn an_unmount_waits_for_who_is_leaving_and_tells_of_who_stays() {
+fn unmount_waits_for_short_use_and_reports_long_use() {
     let bench = Bench::new();
     let target = bench.mount_with("tmpfs", "tmpfs", "t", &[]);
     let file = fs::File::create(target.join("open")).unwrap();
     let before = Instant::now();
     let error = bench.linux.unmount(&target).unwrap_err();
-    assert!(matches!(&error, Error::State { reason, .. } if reason.contains("busy")), "{error}");
+    assert!(matches!(&error, Error::InvalidState { reason, .. } if reason.contains("busy")), "{error}");
     assert!((1..4).contains(&before.elapsed().as_secs()), "{:?}", before.elapsed());
     assert!(target.join("open").exists());
 
@@ -160,7 +160,7 @@ fn an_unmount_waits_for_who_is_leaving_and_tells_of_who_stays() {
 }
 
 #[test]
-fn not_mounted_is_unmounted_and_stacked_mounts_go_one_by_one() {
+fn unmount_removes_one_stacked_mount_and_not_mounted_is_success() {
     let bench = Bench::new();
     bench.linux.unmount(&bench.path("missing/deeper")).unwrap();
     bench.linux.unmount(&bench.target("empty")).unwrap();
@@ -174,12 +174,12 @@ fn not_mounted_is_unmounted_and_stacked_mounts_go_one_by_one() {
     bench.linux.unmount(&target).unwrap();
     assert!(target.join("lower").exists());
 
-    // Through a parent that is a symlink, as /var/lib/kubelet often is.
+    // The parent directory may be a symlink, as /var/lib/kubelet often is.
     symlink(bench.root(), bench.path("again")).unwrap();
     bench.linux.unmount(&bench.path("again/twice")).unwrap();
     bench.linux.unmount(&bench.path("again/twice")).unwrap();
     assert!(bench.linux.mount_table().unwrap().at(&target).is_none());
-    // The last name itself is never followed.
+    // If the last component is a symlink, it is never followed.
     let mounted = bench.mount_with("tmpfs", "tmpfs", "mounted", &[]);
     symlink(&mounted, bench.path("link")).unwrap();
     let _ = bench.linux.unmount(&bench.path("link"));
@@ -187,7 +187,7 @@ fn not_mounted_is_unmounted_and_stacked_mounts_go_one_by_one() {
 }
 
 #[test]
-fn targets_are_made_and_removed_only_if_they_are_what_they_should_be() {
+fn targets_are_created_and_removed_only_if_of_the_right_type() {
     let bench = Bench::new();
     let linux = bench.linux;
     let deep = bench.path("a/b/c");
@@ -222,7 +222,7 @@ fn targets_are_made_and_removed_only_if_they_are_what_they_should_be() {
 }
 
 #[test]
-fn the_table_never_misses_a_mount_that_stays_while_others_come_and_go() {
+fn mount_table_is_complete_during_concurrent_mounts() {
     let bench = Bench::new();
     let stays = bench.mount_with("tmpfs", "tmpfs", "stays", &[]);
     let targets: Vec<_> = (0..40).map(|i| bench.target(&format!("churn-{i}"))).collect();
@@ -254,7 +254,7 @@ fn the_table_never_misses_a_mount_that_stays_while_others_come_and_go() {
 }
 
 #[test]
-fn an_xfs_and_its_read_only_loop_device_are_refused_together_unless_read_only() {
+fn xfs_on_a_read_only_loop_device_mounts_only_read_only() {
     let bench = Bench::new();
     let device = bench.formatted("x.img", FsType::Xfs);
     bench.linux.loop_detach(&device).unwrap();

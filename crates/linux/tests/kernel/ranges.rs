@@ -1,22 +1,22 @@
-//! Extents, sparse copies and shared blocks, on every kind of pool.
+//! Extents, sparse copies and shared blocks, on every supported file system.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Beneath, Extent, Files as _, FsType, Linux};
+use wharf_linux::{Extent, Files as _, FsType, Linux, PathBeneath};
 
 use crate::bench::{ALL, Bench, MIB};
 
-fn at<'a>(pool: &'a Path, name: &'a str) -> Beneath<'a> {
-    Beneath::new(pool, Path::new(name))
+fn at<'a>(pool: &'a Path, name: &'a str) -> PathBeneath<'a> {
+    PathBeneath::new(pool, Path::new(name))
 }
 
 fn write(path: &Path, offset: u64, bytes: &[u8]) {
     fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(bytes, offset).unwrap();
 }
 
-/// A file of 64 MiB with data in three places.
+/// A file of 64 MiB with data at three offsets.
 fn sparse(linux: &Linux, pool: &Path, name: &str) -> PathBuf {
     linux.set_size(&at(pool, name), 64 * MIB).unwrap();
     let path = pool.join(name);
@@ -26,7 +26,7 @@ fn sparse(linux: &Linux, pool: &Path, name: &str) -> PathBuf {
     path
 }
 
-/// Ranges of data, with neighbours joined.
+/// Ranges of data, with adjacent ranges merged.
 fn joined(extents: &[Extent]) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for extent in extents {
@@ -44,7 +44,7 @@ fn pools(bench: &Bench) -> Vec<PathBuf> {
             let name = format!("pool-{fs}");
             let device = bench.device(&format!("{name}.img"), 320 * MIB);
             let uuid = crate::bench::new_uuid();
-            let request = wharf_linux::MakeFs { fs, uuid: &uuid, options: &[] };
+            let request = wharf_linux::MakeFsRequest { fs, uuid: &uuid, options: &[] };
             wharf_linux::Filesystems::make_fs(&bench.linux, &device, &request).unwrap();
             bench.mount(&device, fs.as_str(), &name)
         })
@@ -54,7 +54,7 @@ fn pools(bench: &Bench) -> Vec<PathBuf> {
 }
 
 #[test]
-fn extents_are_where_data_was_written_and_nowhere_else() {
+fn extents_cover_exactly_the_written_data() {
     let bench = Bench::new();
     for pool in pools(&bench) {
         let file = at(&pool, "file");
@@ -79,7 +79,7 @@ fn extents_are_where_data_was_written_and_nowhere_else() {
 }
 
 #[test]
-fn more_extents_than_one_call_tells_are_all_told() {
+fn extents_beyond_one_fiemap_call_are_all_returned() {
     let bench = Bench::new();
     for pool in pools(&bench) {
         let file = at(&pool, "file");
@@ -95,7 +95,7 @@ fn more_extents_than_one_call_tells_are_all_told() {
 }
 
 #[test]
-fn shared_blocks_have_one_address_until_one_side_is_written() {
+fn reflinked_blocks_share_an_address_until_one_side_is_written() {
     let bench = Bench::new();
     for pool in pools(&bench) {
         let (from, to) = (at(&pool, "from"), at(&pool, "to"));
@@ -129,10 +129,10 @@ fn shared_blocks_have_one_address_until_one_side_is_written() {
 }
 
 #[test]
-fn a_sparse_copy_is_equal_stays_sparse_and_can_be_repeated_in_parts() {
+fn sparse_copy_is_equal_stays_sparse_and_is_repeatable() {
     let bench = Bench::new();
     let pools = pools(&bench);
-    // Within each pool, and between pools of different kinds, where the kernel does not copy by itself.
+    // Within each pool, and between pools of different types, where the kernel has no copy_file_range.
     let last = pools.len() - 1;
     let pairs = (0..pools.len()).map(|i| (i, i)).chain([(0, last), (last, 0), (1, 2)]);
     for (from_pool, to_pool) in pairs {
@@ -150,14 +150,14 @@ fn a_sparse_copy_is_equal_stays_sparse_and_can_be_repeated_in_parts() {
         let target = to_pool.join("target");
         let equal = || fs::read(&source).unwrap() == fs::read(&target).unwrap();
         assert!(equal());
-        // Twice is the same, and beyond the end there is nothing.
+        // Repeating gives the same result, and there is no data beyond the end.
         assert_eq!(bench.linux.copy_range(&from, &to, 0, 64 * MIB).unwrap(), 768 << 10);
         assert_eq!(bench.linux.copy_range(&from, &to, 64 * MIB, 8 * MIB).unwrap(), 0);
         assert_eq!(bench.linux.copy_range(&from, &to, 0, u64::MAX).unwrap(), 768 << 10);
         assert!(equal());
         bench.linux.sync(&to).unwrap();
         assert!(bench.linux.stat(&to).unwrap().unwrap().allocated < 2 * MIB);
-        // Only the range asked for is touched.
+        // Only the requested range is written.
         bench.linux.write_file(&to, &[]).unwrap();
         bench.linux.set_size(&to, 64 * MIB).unwrap();
         assert_eq!(bench.linux.copy_range(&from, &to, 10 * MIB + 100, 1000).unwrap(), 1000);
@@ -169,14 +169,14 @@ fn a_sparse_copy_is_equal_stays_sparse_and_can_be_repeated_in_parts() {
 }
 
 #[test]
-fn what_was_written_through_a_loop_device_is_seen_in_the_images_extents() {
+fn writes_through_a_loop_device_appear_in_the_image_extents() {
     let bench = Bench::new();
     for fs in [FsType::Xfs, FsType::Btrfs] {
         let pool = bench.pool(fs);
         let image = at(&pool, "image");
         bench.linux.set_size(&image, 8 * MIB).unwrap();
         let options = wharf_linux::LoopOptions::default();
-        let device = wharf_linux::Devices::loop_attach(&bench.linux, &image, &options).unwrap().path;
+        let device = wharf_linux::BlockDevices::loop_attach(&bench.linux, &image, &options).unwrap().path;
         bench.will_detach(&device);
         let open = fs::OpenOptions::new().write(true).open(&device).unwrap();
         open.write_all_at(&vec![5; 128 << 10], 4 * MIB).unwrap();

@@ -1,13 +1,13 @@
-//! Copies with a UUID of their own, mounted beside what they were copied from.
+//! Copies with a new UUID, mounted together with their source.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Files as _, Filesystems as _, FsType, MountRequest, Mounts as _, Probe};
+use wharf_linux::{Files as _, Filesystems as _, FsType, MountRequest, Mounts as _, ProbeResult};
 
 use crate::bench::{ALL, Bench, new_uuid, run};
 
-/// Copies an image as it is at this moment, whoever uses it.
+/// Copies an image, even while it is in use.
 fn copy(bench: &Bench, from: &str, to: &str) -> PathBuf {
     let size = bench.linux.stat(&bench.file(from)).unwrap().unwrap().size;
     bench.image(to, size);
@@ -17,7 +17,7 @@ fn copy(bench: &Bench, from: &str, to: &str) -> PathBuf {
 
 fn uuid_of(bench: &Bench, device: &Path) -> String {
     match bench.linux.probe(device).unwrap() {
-        Probe::Filesystem { uuid, .. } => uuid,
+        ProbeResult::Filesystem { uuid, .. } => uuid,
         other => panic!("{other:?}"),
     }
 }
@@ -32,14 +32,14 @@ fn check(fs: FsType, device: &Path) {
 }
 
 #[test]
-fn source_copy_and_copy_of_the_copy_are_mounted_and_written_side_by_side() {
+fn source_and_copies_are_mounted_and_written_at_the_same_time() {
     for fs in ALL {
         let bench = Bench::new();
         let source = bench.formatted("source", fs);
         let source_target = bench.mount(&source, fs.as_str(), "source.mnt");
         fs::write(source_target.join("file"), "from the source").unwrap();
 
-        // Frozen for the copy, as a snapshot is.
+        // Frozen for the copy, as for a snapshot.
         let frozen = bench.linux.freeze(&[&source_target], std::time::Duration::from_secs(20)).unwrap();
         let copied = copy(&bench, "source", "copy");
         frozen.thaw().unwrap();
@@ -80,26 +80,26 @@ fn flush(target: &Path) {
 }
 
 #[test]
-fn what_waited_in_the_log_is_replayed_before() {
+fn log_is_replayed_before_the_uuid_changes() {
     for fs in ALL {
         let bench = Bench::new();
         let source = bench.formatted("source", fs);
         let target = bench.mount(&source, fs.as_str(), "source.mnt");
         fs::write(target.join("early"), "early").unwrap();
         run("sync", &["-f", target.to_str().unwrap()]);
-        // fsync only: the file is in the log and nowhere else.
+        // Only fsync, no sync of the file system: the file is in the log and nowhere else.
         fs::write(target.join("late"), "late").unwrap();
         fs::File::open(target.join("late")).unwrap().sync_all().unwrap();
         let copied = copy(&bench, "source", "copy");
         let scratch = bench.target("scratch");
-        // A run that died after its mount left it there.
+        // Simulates an earlier call that was killed and left its mount at the scratch path.
         bench.mount_with("tmpfs", "tmpfs", "scratch", &[]);
         bench.linux.set_fs_uuid(&copied, fs, &new_uuid(), &scratch).unwrap();
         assert!(bench.linux.mount_table().unwrap().at(&scratch).is_none(), "{fs}");
         check(fs, &copied);
         let copy_target = bench.mount(&copied, fs.as_str(), "copy.mnt");
         assert_eq!(fs::read_to_string(copy_target.join("late")).unwrap(), "late", "{fs}");
-        // A log with a new owner that was not unmounted cleanly is replayed like any other.
+        // After the UUID change, an unclean log is still replayed.
         fs::write(copy_target.join("later"), "later").unwrap();
         fs::File::open(copy_target.join("later")).unwrap().sync_all().unwrap();
         let third = copy(&bench, "copy", "third");
@@ -111,7 +111,7 @@ fn what_waited_in_the_log_is_replayed_before() {
 }
 
 #[test]
-fn variants_get_their_uuid_too() {
+fn file_system_variants_get_a_new_uuid() {
     let table: &[(FsType, &[&str])] = &[
         (FsType::Xfs, &["-s", "size=4096"]),
         (FsType::Xfs, &["-l", "size=70m"]),
@@ -125,7 +125,7 @@ fn variants_get_their_uuid_too() {
         let name = format!("image-{number}");
         let device = bench.device(&name, fs.minimum_size().max(16 << 20));
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-        let request = wharf_linux::MakeFs { fs: *fs, uuid: &new_uuid(), options: &options };
+        let request = wharf_linux::MakeFsRequest { fs: *fs, uuid: &new_uuid(), options: &options };
         bench.linux.make_fs(&device, &request).unwrap();
         let uuid = new_uuid();
         bench.linux.set_fs_uuid(&device, *fs, &uuid, &scratch).unwrap();
@@ -137,14 +137,14 @@ fn variants_get_their_uuid_too() {
 }
 
 #[test]
-fn what_is_not_such_a_file_system_or_in_use_is_refused_and_not_touched() {
+fn wrong_type_or_mounted_file_system_is_refused_and_unchanged() {
     let bench = Bench::new();
     let scratch = bench.target("scratch");
     let blank = bench.device("blank", 16 << 20);
     for fs in ALL {
         assert!(bench.linux.set_fs_uuid(&blank, fs, &new_uuid(), &scratch).is_err());
     }
-    assert_eq!(bench.linux.probe(&blank).unwrap(), Probe::Nothing);
+    assert_eq!(bench.linux.probe(&blank).unwrap(), ProbeResult::NoSignature);
 
     for fs in ALL {
         let device = bench.formatted(&format!("{fs}.img"), fs);
@@ -160,7 +160,7 @@ fn what_is_not_such_a_file_system_or_in_use_is_refused_and_not_touched() {
 }
 
 #[test]
-fn without_one_of_its_own_a_copy_is_not_mounted_beside_its_source() {
+fn copy_without_a_new_uuid_does_not_mount_with_its_source() {
     let bench = Bench::new();
     let source = bench.formatted("source", FsType::Xfs);
     let copied = copy(&bench, "source", "copy");

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Over a value, other values at JSON pointers; `null` removes.
+/// Replaces values at JSON pointers; `null` removes.
 fn with(mut value: Value, changes: &Value) -> Value {
     for (path, change) in changes.as_object().unwrap() {
         let (parent, field) = path.rsplit_once('/').unwrap();
@@ -23,7 +23,7 @@ fn claim(changes: Value) -> PersistentVolumeClaim {
     serde_json::from_value(with(claim, &changes)).unwrap()
 }
 
-/// An available volume that fits it, with these changes.
+/// An available volume that matches the claim, with these changes.
 fn volume(name: &str, changes: Value) -> PersistentVolume {
     let volume = json!({
         "metadata": {"name": name, "labels": {"zone": "a"}},
@@ -37,28 +37,33 @@ fn reference(name: &str, uid: &str) -> Value {
     json!({"namespace": "ns", "name": name, "uid": uid})
 }
 
-fn chosen(claim: &PersistentVolumeClaim, volumes: &[PersistentVolume], seeker: Seeker<'_>) -> Option<String> {
-    let found = best(claim, volumes, seeker).map(|volume| volume.metadata.name.clone());
-    // The order in which volumes are told makes no difference.
-    let turned = best(claim, volumes.iter().rev(), seeker).map(|volume| volume.metadata.name.clone());
+fn chosen(
+    claim: &PersistentVolumeClaim,
+    volumes: &[PersistentVolume],
+    seeker: MatchFor<'_>,
+) -> Option<String> {
+    let found = find_matching_volume(claim, volumes, seeker).map(|volume| volume.metadata.name.clone());
+    // The order of the volumes does not matter.
+    let turned =
+        find_matching_volume(claim, volumes.iter().rev(), seeker).map(|volume| volume.metadata.name.clone());
     assert_eq!(found, turned);
     found
 }
 
-const BINDER: Seeker<'_> = Seeker::Binder { delayed: false };
-const DELAYED: Seeker<'_> = Seeker::Binder { delayed: true };
+const BINDER: MatchFor<'_> = MatchFor::Binder { delayed: false };
+const DELAYED: MatchFor<'_> = MatchFor::Binder { delayed: true };
 
 /// kubernetes.md 1.1 "Best match": each requirement by itself, for binder and scheduler.
 #[test]
-fn what_fits() {
+fn volume_must_meet_every_requirement() {
     let fits = json!({});
     let selector = json!({"/spec/selector": {"matchLabels": {"zone": "a"}}});
     for (rule, claim_is, volume_is, expected) in [
-        ("all as asked", json!({}), fits.clone(), true),
+        ("as requested", json!({}), fits.clone(), true),
         ("larger", json!({}), json!({"/spec/capacity/storage": "2Gi"}), true),
         ("smaller", json!({}), json!({"/spec/capacity/storage": "1023Mi"}), false),
         ("no size", json!({}), json!({"/spec/capacity": {}}), false),
-        ("no size asked for", json!({"/spec/resources": {}}), json!({"/spec/capacity": {}}), true),
+        ("no size requested", json!({"/spec/resources": {}}), json!({"/spec/capacity": {}}), true),
         ("more modes", json!({}), json!({"/spec/accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}), true),
         ("another mode", json!({}), json!({"/spec/accessModes": ["ReadWriteMany"]}), false),
         (
@@ -68,25 +73,20 @@ fn what_fits() {
             false,
         ),
         (
-            "modes nobody knows are not the same",
+            "unknown modes do not match",
             json!({"/spec/accessModes": ["New"]}),
             json!({"/spec/accessModes": ["Other"]}),
             false,
         ),
-        ("Filesystem is what nobody says", json!({"/spec/volumeMode": "Filesystem"}), fits.clone(), true),
+        ("Filesystem is the default", json!({"/spec/volumeMode": "Filesystem"}), fits.clone(), true),
         ("Block for none", json!({"/spec/volumeMode": "Block"}), fits.clone(), false),
         ("none for Block", json!({}), json!({"/spec/volumeMode": "Block"}), false),
         ("both Block", json!({"/spec/volumeMode": "Block"}), json!({"/spec/volumeMode": "Block"}), true),
-        (
-            "modes of volumes that nobody knows",
-            json!({"/spec/volumeMode": "A"}),
-            json!({"/spec/volumeMode": "B"}),
-            false,
-        ),
+        ("unknown volume modes", json!({"/spec/volumeMode": "A"}), json!({"/spec/volumeMode": "B"}), false),
         ("another class", json!({}), json!({"/spec/storageClassName": "d"}), false),
         ("no class", json!({}), json!({"/spec/storageClassName": null}), false),
         (
-            "none asks for none",
+            "claim and volume without a class",
             json!({"/spec/storageClassName": null}),
             json!({"/spec/storageClassName": ""}),
             true,
@@ -105,21 +105,26 @@ fn what_fits() {
         ),
         ("mutable class", json!({"/spec/volumeAttributesClassName": "gold"}), fits.clone(), false),
         (
-            "the same mutable class",
+            "the same VolumeAttributesClass",
             json!({"/spec/volumeAttributesClassName": "gold"}),
             json!({"/spec/volumeAttributesClassName": "gold"}),
             true,
         ),
-        ("no mutable class, said so", json!({"/spec/volumeAttributesClassName": ""}), fits.clone(), true),
+        ("empty VolumeAttributesClass", json!({"/spec/volumeAttributesClassName": ""}), fits.clone(), true),
         ("selected", selector.clone(), fits.clone(), true),
         ("not selected", selector.clone(), json!({"/metadata/labels": {"zone": "b"}}), false),
-        ("going", json!({}), json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"}), false),
+        ("being deleted", json!({}), json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"}), false),
         ("not available yet", json!({}), json!({"/status/phase": "Pending"}), false),
         ("released", json!({}), json!({"/status/phase": "Released"}), false),
-        ("another's", json!({}), json!({"/spec/claimRef": reference("other", "")}), false),
-        ("a namesake's", json!({}), json!({"/spec/claimRef": reference("claim", "earlier")}), false),
+        ("bound to another claim", json!({}), json!({"/spec/claimRef": reference("other", "")}), false),
         (
-            "of another namespace",
+            "bound to an earlier claim of that name",
+            json!({}),
+            json!({"/spec/claimRef": reference("claim", "earlier")}),
+            false,
+        ),
+        (
+            "bound to a claim of another namespace",
             json!({}),
             json!({"/spec/claimRef": {"namespace": "other", "name": "claim"}}),
             false,
@@ -132,7 +137,7 @@ fn what_fits() {
             true,
         ),
         (
-            "reserved, the selector is not asked",
+            "reserved: the selector is ignored",
             selector,
             json!({"/spec/claimRef": reference("claim", ""), "/metadata/labels": {}}),
             true,
@@ -150,7 +155,7 @@ fn what_fits() {
             false,
         ),
         (
-            "reserved, but going",
+            "reserved, but being deleted",
             json!({}),
             json!({"/spec/claimRef": reference("claim", ""), "/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"}),
             false,
@@ -159,26 +164,29 @@ fn what_fits() {
         let (claim, volumes) = (claim(claim_is), [volume("v", volume_is)]);
         assert_eq!(chosen(&claim, &volumes, BINDER).is_some(), expected, "{rule}");
         let (labels, taken) = (BTreeMap::new(), BTreeSet::new());
-        let scheduler = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+        let scheduler = MatchFor::Scheduler { node: "n", labels: &labels, taken: &taken };
         assert_eq!(chosen(&claim, &volumes, scheduler).is_some(), expected, "{rule}, for the scheduler");
         // A candidate is found by one of the two indexes.
         if expected {
             let by_claim =
-                reserved_for(&volumes[0]).is_some_and(|key| key == claim.metadata.key().to_string());
-            assert!(by_claim || offered_in(&volumes[0]) == Some(class(&claim)), "{rule}: not indexed");
+                claim_index_key(&volumes[0]).is_some_and(|key| key == claim.metadata.key().to_string());
+            assert!(
+                by_claim || available_class(&volumes[0]) == Some(class_or_empty(&claim)),
+                "{rule}: not indexed"
+            );
         }
         // kubernetes.md 1.1 "Delayed match".
-        let reserved = is_for(&volumes[0], &claim);
+        let reserved = is_reserved_for(&volumes[0], &claim);
         assert_eq!(chosen(&claim, &volumes, DELAYED).is_some(), expected && reserved, "{rule}, delayed");
     }
 }
 
-/// kubernetes.md 1.1 "Best match": what is reserved in another class or with other modes, where binder and scheduler
+/// kubernetes.md 1.1 "Best match": reserved volumes of another class or with other modes, where binder and scheduler
 /// differ.
 #[test]
-fn what_is_reserved_in_another_class() {
+fn reserved_volume_of_another_class() {
     let (labels, taken) = (BTreeMap::new(), BTreeSet::new());
-    let scheduler = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+    let scheduler = MatchFor::Scheduler { node: "n", labels: &labels, taken: &taken };
     for (change, binder, by_scheduler) in [
         (json!({"/spec/storageClassName": "d"}), true, false),
         (json!({"/spec/accessModes": ["ReadOnlyMany"]}), false, true),
@@ -199,7 +207,7 @@ fn what_is_reserved_in_another_class() {
 /// kubernetes.md 1.1 "Best match": fewest modes first, the claim's own first among them, then the smallest; ties by
 /// name.
 #[test]
-fn which_is_best() {
+fn best_match_is_chosen() {
     let sized = |name: &str, size: &str| volume(name, json!({"/spec/capacity/storage": size}));
     let two = |name: &str, size: &str| {
         volume(
@@ -212,21 +220,21 @@ fn which_is_best() {
     };
     for (rule, volumes, expected) in [
         ("smallest", vec![sized("a", "5Gi"), sized("b", "2Gi"), sized("c", "3Gi")], Some("b")),
-        ("smallest that fits", vec![sized("a", "5Gi"), sized("b", "512Mi")], Some("a")),
+        ("smallest that matches", vec![sized("a", "5Gi"), sized("b", "512Mi")], Some("a")),
         ("tie", vec![sized("b", "2Gi"), sized("a", "2Gi")], Some("a")),
         ("fewest modes, though larger", vec![two("a", "1Gi"), sized("b", "9Gi")], Some("b")),
-        ("more modes if none else", vec![two("a", "3Gi"), two("b", "2Gi")], Some("b")),
+        ("more modes if no other matches", vec![two("a", "3Gi"), two("b", "2Gi")], Some("b")),
         ("its own, though larger", vec![sized("a", "1Gi"), own("b", "9Gi")], Some("b")),
-        ("its own, but it does not fit", vec![sized("a", "1Gi"), own("b", "1Mi")], Some("a")),
+        ("its own, but too small", vec![sized("a", "1Gi"), own("b", "1Mi")], Some("a")),
         ("none", vec![sized("a", "1Mi")], None),
     ] {
         assert_eq!(chosen(&claim(json!({})), &volumes, BINDER).as_deref(), expected, "{rule}");
     }
 }
 
-/// kubernetes.md 1.1 "For a node", 1.5 "Static": the node's reach, and what the pod's other claims got.
+/// kubernetes.md 1.1 "For a node", 1.5 "Static": node affinity, and volumes chosen for the pod's other claims.
 #[test]
-fn for_a_node() {
+fn scheduler_matches_accessible_volumes_only() {
     let on = |name: &str, zone: &str, size: &str, changes: Value| {
         let mut base = json!({
             "/spec/capacity/storage": size,
@@ -241,20 +249,20 @@ fn for_a_node() {
     let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
     for (rule, volumes, taken, expected) in [
         (
-            "the smallest that it reaches",
+            "the smallest accessible one",
             vec![on("v1", "b", "1Gi", json!({})), on("v2", "a", "2Gi", json!({}))],
             "",
             Some("v2"),
         ),
         (
-            "not what another claim got",
+            "not one chosen for another claim",
             vec![on("v1", "a", "1Gi", json!({})), on("v2", "a", "2Gi", json!({}))],
             "v1",
             Some("v2"),
         ),
-        ("out of reach", vec![on("v1", "b", "1Gi", json!({}))], "", None),
+        ("not accessible", vec![on("v1", "b", "1Gi", json!({}))], "", None),
         (
-            "its own is out of reach: no other will do",
+            "its own is not accessible: no other matches",
             vec![on("v1", "b", "1Gi", own()), on("v2", "a", "1Gi", json!({}))],
             "",
             None,
@@ -271,21 +279,21 @@ fn for_a_node() {
         ),
     ] {
         let taken = BTreeSet::from([taken.to_owned()]);
-        let seeker = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+        let seeker = MatchFor::Scheduler { node: "n", labels: &labels, taken: &taken };
         assert_eq!(chosen(&claim(json!({})), &volumes, seeker).as_deref(), expected, "{rule}");
     }
 }
 
-/// kubernetes.md 1.1 "By name": what is asked of a volume that a claim names, in this order, and upstream's words.
+/// kubernetes.md 1.1 "By name": checks of a volume that a claim names, in this order, and upstream's wording.
 #[test]
-fn asked_for_by_name() {
-    let going =
+fn volume_requested_by_name_is_checked() {
+    let deleting =
         json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z", "/spec/capacity/storage": "1Mi"});
     for (claim_is, volume_is, expected) in [
         (json!({}), json!({}), ""),
         (json!({"/spec/selector": {"matchLabels": {"zone": "b"}}}), json!({}), ""),
         (json!({}), json!({"/status/phase": "Pending"}), ""),
-        (json!({}), going, "the volume is marked for deletion \"v\""),
+        (json!({}), deleting, "the volume is marked for deletion \"v\""),
         (
             json!({}),
             json!({"/spec/capacity/storage": "1Mi", "/spec/storageClassName": "d"}),
@@ -309,19 +317,20 @@ fn asked_for_by_name() {
         (json!({"/spec/accessModes": ["ReadWriteMany"]}), json!({}), "incompatible accessMode"),
     ] {
         let row = format!("{claim_is} {volume_is}");
-        let said =
-            check(&volume("v", volume_is), &claim(claim_is)).err().map(|mismatch| mismatch.to_string());
-        assert_eq!(said.unwrap_or_default(), expected, "{row}");
+        let mismatch = check_requested_volume(&volume("v", volume_is), &claim(claim_is))
+            .err()
+            .map(|mismatch| mismatch.to_string());
+        assert_eq!(mismatch.unwrap_or_default(), expected, "{row}");
     }
 }
 
 /// kubernetes.md 1.5 "Static": small claims first.
 #[test]
-fn small_claims_come_first() {
+fn claims_are_ordered_by_size() {
     let sized = |name: &str, size: &str| {
         claim(json!({"/metadata/name": name, "/spec/resources/requests/storage": size}))
     };
     let mut claims = [sized("c", "2Gi"), sized("b", "10Gi"), sized("a", "2Gi")];
-    claims.sort_by(by_size);
+    claims.sort_by(compare_by_size);
     assert_eq!(claims.map(|claim| claim.metadata.name), ["a", "c", "b"]);
 }

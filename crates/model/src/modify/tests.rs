@@ -2,12 +2,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn claim(asked: Value, status: Value) -> PersistentVolumeClaim {
+fn claim(requested: Value, status: Value) -> PersistentVolumeClaim {
     let mut status = status;
     status["phase"] = json!("Bound");
     serde_json::from_value(json!({
         "metadata": {"name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "7"},
-        "spec": {"volumeName": "pv1", "volumeAttributesClassName": asked},
+        "spec": {"volumeName": "pv1", "volumeAttributesClassName": requested},
         "status": status,
     }))
     .unwrap()
@@ -27,43 +27,49 @@ fn volume() -> PersistentVolume {
     .unwrap()
 }
 
-/// sidecars.md 1.3 "Modify". Each line: the class asked for, the one in force, the one on its way and its state, whether
-/// the last call is uncertain, and what follows. `lost` does not exist.
+/// sidecars.md 1.3 "Modify". Each row: the requested class, the one in force, the one being applied and its state, whether
+/// the last call is uncertain, and the expected plan. `lost` does not exist.
 #[test]
-fn the_states() {
+fn plan_follows_the_state_machine() {
     let begin = |target: &str| Plan::Begin { target: target.into() };
-    let go_on = |target: &str| Plan::Continue { target: target.into() };
+    let repeat = |target: &str| Plan::Continue { target: target.into() };
     let none = json!(null);
-    let on_way =
+    let applying =
         |target: &str, status: &str| json!({"targetVolumeAttributesClassName": target, "status": status});
-    for (asked, current, under_way, uncertain, expected) in [
-        (none.clone(), none.clone(), none.clone(), false, Plan::Nothing(Idle::InForce)),
-        (json!("gold"), json!("gold"), none.clone(), false, Plan::Nothing(Idle::InForce)),
-        (json!(""), none.clone(), none.clone(), false, Plan::Nothing(Idle::InForce)),
+    for (requested, current, in_progress, uncertain, expected) in [
+        (none.clone(), none.clone(), none.clone(), false, Plan::Idle(IdleReason::UpToDate)),
+        (json!("gold"), json!("gold"), none.clone(), false, Plan::Idle(IdleReason::UpToDate)),
+        (json!(""), none.clone(), none.clone(), false, Plan::Idle(IdleReason::UpToDate)),
         (json!("gold"), none.clone(), none.clone(), false, begin("gold")),
         (json!("gold"), json!("silver"), none.clone(), true, begin("gold")),
-        (none.clone(), json!("gold"), none.clone(), false, Plan::Nothing(Idle::GivenUp)),
-        // In progress: with a final answer the new wish counts, without one the old target has to be ended.
-        (json!("gold"), json!("silver"), on_way("gold", "InProgress"), false, begin("gold")),
-        (json!("gold"), json!("silver"), on_way("gold", "InProgress"), true, go_on("gold")),
-        (json!("tin"), json!("silver"), on_way("gold", "InProgress"), false, begin("tin")),
-        (json!("tin"), json!("silver"), on_way("gold", "InProgress"), true, go_on("gold")),
-        (json!("silver"), json!("silver"), on_way("gold", "InProgress"), true, go_on("gold")),
-        (json!("silver"), json!("silver"), on_way("gold", "InProgress"), false, begin("silver")),
-        (none.clone(), none.clone(), on_way("gold", "InProgress"), false, go_on("gold")),
+        (none.clone(), json!("gold"), none.clone(), false, Plan::Idle(IdleReason::NotRequested)),
+        // In progress: after a final result the new class is applied, without one the old target must be completed.
+        (json!("gold"), json!("silver"), applying("gold", "InProgress"), false, begin("gold")),
+        (json!("gold"), json!("silver"), applying("gold", "InProgress"), true, repeat("gold")),
+        (json!("tin"), json!("silver"), applying("gold", "InProgress"), false, begin("tin")),
+        (json!("tin"), json!("silver"), applying("gold", "InProgress"), true, repeat("gold")),
+        (json!("silver"), json!("silver"), applying("gold", "InProgress"), true, repeat("gold")),
+        (json!("silver"), json!("silver"), applying("gold", "InProgress"), false, begin("silver")),
+        (none.clone(), none.clone(), applying("gold", "InProgress"), false, repeat("gold")),
         (
             json!("gold"),
             none.clone(),
-            on_way("lost", "InProgress"),
+            applying("lost", "InProgress"),
             true,
             Plan::Stuck { target: "lost".into() },
         ),
-        // Infeasible: anything may follow, whatever is remembered.
-        (json!("gold"), none.clone(), on_way("gold", "Infeasible"), true, begin("gold")),
-        (json!("tin"), none.clone(), on_way("gold", "Infeasible"), false, begin("tin")),
-        (json!("silver"), json!("silver"), on_way("gold", "Infeasible"), false, begin("silver")),
-        (none.clone(), none.clone(), on_way("gold", "Infeasible"), false, Plan::Nothing(Idle::GivenUp)),
-        // Pending: the class is missing, or has come.
+        // Infeasible: any class may follow.
+        (json!("gold"), none.clone(), applying("gold", "Infeasible"), true, begin("gold")),
+        (json!("tin"), none.clone(), applying("gold", "Infeasible"), false, begin("tin")),
+        (json!("silver"), json!("silver"), applying("gold", "Infeasible"), false, begin("silver")),
+        (
+            none.clone(),
+            none.clone(),
+            applying("gold", "Infeasible"),
+            false,
+            Plan::Idle(IdleReason::NotRequested),
+        ),
+        // Pending: the class is missing, or was created.
         (
             json!("lost"),
             none.clone(),
@@ -74,25 +80,25 @@ fn the_states() {
         (
             json!("lost"),
             none.clone(),
-            on_way("", "Pending"),
+            applying("", "Pending"),
             false,
             Plan::Pending { target: "lost".into(), unwritten: false },
         ),
-        (json!("gold"), none.clone(), on_way("", "Pending"), false, begin("gold")),
+        (json!("gold"), none.clone(), applying("", "Pending"), false, begin("gold")),
         (
             json!("lost"),
             none.clone(),
-            on_way("gold", "InProgress"),
+            applying("gold", "InProgress"),
             false,
             Plan::Pending { target: "lost".into(), unwritten: true },
         ),
-        (none.clone(), none.clone(), on_way("", "Pending"), false, Plan::Nothing(Idle::GivenUp)),
-        (none.clone(), none.clone(), on_way("gold", "Odd"), true, Plan::Nothing(Idle::GivenUp)),
+        (none.clone(), none.clone(), applying("", "Pending"), false, Plan::Idle(IdleReason::NotRequested)),
+        (none.clone(), none.clone(), applying("gold", "Odd"), true, Plan::Idle(IdleReason::NotRequested)),
     ] {
-        let row = format!("{asked} {current} {under_way} {uncertain}");
+        let row = format!("{requested} {current} {in_progress} {uncertain}");
         let claim = claim(
-            asked,
-            json!({"currentVolumeAttributesClassName": current, "modifyVolumeStatus": under_way}),
+            requested,
+            json!({"currentVolumeAttributesClassName": current, "modifyVolumeStatus": in_progress}),
         );
         assert_eq!(plan(&claim, &volume(), "d", uncertain, |class| class != "lost"), expected, "{row}");
     }
@@ -100,36 +106,36 @@ fn the_states() {
 
 /// sidecars.md 1.3 "Modify": whose claim and volume.
 #[test]
-fn when_it_is_not_ours() {
+fn other_drivers_and_claims_are_ignored() {
     let wants = || claim(json!("gold"), json!({}));
     let planned = |claim: &PersistentVolumeClaim, volume: &PersistentVolume, driver| {
         plan(claim, volume, driver, false, |_| true)
     };
     let mut pending = wants();
     pending.status.phase = ClaimPhase::Pending;
-    assert_eq!(planned(&pending, &volume(), "d"), Plan::Nothing(Idle::NotBound));
-    assert_eq!(planned(&wants(), &volume(), "e"), Plan::Nothing(Idle::NotOurs));
+    assert_eq!(planned(&pending, &volume(), "d"), Plan::Idle(IdleReason::NotBound));
+    assert_eq!(planned(&wants(), &volume(), "e"), Plan::Idle(IdleReason::OtherDriver));
     let mut foreign = volume();
     foreign.spec.claim_ref = None;
-    assert_eq!(planned(&wants(), &foreign, "d"), Plan::Nothing(Idle::NotItsVolume));
+    assert_eq!(planned(&wants(), &foreign, "d"), Plan::Idle(IdleReason::BoundToOtherClaim));
 }
 
-/// sidecars.md 1.3 "Modify": cancelled, and said once.
+/// sidecars.md 1.3 "Modify": cancelled, and recorded once.
 #[test]
-fn giving_up() {
+fn cancellation_is_recorded_once() {
     let infeasible = json!({"targetVolumeAttributesClassName": "gold", "status": "Infeasible"});
     let conditions = json!([{"type": "ModifyingVolume", "status": "True"}, {"type": "ModifyVolumeError"}]);
     let claim = claim(json!(null), json!({"modifyVolumeStatus": infeasible, "conditions": conditions}));
     assert_eq!(plan(&claim, &volume(), "d", false, |_| true), Plan::Cancel);
     assert_eq!(
-        cancelled(&claim).body(),
+        mark_cancelled(&claim).body(),
         &json!({"metadata": {"uid": "u"}, "status": {"conditions": [{"$patch": "delete", "type": "ModifyingVolume"}]}})
     );
 }
 
 /// sidecars.md 1.3 "Modify": the same failure is written once.
 #[test]
-fn what_is_said_already() {
+fn recorded_failure_is_recognized() {
     let with = |status: &str, message: &str| {
         claim(
             json!("gold"),
@@ -144,7 +150,7 @@ fn what_is_said_already() {
     };
     let failed = "Modifying volume to \"gold\" failed. Waiting for retry.";
     let running = "Modifying volume to \"gold\" is still in progress.";
-    for (status, message, failure, code, error, said) in [
+    for (status, message, failure, code, error, recorded) in [
         ("InProgress", failed, Failure::Final, "Internal", "no", true),
         ("InProgress", failed, Failure::Final, "Unknown", "no", false),
         ("InProgress", failed, Failure::Final, "Internal", "never", false),
@@ -154,18 +160,22 @@ fn what_is_said_already() {
         ("Infeasible", failed, Failure::Infeasible, "Internal", "no", true),
         ("Infeasible", failed, Failure::Final, "Internal", "no", false),
     ] {
-        assert_eq!(says(&with(status, message), failure, code, error), said, "{status} {failure:?} {code}");
+        assert_eq!(
+            already_reports(&with(status, message), failure, code, error),
+            recorded,
+            "{status} {failure:?} {code}"
+        );
     }
-    assert!(!says(&claim(json!("gold"), json!({})), Failure::Final, "Internal", "no"));
+    assert!(!already_reports(&claim(json!("gold"), json!({})), Failure::Final, "Internal", "no"));
 }
 
 fn condition(kind: &str, reason: Value, message: &str, since: &str) -> Value {
     json!({"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": since})
 }
 
-/// sidecars.md 1.3 "Modify": what is written before the call and after a failure.
+/// sidecars.md 1.3 "Modify": the writes before the call and after a failure.
 #[test]
-fn writes_on_the_way() {
+fn progress_is_recorded_in_status() {
     let metadata = json!({"uid": "u", "resourceVersion": "7"});
     let old = "1970-01-01T00:00:01Z";
     let now = "1970-01-01T00:00:09Z";
@@ -180,12 +190,12 @@ fn writes_on_the_way() {
         }),
     );
     assert_eq!(
-        pending(&claim).body(),
+        mark_pending(&claim).body(),
         &json!({"metadata": metadata, "status": {"modifyVolumeStatus": {"status": "Pending"}}})
     );
     let message = "Modifying volume to \"gold\" is in progress.";
     assert_eq!(
-        begin(&claim, "gold", Time(9000)).body(),
+        mark_in_progress(&claim, "gold", Time(9000)).body(),
         &json!({"metadata": metadata, "status": {
             "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": "InProgress"},
             "conditions": [condition("ModifyingVolume", json!(null), message, old)],
@@ -216,7 +226,7 @@ fn writes_on_the_way() {
         ),
     ] {
         assert_eq!(
-            failed(&claim, failure, code, "no", Time(9000)).body(),
+            mark_failed(&claim, failure, code, "no", Time(9000)).body(),
             &json!({"metadata": metadata, "status": {
                 "modifyVolumeStatus": {"status": status},
                 "conditions": [
@@ -230,15 +240,15 @@ fn writes_on_the_way() {
 
 /// sidecars.md 1.3 "Modify": success, the volume first.
 #[test]
-fn writes_at_the_end() {
+fn completion_is_recorded_on_volume_and_claim() {
     assert_eq!(
-        in_force(&volume(), "gold"),
+        set_volume_class(&volume(), "gold"),
         Patch::Merge(json!({"metadata": {"uid": "v"}, "spec": {"volumeAttributesClassName": "gold"}}))
     );
     let conditions =
         json!([{"type": "ModifyingVolume", "status": "True"}, {"type": "Resizing", "status": "True"}]);
     assert_eq!(
-        completed(&claim(json!("gold"), json!({"conditions": conditions})), "gold").body(),
+        mark_completed(&claim(json!("gold"), json!({"conditions": conditions})), "gold").body(),
         &json!({"metadata": {"uid": "u"}, "status": {
             "modifyVolumeStatus": null,
             "currentVolumeAttributesClassName": "gold",
@@ -249,15 +259,15 @@ fn writes_at_the_end() {
 
 /// sidecars.md 1.3 "Modify": secrets.
 #[test]
-fn secrets() {
+fn modify_secret_falls_back_to_expand_secret() {
     let mut volume = volume();
     let named = |name: &str| Some(SecretRef { name: name.into(), namespace: "n".into() });
-    assert_eq!(secret(&volume), named("expand"));
+    assert_eq!(modify_secret(&volume), named("expand"));
     volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAME, "modify");
-    assert_eq!(secret(&volume), named("expand"), "half a name is none");
+    assert_eq!(modify_secret(&volume), named("expand"), "an incomplete reference is ignored");
     volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAMESPACE, "n");
-    assert_eq!(secret(&volume), named("modify"));
+    assert_eq!(modify_secret(&volume), named("modify"));
     volume.spec.csi = None;
-    volume.metadata.annotations = crate::Map::default();
-    assert_eq!(secret(&volume), None);
+    volume.metadata.annotations = crate::StringMap::default();
+    assert_eq!(modify_secret(&volume), None);
 }

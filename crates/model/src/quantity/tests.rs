@@ -55,17 +55,17 @@ fn values_and_canonical_forms() {
 }
 
 #[test]
-fn what_is_none() {
+fn invalid_text_is_rejected() {
     for text in [
         "", "Gi", ".", "-", "+", "1 Gi", " 1", "1gi", "1K", "1g", "1.2.3", "0x10", "1e", "1e+", "1eGi",
         "--1", "1Zi",
     ] {
-        assert_eq!(text.parse::<Quantity>(), Err(NotAQuantity { text: text.into() }), "{text:?}");
+        assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError { text: text.into() }), "{text:?}");
     }
 }
 
 #[test]
-fn compared_by_value() {
+fn quantities_are_compared_by_value() {
     assert_eq!(parse("1Ki"), parse("1024"));
     assert_eq!(parse("1.5G"), parse("1500M"));
     assert_eq!(parse("1e3"), parse("1k"));
@@ -76,7 +76,7 @@ fn compared_by_value() {
 }
 
 #[test]
-fn read_from_json() {
+fn quantities_are_decoded_from_json() {
     for (json, printed) in [
         ("\"3Gi\"", "3Gi"),
         ("5", "5"),
@@ -90,7 +90,7 @@ fn read_from_json() {
 }
 
 #[test]
-fn what_is_printed_without_a_unit_is_decimal_when_read_again() {
+fn printed_number_without_unit_is_parsed_as_decimal() {
     let binary = parse("4275222769369100.5850Ki");
     assert_eq!(binary.to_string(), "4377828115833959000");
     assert_eq!(parse(&binary.to_string()).to_string(), "4377828115833959k");
@@ -98,38 +98,38 @@ fn what_is_printed_without_a_unit_is_decimal_when_read_again() {
 
 proptest! {
     #[test]
-    fn bytes_come_back(bytes: i64) {
+    fn bytes_round_trip(bytes: i64) {
         let quantity = Quantity::from_bytes(bytes);
         prop_assert_eq!(quantity.bytes(), bytes);
         prop_assert_eq!(parse(&quantity.to_string()), quantity);
     }
 
     #[test]
-    fn the_form_means_the_same(whole in 0u64..=1 << 53, fraction in "[0-9]{0,12}", suffix in "(|n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]|e-[0-9])") {
+    fn canonical_form_has_the_same_value(whole in 0u64..=1 << 53, fraction in "[0-9]{0,12}", suffix in "(|n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[0-9]|e-[0-9])") {
         let quantity = parse(&format!("{whole}.{fraction}{suffix}"));
         let again = parse(&quantity.to_string());
-        // Not the same text: a multiple of 1000 that is none of 1024 is printed without a unit, and a number
-        // without a unit is decimal when it is read again.
+        // The text may differ: a multiple of 1000 but not of 1024 is printed without a unit, and a number without a
+        // unit is parsed as decimal.
         prop_assert_eq!(parse(&again.to_string()), again);
         prop_assert_eq!(again.bytes(), quantity.bytes());
     }
 
     #[test]
-    fn any_text_is_read_or_refused(text in "[-+]?[0-9.]{0,60}([a-zA-Z]{0,3}|[eE][-+]?[0-9]{0,12})") {
+    fn any_text_is_parsed_or_rejected(text in "[-+]?[0-9.]{0,60}([a-zA-Z]{0,3}|[eE][-+]?[0-9]{0,12})") {
         if let Ok(quantity) = text.parse::<Quantity>() {
             let _ = (quantity.bytes(), quantity.to_string());
         }
     }
 
     #[test]
-    fn a_fraction_is_rounded_up(whole in 0i64..1 << 40, nano in 1u32..1_000_000_000) {
+    fn fraction_is_rounded_up(whole in 0i64..1 << 40, nano in 1u32..1_000_000_000) {
         prop_assert_eq!(parse(&format!("{whole}.{nano:09}")).bytes(), whole + 1);
     }
 }
 
-/// What a pod asks of a CPU is counted in thousandths, and never as less than it is.
+/// A pod's CPU request is counted in thousandths and never rounded down.
 #[test]
-fn thousandths() {
+fn thousandths_are_rounded_up() {
     for (text, milli) in
         [("1", 1000), ("250m", 250), ("0.1", 100), ("1u", 1), ("0", 0), ("-1500u", -2), ("9E", i64::MAX)]
     {

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-const REAL: Known = Known { in_controller: true, ended: false };
+const REAL: ResizeInputs = ResizeInputs { controller_expands: true, failed_finally: false };
 
 fn claim(status: Value) -> PersistentVolumeClaim {
     let mut status = status;
@@ -31,15 +31,15 @@ fn expand(size: &str, fresh: bool) -> Plan {
     Plan::Expand { size: size.parse().unwrap(), fresh }
 }
 
-/// sidecars.md 1.3 "State machine". The claim has 5Gi and asks for 10Gi; each line is the volume's size, the allocated
-/// size, the status, and what follows. kubernetes.md 1.4 "Target size".
+/// sidecars.md 1.3 "State machine". The claim has 5Gi and requests 10Gi; each row is the volume's size, the allocated
+/// size, the status, and the expected plan. kubernetes.md 1.4 "Target size".
 #[test]
-fn the_state_machine() {
-    let nothing = Plan::Nothing(Idle::NodesTurn);
-    let trivial = Known { in_controller: false, ended: false };
-    let ended = Known { in_controller: true, ended: true };
+fn plan_follows_the_state_machine() {
+    let nothing = Plan::Idle(IdleReason::WaitingForNode);
+    let trivial = ResizeInputs { controller_expands: false, failed_finally: false };
+    let ended = ResizeInputs { controller_expands: true, failed_finally: true };
     for (has, allocated, status, known, expected) in [
-        // The volume is smaller than asked for.
+        // The volume is smaller than requested.
         ("5Gi", "", "", REAL, expand("10Gi", true)),
         ("5Gi", "10Gi", "", REAL, expand("10Gi", false)),
         ("5Gi", "8Gi", "", REAL, expand("10Gi", true)),
@@ -55,7 +55,7 @@ fn the_state_machine() {
         ("8Gi", "8Gi", "NodeResizeInfeasible", REAL, expand("8Gi", false)),
         ("8Gi", "", "NodeResizeInfeasible", REAL, expand("10Gi", true)),
         ("8Gi", "8Gi", "SomethingNew", REAL, expand("10Gi", true)),
-        // The volume has what is asked for.
+        // The volume is large enough.
         ("10Gi", "10Gi", "NodeResizePending", REAL, nothing),
         ("10Gi", "10Gi", "NodeResizeInProgress", REAL, nothing),
         ("20Gi", "20Gi", "NodeResizeInfeasible", REAL, expand("20Gi", false)),
@@ -82,8 +82,10 @@ fn the_state_machine() {
 
 /// sidecars.md 1.3 "State machine": an old API server that knows only conditions.
 #[test]
-fn a_pending_file_system_is_the_nodes() {
-    for (status, expected) in [("True", Plan::Nothing(Idle::NodesTurn)), ("False", expand("10Gi", true))] {
+fn pending_file_system_resize_waits_for_the_node() {
+    for (status, expected) in
+        [("True", Plan::Idle(IdleReason::WaitingForNode)), ("False", expand("10Gi", true))]
+    {
         let pending = json!({
             "capacity": {"storage": "5Gi"},
             "conditions": [{"type": "FileSystemResizePending", "status": status}],
@@ -94,24 +96,24 @@ fn a_pending_file_system_is_the_nodes() {
 
 /// sidecars.md 1.3 "Trigger".
 #[test]
-fn when_there_is_nothing_to_do() {
+fn idle_reasons() {
     let wants = || claim(json!({"capacity": {"storage": "5Gi"}}));
     let idle = |claim: &PersistentVolumeClaim, volume: &PersistentVolume| plan(claim, volume, "d", REAL);
 
     let mut pending = wants();
     pending.status.phase = ClaimPhase::Pending;
-    assert_eq!(idle(&pending, &volume("5Gi")), Plan::Nothing(Idle::NotBound));
+    assert_eq!(idle(&pending, &volume("5Gi")), Plan::Idle(IdleReason::NotBound));
     let mut unnamed = wants();
     unnamed.spec.volume_name.clear();
-    assert_eq!(idle(&unnamed, &volume("5Gi")), Plan::Nothing(Idle::NotBound));
+    assert_eq!(idle(&unnamed, &volume("5Gi")), Plan::Idle(IdleReason::NotBound));
     let content = claim(json!({"capacity": {"storage": "10Gi"}}));
-    assert_eq!(idle(&content, &volume("5Gi")), Plan::Nothing(Idle::LargeEnough));
-    assert_eq!(plan(&wants(), &volume("5Gi"), "e", REAL), Plan::Nothing(Idle::NotOurs));
+    assert_eq!(idle(&content, &volume("5Gi")), Plan::Idle(IdleReason::LargeEnough));
+    assert_eq!(plan(&wants(), &volume("5Gi"), "e", REAL), Plan::Idle(IdleReason::OtherDriver));
     let mut foreign = volume("5Gi");
     foreign.spec.claim_ref = None;
-    assert_eq!(idle(&wants(), &foreign), Plan::Nothing(Idle::NotItsVolume));
+    assert_eq!(idle(&wants(), &foreign), Plan::Idle(IdleReason::BoundToOtherClaim));
 
-    // A claim that is being deleted is finished all the same.
+    // A claim in deletion is expanded even so.
     let mut deleting = wants();
     deleting.metadata.deletion_timestamp = Some(Time(1));
     assert_eq!(idle(&deleting, &volume("5Gi")), expand("10Gi", true));
@@ -131,10 +133,10 @@ fn condition(kind: &str, message: Value) -> Value {
     })
 }
 
-/// sidecars.md 1.3 "Writes", the first: a new size clears what was known of the old one, the same size keeps it;
-/// sidecars.md 1.3 "Conditions": others' stay in any case.
+/// sidecars.md 1.3 "Writes", the first: a new size clears the conditions of the old one, the same size keeps them;
+/// sidecars.md 1.3 "Conditions": those of others are kept in any case.
 #[test]
-fn beginning() {
+fn start_is_recorded_in_status() {
     let mut claim = claim(json!({"conditions": [
         {"type": "ControllerResizeError", "status": "True"}, {"type": "ModifyingVolume", "status": "True"},
     ]}));
@@ -145,7 +147,7 @@ fn beginning() {
     });
     let size = "10Gi".parse().unwrap();
     assert_eq!(
-        strategic(begin(&claim, size, true, Time(1000))),
+        strategic(mark_in_progress(&claim, size, true, Time(1000))),
         json!({"metadata": metadata, "status": {
             "conditions": [condition("Resizing", json!(null)), {"$patch": "delete", "type": "ControllerResizeError"}],
             "allocatedResources": {"storage": "10Gi"},
@@ -158,7 +160,7 @@ fn beginning() {
         ("NodeResizeInfeasible", false),
         ("NodeResizePending", false),
     ] {
-        claim.status.allocated_resource_statuses.storage = Some(ResizeStatus::of(status));
+        claim.status.allocated_resource_statuses.storage = Some(ResizeStatus::from_name(status));
         let mut expected = json!({"metadata": metadata, "status": {
             "conditions": [condition("Resizing", json!(null))],
             "allocatedResources": {"storage": "10Gi"},
@@ -167,13 +169,13 @@ fn beginning() {
             expected["status"]["allocatedResourceStatuses"] =
                 json!({"storage": "ControllerResizeInProgress"});
         }
-        assert_eq!(strategic(begin(&claim, size, false, Time(1000))), expected, "{status}");
+        assert_eq!(strategic(mark_in_progress(&claim, size, false, Time(1000))), expected, "{status}");
     }
 }
 
 /// sidecars.md 1.3 "Writes", the third: the volume.
 #[test]
-fn the_volumes_new_size() {
+fn new_size_is_recorded_on_the_volume() {
     let claim = claim(json!({"capacity": {"storage": "5Gi"}}));
     let size = Quantity::from_bytes(10 << 30);
     let plain = json!({"metadata": {"uid": "v"}, "spec": {"capacity": {"storage": "10Gi"}}});
@@ -181,28 +183,28 @@ fn the_volumes_new_size() {
         "metadata": {"uid": "v", "annotations": {"volume.alpha.kubernetes.io/pre-resize-capacity": "5Gi"}},
         "spec": {"capacity": {"storage": "10Gi"}},
     });
-    assert_eq!(grown(&volume("5Gi"), &claim, size, false), Patch::Merge(plain.clone()));
-    assert_eq!(grown(&volume("5Gi"), &claim, size, true), Patch::Merge(noted));
+    assert_eq!(record_volume_size(&volume("5Gi"), &claim, size, false), Patch::Merge(plain.clone()));
+    assert_eq!(record_volume_size(&volume("5Gi"), &claim, size, true), Patch::Merge(noted));
     let mut again = volume("8Gi");
     again.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "4Gi");
-    assert_eq!(grown(&again, &claim, size, true), Patch::Merge(plain));
+    assert_eq!(record_volume_size(&again, &claim, size, true), Patch::Merge(plain));
 }
 
 /// sidecars.md 1.3 "Writes": 4a and 4b.
 #[test]
-fn the_end_on_the_controller() {
+fn end_of_controller_expansion_is_recorded() {
     let claim = claim(json!({"conditions": [
         {"type": "Resizing", "status": "True"}, {"type": "NodeResizeError", "status": "True"}, {"type": "Other"},
     ]}));
     assert_eq!(
-        strategic(pending_on_node(&claim, Time(1000))),
+        strategic(mark_node_pending(&claim, Time(1000))),
         json!({"metadata": {"uid": "u", "resourceVersion": "7"}, "status": {
             "conditions": [condition("FileSystemResizePending", json!(NODE_PENDING))],
             "allocatedResourceStatuses": {"storage": "NodeResizePending"},
         }})
     );
     assert_eq!(
-        strategic(finished(&claim, Quantity::from_bytes(10 << 30))),
+        strategic(mark_finished(&claim, Quantity::from_bytes(10 << 30))),
         json!({
             "metadata": {
                 "uid": "u", "resourceVersion": "7",
@@ -219,17 +221,17 @@ fn the_end_on_the_controller() {
     );
 }
 
-/// sidecars.md 1.3 "Errors": what a final and an infeasible error leave in the status.
+/// sidecars.md 1.3 "Errors": the status after a final and an infeasible error.
 #[test]
-fn failures() {
+fn failures_are_recorded_in_status() {
     let claim = claim(json!({}));
     let conditions = json!([condition("ControllerResizeError", json!("failed to expand pvc with no room"))]);
     assert_eq!(
-        strategic(failed(&claim, "no room", false, Time(1000))),
+        strategic(mark_failed(&claim, "no room", false, Time(1000))),
         json!({"metadata": {"uid": "u"}, "status": {"conditions": conditions}})
     );
     assert_eq!(
-        strategic(failed(&claim, "no room", true, Time(1000))),
+        strategic(mark_failed(&claim, "no room", true, Time(1000))),
         json!({"metadata": {"uid": "u"}, "status": {
             "conditions": conditions,
             "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
@@ -237,9 +239,9 @@ fn failures() {
     );
 }
 
-/// sidecars.md 1.3 "Errors": the same refusal is written once.
+/// sidecars.md 1.3 "Errors": the same error is written once.
 #[test]
-fn what_is_said_already() {
+fn recorded_failure_is_recognized() {
     let message = "failed to expand pvc with no room";
     let with = |status: &str, message: &str| {
         claim(json!({
@@ -247,47 +249,46 @@ fn what_is_said_already() {
             "conditions": [{"type": "ControllerResizeError", "status": "True", "message": message}],
         }))
     };
-    assert!(says(&with("ControllerResizeInProgress", message), "no room", false));
-    assert!(!says(&with("ControllerResizeInProgress", message), "no room", true));
-    assert!(says(&with("ControllerResizeInfeasible", message), "no room", true));
-    assert!(!says(&with("ControllerResizeInfeasible", "else"), "no room", true));
-    assert!(!says(&claim(json!({})), "no room", false));
+    assert!(already_reports(&with("ControllerResizeInProgress", message), "no room", false));
+    assert!(!already_reports(&with("ControllerResizeInProgress", message), "no room", true));
+    assert!(already_reports(&with("ControllerResizeInfeasible", message), "no room", true));
+    assert!(!already_reports(&with("ControllerResizeInfeasible", "else"), "no room", true));
+    assert!(!already_reports(&claim(json!({})), "no room", false));
 }
 
-/// sidecars.md 1.3 "Writes": the annotation goes when the claim catches up.
+/// sidecars.md 1.3 "Writes": the annotation is removed when the claim's capacity reaches the volume's.
 #[test]
-fn catching_up() {
+fn pre_resize_capacity_is_removed() {
     let mut volume = volume("10Gi");
     let has = |size: &str| claim(json!({"capacity": {"storage": size}}));
-    assert_eq!(caught_up(&has("10Gi"), &volume), None);
+    assert_eq!(clear_pre_resize_capacity(&has("10Gi"), &volume), None);
     volume.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
-    assert_eq!(caught_up(&has("5Gi"), &volume), None);
+    assert_eq!(clear_pre_resize_capacity(&has("5Gi"), &volume), None);
     let removed = json!({"metadata": {"uid": "v", "annotations": {annotation::PRE_RESIZE_CAPACITY: null}}});
-    assert_eq!(caught_up(&has("10Gi"), &volume), Some(Patch::Merge(removed)));
+    assert_eq!(clear_pre_resize_capacity(&has("10Gi"), &volume), Some(Patch::Merge(removed)));
 }
 
 proptest! {
-    /// The size is never made up: it is what was asked for or what was begun. And it never shrinks a volume that
-    /// somebody may be expanding: while an expansion may be under way, its own size is the one.
+    /// The target is the requested or the allocated size. While an expansion may be in progress, it is the latter.
     #[test]
-    fn a_size_somebody_asked_for(has in 1i64..40, allocated in prop::option::of(1i64..40), status in 0usize..7, in_controller: bool, ended: bool) {
-        let words = ["", "ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizePending",
+    fn target_is_the_requested_or_allocated_size(has in 1i64..40, allocated in prop::option::of(1i64..40), status in 0usize..7, in_controller: bool, ended: bool) {
+        let statuses = ["", "ControllerResizeInProgress", "ControllerResizeInfeasible", "NodeResizePending",
             "NodeResizeInProgress", "NodeResizeInfeasible", "Odd"];
         let mut written = json!({"capacity": {"storage": "1"}});
         if let Some(allocated) = allocated {
             written["allocatedResources"] = json!({"storage": format!("{allocated}Gi")});
         }
         if status > 0 {
-            written["allocatedResourceStatuses"] = json!({"storage": words[status]});
+            written["allocatedResourceStatuses"] = json!({"storage": statuses[status]});
         }
-        let known = Known { in_controller, ended };
+        let known = ResizeInputs { controller_expands: in_controller, failed_finally: ended };
         let allocated = allocated.map(|size| Quantity::from_bytes(size << 30));
-        let asked = Quantity::from_bytes(10 << 30);
+        let requested = Quantity::from_bytes(10 << 30);
         if let Plan::Expand { size, fresh } = plan(&claim(written), &volume(&format!("{has}Gi")), "d", known) {
-            prop_assert!(size == asked || Some(size) == allocated);
+            prop_assert!(size == requested || Some(size) == allocated);
             prop_assert_eq!(fresh, Some(size) != allocated);
             if status == 1 && !ended {
-                prop_assert_eq!(size, allocated.unwrap_or(asked));
+                prop_assert_eq!(size, allocated.unwrap_or(requested));
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Which secret a snapshot's call gets: templates of a snapshot class, filled in from the snapshot and its content.
-//! Nothing is looked up here; the secret may or may not exist. Errors are worded as upstream words them, since they
-//! end up in the status of snapshots.
+//! Resolves the secrets of snapshot calls: templates of a snapshot class, filled in from the snapshot and its content.
+//! The secrets are not read here and may not exist. Errors have upstream's wording, since they are written to the
+//! status of snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,46 +10,46 @@ use crate::{Meta, SecretRef};
 
 const PREFIX: &str = "csi.storage.k8s.io/";
 
-/// What a secret is for.
+/// The purpose of a secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotSecret {
-    /// Making and deleting a snapshot.
+    /// CreateSnapshot and DeleteSnapshot.
     Snapshotter,
-    /// Listing snapshots.
+    /// ListSnapshots.
     SnapshotterList,
-    /// Making and deleting a group snapshot.
+    /// CreateVolumeGroupSnapshot and DeleteVolumeGroupSnapshot.
     GroupSnapshotter,
-    /// Asking for a group snapshot.
+    /// GetVolumeGroupSnapshot.
     GroupSnapshotterGet,
 }
 
-/// Parameters of a class that give no secret.
+/// Why a class's parameters do not name a valid secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotSecretError {
-    /// One without the other.
+    /// Only one of name and namespace is set.
     #[error(
         "failed to get name and namespace template from params: either name and namespace for {0} secrets specified, Both must be specified"
     )]
-    Half(&'static str),
-    /// Given, but empty.
+    Incomplete(&'static str),
+    /// Name or namespace is empty.
     #[error(
         "failed to get name and namespace template from params: {0} secrets specified in parameters but value of either namespace or name is empty"
     )]
     Empty(&'static str),
-    /// Tokens that mean nothing here.
+    /// The template has unknown tokens.
     #[error("error resolving value {template:?}: invalid tokens: [{tokens}]")]
-    Tokens {
+    UnknownTokens {
         /// The template.
         template: String,
-        /// The tokens, as Go lists them.
+        /// The tokens, formatted like a Go slice.
         tokens: String,
     },
-    /// Not a name of what it should be: "namespace" or "secret".
-    #[error("{told} is not a valid {what} name")]
-    Name {
-        /// The template, and what came of it.
-        told: String,
-        /// Of what.
+    /// The result is not a valid name.
+    #[error("{resolved} is not a valid {what} name")]
+    InvalidName {
+        /// The template and its result.
+        resolved: String,
+        /// "namespace" or "secret".
         what: &'static str,
     },
 }
@@ -59,7 +59,7 @@ impl SnapshotSecret {
     pub const ALL: [Self; 4] =
         [Self::Snapshotter, Self::SnapshotterList, Self::GroupSnapshotter, Self::GroupSnapshotterGet];
 
-    /// Its name in errors.
+    /// The name used in errors.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Snapshotter => "Snapshotter",
@@ -69,7 +69,7 @@ impl SnapshotSecret {
         }
     }
 
-    /// The class's parameters that name it: name and namespace.
+    /// The class's parameter keys for the secret's name and namespace.
     pub fn keys(self) -> [String; 2] {
         let stem = match self {
             Self::Snapshotter => "snapshotter",
@@ -80,7 +80,7 @@ impl SnapshotSecret {
         ["name", "namespace"].map(|part| format!("{PREFIX}{stem}-secret-{part}"))
     }
 
-    /// What the tokens of the content and of the snapshot begin with.
+    /// The prefixes of the tokens of the content and of the snapshot.
     const fn tokens(self) -> (&'static str, &'static str) {
         match self {
             Self::Snapshotter | Self::SnapshotterList => ("volumesnapshotcontent", "volumesnapshot"),
@@ -90,9 +90,9 @@ impl SnapshotSecret {
         }
     }
 
-    /// The secret that a class names for it; `None` if it names none. Without a snapshot only the content's name
-    /// can be filled in.
-    pub fn reference(
+    /// The secret that a class names for this purpose; `None` if it names none. Without a snapshot only the content's
+    /// name can be filled in.
+    pub fn resolve(
         self,
         parameters: &BTreeMap<String, String>,
         content: &str,
@@ -105,7 +105,7 @@ impl SnapshotSecret {
                 return Err(SnapshotSecretError::Empty(self.name()));
             }
             (Some(name), Some(namespace)) => (name, namespace),
-            (Some(_), None) | (None, Some(_)) => return Err(SnapshotSecretError::Half(self.name())),
+            (Some(_), None) | (None, Some(_)) => return Err(SnapshotSecretError::Incomplete(self.name())),
         };
         let (of_content, of_snapshot) = self.tokens();
         let for_namespace = |token: &str| match token.split_once('.')? {
@@ -137,14 +137,16 @@ fn checked<'a>(
             TemplateError::Namespace { value, .. } | TemplateError::Name { value, .. } => [value].into(),
         };
         let tokens = tokens.iter().map(|token| format!("{token:?}")).collect::<Vec<_>>().join(" ");
-        SnapshotSecretError::Tokens { template: template.to_owned(), tokens }
+        SnapshotSecretError::UnknownTokens { template: template.to_owned(), tokens }
     })?;
     match is_name(&text) {
         true => Ok(text),
-        false if text == template => Err(SnapshotSecretError::Name { told: format!("{template:?}"), what }),
+        false if text == template => {
+            Err(SnapshotSecretError::InvalidName { resolved: format!("{template:?}"), what })
+        }
         false => {
-            let told = format!("{template:?} resolved to {text:?} which");
-            Err(SnapshotSecretError::Name { told, what })
+            let resolved = format!("{template:?} resolved to {text:?} which");
+            Err(SnapshotSecretError::InvalidName { resolved, what })
         }
     }
 }
@@ -159,13 +161,13 @@ mod tests {
         let parameters =
             pairs.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
         let snapshot = Meta { name: "daily".into(), namespace: Some("shop".into()), ..Meta::default() };
-        let found = SnapshotSecret::Snapshotter.reference(&parameters, "snapcontent-u", Some(&snapshot));
+        let found = SnapshotSecret::Snapshotter.resolve(&parameters, "snapcontent-u", Some(&snapshot));
         found.map_err(|error| error.to_string())
     }
 
-    /// sidecars.md 1.4 "Create": the secret noted on the content comes from the class.
+    /// sidecars.md 1.4 "Create": the secret annotated on the content is resolved from the class.
     #[test]
-    fn templates() {
+    fn snapshot_templates_are_resolved() {
         let found = |name: &str, namespace: &str| {
             Ok(Some(SecretRef { name: name.into(), namespace: namespace.into() }))
         };
@@ -200,17 +202,17 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.4 "Group": groups have tokens of their own.
+    /// sidecars.md 1.4 "Group": groups have their own tokens.
     #[test]
-    fn templates_of_groups() {
+    fn group_templates_are_resolved() {
         let [name, namespace] = SnapshotSecret::GroupSnapshotter.keys();
         let parameters = [
             (name, "${volumegroupsnapshot.name}".to_owned()),
             (namespace, "${volumegroupsnapshot.namespace}".to_owned()),
         ];
         let group = Meta { name: "g".into(), namespace: Some("shop".into()), ..Meta::default() };
-        let of = |group| SnapshotSecret::GroupSnapshotter.reference(&parameters.clone().into(), "c", group);
+        let of = |group| SnapshotSecret::GroupSnapshotter.resolve(&parameters.clone().into(), "c", group);
         assert_eq!(of(Some(&group)), Ok(Some(SecretRef { name: "g".into(), namespace: "shop".into() })));
-        assert!(matches!(of(None), Err(SnapshotSecretError::Tokens { .. })));
+        assert!(matches!(of(None), Err(SnapshotSecretError::UnknownTokens { .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! What a volume tells about the nodes from which it can be reached.
+//! The node affinity of volumes: from which nodes a volume is accessible.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use crate::class::TopologySelectorTerm;
 use crate::selector::{NodeSelector, NodeSelectorTerm, Operator, Requirement};
 use crate::volume::NodeAffinity;
 
-/// The `nodeAffinity` of a volume that the driver put there: a term for each place, all of whose labels must match.
-/// `None` if it can be reached from everywhere. A place without segments says nothing and is left out.
+/// The `nodeAffinity` of a volume with this accessible topology: a term for each topology, all of whose labels must
+/// match. `None` if it is accessible from every node. A topology without segments is ignored.
 pub fn node_affinity(accessible: &[Segments]) -> Option<Value> {
     let terms: Vec<Value> = accessible
         .iter()
@@ -29,23 +29,27 @@ pub fn node_affinity(accessible: &[Segments]) -> Option<Value> {
     }
 }
 
-/// Whether a volume can be reached from a node of this name with these labels. What cannot be understood does not
-/// match: who asks is about to act on a volume that may be another node's.
-pub fn reaches(affinity: Option<&NodeAffinity>, node: &str, labels: &BTreeMap<String, String>) -> bool {
+/// Whether a volume is accessible from a node of this name with these labels. An unknown operator does not match: the
+/// caller is about to act on a volume that may belong to another node.
+pub fn is_accessible_from(
+    affinity: Option<&NodeAffinity>,
+    node: &str,
+    labels: &BTreeMap<String, String>,
+) -> bool {
     match affinity.and_then(|affinity| affinity.required.as_ref()) {
         None => true,
-        Some(required) => selects(required, node, labels),
+        Some(required) => selector_matches_node(required, node, labels),
     }
 }
 
-/// Whether a selector means a node of this name with these labels.
-pub fn selects(selector: &NodeSelector, node: &str, labels: &BTreeMap<String, String>) -> bool {
+/// Whether a selector matches a node of this name with these labels.
+pub fn selector_matches_node(selector: &NodeSelector, node: &str, labels: &BTreeMap<String, String>) -> bool {
     selector.node_selector_terms.iter().any(|term| term_matches(term, node, labels))
 }
 
-/// Whether a class's `allowedTopologies` allow a place with these labels. None allow all; a term without expressions,
-/// or an expression without values, allows none.
-pub fn allows(allowed: &[TopologySelectorTerm], labels: &BTreeMap<String, String>) -> bool {
+/// Whether a class's `allowedTopologies` allow a node with these labels. An empty list allows all; a term without
+/// expressions, or an expression without values, allows none.
+pub fn topologies_allow(allowed: &[TopologySelectorTerm], labels: &BTreeMap<String, String>) -> bool {
     let holds = |term: &TopologySelectorTerm| {
         !term.match_label_expressions.is_empty()
             && term.match_label_expressions.iter().all(|expression| {
@@ -102,7 +106,7 @@ mod tests {
 
     /// sidecars.md 1.1 "PV written": nodeAffinity from accessible_topology.
     #[test]
-    fn affinity_of_a_new_volume() {
+    fn affinity_has_a_term_per_topology() {
         assert_eq!(node_affinity(&[]), None);
         assert_eq!(node_affinity(&[Segments::new()]), None);
         let places = [segments(&[("zone", "a"), ("rack", "1")]), Segments::new(), segments(&[("zone", "b")])];
@@ -118,9 +122,9 @@ mod tests {
         );
     }
 
-    /// sidecars.md 1.1 "Node deployment": a node acts on what it reaches.
+    /// sidecars.md 1.1 "Node deployment": a node acts on the volumes accessible from it.
     #[test]
-    fn reach() {
+    fn accessibility_follows_node_selector_rules() {
         let labels = segments(&[("zone", "a"), ("cpus", "8")]);
         let expression = |key, operator, values| json!([{"matchExpressions": [{"key": key, "operator": operator, "values": values}]}]);
         let field = |operator, values| json!([{"matchFields": [{"key": "metadata.name", "operator": operator, "values": values}]}]);
@@ -170,15 +174,15 @@ mod tests {
         ] {
             let affinity: NodeAffinity =
                 serde_json::from_value(json!({"required": {"nodeSelectorTerms": terms.clone()}})).unwrap();
-            assert_eq!(reaches(Some(&affinity), "node-a", &labels), expected, "{terms}");
+            assert_eq!(is_accessible_from(Some(&affinity), "node-a", &labels), expected, "{terms}");
         }
-        assert!(reaches(None, "node-a", &labels));
-        assert!(reaches(Some(&NodeAffinity::default()), "node-a", &labels));
+        assert!(is_accessible_from(None, "node-a", &labels));
+        assert!(is_accessible_from(Some(&NodeAffinity::default()), "node-a", &labels));
     }
 
     /// kubernetes.md 1.5 "Provision": allowedTopologies matches node labels.
     #[test]
-    fn allowed_places() {
+    fn allowed_topologies_match_labels() {
         let labels = segments(&[("zone", "a"), ("rack", "1")]);
         let term = |pairs: serde_json::Value| json!({"matchLabelExpressions": pairs});
         for (terms, expected) in [
@@ -200,22 +204,22 @@ mod tests {
             ),
         ] {
             let allowed: Vec<TopologySelectorTerm> = serde_json::from_value(terms.clone()).unwrap();
-            assert_eq!(allows(&allowed, &labels), expected, "{terms}");
+            assert_eq!(topologies_allow(&allowed, &labels), expected, "{terms}");
         }
     }
 
     proptest! {
-        /// What we write for a place is what we read as reaching it, and no place that lacks its labels.
+        /// The affinity written for a topology matches exactly the nodes with its labels.
         #[test]
-        fn a_volume_is_reached_from_where_it_is(
+        fn volume_is_accessible_from_its_topology(
             place in prop::collection::btree_map("[a-c]", "[x-z]", 1..3),
             labels in prop::collection::btree_map("[a-c]", "[x-z]", 0..4),
         ) {
             let affinity: NodeAffinity =
                 serde_json::from_value(node_affinity(std::slice::from_ref(&place)).unwrap()).unwrap();
             let expected = place.iter().all(|(key, value)| labels.get(key) == Some(value));
-            prop_assert_eq!(reaches(Some(&affinity), "n", &labels), expected);
-            prop_assert!(reaches(Some(&affinity), "n", &place));
+            prop_assert_eq!(is_accessible_from(Some(&affinity), "n", &labels), expected);
+            prop_assert!(is_accessible_from(Some(&affinity), "n", &place));
         }
     }
 }

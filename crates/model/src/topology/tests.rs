@@ -3,12 +3,12 @@ use serde_json::json;
 
 use super::*;
 
-fn place(pairs: &[(&str, &str)]) -> Segments {
+fn segments_of(pairs: &[(&str, &str)]) -> Segments {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 fn zone(name: &str) -> Segments {
-    place(&[("zone", name)])
+    segments_of(&[("zone", name)])
 }
 
 fn zones(names: &[&str]) -> Vec<Segments> {
@@ -19,25 +19,25 @@ fn allowed(value: serde_json::Value) -> Vec<TopologySelectorTerm> {
     serde_json::from_value(value).unwrap()
 }
 
-fn ask(claim: &str) -> Ask<'_> {
-    Ask { claim, allowed: &[], selected: None, strict: false, immediate: true }
+fn inputs_for(claim: &str) -> RequirementInputs<'_> {
+    RequirementInputs { claim, allowed: &[], selected: None, strict: false, immediate: true }
 }
 
-fn no_need() -> Result<Vec<Segments>, TopologyError> {
-    panic!("all places were asked for without need")
+fn not_needed() -> Result<Vec<Segments>, TopologyError> {
+    panic!("all topologies were computed although they are not needed")
 }
 
-/// sidecars.md 1.1 "Topology": FNV-1 of 32 bits; published vectors.
+/// sidecars.md 1.1 "Topology": 32-bit FNV-1; published vectors.
 #[test]
-fn the_hash() {
+fn fnv1_matches_published_vectors() {
     for (text, hash) in [("", 0x811c_9dc5), ("a", 0x050c_5d7e), ("foobar", 0x31f0_b262)] {
         assert_eq!(fnv1(text), hash, "{text:?}");
     }
 }
 
-/// sidecars.md 1.1 "Topology": which part of a claim's name counts.
+/// sidecars.md 1.1 "Topology": which part of a claim's name is hashed.
 #[test]
-fn what_is_hashed() {
+fn stateful_set_name_is_hashed() {
     for (claim, name, ordinal) in [
         ("data-web-3", "web", 3),
         ("log-web-3", "web", 3),
@@ -55,17 +55,17 @@ fn what_is_hashed() {
     }
 }
 
-/// sidecars.md 1.1 "Topology": Immediate, the volumes of a StatefulSet go round.
+/// sidecars.md 1.1 "Topology": Immediate, the volumes of a StatefulSet are spread round-robin.
 #[test]
-fn a_stateful_set_is_spread() {
+fn stateful_set_is_spread_over_topologies() {
     let all = zones(&["a", "b", "c"]);
     let first = |claim: &str| {
-        let requirement = requirement(&ask(claim), || Ok(all.clone())).unwrap().unwrap();
+        let requirement = requirement(&inputs_for(claim), || Ok(all.clone())).unwrap().unwrap();
         assert_eq!(requirement.requisite, all);
         let start = all.iter().position(|place| *place == requirement.preferred[0]).unwrap();
         let mut turned = all.clone();
         turned.rotate_left(start);
-        assert_eq!(requirement.preferred, turned, "turned, not shuffled");
+        assert_eq!(requirement.preferred, turned, "rotated, not shuffled");
         start
     };
     let start = first("data-web-0");
@@ -74,99 +74,113 @@ fn a_stateful_set_is_spread() {
         assert_eq!(
             first(&format!("log-web-{ordinal}")),
             (start + ordinal) % 3,
-            "all claims of a pod go together"
+            "all claims of a pod have the same topology"
         );
     }
-    // Upstream's own example: with four places, the set `testset` has its ordinal 1 in the first one.
+    // Upstream's example: with four topologies, ordinal 1 of the set `testset` is in the first one.
     let four = zones(&["1", "2", "3", "4"]);
-    let requirement = requirement(&ask("testpvcA-testset-1"), || Ok(four.clone())).unwrap().unwrap();
+    let requirement = requirement(&inputs_for("testpvcA-testset-1"), || Ok(four.clone())).unwrap().unwrap();
     assert_eq!(requirement.preferred, four);
 }
 
 /// sidecars.md 1.1 "Topology": allowedTopologies, OR-distributed.
 #[test]
-fn allowed_topologies_are_flattened() {
+fn allowed_topologies_are_expanded() {
     let terms = allowed(json!([
         {"matchLabelExpressions": [{"key": "zone", "values": ["1", "2"]}, {"key": "rack", "values": ["A", "B"]}]},
         {"matchLabelExpressions": [{"key": "zone", "values": ["3"]}]},
         {"matchLabelExpressions": []},
         {"matchLabelExpressions": [{"key": "zone", "values": []}, {"key": "rack", "values": ["C"]}]},
     ]));
-    let mut flat = flatten(&terms);
+    let mut flat = expand_allowed_topologies(&terms);
     sort(&mut flat);
-    let both = |zone, rack| place(&[("zone", zone), ("rack", rack)]);
-    // Fewer labels first, then by label and value: the rack decides before the zone.
+    let both = |zone, rack| segments_of(&[("zone", zone), ("rack", rack)]);
+    // Fewer labels first, then by key and value: the rack is compared before the zone.
     assert_eq!(flat, [zone("3"), both("1", "A"), both("2", "A"), both("1", "B"), both("2", "B")]);
 }
 
 /// sidecars.md 1.1 "Topology": requisite.
 #[test]
-fn requisite() {
+fn requisite_depends_on_class_and_flags() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["b", "a", "b"]}]}]));
     let (a, c) = (zone("a"), zone("c"));
-    let selected = |place| Some(Selected { node: "node", place });
-    let requisite =
-        |ask: &Ask<'_>, all: fn() -> _| requirement(ask, all).map(|found| found.map(|found| found.requisite));
+    let selected = |place| Some(SelectedNode { node: "node", segments: place });
+    let requisite = |ask: &RequirementInputs<'_>, all: fn() -> _| {
+        requirement(ask, all).map(|found| found.map(|found| found.requisite))
+    };
     let all = || Ok(zones(&["c", "a", "b", "a"]));
     let cluster = Some(zones(&["a", "b", "c"]));
 
     // Immediate.
-    assert_eq!(requisite(&ask("x"), all), Ok(cluster.clone()));
-    assert_eq!(requisite(&Ask { allowed: &terms, ..ask("x") }, no_need), Ok(Some(zones(&["a", "b"]))));
+    assert_eq!(requisite(&inputs_for("x"), all), Ok(cluster.clone()));
     assert_eq!(
-        requisite(&Ask { strict: true, ..ask("x") }, all),
-        Ok(cluster.clone()),
-        "strict is about nodes"
+        requisite(&RequirementInputs { allowed: &terms, ..inputs_for("x") }, not_needed),
+        Ok(Some(zones(&["a", "b"])))
     );
-    assert_eq!(requisite(&Ask { immediate: false, ..ask("x") }, no_need), Ok(None));
-    let told = Ask { immediate: false, allowed: &terms, ..ask("x") };
-    assert_eq!(requisite(&told, no_need), Ok(Some(zones(&["a", "b"]))));
+    assert_eq!(
+        requisite(&RequirementInputs { strict: true, ..inputs_for("x") }, all),
+        Ok(cluster.clone()),
+        "strict applies to selected nodes only"
+    );
+    assert_eq!(requisite(&RequirementInputs { immediate: false, ..inputs_for("x") }, not_needed), Ok(None));
+    let inputs = RequirementInputs { immediate: false, allowed: &terms, ..inputs_for("x") };
+    assert_eq!(requisite(&inputs, not_needed), Ok(Some(zones(&["a", "b"]))));
     let empty = allowed(json!([{"matchLabelExpressions": []}]));
-    assert_eq!(requisite(&Ask { allowed: &empty, ..ask("x") }, no_need), Ok(None));
-    assert_eq!(requisite(&ask("x"), || Err(TopologyError::NoPlaces)), Err(TopologyError::NoPlaces));
+    assert_eq!(requisite(&RequirementInputs { allowed: &empty, ..inputs_for("x") }, not_needed), Ok(None));
+    assert_eq!(
+        requisite(&inputs_for("x"), || Err(TopologyError::NoTopologyKeys)),
+        Err(TopologyError::NoTopologyKeys)
+    );
 
     // WaitForFirstConsumer.
-    let on_a = Ask { selected: selected(&a), ..ask("x") };
+    let on_a = RequirementInputs { selected: selected(&a), ..inputs_for("x") };
     assert_eq!(requisite(&on_a, all), Ok(cluster.clone()));
     assert_eq!(
-        requisite(&Ask { immediate: false, ..on_a }, all),
+        requisite(&RequirementInputs { immediate: false, ..on_a }, all),
         Ok(cluster),
-        "that flag is about Immediate"
+        "the flag applies to Immediate only"
     );
-    assert_eq!(requisite(&Ask { allowed: &terms, ..on_a }, no_need), Ok(Some(zones(&["a", "b"]))));
+    assert_eq!(
+        requisite(&RequirementInputs { allowed: &terms, ..on_a }, not_needed),
+        Ok(Some(zones(&["a", "b"])))
+    );
 
     // Strict.
-    let strictly = Ask { strict: true, ..on_a };
-    assert_eq!(requisite(&strictly, no_need), Ok(Some(zones(&["a"]))));
-    assert_eq!(requisite(&Ask { allowed: &terms, ..strictly }, no_need), Ok(Some(zones(&["a"]))));
-    let outside = Ask { allowed: &terms, selected: selected(&c), ..strictly };
-    let error = TopologyError::NotAllowed { node: "node".into(), place: c.clone() };
-    assert_eq!(requisite(&outside, no_need), Err(error));
-    let nowhere = Ask { allowed: &empty, ..strictly };
-    let error = TopologyError::NotAllowed { node: "node".into(), place: a.clone() };
-    assert_eq!(requisite(&nowhere, no_need), Err(error));
+    let strictly = RequirementInputs { strict: true, ..on_a };
+    assert_eq!(requisite(&strictly, not_needed), Ok(Some(zones(&["a"]))));
+    assert_eq!(
+        requisite(&RequirementInputs { allowed: &terms, ..strictly }, not_needed),
+        Ok(Some(zones(&["a"])))
+    );
+    let outside = RequirementInputs { allowed: &terms, selected: selected(&c), ..strictly };
+    let error = TopologyError::NotAllowed { node: "node".into(), segments: c.clone() };
+    assert_eq!(requisite(&outside, not_needed), Err(error));
+    let nowhere = RequirementInputs { allowed: &empty, ..strictly };
+    let error = TopologyError::NotAllowed { node: "node".into(), segments: a.clone() };
+    assert_eq!(requisite(&nowhere, not_needed), Err(error));
 }
 
 /// sidecars.md 1.1 "Topology": preferred.
 #[test]
-fn preferred_begins_at_the_chosen_node() {
+fn preferred_starts_at_the_selected_node() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b", "c"]}]}]));
-    let here = place(&[("rack", "7"), ("zone", "b")]);
-    let selected = Some(Selected { node: "node", place: &here });
-    let preferred = |ask: &Ask<'_>| requirement(ask, no_need).map(|found| found.unwrap().preferred);
+    let here = segments_of(&[("rack", "7"), ("zone", "b")]);
+    let selected = Some(SelectedNode { node: "node", segments: &here });
+    let preferred =
+        |ask: &RequirementInputs<'_>| requirement(ask, not_needed).map(|found| found.unwrap().preferred);
 
-    // The term says less than the node's place, and holds there.
-    let wish = Ask { allowed: &terms, selected, ..ask("x") };
-    assert_eq!(preferred(&wish), Ok(zones(&["b", "c", "a"])));
-    assert_eq!(preferred(&Ask { strict: true, ..wish }), Ok(vec![here.clone()]));
+    // The term has fewer segments than the node and matches it.
+    let inputs = RequirementInputs { allowed: &terms, selected, ..inputs_for("x") };
+    assert_eq!(preferred(&inputs), Ok(zones(&["b", "c", "a"])));
+    assert_eq!(preferred(&RequirementInputs { strict: true, ..inputs }), Ok(vec![here.clone()]));
 
-    let elsewhere = place(&[("zone", "z")]);
-    let selected = Some(Selected { node: "node", place: &elsewhere });
+    let elsewhere = segments_of(&[("zone", "z")]);
+    let selected = Some(SelectedNode { node: "node", segments: &elsewhere });
     assert_eq!(
-        preferred(&Ask { selected, ..wish }),
+        preferred(&RequirementInputs { selected, ..inputs }),
         Err(TopologyError::NotInRequisite {
             node: "node".into(),
-            place: elsewhere.clone(),
+            segments: elsewhere.clone(),
             requisite: zones(&["a", "b", "c"]),
         })
     );
@@ -174,7 +188,7 @@ fn preferred_begins_at_the_chosen_node() {
 
 /// sidecars.md 1.1 "Topology": keys from CSINode, segment from Node labels; missing is an error, not found reschedules.
 #[test]
-fn the_chosen_nodes_place() {
+fn selected_node_must_have_topology() {
     let csi_node: CSINode = serde_json::from_value(json!({
         "metadata": {"name": "node"},
         "spec": {"drivers": [
@@ -183,30 +197,30 @@ fn the_chosen_nodes_place() {
         ]},
     }))
     .unwrap();
-    let labels = Map::from_iter([("zone", "a"), ("rack", "1"), ("other", "x")]);
-    let found = |driver, csi_node, labels| place_of("node", driver, csi_node, labels);
-    assert_eq!(found("d", Some(&csi_node), Some(&labels)), Ok(place(&[("zone", "a"), ("rack", "1")])));
+    let labels = StringMap::from_iter([("zone", "a"), ("rack", "1"), ("other", "x")]);
+    let found = |driver, csi_node, labels| node_segments("node", driver, csi_node, labels);
+    assert_eq!(found("d", Some(&csi_node), Some(&labels)), Ok(segments_of(&[("zone", "a"), ("rack", "1")])));
 
     let gone = found("d", None, Some(&labels)).unwrap_err();
     assert_eq!(gone, TopologyError::NoCSINode { node: "node".into() });
-    assert!(gone.reschedules());
+    assert!(gone.needs_rescheduling());
     for driver in ["keyless", "absent"] {
         let error = found(driver, Some(&csi_node), Some(&labels)).unwrap_err();
-        assert_eq!(error, TopologyError::NoKeys { node: "node".into() });
-        assert!(!error.reschedules());
+        assert_eq!(error, TopologyError::NoTopologyKeysOnNode { node: "node".into() });
+        assert!(!error.needs_rescheduling());
     }
-    for labels in [None, Some(&Map::from_iter([("zone", "a")]))] {
+    for labels in [None, Some(&StringMap::from_iter([("zone", "a")]))] {
         let error = found("d", Some(&csi_node), labels).unwrap_err();
         assert_eq!(
             error,
-            TopologyError::NoLabels { node: "node".into(), keys: vec!["zone".into(), "rack".into()] }
+            TopologyError::MissingLabels { node: "node".into(), keys: vec!["zone".into(), "rack".into()] }
         );
     }
 }
 
 /// sidecars.md 1.1 "Topology": all cluster segments with those keys.
 #[test]
-fn places_of_the_cluster() {
+fn cluster_topologies_are_collected_from_nodes() {
     let nodes: Vec<Node> = ["b", "a", "b"]
         .iter()
         .map(|zone| {
@@ -215,20 +229,20 @@ fn places_of_the_cluster() {
         .chain([Node::default()])
         .collect();
     let keys = ["zone".to_owned()];
-    assert_eq!(places(&keys, &nodes), Ok(zones(&["a", "b"])));
-    assert_eq!(places(&[], &nodes), Err(TopologyError::NoPlaces));
+    assert_eq!(cluster_segments(&keys, &nodes), Ok(zones(&["a", "b"])));
+    assert_eq!(cluster_segments(&[], &nodes), Err(TopologyError::NoTopologyKeys));
     let keys = ["rack".to_owned()];
-    assert_eq!(places(&keys, &nodes), Err(TopologyError::KeysOnNoNode { keys: keys.to_vec() }));
+    assert_eq!(cluster_segments(&keys, &nodes), Err(TopologyError::KeysOnNoNode { keys: keys.to_vec() }));
 }
 
 proptest! {
-    /// Whatever the cluster's order, the same claim asks the same; preferred is requisite, turned.
+    /// The requirement does not depend on the order of nodes; preferred is a rotation of requisite.
     #[test]
-    fn the_same_each_time(mut all in prop::collection::vec("[a-h]", 1..12), claim in "[a-z]{1,3}(-[a-z]{1,3})?(-[0-9]{1,2})?") {
+    fn requirement_is_deterministic(mut all in prop::collection::vec("[a-h]", 1..12), claim in "[a-z]{1,3}(-[a-z]{1,3})?(-[0-9]{1,2})?") {
         let of = |names: &[String]| names.iter().map(|name| zone(name)).collect::<Vec<_>>();
-        let one = requirement(&ask(&claim), || Ok(of(&all))).unwrap().unwrap();
+        let one = requirement(&inputs_for(&claim), || Ok(of(&all))).unwrap().unwrap();
         all.reverse();
-        let other = requirement(&ask(&claim), || Ok(of(&all))).unwrap().unwrap();
+        let other = requirement(&inputs_for(&claim), || Ok(of(&all))).unwrap().unwrap();
         prop_assert_eq!(&one, &other);
         let mut sorted = one.preferred.clone();
         sorted.sort();

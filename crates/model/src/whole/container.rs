@@ -1,4 +1,4 @@
-//! Containers of a pod: what they run, with what, and how they are.
+//! The containers of a pod: their configuration and status.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::pod::{FieldRef, ResourceFieldRef, SeLinuxOptions};
-use crate::words::nullable;
+use crate::decode::null_as_default;
 use crate::{Quantity, Time};
 
 /// A container.
@@ -16,164 +16,164 @@ pub struct Container {
     /// Its name.
     pub name: String,
     /// Its image.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub image: String,
-    /// The program, in place of the image's.
-    #[serde(deserialize_with = "nullable")]
+    /// The program; overrides the image's entrypoint.
+    #[serde(deserialize_with = "null_as_default")]
     pub command: Vec<String>,
     /// Its arguments.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub args: Vec<String>,
-    /// Where it starts.
-    #[serde(deserialize_with = "nullable")]
+    /// Its working directory.
+    #[serde(deserialize_with = "null_as_default")]
     pub working_dir: String,
     /// Its environment.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub env: Vec<EnvVar>,
-    /// Whole secrets and config maps for its environment.
-    #[serde(deserialize_with = "nullable")]
-    pub env_from: Vec<EnvFrom>,
-    /// Its ports, as far as they have names.
-    #[serde(deserialize_with = "nullable")]
+    /// Secrets and ConfigMaps whose values are added to its environment.
+    #[serde(deserialize_with = "null_as_default")]
+    pub env_from: Vec<EnvFromSource>,
+    /// Its ports.
+    #[serde(deserialize_with = "null_as_default")]
     pub ports: Vec<ContainerPort>,
-    /// What it needs.
+    /// Its resource requests and limits.
     pub resources: ContainerResources,
-    /// Volumes with files.
-    #[serde(deserialize_with = "nullable")]
+    /// Mounted volumes.
+    #[serde(deserialize_with = "null_as_default")]
     pub volume_mounts: Vec<VolumeMount>,
-    /// Volumes that are devices.
-    #[serde(deserialize_with = "nullable")]
+    /// Raw block volumes.
+    #[serde(deserialize_with = "null_as_default")]
     pub volume_devices: Vec<VolumeDevice>,
-    /// Whether it is started again on its own: `Always` makes an init container a sidecar.
-    #[serde(deserialize_with = "nullable")]
+    /// Its own restart policy: `Always` makes an init container a sidecar.
+    #[serde(deserialize_with = "null_as_default")]
     pub restart_policy: String,
-    /// Who it is.
+    /// User, group and privileges of its processes.
     pub security_context: Option<Box<SecurityContext>>,
-    /// Whether it has started.
+    /// Checks whether it has started.
     pub startup_probe: Option<Box<Probe>>,
-    /// Whether it lives.
+    /// Checks whether it must be restarted.
     pub liveness_probe: Option<Box<Probe>>,
-    /// Whether it can be used.
+    /// Checks whether it is ready for traffic.
     pub readiness_probe: Option<Box<Probe>>,
-    /// What is done after its start and before its end.
+    /// Hooks after its start and before its termination.
     pub lifecycle: Option<Box<Lifecycle>>,
-    /// Whether it reads from somebody.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether its stdin stays open.
+    #[serde(deserialize_with = "null_as_default")]
     pub stdin: bool,
     /// Whether it has a terminal.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub tty: bool,
 }
 
-/// What a container needs and may have.
+/// The resource requests and limits of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ContainerResources {
-    /// What it needs.
-    #[serde(deserialize_with = "nullable")]
+    /// The minimum resources.
+    #[serde(deserialize_with = "null_as_default")]
     pub requests: BTreeMap<String, Quantity>,
-    /// What it may have.
-    #[serde(deserialize_with = "nullable")]
+    /// The maximum resources.
+    #[serde(deserialize_with = "null_as_default")]
     pub limits: BTreeMap<String, Quantity>,
 }
 
-/// One variable of the environment.
+/// An environment variable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnvVar {
     /// Its name.
     pub name: String,
-    /// Its value, in which `$(NAME)` stands for an earlier one.
-    #[serde(deserialize_with = "nullable")]
+    /// Its value, in which `$(NAME)` is replaced by an earlier variable.
+    #[serde(deserialize_with = "null_as_default")]
     pub value: String,
-    /// Where its value comes from instead.
-    pub value_from: Option<Box<EnvSource>>,
+    /// The source of its value, instead of `value`.
+    pub value_from: Option<Box<EnvVarSource>>,
 }
 
-/// Where a variable's value comes from.
+/// The source of a variable's value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct EnvSource {
+pub struct EnvVarSource {
     /// A field of the pod.
     pub field_ref: Option<FieldRef>,
     /// A resource of a container.
     pub resource_field_ref: Option<ResourceFieldRef>,
-    /// A value of a secret.
-    pub secret_key_ref: Option<ValueRef>,
-    /// A value of a config map.
-    pub config_map_key_ref: Option<ValueRef>,
+    /// A value of a Secret.
+    pub secret_key_ref: Option<KeySelector>,
+    /// A value of a ConfigMap.
+    pub config_map_key_ref: Option<KeySelector>,
 }
 
-/// One value of a secret or config map.
+/// Selects one value of a Secret or ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct ValueRef {
-    /// The object.
+pub struct KeySelector {
+    /// The name of the object.
     pub name: String,
-    /// The value.
+    /// The key of the value.
     pub key: String,
-    /// Whether it may be missing.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether the object or key may be missing.
+    #[serde(deserialize_with = "null_as_default")]
     pub optional: bool,
 }
 
-/// All values of a secret or config map as variables.
+/// All values of a Secret or ConfigMap as variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct EnvFrom {
-    /// What is put before each name.
-    #[serde(deserialize_with = "nullable")]
+pub struct EnvFromSource {
+    /// The prefix of each variable's name.
+    #[serde(deserialize_with = "null_as_default")]
     pub prefix: String,
-    /// The secret.
-    pub secret_ref: Option<WholeRef>,
-    /// The config map.
-    pub config_map_ref: Option<WholeRef>,
+    /// The Secret.
+    pub secret_ref: Option<EnvObjectRef>,
+    /// The ConfigMap.
+    pub config_map_ref: Option<EnvObjectRef>,
 }
 
-/// A whole secret or config map.
+/// A reference to a Secret or ConfigMap.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct WholeRef {
-    /// The object.
+pub struct EnvObjectRef {
+    /// The name of the object.
     pub name: String,
-    /// Whether it may be missing.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether the object may be missing.
+    #[serde(deserialize_with = "null_as_default")]
     pub optional: bool,
 }
 
-/// A volume with files in a container.
+/// A volume mounted in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeMount {
     /// The volume.
     pub name: String,
-    /// Where it is.
+    /// The path in the container.
     pub mount_path: String,
-    /// For reading only.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it is mounted read-only.
+    #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
-    /// Only this part of it.
-    #[serde(deserialize_with = "nullable")]
+    /// The path within the volume to mount; empty is its root.
+    #[serde(deserialize_with = "null_as_default")]
     pub sub_path: String,
-    /// The same, with `$(NAME)` for variables.
-    #[serde(deserialize_with = "nullable")]
+    /// Like `sub_path`, with `$(NAME)` for variables.
+    #[serde(deserialize_with = "null_as_default")]
     pub sub_path_expr: String,
     /// `None`, `HostToContainer` or `Bidirectional`.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub mount_propagation: String,
 }
 
-/// A volume that is a device in a container.
+/// A raw block volume in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeDevice {
     /// The volume.
     pub name: String,
-    /// Where it is.
+    /// The path of the device in the container.
     pub device_path: String,
 }
 
-/// Who a container is, and what it may do.
+/// User, group and privileges of a container's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecurityContext {
@@ -181,79 +181,79 @@ pub struct SecurityContext {
     pub run_as_user: Option<i64>,
     /// The group.
     pub run_as_group: Option<i64>,
-    /// Refuse to run as root.
+    /// Whether running as root is rejected.
     pub run_as_non_root: Option<bool>,
-    /// All that root may do.
+    /// Whether it is privileged.
     pub privileged: Option<bool>,
-    /// Whether its root is for reading only.
+    /// Whether its root file system is read-only.
     pub read_only_root_filesystem: Option<bool>,
-    /// Whether it can gain rights.
+    /// Whether its processes can gain privileges.
     pub allow_privilege_escalation: Option<bool>,
-    /// What it may do more or less than others.
+    /// Added and dropped capabilities.
     pub capabilities: Option<Capabilities>,
-    /// The label of SELinux.
+    /// The SELinux label.
     pub se_linux_options: Option<SeLinuxOptions>,
 }
 
-/// What a container may do more or less than others.
+/// Changes of a container's default capabilities.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Capabilities {
-    /// More.
-    #[serde(deserialize_with = "nullable")]
+    /// Added capabilities.
+    #[serde(deserialize_with = "null_as_default")]
     pub add: Vec<String>,
-    /// Less.
-    #[serde(deserialize_with = "nullable")]
+    /// Dropped capabilities.
+    #[serde(deserialize_with = "null_as_default")]
     pub drop: Vec<String>,
 }
 
-/// How a container is asked how it is.
+/// A health check of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Probe {
-    /// By a program in it.
-    pub exec: Option<Exec>,
-    /// By HTTP.
-    pub http_get: Option<HttpGet>,
-    /// By a connection.
-    pub tcp_socket: Option<TcpSocket>,
-    /// By gRPC.
+    /// Runs a program in the container.
+    pub exec: Option<ExecAction>,
+    /// Sends an HTTP request.
+    pub http_get: Option<HttpGetAction>,
+    /// Opens a TCP connection.
+    pub tcp_socket: Option<TcpSocketAction>,
+    /// Sends a gRPC health check.
     pub grpc: Option<Value>,
-    /// Seconds before the first time.
+    /// Seconds before the first check.
     pub initial_delay_seconds: Option<i32>,
-    /// Seconds for an answer.
+    /// The timeout of a check in seconds.
     pub timeout_seconds: Option<i32>,
-    /// Seconds between two.
+    /// Seconds between two checks.
     pub period_seconds: Option<i32>,
-    /// So many times in a row it is well.
+    /// Consecutive successes after a failure that count as success.
     pub success_threshold: Option<i32>,
-    /// So many times in a row it is not.
+    /// Consecutive failures that count as failure.
     pub failure_threshold: Option<i32>,
-    /// Seconds to stop, after it was not.
+    /// Seconds to terminate after a failed probe.
     pub termination_grace_period_seconds: Option<i64>,
 }
 
-/// A page to ask for.
+/// An HTTP GET request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct HttpGet {
-    /// With its query; empty is `/`.
-    #[serde(deserialize_with = "nullable")]
+pub struct HttpGetAction {
+    /// The path with its query; empty is `/`.
+    #[serde(deserialize_with = "null_as_default")]
     pub path: String,
     /// A number, or the name of one of the container's ports.
     pub port: Value,
-    /// Where; empty is the pod itself.
-    #[serde(deserialize_with = "nullable")]
+    /// The host; empty is the pod's IP.
+    #[serde(deserialize_with = "null_as_default")]
     pub host: String,
     /// `HTTP` or `HTTPS`; empty is the former.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub scheme: String,
-    /// What is said besides.
-    #[serde(deserialize_with = "nullable")]
+    /// Additional headers.
+    #[serde(deserialize_with = "null_as_default")]
     pub http_headers: Vec<HttpHeader>,
 }
 
-/// A header of a request.
+/// A header of an HTTP request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HttpHeader {
@@ -263,14 +263,14 @@ pub struct HttpHeader {
     pub value: String,
 }
 
-/// A port to connect to.
+/// A TCP connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct TcpSocket {
+pub struct TcpSocketAction {
     /// A number, or the name of one of the container's ports.
     pub port: Value,
-    /// Where; empty is the pod itself.
-    #[serde(deserialize_with = "nullable")]
+    /// The host; empty is the pod's IP.
+    #[serde(deserialize_with = "null_as_default")]
     pub host: String,
 }
 
@@ -279,7 +279,7 @@ pub struct TcpSocket {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
     /// Its name, if it has one.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub name: String,
     /// Its number.
     pub container_port: u16,
@@ -288,110 +288,110 @@ pub struct ContainerPort {
 /// A program to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Exec {
+pub struct ExecAction {
     /// The program and its arguments.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub command: Vec<String>,
 }
 
-/// What is done after a container's start and before its end.
+/// The lifecycle hooks of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
-    /// After the start.
-    pub post_start: Option<Handler>,
-    /// Before the end.
-    pub pre_stop: Option<Handler>,
+    /// Runs after the start.
+    pub post_start: Option<LifecycleHandler>,
+    /// Runs before the termination.
+    pub pre_stop: Option<LifecycleHandler>,
 }
 
-/// What is done.
+/// The action of a lifecycle hook.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Handler {
-    /// A program in the container.
-    pub exec: Option<Exec>,
-    /// A page that is asked for.
-    pub http_get: Option<HttpGet>,
-    /// A pause.
+pub struct LifecycleHandler {
+    /// Runs a program in the container.
+    pub exec: Option<ExecAction>,
+    /// Sends an HTTP request.
+    pub http_get: Option<HttpGetAction>,
+    /// Sleeps.
     pub sleep: Option<Sleep>,
 }
 
-/// A pause.
+/// A sleep action.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Sleep {
-    /// How long.
+    /// The duration in seconds.
     pub seconds: i64,
 }
 
-/// How a container is.
+/// The status of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     /// Its name.
     pub name: String,
-    /// Whether it can be used.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it is ready.
+    #[serde(deserialize_with = "null_as_default")]
     pub ready: bool,
-    /// Whether its start is over.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it has passed its startup probe.
+    #[serde(deserialize_with = "null_as_default")]
     pub started: bool,
-    /// How often it was started again.
-    #[serde(deserialize_with = "nullable")]
+    /// The number of restarts.
+    #[serde(deserialize_with = "null_as_default")]
     pub restart_count: i32,
-    /// What it is doing.
+    /// Its present state.
     pub state: ContainerState,
-    /// What it did before.
+    /// Its last termination state.
     pub last_state: ContainerState,
-    /// Which process group it is.
-    #[serde(deserialize_with = "nullable", rename = "containerID")]
+    /// The runtime's ID of the container.
+    #[serde(deserialize_with = "null_as_default", rename = "containerID")]
     pub container_id: String,
 }
 
-/// What a container is doing: one of these, or nothing yet.
+/// The state of a container: one of these, or none yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
-    /// It waits.
+    /// It is waiting to start.
     pub waiting: Option<Waiting>,
-    /// It runs.
+    /// It is running.
     pub running: Option<Running>,
-    /// It has ended.
+    /// It has terminated.
     pub terminated: Option<Terminated>,
 }
 
-/// Why a container waits.
+/// Why a container is waiting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Waiting {
-    /// In a word.
-    #[serde(deserialize_with = "nullable")]
+    /// A CamelCase word.
+    #[serde(deserialize_with = "null_as_default")]
     pub reason: String,
-    /// As a sentence.
-    #[serde(deserialize_with = "nullable")]
+    /// A human-readable message.
+    #[serde(deserialize_with = "null_as_default")]
     pub message: String,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Running {
-    /// Since when.
+    /// When it was started.
     pub started_at: Option<Time>,
 }
 
-/// A container that has ended.
+/// A terminated container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Terminated {
-    /// How.
-    #[serde(deserialize_with = "nullable")]
+    /// The exit code.
+    #[serde(deserialize_with = "null_as_default")]
     pub exit_code: i32,
-    /// In a word.
-    #[serde(deserialize_with = "nullable")]
+    /// A CamelCase word.
+    #[serde(deserialize_with = "null_as_default")]
     pub reason: String,
     /// When it was started.
     pub started_at: Option<Time>,
-    /// When it ended.
+    /// When it terminated.
     pub finished_at: Option<Time>,
 }

@@ -1,12 +1,12 @@
-//! Node: what can be placed on it, what is attached to it, and what it says of itself.
+//! Node: its taints, allocatable resources, attached volumes and conditions.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::claim::Condition;
-use crate::kind::{Api, Kind};
-use crate::words::nullable;
+use crate::decode::null_as_default;
+use crate::kind::{ApiResource, Kind};
 use crate::{Meta, Quantity};
 
 /// A node.
@@ -15,14 +15,14 @@ use crate::{Meta, Quantity};
 pub struct Node {
     /// Metadata.
     pub metadata: Meta,
-    /// What people want of it.
+    /// The spec.
     pub spec: NodeSpec,
-    /// What it says.
+    /// The status.
     pub status: NodeStatus,
 }
 
 impl Kind for Node {
-    const API: Api = crate::Node::API;
+    const API: ApiResource = crate::Node::API;
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -30,67 +30,67 @@ impl Kind for Node {
 }
 
 impl Node {
-    /// Whether its agent says that it is ready; silence is no.
+    /// Whether its Ready condition is True; false if it has none.
     pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|condition| condition.kind == "Ready" && condition.status == "True")
     }
 
-    /// Whether a taint with this key is on it.
+    /// Whether it has a taint with this key.
     pub fn has_taint(&self, key: &str) -> bool {
         self.spec.taints.iter().any(|taint| taint.key == key)
     }
 }
 
-/// What people want of a node.
+/// The spec of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// No new pods.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether the node is cordoned.
+    #[serde(deserialize_with = "null_as_default")]
     pub unschedulable: bool,
-    /// What keeps pods away.
-    #[serde(deserialize_with = "nullable")]
+    /// Its taints.
+    #[serde(deserialize_with = "null_as_default")]
     pub taints: Vec<Taint>,
 }
 
-/// What keeps pods away.
+/// A taint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// Its name.
+    /// Its key, such as `node.kubernetes.io/not-ready`.
     pub key: String,
     /// Its value.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
 }
 
-/// What a node says of itself, and what is said of its volumes.
+/// The status of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
     /// Its conditions.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub conditions: Vec<Condition>,
-    /// What pods may have of it.
-    #[serde(deserialize_with = "nullable")]
+    /// The resources available to pods.
+    #[serde(deserialize_with = "null_as_default")]
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Unique names of volumes that the node may be using: they are not detached.
-    #[serde(deserialize_with = "nullable")]
+    /// Unique names of volumes that the node may be using. They must not be detached.
+    #[serde(deserialize_with = "null_as_default")]
     pub volumes_in_use: Vec<String>,
-    /// What the attach/detach controller has attached.
-    #[serde(deserialize_with = "nullable")]
+    /// The volumes that the attach/detach controller has attached.
+    #[serde(deserialize_with = "null_as_default")]
     pub volumes_attached: Vec<AttachedVolume>,
 }
 
-/// A volume that is attached.
+/// A volume attached to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachedVolume {
     /// Its unique name, `kubernetes.io/csi/<driver>^<handle>`.
     pub name: String,
-    /// Where; CSI leaves it empty.
-    #[serde(deserialize_with = "nullable")]
+    /// The device path; empty for CSI.
+    #[serde(deserialize_with = "null_as_default")]
     pub device_path: String,
 }

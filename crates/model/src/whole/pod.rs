@@ -1,4 +1,4 @@
-//! Pod: where it may be, what it runs, and which volumes it has.
+//! Pod: its scheduling constraints, containers and volumes.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::container::{Container, ContainerStatus};
 use crate::claim::Condition;
-use crate::kind::{Api, Kind};
+use crate::decode::{null_as_default, open_enum};
+use crate::kind::{ApiResource, Kind};
 use crate::pod::PodPhase;
 use crate::selector::NodeSelector;
 use crate::volume::SecretRef;
-use crate::words::{nullable, words};
-use crate::{Map, Meta, Quantity, Time};
+use crate::{Meta, Quantity, StringMap, Time};
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -20,14 +20,14 @@ use crate::{Map, Meta, Quantity, Time};
 pub struct Pod {
     /// Metadata.
     pub metadata: Meta,
-    /// What it is to be.
+    /// The spec.
     pub spec: PodSpec,
-    /// What it is.
+    /// The status.
     pub status: PodStatus,
 }
 
 impl Kind for Pod {
-    const API: Api = crate::Pod::API;
+    const API: ApiResource = crate::Pod::API;
 
     fn meta(&self) -> &Meta {
         &self.metadata
@@ -35,13 +35,13 @@ impl Kind for Pod {
 }
 
 impl Pod {
-    /// Whether it has ended for good.
+    /// Whether it has finished (phase Succeeded or Failed).
     pub fn has_ended(&self) -> bool {
         matches!(self.status.phase, PodPhase::Succeeded | PodPhase::Failed)
     }
 
-    /// The name of the claim behind a volume: the one it names, or the one made for it.
-    pub fn claim_of(&self, volume: &PodVolume) -> Option<String> {
+    /// The name of a volume's claim: the one it names, or the one created for an ephemeral volume.
+    pub fn claim_name(&self, volume: &PodVolume) -> Option<String> {
         match (&volume.persistent_volume_claim, &volume.ephemeral) {
             (Some(claim), _) => Some(claim.claim_name.clone()),
             (None, Some(_)) => Some(format!("{}-{}", self.metadata.name, volume.name)),
@@ -51,61 +51,61 @@ impl Pod {
 
     /// Names of all claims it uses.
     pub fn claims(&self) -> impl Iterator<Item = String> + '_ {
-        self.spec.volumes.iter().filter_map(|volume| self.claim_of(volume))
+        self.spec.volumes.iter().filter_map(|volume| self.claim_name(volume))
     }
 }
 
-/// What a pod is to be.
+/// The spec of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// Its node; empty while it has none.
-    #[serde(deserialize_with = "nullable")]
+    /// Its node; empty if it is not scheduled.
+    #[serde(deserialize_with = "null_as_default")]
     pub node_name: String,
-    /// Whose it is to place; empty is `default-scheduler`.
-    #[serde(deserialize_with = "nullable")]
+    /// The scheduler that is responsible for it; empty is `default-scheduler`.
+    #[serde(deserialize_with = "null_as_default")]
     pub scheduler_name: String,
-    /// While there is one, nobody places it.
-    #[serde(deserialize_with = "nullable")]
+    /// Gates that prevent scheduling until they are removed.
+    #[serde(deserialize_with = "null_as_default")]
     pub scheduling_gates: Vec<SchedulingGate>,
     /// Labels that its node must have.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub node_selector: BTreeMap<String, String>,
-    /// More about its node.
+    /// Further constraints on its node.
     pub affinity: Option<Box<Affinity>>,
-    /// Taints that it does not mind.
-    #[serde(deserialize_with = "nullable")]
+    /// Tolerated taints.
+    #[serde(deserialize_with = "null_as_default")]
     pub tolerations: Vec<Toleration>,
-    /// How important it is.
+    /// Its priority.
     pub priority: Option<i32>,
-    /// What happens when a container ends; absent is Always.
+    /// When containers are restarted; default Always.
     pub restart_policy: Option<RestartPolicy>,
-    /// Seconds between the wish to stop and the end.
+    /// Seconds that containers have to terminate before they are killed.
     pub termination_grace_period_seconds: Option<i64>,
-    /// Seconds that the pod may run.
+    /// Seconds that the pod may be active.
     pub active_deadline_seconds: Option<i64>,
-    /// Its account.
-    #[serde(deserialize_with = "nullable")]
+    /// Its service account.
+    #[serde(deserialize_with = "null_as_default")]
     pub service_account_name: String,
-    /// Whether the account's token is put into its containers; `None` leaves it to the account.
+    /// Whether the service account's token is mounted; `None` uses the service account's setting.
     pub automount_service_account_token: Option<bool>,
-    /// Its host name, if not its own name.
-    #[serde(deserialize_with = "nullable")]
+    /// Its host name; empty is its name.
+    #[serde(deserialize_with = "null_as_default")]
     pub hostname: String,
-    /// Who its processes are.
+    /// User, groups and SELinux label of its processes.
     pub security_context: Option<Box<PodSecurityContext>>,
-    /// Run one after the other before the others.
-    #[serde(deserialize_with = "nullable")]
+    /// Init containers, which run one after the other before the others.
+    #[serde(deserialize_with = "null_as_default")]
     pub init_containers: Vec<Container>,
-    /// What it runs.
-    #[serde(deserialize_with = "nullable")]
+    /// Its containers.
+    #[serde(deserialize_with = "null_as_default")]
     pub containers: Vec<Container>,
     /// Its volumes.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub volumes: Vec<PodVolume>,
 }
 
-/// What keeps a pod from being placed.
+/// A gate that prevents a pod from being scheduled.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SchedulingGate {
@@ -113,43 +113,43 @@ pub struct SchedulingGate {
     pub name: String,
 }
 
-/// What is asked of a pod's node; what is only preferred is not read.
+/// The affinity of a pod; preferences are not decoded.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Affinity {
-    /// About the node.
+    /// Node affinity.
     pub node_affinity: Option<RequiredAffinity>,
 }
 
-/// What must hold.
+/// Required node affinity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequiredAffinity {
-    /// `None`: nothing.
+    /// The nodes that match; `None` is all.
     pub required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
 }
 
-/// A taint that a pod does not mind.
+/// A toleration of taints.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
-    /// Which; empty with `Exists` is all.
-    #[serde(deserialize_with = "nullable")]
+    /// The taint's key; empty with `Exists` matches all.
+    #[serde(deserialize_with = "null_as_default")]
     pub key: String,
     /// `Exists` or, if empty, `Equal`.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub operator: String,
     /// The value.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub value: String,
-    /// Of which effect; empty is all.
-    #[serde(deserialize_with = "nullable")]
+    /// The taint's effect; empty matches all.
+    #[serde(deserialize_with = "null_as_default")]
     pub effect: String,
-    /// For how long after NoExecute.
+    /// How long a NoExecute taint is tolerated.
     pub toleration_seconds: Option<i64>,
 }
 
-/// Who a pod's processes are.
+/// User, groups and SELinux label of a pod's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSecurityContext {
@@ -157,42 +157,42 @@ pub struct PodSecurityContext {
     pub run_as_user: Option<i64>,
     /// The group.
     pub run_as_group: Option<i64>,
-    /// Refuse to run as root.
+    /// Whether running as root is rejected.
     pub run_as_non_root: Option<bool>,
-    /// Further groups.
-    #[serde(deserialize_with = "nullable")]
+    /// Supplemental groups.
+    #[serde(deserialize_with = "null_as_default")]
     pub supplemental_groups: Vec<i64>,
-    /// The group that volumes get.
+    /// The group that owns the pod's volumes.
     pub fs_group: Option<i64>,
     /// `Always`, or `OnRootMismatch`.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub fs_group_change_policy: String,
-    /// The label of SELinux.
+    /// The SELinux label.
     pub se_linux_options: Option<SeLinuxOptions>,
     /// `MountOption`, or `Recursive`.
-    #[serde(deserialize_with = "nullable", rename = "seLinuxChangePolicy")]
+    #[serde(deserialize_with = "null_as_default", rename = "seLinuxChangePolicy")]
     pub se_linux_change_policy: String,
 }
 
-/// A label of SELinux.
+/// An SELinux label.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SeLinuxOptions {
     /// User.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub user: String,
     /// Role.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub role: String,
     /// Type.
-    #[serde(deserialize_with = "nullable", rename = "type")]
+    #[serde(deserialize_with = "null_as_default", rename = "type")]
     pub kind: String,
     /// Level.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub level: String,
 }
 
-/// A volume of a pod: a name, and one source. Sources that we do not know leave all of these empty.
+/// A volume of a pod: a name and one source. For an unknown source all of these are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodVolume {
@@ -200,60 +200,60 @@ pub struct PodVolume {
     pub name: String,
     /// A claim.
     pub persistent_volume_claim: Option<ClaimVolume>,
-    /// A claim that is made for the pod.
+    /// A claim that is created for the pod.
     pub ephemeral: Option<Box<EphemeralVolume>>,
-    /// A volume that a driver makes for the pod.
-    pub csi: Option<Box<InlineVolume>>,
+    /// An inline CSI volume.
+    pub csi: Option<Box<InlineCsiVolume>>,
     /// An empty directory.
     pub empty_dir: Option<EmptyDir>,
-    /// A path of the node.
+    /// A path on the node.
     pub host_path: Option<HostPath>,
-    /// A secret's values as files.
-    pub secret: Option<Box<FilesOf>>,
-    /// A config map's values as files.
-    pub config_map: Option<Box<FilesOf>>,
+    /// The values of a Secret as files.
+    pub secret: Option<Box<ObjectFilesSource>>,
+    /// The values of a ConfigMap as files.
+    pub config_map: Option<Box<ObjectFilesSource>>,
     /// Fields of the pod as files.
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<Box<DownwardApi>>,
-    /// Several of these in one directory.
+    /// Several sources in one directory.
     pub projected: Option<Box<Projected>>,
 }
 
-/// A claim as a volume.
+/// A volume from a claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClaimVolume {
     /// The claim.
     pub claim_name: String,
-    /// For reading only.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it is mounted read-only.
+    #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
 }
 
-/// A claim that is made for a pod.
+/// A generic ephemeral volume: a claim that is created for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EphemeralVolume {
-    /// Metadata and spec of the claim, as they are copied into it.
+    /// The template of the claim: its metadata and spec, which are copied unchanged.
     pub volume_claim_template: Option<Value>,
 }
 
-/// A volume that a driver makes for a pod.
+/// An inline CSI volume, which the driver creates for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct InlineVolume {
+pub struct InlineCsiVolume {
     /// The driver.
     pub driver: String,
-    /// For reading only.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether it is mounted read-only.
+    #[serde(deserialize_with = "null_as_default")]
     pub read_only: bool,
-    /// The file system; empty leaves it to the driver.
-    #[serde(deserialize_with = "nullable")]
+    /// The file system type; empty is the driver's default.
+    #[serde(deserialize_with = "null_as_default")]
     pub fs_type: String,
-    /// What the driver is told.
-    #[serde(deserialize_with = "nullable")]
-    pub volume_attributes: Map,
-    /// A secret of the pod's namespace; it has no namespace here.
+    /// Attributes for the driver.
+    #[serde(deserialize_with = "null_as_default")]
+    pub volume_attributes: StringMap,
+    /// A secret in the pod's namespace; the reference itself has no namespace.
     pub node_publish_secret_ref: Option<SecretRef>,
 }
 
@@ -262,40 +262,40 @@ pub struct InlineVolume {
 #[serde(rename_all = "camelCase", default)]
 pub struct EmptyDir {
     /// `Memory` is a tmpfs.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub medium: String,
-    /// The most it may hold.
+    /// Its size limit.
     pub size_limit: Option<Quantity>,
 }
 
-/// A path of the node.
+/// A path on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct HostPath {
     /// The path.
     pub path: String,
-    /// What must be there: `Directory`, `File`, `DirectoryOrCreate` and so on; empty is anything.
-    #[serde(deserialize_with = "nullable", rename = "type")]
+    /// The required type: `Directory`, `File`, `DirectoryOrCreate` and so on; empty is any.
+    #[serde(deserialize_with = "null_as_default", rename = "type")]
     pub kind: String,
 }
 
-/// Values as files.
+/// The values of a Secret or ConfigMap as files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct FilesOf {
-    /// The secret.
-    #[serde(deserialize_with = "nullable")]
+pub struct ObjectFilesSource {
+    /// The Secret.
+    #[serde(deserialize_with = "null_as_default")]
     pub secret_name: String,
-    /// The config map, or in a projection either.
-    #[serde(deserialize_with = "nullable")]
+    /// The ConfigMap; in a projection, the Secret or ConfigMap.
+    #[serde(deserialize_with = "null_as_default")]
     pub name: String,
-    /// Which values, and as which files; empty is all.
-    #[serde(deserialize_with = "nullable")]
+    /// The values and their files; empty is all values.
+    #[serde(deserialize_with = "null_as_default")]
     pub items: Vec<KeyToPath>,
     /// Permissions of the files.
     pub default_mode: Option<i32>,
-    /// Whether it may be missing.
-    #[serde(deserialize_with = "nullable")]
+    /// Whether the object or key may be missing.
+    #[serde(deserialize_with = "null_as_default")]
     pub optional: bool,
 }
 
@@ -303,9 +303,9 @@ pub struct FilesOf {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct KeyToPath {
-    /// The value.
+    /// The key of the value.
     pub key: String,
-    /// The file.
+    /// The relative path of the file.
     pub path: String,
     /// Its permissions.
     pub mode: Option<i32>,
@@ -316,8 +316,8 @@ pub struct KeyToPath {
 #[serde(rename_all = "camelCase", default)]
 pub struct DownwardApi {
     /// The files.
-    #[serde(deserialize_with = "nullable")]
-    pub items: Vec<DownwardFile>,
+    #[serde(deserialize_with = "null_as_default")]
+    pub items: Vec<DownwardApiFile>,
     /// Their permissions.
     pub default_mode: Option<i32>,
 }
@@ -325,7 +325,7 @@ pub struct DownwardApi {
 /// One field as a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct DownwardFile {
+pub struct DownwardApiFile {
     /// The file.
     pub path: String,
     /// A field of the pod.
@@ -340,7 +340,7 @@ pub struct DownwardFile {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FieldRef {
-    /// Which, such as `metadata.name`.
+    /// The field path, such as `metadata.name`.
     pub field_path: String,
 }
 
@@ -348,12 +348,12 @@ pub struct FieldRef {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourceFieldRef {
-    /// The container; empty is the one that asks.
-    #[serde(deserialize_with = "nullable")]
+    /// The container; empty is the one that uses the reference.
+    #[serde(deserialize_with = "null_as_default")]
     pub container_name: String,
-    /// Which, such as `limits.memory`.
+    /// The resource, such as `limits.memory`.
     pub resource: String,
-    /// What it is divided by.
+    /// The divisor of the value.
     pub divisor: Option<Quantity>,
 }
 
@@ -362,7 +362,7 @@ pub struct ResourceFieldRef {
 #[serde(rename_all = "camelCase", default)]
 pub struct Projected {
     /// The sources.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub sources: Vec<Projection>,
     /// Permissions of the files.
     pub default_mode: Option<i32>,
@@ -372,73 +372,73 @@ pub struct Projected {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Projection {
-    /// A secret.
-    pub secret: Option<FilesOf>,
-    /// A config map.
-    pub config_map: Option<FilesOf>,
+    /// A Secret.
+    pub secret: Option<ObjectFilesSource>,
+    /// A ConfigMap.
+    pub config_map: Option<ObjectFilesSource>,
     /// Fields of the pod.
     #[serde(rename = "downwardAPI")]
     pub downward_api: Option<DownwardApi>,
-    /// A token of the pod's account.
-    pub service_account_token: Option<TokenFile>,
+    /// A token of the pod's service account.
+    pub service_account_token: Option<TokenProjection>,
 }
 
-/// A token as a file.
+/// A service account token as a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct TokenFile {
-    /// For whom; empty is the API server.
-    #[serde(deserialize_with = "nullable")]
+pub struct TokenProjection {
+    /// The audience; empty is the API server.
+    #[serde(deserialize_with = "null_as_default")]
     pub audience: String,
-    /// How long it holds.
+    /// The token's validity.
     pub expiration_seconds: Option<i64>,
     /// The file.
     pub path: String,
 }
 
-/// What a pod is.
+/// The status of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
-    /// How far it has come.
+    /// Its phase.
     pub phase: PodPhase,
-    /// Conditions of all who write some.
-    #[serde(deserialize_with = "nullable")]
+    /// Conditions, of all components.
+    #[serde(deserialize_with = "null_as_default")]
     pub conditions: Vec<Condition>,
-    /// Why it is in this phase, in one word.
-    #[serde(deserialize_with = "nullable")]
+    /// Why it is in this phase, as a CamelCase word.
+    #[serde(deserialize_with = "null_as_default")]
     pub reason: String,
-    /// The same as a sentence.
-    #[serde(deserialize_with = "nullable")]
+    /// Why it is in this phase, as a human-readable message.
+    #[serde(deserialize_with = "null_as_default")]
     pub message: String,
-    /// Since when its node knows it.
+    /// When its kubelet accepted it.
     pub start_time: Option<Time>,
-    /// Its containers that run first.
-    #[serde(deserialize_with = "nullable")]
+    /// Its init containers.
+    #[serde(deserialize_with = "null_as_default")]
     pub init_container_statuses: Vec<ContainerStatus>,
     /// Its containers.
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "null_as_default")]
     pub container_statuses: Vec<ContainerStatus>,
-    /// Containers that were added to look at the others.
-    #[serde(deserialize_with = "nullable")]
+    /// Its ephemeral containers, which were added for debugging.
+    #[serde(deserialize_with = "null_as_default")]
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
 impl PodStatus {
-    /// The pod's own containers, those that run first at the head.
+    /// The statuses of init containers and containers, without ephemeral containers.
     pub fn own_container_statuses(&self) -> impl Iterator<Item = &ContainerStatus> {
         self.init_container_statuses.iter().chain(&self.container_statuses)
     }
 }
 
-words! {
-    /// What happens when a container ends.
+open_enum! {
+    /// When containers are restarted.
     RestartPolicy {
-        /// It is started again.
+        /// Whenever they terminate.
         Always = "Always",
-        /// It is started again if it failed.
+        /// When they terminate with a failure.
         OnFailure = "OnFailure",
-        /// Nothing.
+        /// Never.
         Never = "Never",
     }
 }

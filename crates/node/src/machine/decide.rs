@@ -1,8 +1,7 @@
-//! When the Node object is written, and with what.
+//! Rules for writing the Node object, and its content.
 //!
-//! It is made once, or taken over as it is found: labels and annotations of others stay, and so does all of its status
-//! that is not ours. If somebody deletes it while we run, it stays away, as with kubelet, unless the settings say
-//! otherwise.
+//! The Node is created once, or adopted as found: foreign labels, annotations and status fields stay. If it is deleted
+//! while we run, it is not created again, as in kubelet, unless the settings say so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,37 +14,37 @@ use wharf_model::{Kind as _, Time};
 
 use super::facts::Facts;
 
-/// Keeps pods away from a node that is not ready.
+/// Taint that keeps pods off a node that is not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-/// The version of Kubernetes that we are like, and which of ours.
+/// The Kubernetes version we are compatible with, and our own.
 const VERSION: &str = concat!("v1.34.2+wharf-", env!("CARGO_PKG_VERSION"));
 const RUNTIME: &str = concat!("wharf://", env!("CARGO_PKG_VERSION"));
 
-/// What is seen.
+/// Inputs of the rules.
 #[derive(Debug)]
 pub(super) struct View<'a> {
-    /// The Node; `None` only if the server said that there is none.
+    /// The Node; `None` only if the API server confirmed that it does not exist.
     pub(super) node: Option<&'a Node>,
-    /// We have made it or taken it over, in this life.
+    /// We created or adopted it in this run.
     pub(super) known: bool,
-    /// What was reported last.
+    /// The last report.
     pub(super) reported: Option<&'a Report>,
-    /// What is wrong now; empty is nothing.
-    pub(super) trouble: &'a str,
+    /// The current problem; empty if none.
+    pub(super) problem: &'a str,
 }
 
-/// What was reported of a Node.
+/// A status report of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
-    /// Which Node it was.
+    /// The Node's uid.
     pub(super) uid: String,
-    /// When, since our start.
+    /// Time since our start.
     pub(super) at: Duration,
-    /// What was wrong.
-    pub(super) trouble: String,
+    /// The reported problem.
+    pub(super) problem: String,
 }
 
-/// The part of the settings that the rules ask for.
+/// The settings that the rules depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) register_again: bool,
@@ -53,50 +52,50 @@ pub(super) struct Rules {
     pub(super) report_every: Duration,
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Make the Node.
+    /// Create the Node.
     Create,
-    /// Say how the machine is.
+    /// Write the node's status.
     Report,
-    /// Change the taint of nodes that are not ready.
+    /// Add or remove the not-ready taint.
     Taint(Patch),
-    /// Nothing, until something changes or this moment comes.
+    /// Wait for a change, or until this time.
     Wait(Option<Duration>),
 }
 
-/// What to do next. `now` counts from our start.
+/// Determines the next step. `now` counts from our start.
 pub(super) fn decide(view: &View<'_>, rules: Rules, now: Duration) -> Step {
     let Some(node) = view.node else {
         return if view.known && !rules.register_again { Step::Wait(None) } else { Step::Create };
     };
     let last =
-        view.reported.filter(|report| report.uid == node.metadata.uid && report.trouble == view.trouble);
+        view.reported.filter(|report| report.uid == node.metadata.uid && report.problem == view.problem);
     let Some(last) = last else { return Step::Report };
     if now >= last.at + rules.report_every {
         return Step::Report;
     }
     if rules.taints
-        && let Some(patch) = taint(node, view.trouble.is_empty())
+        && let Some(patch) = taint(node, view.problem.is_empty())
     {
         return Step::Taint(patch);
     }
     Step::Wait(Some(last.at + rules.report_every))
 }
 
-/// A new Node.
-pub(super) fn create(name: &str, facts: &Facts, pods: u32, trouble: &str, now: Time) -> Value {
+/// The body of a new Node.
+pub(super) fn create(name: &str, facts: &Facts, pods: u32, problem: &str, now: Time) -> Value {
     json!({
         "apiVersion": Node::API.api_version(),
         "kind": Node::API.kind,
         "metadata": {"name": name, "labels": labels(name, facts), "annotations": {CONTROLLER_MANAGED_ATTACH: "true"}},
-        "status": status(name, facts, pods, &conditions(None, trouble, now)),
+        "status": status(name, facts, pods, &conditions(None, problem, now)),
     })
 }
 
-/// How the machine is, and what a Node that was found lacks of ours.
-pub(super) fn report(node: &Node, facts: &Facts, pods: u32, trouble: &str, now: Time) -> Patch {
+/// The status patch, including missing labels and annotations of an adopted Node.
+pub(super) fn report(node: &Node, facts: &Facts, pods: u32, problem: &str, now: Time) -> Patch {
     let name = &node.metadata.name;
     let mut metadata = json!({"uid": node.metadata.uid});
     let mut missing = labels(name, facts);
@@ -107,8 +106,8 @@ pub(super) fn report(node: &Node, facts: &Facts, pods: u32, trouble: &str, now: 
     if node.metadata.annotation(CONTROLLER_MANAGED_ATTACH) != Some("true") {
         metadata["annotations"] = json!({CONTROLLER_MANAGED_ATTACH: "true"});
     }
-    let mut status = status(name, facts, pods, &conditions(Some(node), trouble, now));
-    // Merged by type otherwise, and those of another network would stay.
+    let mut status = status(name, facts, pods, &conditions(Some(node), problem, now));
+    // Addresses are merged by type otherwise, and those of another network would stay.
     if let Some(addresses) = status["addresses"].as_array_mut() {
         addresses.insert(0, json!({"$patch": "replace"}));
     }
@@ -156,11 +155,11 @@ fn status(name: &str, facts: &Facts, pods: u32, conditions: &Value) -> Value {
     })
 }
 
-/// Kubelet's four conditions, each since when it is so.
-fn conditions(before: Option<&Node>, trouble: &str, now: Time) -> Value {
-    let ready = match trouble {
+/// Kubelet's four conditions with their transition times.
+fn conditions(before: Option<&Node>, problem: &str, now: Time) -> Value {
+    let ready = match problem {
         "" => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
-        trouble => ("Ready", "False", "KubeletNotReady", trouble),
+        problem => ("Ready", "False", "KubeletNotReady", problem),
     };
     let wanted = [
         ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -185,7 +184,7 @@ fn conditions(before: Option<&Node>, trouble: &str, now: Time) -> Value {
     json!(conditions)
 }
 
-/// What node-lifecycle-controller would do: the taint goes when the node is ready, and comes when it is not.
+/// As node-lifecycle-controller does: removes the taint when the node is ready, adds it when it is not.
 fn taint(node: &Node, ready: bool) -> Option<Patch> {
     let taints = &node.spec.taints;
     let at = taints.iter().position(|taint| taint.key == NOT_READY && taint.effect == "NoSchedule");

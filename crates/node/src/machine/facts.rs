@@ -1,4 +1,4 @@
-//! What this machine is: asked of the system once, at the start. What it does not tell is left empty.
+//! Facts about this machine, read once at start. Missing ones are left empty.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -7,33 +7,33 @@ use std::thread::available_parallelism;
 
 use super::Settings;
 
-/// What a Node says of its machine.
+/// Machine facts in a Node's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// Where others reach it.
+    /// The node's address.
     pub(super) address: IpAddr,
-    /// Processors.
+    /// Number of CPUs.
     pub(super) cpus: usize,
     /// Memory in KiB.
     pub(super) memory: u64,
-    /// The root directory's file system in KiB.
+    /// Size of the root directory's file system in KiB.
     pub(super) storage: u64,
-    /// As Go has it: `amd64`.
+    /// In Go's naming: `amd64`.
     pub(super) architecture: &'static str,
-    /// The kernel's release.
+    /// Kernel release.
     pub(super) kernel: String,
-    /// The distribution.
+    /// Distribution name.
     pub(super) os_image: String,
-    /// Of this installation.
+    /// Id of this installation.
     pub(super) machine_id: String,
-    /// Of this board.
+    /// UUID of the hardware.
     pub(super) system_uuid: String,
-    /// Of this boot.
+    /// Id of this boot.
     pub(super) boot_id: String,
 }
 
 impl Facts {
-    /// Asks the system.
+    /// Reads them from the system.
     pub(super) fn read(settings: &Settings) -> Self {
         let machine_id = first_line("/etc/machine-id");
         let system_uuid = first_line("/sys/class/dmi/id/product_uuid");
@@ -58,11 +58,11 @@ fn first_line(path: &str) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// The address that packets to others would come from. None is sent.
+/// The source address of packets to other hosts. No packet is sent.
 pub fn own_address() -> IpAddr {
     let local = Ipv4Addr::LOCALHOST;
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        // An address for documentation: of no network, so by the default route.
+        // An address reserved for documentation is on no local network, so the default route applies.
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
         socket.local_addr()
     });
@@ -70,7 +70,7 @@ pub fn own_address() -> IpAddr {
 }
 
 fn storage(root: &Path) -> u64 {
-    // The directory itself may not be there yet.
+    // The directory may not exist yet.
     let found = root.ancestors().find_map(|path| rustix::fs::statvfs(path).ok());
     found.map_or(0, |usage| usage.f_blocks.saturating_mul(usage.f_frsize) / 1024)
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_the_system() {
+    fn system_files_are_parsed() {
         assert_eq!(memory("MemTotal:       16384256 kB\nMemFree: 1 kB\n"), 16_384_256);
         assert_eq!(memory("MemFree: 1 kB\n"), 0);
         assert_eq!(memory("MemTotal: many kB\n"), 0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine() {
+    fn facts_of_this_machine_are_found() {
         let settings = Settings::new("n", "/nowhere/at/all");
         let facts = Facts::read(&settings);
         assert!(

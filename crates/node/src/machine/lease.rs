@@ -1,4 +1,4 @@
-//! The heartbeat: a lease in `kube-node-lease` that says every few seconds that this machine is alive.
+//! The node's heartbeat: a lease in `kube-node-lease`, renewed every few seconds.
 
 use std::time::Duration;
 
@@ -8,17 +8,17 @@ use wharf_cluster::{ApiError, Cluster, Store, now};
 use wharf_model::whole::Node;
 use wharf_model::{Key, Kind as _, Lease, Time};
 
-/// Where the leases of nodes are.
+/// Namespace of node leases.
 const NAMESPACE: &str = "kube-node-lease";
-/// After so long without a word the node counts as lost.
+/// Lease duration; without a renewal for this long the node counts as lost.
 const DURATION: Duration = Duration::from_secs(40);
-/// The first pause after a failure, and the longest: kubelet's.
+/// Initial and maximum retry delay: kubelet's.
 const RETRY: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(7);
 
-/// Renews the lease for ever. A machine that is no node has none.
+/// Renews the lease forever. Without a Node there is no lease.
 pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, every: Duration) {
-    let mut changes = nodes.changes();
+    let mut changes = nodes.subscribe();
     let mut failures = 0;
     let mut last: Option<Value> = None;
     loop {
@@ -37,7 +37,7 @@ pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, ever
             Err(error) => {
                 let pause = RETRY.saturating_mul(1 << failures).min(RETRY_MAX);
                 failures = (failures + 1).min(8);
-                tracing::warn!(node, %error, again_in = ?pause, "the heartbeat was not written");
+                tracing::warn!(node, %error, retry_in = ?pause, "failed to renew node lease; retrying");
                 pause
             }
         };
@@ -45,7 +45,7 @@ pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, ever
     }
 }
 
-/// One heartbeat. `last` is the lease as we left it: nobody else writes it, so it need not be read.
+/// Renews once. `last` is the lease as last written: we are its only writer, so it need not be read.
 async fn renew(cluster: &Cluster, node: &Node, last: Option<Value>) -> Result<Value, ApiError> {
     let key = Key::namespaced(NAMESPACE, &node.metadata.name);
     let known = last.is_some();
@@ -58,7 +58,7 @@ async fn renew(cluster: &Cluster, node: &Node, last: Option<Value>) -> Result<Va
         None => cluster.create(&Lease::API, Some(NAMESPACE), &renewed(new(node), node, now())).await,
     };
     match written {
-        // Somebody else wrote it, or deleted it.
+        // The lease was changed or deleted by another client.
         Err(ApiError::Conflict(_) | ApiError::NotFound(_)) if known => {
             Box::pin(renew(cluster, node, None)).await
         }
@@ -74,7 +74,7 @@ fn new(node: &Node) -> Value {
     })
 }
 
-/// The lease, held by this node at this moment.
+/// The lease, held by this node as of now.
 fn renewed(mut lease: Value, node: &Node, now: Time) -> Value {
     let name = &node.metadata.name;
     lease["metadata"]["ownerReferences"] =
@@ -85,7 +85,7 @@ fn renewed(mut lease: Value, node: &Node, now: Time) -> Value {
     lease
 }
 
-/// As `metav1.MicroTime` is written: always six digits after the point.
+/// Format of `metav1.MicroTime`: always six fractional digits.
 fn micro_time(time: Time) -> String {
     let seconds = time.to_string();
     format!("{}.{:03}000Z", seconds.trim_end_matches('Z'), time.0.rem_euclid(1000))
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_as_kubelet_writes_it() {
+    fn lease_matches_kubelet() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u"}})).unwrap();
         let time = Time(1_763_300_000_042);
         let lease = renewed(new(&node), &node, time);
@@ -120,6 +120,6 @@ mod tests {
         before["spec"]["other"] = json!(1);
         let after = renewed(before.clone(), &node, Time(time.0 + 10_000));
         before["spec"]["renewTime"] = json!("2025-11-16T13:33:30.042000Z");
-        assert_eq!(after, before, "what others wrote stays, and the version is the one we saw");
+        assert_eq!(after, before, "foreign fields and the resource version stay");
     }
 }

@@ -1,29 +1,29 @@
-//! The plugin manager's steps. Each leaves in [`World`](super::world::World) what came of it, for the next look; one
-//! that failed leaves a pause.
+//! Steps of the plugin manager. Each stores its result in [`World`](super::world::World) for the next decision; a
+//! failed step sets a backoff.
 //!
-//! A crash between any two writes: nothing here is remembered, so all sockets are registered anew, which writes what
-//! is missing.
+//! Crash safety: no state is persisted. After a crash all sockets are registered again, which writes whatever is
+//! missing.
 
 use std::path::Path;
 
 use wharf_csi::SocketIdentity;
 
 use super::Plugin;
-use super::calls::{self, AskError, RegisterError};
+use super::calls::{self, QueryError, RegisterError};
 use super::manager::Manager;
 use super::metrics::Outcome;
 use super::node_info::write::WriteError;
 use super::validate::validate;
-use super::view::{Driver, Entries, NodeAnswer};
-use super::world::{Holding, Registration};
+use super::view::{Driver, DriverNodeInfo, Entries};
+use super::world::{Registration, SocketState};
 
 impl Manager {
     fn failed(&self, path: &Path) {
         let now = self.now();
-        self.world().failed(path, now, |failures| self.backoff.after(failures));
+        self.world().failed(path, now, |failures| self.backoff.delay(failures));
     }
 
-    /// GetInfo, validate, ask the driver, write, tell.
+    /// GetInfo, validate, query the driver, write the entries, notify.
     pub(super) async fn register(&self, path: &Path) {
         let Some(identity) = self.world().found(path) else { return };
         match self.try_register(path, &identity).await {
@@ -33,24 +33,28 @@ impl Manager {
                     version = plugin.vendor_version,
                     node_id = plugin.node_id,
                     max_volumes = plugin.max_volumes,
-                    "registered"
+                    "registered driver"
                 );
                 self.plugins.metrics.count(Outcome::Registered);
-                self.tell(path).await;
+                self.notify(path).await;
             }
             Err(error) => {
-                tracing::warn!(socket = %path.display(), %error, "not registered");
-                let silent = matches!(error, RegisterError::Silent { .. });
-                self.plugins.metrics.count(if silent { Outcome::Silent } else { Outcome::Refused });
-                if !silent && let Err(status) = calls::notify(path, Err(&error)).await {
+                tracing::warn!(socket = %path.display(), %error, "failed to register driver");
+                let get_info_failed = matches!(error, RegisterError::GetInfo { .. });
+                self.plugins.metrics.count(if get_info_failed { Outcome::Silent } else { Outcome::Refused });
+                if !get_info_failed && let Err(status) = calls::notify(path, Err(&error)).await {
                     let error = status.message();
-                    tracing::debug!(socket = %path.display(), error, "the plugin cannot be told");
+                    tracing::debug!(socket = %path.display(), error, "NotifyRegistrationStatus failed");
                 }
                 let mut world = self.world();
-                // What was registered before stays for its moment: the rules say how long.
+                // An earlier registration at this path stays for its grace period: the rules decide when it ends.
                 if world.registration(path).is_none() {
-                    let holding = if silent { Holding::Silent(identity) } else { Holding::Refused(identity) };
-                    world.hold(path, holding);
+                    let state = if get_info_failed {
+                        SocketState::GetInfoFailed(identity)
+                    } else {
+                        SocketState::Refused(identity)
+                    };
+                    world.set_state(path, state);
                 }
                 drop(world);
                 self.failed(path);
@@ -63,156 +67,157 @@ impl Manager {
         let version = validate(&info)?;
         let before = self.world().registration(path).map(|before| before.plugin.name.clone());
         if before.is_some_and(|before| before != info.name) {
-            // Another driver has come to this path; the one that was there is gone.
+            // Another driver took over this path; the one that was there is gone.
             self.deregister(path).await;
         }
-        self.world().may_claim(path, &info.name, &version)?;
+        self.world().check_name(path, &info.name, &version)?;
         let endpoint = calls::endpoint(&info, path)?;
-        let asked = SocketIdentity::of(endpoint.path()).ok();
-        let answered = self.wishes(&info.name);
-        let asked_at = self.now();
+        let queried_socket = SocketIdentity::of_path(endpoint.path()).ok();
+        let refreshes_served = self.refresh_requests(&info.name);
+        let queried_at = self.now();
         let plugin = Plugin::new(info.name, endpoint);
-        let plugin = match calls::ask(&plugin, self.settings.verify_name).await {
+        let plugin = match calls::query(&plugin, self.settings.verify_name).await {
             Ok(plugin) => plugin,
             Err(error) => {
-                self.take_out(path, &plugin.name).await;
+                self.roll_back(path, &plugin.name).await;
                 return Err(error.into());
             }
         };
         self.world().claim(path, &plugin.name, version)?;
         if let Err(error) = self.install(&plugin).await {
-            self.take_out(path, &plugin.name).await;
+            self.roll_back(path, &plugin.name).await;
             return Err(error.into());
         }
         let registration = Registration {
             identity: identity.clone(),
             plugin: plugin.clone(),
-            now: asked.clone(),
-            asked,
-            asked_at,
-            answered,
+            now: queried_socket.clone(),
+            queried_socket,
+            queried_at,
+            refreshes_served,
             written: true,
-            told: false,
+            notified: false,
         };
         {
             let mut world = self.world();
-            world.hold(path, Holding::Registered(Box::new(registration)));
+            world.set_state(path, SocketState::Registered(Box::new(registration)));
             world.succeeded(path);
         }
-        self.plugins.put(plugin.clone());
+        self.plugins.insert(plugin.clone());
         Ok(plugin)
     }
 
-    /// Any error of a registration is a full unregister; unless the name is another socket's, or this
-    /// one's from before, of which the rules say when it ends.
-    async fn take_out(&self, path: &Path, driver: &str) {
+    /// Rolls back a failed registration completely, unless the name belongs to another socket or to an earlier
+    /// registration of this one, which the rules end.
+    async fn roll_back(&self, path: &Path, driver: &str) {
         let ours = {
             let world = self.world();
-            world.is_free_for(path, driver) && world.registration(path).is_none()
+            world.is_available_to(path, driver) && world.registration(path).is_none()
         };
         if !ours {
             return;
         }
         if let Err(error) = self.node_info.uninstall(driver).await {
-            tracing::debug!(driver, %error, "entries of a driver that is not registered may be left");
+            tracing::debug!(driver, %error, "failed to remove entries of unregistered driver");
         }
-        let woken = self.world().release(path, driver);
+        let woken = self.world().release_name(path, driver);
         self.add(woken);
     }
 
-    /// Socket removed: the driver goes from here, its entry from CSINode, its node id from the Node.
+    /// Socket removed: deregisters the driver, removes its entry from CSINode and its node id from the Node.
     pub(super) async fn deregister(&self, path: &Path) {
-        let driver = match self.world().holding(path) {
-            Some(Holding::Registered(registration)) => registration.plugin.name.clone(),
-            Some(Holding::Leaving(driver)) => driver.clone(),
+        let driver = match self.world().state(path) {
+            Some(SocketState::Registered(registration)) => registration.plugin.name.clone(),
+            Some(SocketState::Deregistering(driver)) => driver.clone(),
             _ => return,
         };
-        self.world().hold(path, Holding::Leaving(driver.clone()));
+        self.world().set_state(path, SocketState::Deregistering(driver.clone()));
         self.plugins.remove(&driver);
         match self.node_info.uninstall(&driver).await {
             Ok(()) => {
-                tracing::info!(driver, "not registered any more");
+                tracing::info!(driver, "deregistered driver");
                 self.plugins.metrics.count(Outcome::Deregistered);
                 let woken = {
                     let mut world = self.world();
-                    world.hold(path, Holding::Nothing);
+                    world.set_state(path, SocketState::Pending);
                     world.succeeded(path);
-                    world.release(path, &driver)
+                    world.release_name(path, &driver)
                 };
                 self.add(woken);
             }
             Err(error) => {
-                tracing::warn!(driver, %error, "the driver is gone, and its entries are not");
+                tracing::warn!(driver, %error, "deregistered driver, but failed to remove its Node and CSINode entries");
                 self.failed(path);
             }
         }
     }
 
-    /// Tells the plugin that it is registered.
-    pub(super) async fn tell(&self, path: &Path) {
+    /// Notifies the plugin that it is registered.
+    pub(super) async fn notify(&self, path: &Path) {
         match calls::notify(path, Ok(())).await {
             Ok(()) => {
                 let mut world = self.world();
                 if let Some(registration) = world.registration_mut(path) {
-                    registration.told = true;
+                    registration.notified = true;
                 }
                 world.succeeded(path);
             }
             Err(status) => {
                 let error = format!("{:?}: {}", status.code(), status.message());
-                tracing::warn!(socket = %path.display(), error, "registered, and the plugin cannot be told");
+                tracing::warn!(socket = %path.display(), error, "registered driver, but NotifyRegistrationStatus failed");
                 self.failed(path);
             }
         }
     }
 
-    /// Asks the driver again; what it says of this node is written by the next step.
-    pub(super) async fn ask(&self, path: &Path) {
+    /// Queries the driver again; the next step writes its node info.
+    pub(super) async fn query(&self, path: &Path) {
         let Some(before) = self.world().registration(path).cloned() else { return };
-        // Its predecessor may still answer on the connection that was made to it.
+        // A restarted driver gets a new connection: the old process may still respond on the old one.
         let plugin = match before.driver() {
             Driver::Restarted => Plugin { client: super::connect(&before.plugin.endpoint), ..before.plugin },
-            Driver::Same | Driver::Away => before.plugin,
+            Driver::Same | Driver::Absent => before.plugin,
         };
-        let asked = SocketIdentity::of(plugin.endpoint.path()).ok();
-        let (asked_at, answered) = (self.now(), self.wishes(&plugin.name));
-        match calls::ask(&plugin, self.settings.verify_name).await {
-            Ok(answer) => {
-                let changed = NodeAnswer::from(&answer) != NodeAnswer::from(&plugin);
+        let queried_socket = SocketIdentity::of_path(plugin.endpoint.path()).ok();
+        let (queried_at, refreshes_served) = (self.now(), self.refresh_requests(&plugin.name));
+        match calls::query(&plugin, self.settings.verify_name).await {
+            Ok(info) => {
+                let changed = DriverNodeInfo::from(&info) != DriverNodeInfo::from(&plugin);
                 if changed {
-                    let (driver, max_volumes) = (&answer.name, answer.max_volumes);
-                    tracing::info!(driver, max_volumes, "the driver says other things of this node");
+                    let (driver, max_volumes) = (&info.name, info.max_volumes);
+                    tracing::info!(driver, max_volumes, "driver's node info changed");
                 }
                 {
                     let mut world = self.world();
                     let Some(registration) = world.registration_mut(path) else { return };
-                    registration.plugin = answer.clone();
+                    registration.plugin = info.clone();
                     registration.written &= !changed;
-                    (registration.now, registration.asked) = (asked.clone(), asked);
-                    (registration.asked_at, registration.answered) = (asked_at, answered);
+                    (registration.now, registration.queried_socket) =
+                        (queried_socket.clone(), queried_socket);
+                    (registration.queried_at, registration.refreshes_served) = (queried_at, refreshes_served);
                     world.succeeded(path);
                 }
-                self.plugins.put(answer);
+                self.plugins.insert(info);
             }
-            Err(error @ AskError::Name { .. }) => {
-                tracing::error!(%error, "not the driver that was registered");
+            Err(error @ QueryError::Name { .. }) => {
+                tracing::error!(%error, "another driver responds at the endpoint; deregistering");
                 self.deregister(path).await;
                 self.failed(path);
             }
             Err(error) => {
-                tracing::warn!(%error, "the driver does not answer; what it said before stays");
+                tracing::warn!(%error, "failed to query driver; keeping its previous node info");
                 self.failed(path);
             }
         }
     }
 
     async fn install(&self, plugin: &Plugin) -> Result<(), WriteError> {
-        self.node_info.install(&plugin.name, &NodeAnswer::from(plugin)).await?;
-        self.look_at_csi_node().await;
+        self.node_info.install(&plugin.name, &DriverNodeInfo::from(plugin)).await?;
+        self.refresh_csi_node().await;
         Ok(())
     }
 
-    /// Writes what the driver says.
+    /// Writes the driver's node info to Node and CSINode.
     pub(super) async fn write(&self, path: &Path) {
         let Some(plugin) = self.world().registration(path).map(|known| known.plugin.clone()) else { return };
         match self.install(&plugin).await {
@@ -225,14 +230,17 @@ impl Manager {
                     world.succeeded(path);
                     seen
                 };
-                if seen != Entries::Right {
-                    // A server that takes it and does not keep it would be asked without end.
-                    tracing::warn!(driver = plugin.name, "what was written of the driver is not there");
+                if seen != Entries::Current {
+                    // Back off: a server that accepts the write but does not store it would be called in a loop.
+                    tracing::warn!(
+                        driver = plugin.name,
+                        "wrote driver's node info, but the entries do not show it"
+                    );
                     self.failed(path);
                 }
             }
             Err(error) => {
-                tracing::warn!(driver = plugin.name, %error, "what the driver says is not written");
+                tracing::warn!(driver = plugin.name, %error, "failed to write driver's node info");
                 self.failed(path);
             }
         }

@@ -1,4 +1,4 @@
-//! The plugin manager's questions, each with its deadline: to the plugin on its registration socket, and to the driver
+//! gRPC calls of the plugin manager, each with its timeout: to the plugin on its registration socket, and to the driver
 //! behind it.
 
 use std::path::Path;
@@ -12,67 +12,67 @@ use super::node_info::write::WriteError;
 use super::validate::Invalid;
 use super::{NodeCapabilities, Plugin};
 
-/// How long a plugin may take to say who it is; kubelet's ten seconds for the connection.
-const GET_INFO: Duration = Duration::from_secs(10);
-/// How long it may take to hear what came of it.
-const NOTIFY: Duration = Duration::from_secs(5);
-/// How long a driver may take to say its name.
-const GET_NAME: Duration = Duration::from_secs(10);
+/// Timeout of GetInfo; kubelet's ten seconds for the connection.
+const GET_INFO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of NotifyRegistrationStatus.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of GetPluginInfo.
+const GET_NAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a driver is not registered. Plugins are told, in the words that kubelet has for it.
+/// Why a driver is not registered. Sent to the plugin, in kubelet's wording.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegisterError {
-    /// The plugin does not say who it is; it is not told.
-    #[error("failed to get plugin info using RPC GetInfo at socket {path}: {}", said(.status))]
-    Silent {
-        /// The socket.
+    /// GetInfo failed; the plugin is not notified.
+    #[error("failed to get plugin info using RPC GetInfo at socket {path}: {}", describe(.status))]
+    GetInfo {
+        /// The registration socket.
         path: String,
-        /// Its answer.
+        /// The response.
         status: Status,
     },
-    /// The socket cannot be called.
+    /// The registration socket's path is not a valid endpoint.
     #[error(transparent)]
     Socket(EndpointError),
-    /// It is not for us.
+    /// The plugin's info was refused.
     #[error("plugin validation failed with err: {0}")]
     Invalid(#[from] Invalid),
-    /// Its driver cannot be called.
+    /// The driver's endpoint is invalid.
     #[error("plugin validation failed with err: {0}")]
     Endpoint(EndpointError),
-    /// Its driver has no answer.
+    /// The driver could not be queried.
     #[error("plugin registration failed with err: {0}")]
-    Ask(#[from] AskError),
-    /// Node and CSINode do not know it.
+    Query(#[from] QueryError),
+    /// The entries in Node and CSINode could not be written.
     #[error("plugin registration failed with err: {0}")]
     Write(#[from] WriteError),
 }
 
-/// Why a driver's answers are not known.
+/// Why the driver's node info is not known.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
+pub(super) enum QueryError {
     /// A call failed.
-    #[error("{call} of driver {driver}: {}", said(.status))]
+    #[error("{call} failed for driver {driver}: {}", describe(.status))]
     Call {
-        /// Which.
+        /// The RPC.
         call: &'static str,
-        /// Whose.
+        /// The driver.
         driver: String,
-        /// What it answered.
+        /// The response.
         status: Status,
     },
-    /// It is another one.
-    #[error("the driver at {endpoint} calls itself {found:?}, and was registered as {driver:?}")]
+    /// Another driver responds.
+    #[error("the driver at {endpoint} reports the name {found:?}, but was registered as {driver:?}")]
     Name {
-        /// As it was registered.
+        /// The registered name.
         driver: String,
-        /// As it calls itself.
+        /// The name from GetPluginInfo.
         found: String,
-        /// Where it is.
+        /// The driver's endpoint.
         endpoint: Endpoint,
     },
 }
 
-fn said(status: &Status) -> String {
+fn describe(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
 
@@ -80,23 +80,23 @@ fn registration(path: &Path) -> Result<Client, EndpointError> {
     Ok(Client::new(&format!("unix:{}", path.display()).parse()?))
 }
 
-/// Who a plugin is.
+/// Calls GetInfo on a registration socket.
 pub(super) async fn get_info(path: &Path) -> Result<PluginInfo, RegisterError> {
-    let client = registration(path).map_err(RegisterError::Socket)?.with_deadline(GET_INFO);
-    let answer = client.registration().get_info(InfoRequest {}).await;
-    let silent = |status| RegisterError::Silent { path: path.display().to_string(), status };
-    Ok(answer.map_err(silent)?.into_inner())
+    let client = registration(path).map_err(RegisterError::Socket)?.with_deadline(GET_INFO_TIMEOUT);
+    let response = client.registration().get_info(InfoRequest {}).await;
+    let get_info_failed = |status| RegisterError::GetInfo { path: path.display().to_string(), status };
+    Ok(response.map_err(get_info_failed)?.into_inner())
 }
 
-/// Tells a plugin what came of it.
+/// Sends a plugin the result of its registration.
 pub(super) async fn notify(path: &Path, outcome: Result<(), &RegisterError>) -> Result<(), Status> {
     let client = registration(path).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let error = outcome.err().map(|error| format!("RegisterPlugin error -- {error}"));
     let status = RegistrationStatus { plugin_registered: error.is_none(), error: error.unwrap_or_default() };
-    client.with_deadline(NOTIFY).registration().notify_registration_status(status).await.map(drop)
+    client.with_deadline(NOTIFY_TIMEOUT).registration().notify_registration_status(status).await.map(drop)
 }
 
-/// Where a plugin's driver is; one that does not say is behind the same socket.
+/// The driver's endpoint; defaults to the registration socket if the plugin gives none.
 pub(super) fn endpoint(info: &PluginInfo, path: &Path) -> Result<Endpoint, RegisterError> {
     let text = match info.endpoint.as_str() {
         "" => format!("unix:{}", path.display()),
@@ -105,21 +105,21 @@ pub(super) fn endpoint(info: &PluginInfo, path: &Path) -> Result<Endpoint, Regis
     text.parse().map_err(RegisterError::Endpoint)
 }
 
-/// What a driver says of itself and of this node.
-pub(super) async fn ask(plugin: &Plugin, verify_name: bool) -> Result<Plugin, AskError> {
+/// Queries the driver's identity, node info and capabilities.
+pub(super) async fn query(plugin: &Plugin, verify_name: bool) -> Result<Plugin, QueryError> {
     let failed = |call| {
         let driver = plugin.name.clone();
-        move |status| AskError::Call { call, driver, status }
+        move |status| QueryError::Call { call, driver, status }
     };
     let client = plugin.client();
-    let quick = client.with_deadline(GET_NAME);
+    let quick = client.with_deadline(GET_NAME_TIMEOUT);
     let identity = quick.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await;
-    let identity = known(identity).map_err(failed("GetPluginInfo"))?;
+    let identity = optional(identity).map_err(failed("GetPluginInfo"))?;
     if let Some(identity) = &identity
         && verify_name
         && identity.name != plugin.name
     {
-        return Err(AskError::Name {
+        return Err(QueryError::Name {
             driver: plugin.name.clone(),
             found: identity.name.clone(),
             endpoint: plugin.endpoint.clone(),
@@ -127,25 +127,25 @@ pub(super) async fn ask(plugin: &Plugin, verify_name: bool) -> Result<Plugin, As
     }
     let node = client.node().node_get_info(v1::NodeGetInfoRequest {}).await;
     let node = node.map_err(failed("NodeGetInfo"))?.into_inner();
-    let can = client.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
-    let can = known(can).map_err(failed("NodeGetCapabilities"))?;
+    let capabilities = client.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await;
+    let capabilities = optional(capabilities).map_err(failed("NodeGetCapabilities"))?;
     Ok(Plugin {
         vendor_version: identity.map(|identity| identity.vendor_version).unwrap_or_default(),
         node_id: node.node_id,
         max_volumes: node.max_volumes_per_node,
         topology: node
             .accessible_topology
-            .map(|place| place.segments.into_iter().collect())
+            .map(|topology| topology.segments.into_iter().collect())
             .unwrap_or_default(),
-        capabilities: can.as_ref().map(NodeCapabilities::of).unwrap_or_default(),
+        capabilities: capabilities.as_ref().map(NodeCapabilities::from_response).unwrap_or_default(),
         ..plugin.clone()
     })
 }
 
-/// An answer, or none from those who do not have the call. Kubelet does not need either of them to register.
-fn known<T>(answer: Result<tonic::Response<T>, Status>) -> Result<Option<T>, Status> {
-    match answer {
-        Ok(answer) => Ok(Some(answer.into_inner())),
+/// The response, or `None` if the driver does not implement the call. Kubelet registers without either of these calls.
+fn optional<T>(response: Result<tonic::Response<T>, Status>) -> Result<Option<T>, Status> {
+    match response {
+        Ok(response) => Ok(Some(response.into_inner())),
         Err(status) if status.code() == Code::Unimplemented => Ok(None),
         Err(status) => Err(status),
     }

@@ -1,4 +1,4 @@
-//! The plugin manager: what brings sockets to its attention, and how they are looked at. Its steps are in `act`.
+//! The plugin manager's control loop: what enqueues sockets, and how one is reconciled. Its steps are in `act`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
+use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions};
 use wharf_csi::{SocketIdentity, SocketWatch};
 use wharf_model::whole::Node;
@@ -23,19 +23,19 @@ use super::world::{Registration, World};
 use super::{Plugins, Settings, sockets};
 use crate::machine::{self, Health};
 
-/// The part that [`Health`] knows.
-const PART: &str = "CSINode";
-/// Sockets worked on at once.
+/// The component name in [`Health`].
+const COMPONENT: &str = "CSINode";
+/// Sockets reconciled concurrently.
 const WORKERS: usize = 64;
-/// How often sockets are looked at without any news of them.
-const LOOK: Duration = Duration::from_secs(10);
-/// The longest pause after the CSINode could not be made.
-const UNWRITTEN: Duration = Duration::from_secs(30);
+/// Interval of full rescans, in addition to inotify events.
+const RESCAN: Duration = Duration::from_secs(10);
+/// Maximum retry delay after the CSINode could not be created.
+const MAX_CSI_NODE_RETRY: Duration = Duration::from_secs(30);
 
-/// What is worked on.
+/// A key in the work queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Subject {
-    /// The CSINode itself.
+    /// The CSINode object.
     Node,
     /// A registration socket.
     Socket(PathBuf),
@@ -55,7 +55,7 @@ pub(super) struct Manager {
     pub(super) node_info: NodeInfo,
     queue: Queue<Subject>,
     world: Mutex<World>,
-    /// The CSINode is there, and is this Node's.
+    /// The CSINode exists and is owned by this Node.
     prepared: AtomicBool,
     started: Instant,
 }
@@ -69,20 +69,20 @@ pub(super) async fn run(
     settings: Settings,
 ) {
     let manager = Arc::new(Manager::new(plugins, &cluster, wide, health, settings));
-    manager.health.trouble(PART, "CSINode is not yet initialized");
+    manager.health.report_problem(COMPONENT, "CSINode is not yet initialized");
     let settled = async {
-        manager.nodes.settled().await;
-        // A node's own credentials do not allow to watch it: then we know of it what we read and wrote.
-        manager.csi_nodes.settled().await;
-        manager.drivers.settled().await;
+        manager.nodes.wait_settled().await;
+        // Node credentials do not allow watching the CSINode: then the store holds what we read and wrote.
+        manager.csi_nodes.wait_settled().await;
+        manager.drivers.wait_settled().await;
     };
     tokio::select! {
         () = settled => {}
-        () = gate.stopped() => return,
+        () = gate.wait_stopped() => return,
     }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    manager.feeds(&mut besides);
+    // These tasks end with this function.
+    let mut tasks = JoinSet::new();
+    manager.start_watches(&mut tasks);
     manager.queue.add(Subject::Node, Priority::High);
     let queue = manager.queue.clone();
     let one = |subject: Subject| {
@@ -90,11 +90,11 @@ pub(super) async fn run(
         async move {
             match subject {
                 Subject::Node => manager.prepare().await,
-                Subject::Socket(path) => manager.see_to(&path).await,
+                Subject::Socket(path) => manager.reconcile(&path).await,
             }
         }
     };
-    work(&queue, &gate, WORKERS, one).await;
+    run_workers(&queue, &gate, WORKERS, one).await;
 }
 
 impl Manager {
@@ -107,7 +107,7 @@ impl Manager {
     ) -> Self {
         let field_selector = Some(format!("metadata.name={}", settings.node));
         let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
-        let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
+        let unwritten = Backoff { max: backoff.max.min(MAX_CSI_NODE_RETRY), ..backoff };
         Self {
             rules: Rules::from(&settings),
             key: Key::cluster(&*settings.node),
@@ -130,41 +130,41 @@ impl Manager {
         }
     }
 
-    /// What is known. Never held while something waits.
+    /// The state of all sockets. Never held across an await.
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Since the start.
+    /// Time since the start.
     pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// These are to be looked at.
+    /// Enqueues sockets.
     pub(super) fn add(&self, paths: Vec<PathBuf>) {
         for path in paths {
             self.queue.add(Subject::Socket(path), Priority::Normal);
         }
     }
 
-    /// What brings work.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    /// Starts the tasks that enqueue work.
+    fn start_watches(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.node_changed(change);
-        into.spawn(feed(self.nodes.clone(), self.queue.clone(), wishes));
+        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), wishes));
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.csi_node_changed(change);
-        into.spawn(feed(self.csi_nodes.clone(), self.queue.clone(), wishes));
+        into.spawn(enqueue_changes(self.csi_nodes.clone(), self.queue.clone(), wishes));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<CSIDriver>| this.wishes_of(&change.key.name);
-        into.spawn(feed(self.drivers.clone(), self.queue.clone(), wishes));
+        let wishes = move |change: &Change<CSIDriver>| this.requests_for(&change.key.name);
+        into.spawn(enqueue_changes(self.drivers.clone(), self.queue.clone(), wishes));
         let this = Arc::clone(self);
-        into.spawn(async move { this.watch_wishes().await });
+        into.spawn(async move { this.watch_refresh_requests().await });
         let this = Arc::clone(self);
         into.spawn(async move { this.watch_sockets().await });
     }
 
-    fn node_changed(&self, change: &Change<Node>) -> Vec<Wish<Subject>> {
+    fn node_changed(&self, change: &Change<Node>) -> Vec<EnqueueRequest<Subject>> {
         let of =
             |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.metadata.clone()).unwrap_or_default();
         let (old, new) = (of(&change.old), of(&change.new));
@@ -173,68 +173,68 @@ impl Manager {
             self.prepared.store(false, Ordering::Relaxed);
             wishes.push(wish(Subject::Node));
         }
-        // It may have been the Node that something failed for: it was not there, or said otherwise. Annotations are
-        // left out: a failure takes ours back, and must not wake itself by that.
+        // The failure may have been caused by the Node: it did not exist, or a label differed. Annotations are ignored:
+        // a failure reverts ours and must not wake itself by that.
         if old.uid != new.uid || old.labels != new.labels {
             let woken = self.world().wake_all();
             wishes.extend(woken.into_iter().map(|path| wish(Subject::Socket(path))));
         }
         if (old.uid, old.labels, old.annotations) != (new.uid, new.labels, new.annotations) {
-            wishes.extend(self.wishes_of_all());
+            wishes.extend(self.requests_for_all());
         }
         wishes
     }
 
-    fn csi_node_changed(&self, change: &Change<CSINode>) -> Vec<Wish<Subject>> {
-        let mut wishes = self.wishes_of_all();
-        if change.new.is_none() && self.settings.restore {
+    fn csi_node_changed(&self, change: &Change<CSINode>) -> Vec<EnqueueRequest<Subject>> {
+        let mut wishes = self.requests_for_all();
+        if change.new.is_none() && self.settings.restore_entries {
             self.prepared.store(false, Ordering::Relaxed);
             wishes.push(wish(Subject::Node));
         }
         wishes
     }
 
-    fn wishes_of_all(&self) -> Vec<Wish<Subject>> {
+    fn requests_for_all(&self) -> Vec<EnqueueRequest<Subject>> {
         self.world().registered().into_iter().map(|(path, _)| wish(Subject::Socket(path))).collect()
     }
 
-    fn wishes_of(&self, driver: &str) -> Vec<Wish<Subject>> {
+    fn requests_for(&self, driver: &str) -> Vec<EnqueueRequest<Subject>> {
         let registered = self.world().registered();
         let same = registered.into_iter().filter(|(_, name)| name == driver);
         same.map(|(path, _)| wish(Subject::Socket(path))).collect()
     }
 
-    /// Wishes to ask drivers again.
-    async fn watch_wishes(&self) {
-        let mut wanted = self.plugins.wanted.subscribe();
-        while wanted.changed().await.is_ok() {
-            let drivers: BTreeMap<String, u64> = wanted.borrow_and_update().clone();
-            for wish in drivers.keys().flat_map(|driver| self.wishes_of(driver)) {
+    /// Enqueues drivers for which a refresh was requested.
+    async fn watch_refresh_requests(&self) {
+        let mut requests = self.plugins.refresh_requests.subscribe();
+        while requests.changed().await.is_ok() {
+            let drivers: BTreeMap<String, u64> = requests.borrow_and_update().clone();
+            for wish in drivers.keys().flat_map(|driver| self.requests_for(driver)) {
                 self.queue.add(wish.key, wish.priority);
             }
         }
     }
 
-    /// Sockets that come and go: plugins' beneath the registry directory, and the drivers' own.
+    /// Watches sockets: registration sockets beneath the registry directory, and the drivers' own.
     async fn watch_sockets(&self) {
         let (registry, drivers) = (SocketWatch::new(), SocketWatch::new());
-        let mut registered = self.plugins.changed();
+        let mut registered = self.plugins.subscribe();
         loop {
             match sockets::scan(&self.settings.registry, &registry) {
                 Ok(found) => {
-                    let changed = self.world().saw(&found, self.now());
+                    let changed = self.world().observe(&found, self.now());
                     self.add(changed);
                 }
                 Err(error) => {
                     let registry = self.settings.registry.display();
-                    tracing::warn!(%registry, %error, "nobody knows which plugins are there");
+                    tracing::warn!(path = %registry, %error, "failed to scan plugin registry directory");
                 }
             }
             let endpoints: Vec<_> =
                 registered.borrow_and_update().values().map(|plugin| plugin.endpoint.clone()).collect();
-            // Watched before it is looked at, so that nothing comes unseen.
+            // Watched before it is read, so that no change is missed.
             endpoints.iter().filter_map(|endpoint| endpoint.path().parent()).for_each(|at| drivers.add(at));
-            let changed = self.world().saw_drivers(|path| SocketIdentity::of(path).ok());
+            let changed = self.world().observe_drivers(|path| SocketIdentity::of_path(path).ok());
             self.add(changed);
             let names: Vec<OsString> = endpoints
                 .iter()
@@ -245,46 +245,46 @@ impl Manager {
                 () = registry.changed(|name| !name.as_encoded_bytes().starts_with(b".")) => {}
                 () = drivers.changed(|name| names.iter().any(|known| known == name)) => {}
                 Ok(()) = registered.changed() => {}
-                () = sleep(LOOK) => {}
+                () = sleep(RESCAN) => {}
             }
         }
     }
 
-    /// Until it is there, the node is not ready.
-    async fn prepare(&self) -> Outcome {
+    /// Creates the CSINode. Until it exists, the node is not ready.
+    async fn prepare(&self) -> WorkOutcome {
         if self.prepared.swap(true, Ordering::Relaxed) {
-            return Outcome::Done;
+            return WorkOutcome::Done;
         }
         match self.node_info.prepare().await {
             Ok(()) => {
-                self.health.well(PART);
-                Outcome::Done
+                self.health.clear_problem(COMPONENT);
+                WorkOutcome::Done
             }
             Err(error) => {
                 self.prepared.store(false, Ordering::Relaxed);
-                self.health.trouble(PART, format!("Failed to initialize CSINode: {error}"));
-                tracing::warn!(node = self.settings.node, %error, "the CSINode is not there");
-                Outcome::Retry
+                self.health.report_problem(COMPONENT, format!("Failed to initialize CSINode: {error}"));
+                tracing::warn!(node = self.settings.node, %error, "failed to initialize CSINode");
+                WorkOutcome::Retry
             }
         }
     }
 
-    /// One socket, step by step, until there is nothing to do for it now.
-    async fn see_to(&self, path: &Path) -> Outcome {
+    /// Reconciles one socket, step by step, until nothing is left to do now.
+    async fn reconcile(&self, path: &Path) -> WorkOutcome {
         loop {
             let view = self.world().view(path, |registration| self.facts(registration));
-            let Some(view) = view else { return Outcome::Done };
+            let Some(view) = view else { return WorkOutcome::Done };
             let now = self.now();
             self.world().begin(path);
             match decide(&view, self.rules, now) {
                 Step::Register | Step::Replace => self.register(path).await,
                 Step::Deregister => self.deregister(path).await,
-                Step::Forget => self.world().forget(path),
-                Step::Tell => self.tell(path).await,
-                Step::Ask => self.ask(path).await,
+                Step::DropState => self.world().drop_record(path),
+                Step::Notify => self.notify(path).await,
+                Step::Query => self.query(path).await,
                 Step::Write => self.write(path).await,
-                Step::Wait(None) => return Outcome::Done,
-                Step::Wait(Some(until)) => return Outcome::After(until.saturating_sub(now)),
+                Step::Wait(None) => return WorkOutcome::Done,
+                Step::Wait(Some(until)) => return WorkOutcome::RetryAfter(until.saturating_sub(now)),
             }
         }
     }
@@ -298,48 +298,48 @@ impl Manager {
             .and_then(|seconds| u64::try_from(seconds).ok())
             .filter(|seconds| *seconds > 0 && self.settings.refresh_limits);
         Facts {
-            told: registration.told,
+            notified: registration.notified,
             entries: self.entries(registration),
             driver: registration.driver(),
-            asked_at: registration.asked_at,
+            queried_at: registration.queried_at,
             period: seconds.map(Duration::from_secs),
-            wanted: self.wishes(name) > registration.answered,
+            refresh_requested: self.refresh_requests(name) > registration.refreshes_served,
         }
     }
 
-    /// The CSINode was written under another name than it is watched: a look enters the store.
-    pub(super) async fn look_at_csi_node(&self) {
+    /// Reads the CSINode into the store: it was written with other credentials than those that watch it.
+    pub(super) async fn refresh_csi_node(&self) {
         if let Some(wide) = &self.wide
             && let Err(error) = wide.get::<CSINode>(&self.key).await
         {
-            tracing::debug!(%error, "the CSINode cannot be read; the watch will tell");
+            tracing::debug!(%error, "failed to read CSINode; waiting for the watch");
         }
     }
 
-    /// How often somebody wished the driver to be asked again.
-    pub(super) fn wishes(&self, driver: &str) -> u64 {
-        self.plugins.wanted.borrow().get(driver).copied().unwrap_or_default()
+    /// Number of refresh requests for the driver.
+    pub(super) fn refresh_requests(&self, driver: &str) -> u64 {
+        self.plugins.refresh_requests.borrow().get(driver).copied().unwrap_or_default()
     }
 
-    /// What Node and CSINode say of a driver, as far as we see them.
+    /// State of a driver's entries in Node and CSINode, from the stores.
     pub(super) fn entries(&self, registration: &Registration) -> Entries {
         if !registration.written {
             return Entries::Outdated;
         }
         let (Some(node), csi_node) = (self.nodes.get(&self.key), self.csi_nodes.get(&self.key)) else {
-            // Without a Node there is nothing to write into.
-            return Entries::Right;
+            // Without a Node there is nothing to write to.
+            return Entries::Current;
         };
         let plugin = &registration.plugin;
         match csi_node {
-            Some(csi_node) if is_written(&node, &csi_node, &plugin.name, &plugin.into()) => Entries::Right,
-            Some(_) => Entries::Disturbed,
-            None if self.csi_nodes.served() => Entries::Disturbed,
-            None => Entries::Right,
+            Some(csi_node) if is_written(&node, &csi_node, &plugin.name, &plugin.into()) => Entries::Current,
+            Some(_) => Entries::Modified,
+            None if self.csi_nodes.is_synced() => Entries::Modified,
+            None => Entries::Current,
         }
     }
 }
 
-fn wish(key: Subject) -> Wish<Subject> {
-    Wish { key, priority: Priority::Normal }
+fn wish(key: Subject) -> EnqueueRequest<Subject> {
+    EnqueueRequest { key, priority: Priority::Normal }
 }

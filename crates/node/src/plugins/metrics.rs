@@ -1,20 +1,20 @@
-//! What the plugin manager counts.
+//! Metrics of the plugin manager.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What came of a socket.
+/// Result of processing a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome {
-    /// Its driver is registered.
+    /// The driver was registered.
     Registered,
-    /// It does not say who it is.
+    /// GetInfo failed.
     Silent,
-    /// It is no driver for this node, or its driver has no answer.
+    /// The plugin was refused, or its driver could not be queried.
     Refused,
-    /// Its driver is not registered any more.
+    /// The driver was deregistered.
     Deregistered,
 }
 
@@ -29,12 +29,12 @@ impl Metrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "wharf_plugin_registrations",
-            "What came of registration sockets, by outcome",
+            "Registration attempts, by outcome",
             self.outcomes.clone(),
         );
         registry.register(
             "wharf_plugins_registered",
-            "Drivers that are registered on this node",
+            "Drivers registered on this node",
             self.registered.clone(),
         );
     }

@@ -1,8 +1,9 @@
-//! What Node and CSINode say of a driver: how they look before and after. Effects are in [`write`].
+//! Computes the entries of drivers in Node and CSINode: pure functions from the current object to the changed one.
+//! [`write`] performs the writes.
 //!
-//! - Node: the annotation with what drivers call the node, and the labels of where it is. A label that is there with
-//!   another value is somebody's word against the driver's: nothing is written then.
-//! - CSINode: an entry for each driver, and which in-tree plugins are CSI's now. It belongs to its Node.
+//! - Node: the annotation with the drivers' node ids, and the topology labels. An existing label with another value
+//!   contradicts the driver: nothing is written then.
+//! - CSINode: an entry for each driver, and the list of in-tree plugins migrated to CSI. Owned by its Node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +13,11 @@ use wharf_model::patch::Patch;
 use wharf_model::whole::Node;
 use wharf_model::{CSINode, Kind as _};
 
-use super::view::NodeAnswer;
+use super::view::DriverNodeInfo;
 
 pub(super) mod write;
 
-/// Which in-tree plugins' volumes are CSI's in Kubernetes 1.34.
+/// In-tree plugins migrated to CSI in Kubernetes 1.34.
 pub(super) const MIGRATED: [&str; 7] = [
     "kubernetes.io/aws-ebs",
     "kubernetes.io/azure-disk",
@@ -26,41 +27,41 @@ pub(super) const MIGRATED: [&str; 7] = [
     "kubernetes.io/portworx-volume",
     "kubernetes.io/vsphere-volume",
 ];
-/// Where CSINode says so.
+/// The CSINode annotation that lists them.
 const MIGRATED_PLUGINS: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// Where a driver's limit was before there were CSINodes.
+/// Prefix of the Node resource that held a driver's volume limit before CSINode existed.
 const LEGACY_LIMIT: &str = "attachable-volumes-csi-";
 
-/// Why a driver cannot be written into a Node. The words are upstream's.
+/// Why a driver cannot be written to a Node. The wording is upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NodeInfoError {
-    /// A driver has to call the node something.
+    /// The driver's node id is empty.
     #[error("error adding CSI driver node info: driverNodeID must not be empty")]
     NoNodeId,
-    /// Somebody else wrote something there.
+    /// The annotation has been set to something else.
     #[error(
         "failed to parse node's {:?} annotation value ({value:?}): remove it, or make it a JSON map of names",
         annotation::LEGACY_NODE_ID
     )]
     Annotation {
-        /// What it says.
+        /// The annotation's value.
         value: String,
     },
-    /// The node is said to be elsewhere.
+    /// The Node has a different topology label.
     #[error(
         "detected topology value collision: driver reported {key:?}:{reported:?} but existing label is {key:?}:{existing:?}"
     )]
     Collision {
-        /// The label.
+        /// The label key.
         key: String,
-        /// What the driver says.
+        /// The driver's value.
         reported: String,
-        /// What the Node says.
+        /// The Node's value.
         existing: String,
     },
 }
 
-/// The limit as CSINode has it: one that is not positive is none.
+/// The limit for CSINode: zero and negative values are no limit.
 fn count(max_volumes: i64) -> Option<i32> {
     (max_volumes > 0).then(|| i32::try_from(max_volumes).unwrap_or(i32::MAX))
 }
@@ -74,18 +75,18 @@ fn node_ids(node: &Node) -> Result<BTreeMap<String, String>, NodeInfoError> {
     }
 }
 
-/// What makes a Node know a driver; `None` if it does.
+/// The patch that adds a driver to a Node; `None` if nothing changes.
 pub(super) fn install_on_node(
     node: &Node,
     driver: &str,
-    answer: &NodeAnswer,
+    info: &DriverNodeInfo,
 ) -> Result<Option<Patch>, NodeInfoError> {
-    if answer.node_id.is_empty() {
+    if info.node_id.is_empty() {
         return Err(NodeInfoError::NoNodeId);
     }
     let mut ids = node_ids(node)?;
     let mut labels = BTreeMap::new();
-    for (key, value) in &answer.topology {
+    for (key, value) in &info.topology {
         match node.metadata.labels.get(key) {
             Some(existing) if existing == value => {}
             Some(existing) => {
@@ -100,13 +101,13 @@ pub(super) fn install_on_node(
             }
         }
     }
-    let known = ids.get(driver) == Some(&answer.node_id);
+    let known = ids.get(driver) == Some(&info.node_id);
     let legacy = legacy_limit(node, driver);
     if known && labels.is_empty() && legacy.is_none() {
         return Ok(None);
     }
-    ids.insert(driver.to_owned(), answer.node_id.clone());
-    let mut body = guarded(node);
+    ids.insert(driver.to_owned(), info.node_id.clone());
+    let mut body = preconditions(node);
     if !known {
         body["metadata"]["annotations"] = json!({annotation::LEGACY_NODE_ID: json!(ids).to_string()});
     }
@@ -119,7 +120,8 @@ pub(super) fn install_on_node(
     Ok(Some(Patch::Strategic(body)))
 }
 
-/// What makes a Node forget a driver; `None` if it has. Labels stay: volumes may be bound to where they say it is.
+/// The patch that removes a driver from a Node; `None` if nothing changes. Labels stay: volumes may be bound to that
+/// topology.
 pub(super) fn uninstall_from_node(node: &Node, driver: &str) -> Result<Option<Patch>, NodeInfoError> {
     let mut ids = node_ids(node)?;
     let known = ids.remove(driver).is_some();
@@ -127,7 +129,7 @@ pub(super) fn uninstall_from_node(node: &Node, driver: &str) -> Result<Option<Pa
     if !known && legacy.is_none() {
         return Ok(None);
     }
-    let mut body = guarded(node);
+    let mut body = preconditions(node);
     if known {
         let value = if ids.is_empty() { Value::Null } else { json!(json!(ids).to_string()) };
         body["metadata"]["annotations"] = json!({annotation::LEGACY_NODE_ID: value});
@@ -138,12 +140,12 @@ pub(super) fn uninstall_from_node(node: &Node, driver: &str) -> Result<Option<Pa
     Ok(Some(Patch::Strategic(body)))
 }
 
-/// A map of all drivers is written anew, so it must be the one that was read.
-fn guarded(node: &Node) -> Value {
+/// The patch replaces the map of all drivers, so it must apply to the version that was read.
+fn preconditions(node: &Node) -> Value {
     json!({"metadata": {"uid": node.metadata.uid, "resourceVersion": node.metadata.resource_version}})
 }
 
-/// What removes a limit of before there were CSINodes.
+/// The patch that removes a volume limit from the time before CSINode.
 fn legacy_limit(node: &Node, driver: &str) -> Option<Value> {
     let key = format!("{LEGACY_LIMIT}{driver}");
     node.status.allocatable.contains_key(&key).then(|| {
@@ -152,15 +154,16 @@ fn legacy_limit(node: &Node, driver: &str) -> Option<Value> {
     })
 }
 
-/// What to do with a CSINode.
+/// How to update a CSINode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing.
+    /// No change.
     Nothing,
-    /// Replace it.
-    Put(Value),
-    /// Replace it, without the driver; then look again. What an entry says of the node may not change.
-    TakeOut(Value),
+    /// Replace the object.
+    Update(Value),
+    /// Replace the object without the driver's entry, then compute again: node id and topology keys of an entry are
+    /// immutable.
+    RemoveEntry(Value),
 }
 
 /// A CSINode without drivers.
@@ -174,7 +177,7 @@ pub(super) fn new_csi_node(node: &Node, migrated: &[&str]) -> Value {
     prepared(&bare, node, migrated).unwrap_or(bare)
 }
 
-/// The CSINode with its owner and with what it says of in-tree plugins; `None` if it has both.
+/// The CSINode with its owner and its migrated-plugins annotation; `None` if it has both.
 pub(super) fn prepared(csi_node: &Value, node: &Node, migrated: &[&str]) -> Option<Value> {
     let mut after = csi_node.clone();
     let metadata = &mut after["metadata"];
@@ -184,7 +187,7 @@ pub(super) fn prepared(csi_node: &Value, node: &Node, migrated: &[&str]) -> Opti
         "name": node.metadata.name,
         "uid": node.metadata.uid,
     });
-    // A Node of the same name that came after the one it was made for: it would be collected with that one.
+    // The owner may be an earlier Node of the same name: the CSINode would be garbage-collected with that one.
     let owners = metadata["ownerReferences"].as_array().cloned().unwrap_or_default();
     let owned =
         owners.iter().any(|owner| owner["kind"] == "Node" && owner["uid"] == node.metadata.uid.as_str());
@@ -192,13 +195,13 @@ pub(super) fn prepared(csi_node: &Value, node: &Node, migrated: &[&str]) -> Opti
         let others = owners.into_iter().filter(|owner| owner["kind"] != "Node");
         metadata["ownerReferences"] = others.chain([owner]).collect();
     }
-    let said: BTreeSet<&str> = csi_node["metadata"]["annotations"][MIGRATED_PLUGINS]
+    let current: BTreeSet<&str> = csi_node["metadata"]["annotations"][MIGRATED_PLUGINS]
         .as_str()
         .filter(|text| !text.is_empty())
         .map(|text| text.split(',').collect())
         .unwrap_or_default();
     let wanted: BTreeSet<&str> = migrated.iter().copied().collect();
-    if said != wanted {
+    if current != wanted {
         if !metadata["annotations"].is_object() {
             metadata["annotations"] = json!({});
         }
@@ -212,29 +215,29 @@ pub(super) fn prepared(csi_node: &Value, node: &Node, migrated: &[&str]) -> Opti
     (after != *csi_node).then_some(after)
 }
 
-/// What makes a CSINode know a driver. `in_place`: the server may take another limit for an entry that is there.
+/// Adds a driver to a CSINode. `in_place`: the server may accept a changed limit in an existing entry.
 pub(super) fn install_on_csi_node(
     csi_node: &Value,
     node: &Node,
     driver: &str,
-    answer: &NodeAnswer,
+    info: &DriverNodeInfo,
     migrated: &[&str],
     in_place: bool,
 ) -> Change {
     let ready = prepared(csi_node, node, migrated);
     let current = drivers(csi_node).iter().find(|entry| entry["name"] == driver);
     let same = current.map(|current| Same {
-        node: current["nodeID"] == answer.node_id.as_str() && topology_keys(current) == keys(answer),
-        limit: current["allocatable"]["count"].as_i64() == count(answer.max_volumes).map(i64::from),
+        node: current["nodeID"] == info.node_id.as_str() && topology_keys(current) == keys(info),
+        limit: current["allocatable"]["count"].as_i64() == count(info.max_volumes).map(i64::from),
     });
     match (same, ready) {
         (Some(Same { node: true, limit: true }), None) => Change::Nothing,
-        (Some(Same { node: true, limit: true }), Some(ready)) => Change::Put(ready),
+        (Some(Same { node: true, limit: true }), Some(ready)) => Change::Update(ready),
         (Some(Same { node: true, limit: false }), ready) if in_place => {
-            Change::Put(with_entry(ready.as_ref().unwrap_or(csi_node), driver, answer))
+            Change::Update(with_entry(ready.as_ref().unwrap_or(csi_node), driver, info))
         }
-        (Some(_), _) => Change::TakeOut(without_entry(csi_node, driver)),
-        (None, ready) => Change::Put(with_entry(ready.as_ref().unwrap_or(csi_node), driver, answer)),
+        (Some(_), _) => Change::RemoveEntry(without_entry(csi_node, driver)),
+        (None, ready) => Change::Update(with_entry(ready.as_ref().unwrap_or(csi_node), driver, info)),
     }
 }
 
@@ -243,10 +246,10 @@ struct Same {
     limit: bool,
 }
 
-/// What makes a CSINode forget a driver.
+/// Removes a driver from a CSINode.
 pub(super) fn uninstall_from_csi_node(csi_node: &Value, driver: &str) -> Change {
     match drivers(csi_node).iter().any(|entry| entry["name"] == driver) {
-        true => Change::Put(without_entry(csi_node, driver)),
+        true => Change::Update(without_entry(csi_node, driver)),
         false => Change::Nothing,
     }
 }
@@ -255,8 +258,8 @@ fn drivers(csi_node: &Value) -> &[Value] {
     csi_node["spec"]["drivers"].as_array().map_or(&[], Vec::as_slice)
 }
 
-fn keys(answer: &NodeAnswer) -> BTreeSet<&str> {
-    answer.topology.keys().map(String::as_str).collect()
+fn keys(info: &DriverNodeInfo) -> BTreeSet<&str> {
+    info.topology.keys().map(String::as_str).collect()
 }
 
 fn topology_keys(entry: &Value) -> BTreeSet<&str> {
@@ -270,10 +273,10 @@ fn without_entry(csi_node: &Value, driver: &str) -> Value {
     after
 }
 
-fn with_entry(csi_node: &Value, driver: &str, answer: &NodeAnswer) -> Value {
+fn with_entry(csi_node: &Value, driver: &str, info: &DriverNodeInfo) -> Value {
     let mut after = without_entry(csi_node, driver);
-    let mut entry = json!({"name": driver, "nodeID": answer.node_id, "topologyKeys": keys(answer)});
-    if let Some(count) = count(answer.max_volumes) {
+    let mut entry = json!({"name": driver, "nodeID": info.node_id, "topologyKeys": keys(info)});
+    if let Some(count) = count(info.max_volumes) {
         entry["allocatable"] = json!({"count": count});
     }
     if let Some(drivers) = after["spec"]["drivers"].as_array_mut() {
@@ -282,15 +285,15 @@ fn with_entry(csi_node: &Value, driver: &str, answer: &NodeAnswer) -> Value {
     after
 }
 
-/// Whether both say what the driver says.
-pub(super) fn is_written(node: &Node, csi_node: &CSINode, driver: &str, answer: &NodeAnswer) -> bool {
-    let annotated = node_ids(node).is_ok_and(|ids| ids.get(driver) == Some(&answer.node_id));
+/// Whether Node and CSINode both match the driver's node info.
+pub(super) fn is_written(node: &Node, csi_node: &CSINode, driver: &str, info: &DriverNodeInfo) -> bool {
+    let annotated = node_ids(node).is_ok_and(|ids| ids.get(driver) == Some(&info.node_id));
     let labelled =
-        answer.topology.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value.as_str()));
+        info.topology.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value.as_str()));
     let listed = csi_node.driver(driver).is_some_and(|entry| {
-        let keys_said: BTreeSet<&str> = entry.topology_keys.iter().map(String::as_str).collect();
-        let said = entry.allocatable.and_then(|allocatable| allocatable.count);
-        entry.node_id == answer.node_id && keys_said == keys(answer) && said == count(answer.max_volumes)
+        let keys_found: BTreeSet<&str> = entry.topology_keys.iter().map(String::as_str).collect();
+        let current = entry.allocatable.and_then(|allocatable| allocatable.count);
+        entry.node_id == info.node_id && keys_found == keys(info) && current == count(info.max_volumes)
     });
     annotated && labelled && listed
 }

@@ -1,5 +1,5 @@
-//! Which sockets are beneath the registry directory. Names that begin with a dot are left out, directories too, and
-//! what is not a socket; symlinks are not followed.
+//! Scans the registry directory for sockets. Skips names that begin with a dot, including directories, and everything
+//! that is not a socket; does not follow symlinks.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use wharf_csi::{SocketIdentity, SocketWatch};
 
-/// The sockets, and which file each is.
+/// The sockets by path, with the identity of each file.
 pub(super) type Sockets = BTreeMap<PathBuf, SocketIdentity>;
 
-/// Looks at everything, and watches every directory before it is read, so that nothing comes unseen. The registry
-/// directory is made if it is not there. An error says that nobody knows what is there: nothing is gone then.
+/// Scans all directories. Each is watched before it is read, so that no socket is missed. Creates the registry
+/// directory if it does not exist. An error means that the sockets are unknown, not that they are gone.
 pub(super) fn scan(registry: &Path, watch: &SocketWatch) -> io::Result<Sockets> {
     DirBuilder::new().recursive(true).mode(0o755).create(registry)?;
     let mut sockets = Sockets::new();
@@ -21,7 +21,7 @@ pub(super) fn scan(registry: &Path, watch: &SocketWatch) -> io::Result<Sockets> 
     while let Some(directory) = directories.pop() {
         watch.add(&directory);
         let entries = match fs::read_dir(&directory) {
-            // One that goes while we look takes its sockets with it.
+            // Removed during the scan, with its sockets.
             Err(error) if error.kind() == io::ErrorKind::NotFound && directory != registry => continue,
             entries => entries?,
         };
@@ -38,7 +38,7 @@ pub(super) fn scan(registry: &Path, watch: &SocketWatch) -> io::Result<Sockets> 
             if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_socket() {
-                match SocketIdentity::of(&path) {
+                match SocketIdentity::of_path(&path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     identity => {
                         sockets.insert(path, identity?);
@@ -59,12 +59,12 @@ mod tests {
 
     /// kubernetes.md 1.6 "Registry", "Ignored".
     #[tokio::test]
-    async fn sockets_beneath_and_nothing_else() {
+    async fn scan_finds_sockets_only() {
         let dir = tempfile::tempdir().unwrap();
         let registry = dir.path().join("deep/registry");
         let watch = SocketWatch::new();
         assert_eq!(scan(&registry, &watch).unwrap(), Sockets::new());
-        assert!(registry.is_dir(), "made where there is none");
+        assert!(registry.is_dir(), "registry directory is created");
 
         fs::create_dir_all(registry.join("sub/below")).unwrap();
         fs::create_dir(registry.join(".hidden")).unwrap();
@@ -77,18 +77,18 @@ mod tests {
         let expected = ["a.sock", "sub/b.sock", "sub/below/c.sock"].map(|name| registry.join(name));
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
 
-        let told = || tokio::time::timeout(Duration::from_secs(5), watch.changed(|_| true));
+        let changed = || tokio::time::timeout(Duration::from_secs(5), watch.changed(|_| true));
         while tokio::time::timeout(Duration::from_millis(100), watch.changed(|_| true)).await.is_ok() {}
         fs::remove_file(registry.join("sub/below/c.sock")).unwrap();
-        told().await.expect("directories that were found are watched");
+        changed().await.expect("found directories are watched");
         fs::remove_dir_all(registry.join("sub")).unwrap();
-        told().await.unwrap();
+        changed().await.unwrap();
         assert_eq!(scan(&registry, &watch).unwrap().len(), 1);
     }
 
-    /// Not known is not gone.
+    /// Unknown must not read as gone.
     #[tokio::test]
-    async fn a_directory_that_cannot_be_made_is_an_error() {
+    async fn registry_that_cannot_be_created_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "").unwrap();
         assert!(scan(&dir.path().join("file"), &SocketWatch::new()).is_err());

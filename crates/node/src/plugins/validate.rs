@@ -1,4 +1,4 @@
-//! Whether a plugin may be registered, by what it says of itself.
+//! Validates the info that a plugin reports before it is registered.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,39 +6,37 @@ use std::fmt;
 use wharf_csi::registration::PluginInfo;
 use wharf_model::names::is_dns_subdomain;
 
-/// The only type of plugin that is for us; kubelet knows DevicePlugin and DRAPlugin besides.
+/// The only plugin type served here; kubelet also serves DevicePlugin and DRAPlugin.
 pub(super) const CSI_PLUGIN: &str = "CSIPlugin";
-/// By the CSI specification.
+/// From the CSI specification.
 const LONGEST_NAME: usize = 63;
 
-/// A version of the registration: numbers, the first of which decides.
+/// A registration API version: numbers, compared from the first.
 #[derive(Debug, Clone)]
 pub(super) struct Version(Vec<u64>);
 
-/// Why a plugin is refused. The words are those that kubelet has for it.
+/// Why a plugin is refused, in kubelet's wording.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Invalid {
     /// Not a CSI driver.
     #[error("no handler registered for plugin type: {0}; only {CSI_PLUGIN} is served on this node")]
     Type(String),
-    /// Not a name.
-    #[error(
-        "{0:?} is not the name of a CSI driver: write a domain name of at most {LONGEST_NAME} characters"
-    )]
+    /// Not a valid driver name.
+    #[error("{0:?} is not a valid CSI driver name: use a domain name of at most {LONGEST_NAME} characters")]
     Name(String),
-    /// No version at all.
+    /// No version given.
     #[error("Plugin returned an empty list for supported versions")]
     NoVersions,
-    /// None that is known here.
+    /// No supported version.
     #[error("None of the versions specified {0:?} are supported: one has to be 1.x")]
     Versions(Vec<String>),
-    /// Somebody else has the name.
+    /// The name is registered by another socket.
     #[error("Another driver with the same name is already registered with a higher supported version: {0:?}")]
     Taken(String),
 }
 
 impl Version {
-    /// As upstream's `ParseGeneric`: a leading `v` and what follows the numbers does not count.
+    /// Like upstream's `ParseGeneric`: a leading `v` and anything after the numbers are ignored.
     fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let text = text.strip_prefix('v').unwrap_or(text);
@@ -84,21 +82,21 @@ impl fmt::Display for Version {
     }
 }
 
-/// Checks what a plugin says of itself, whoever else is registered. Gives the highest version it has.
+/// Validates a plugin's info without regard to other registrations. Returns its highest supported version.
 pub(super) fn validate(info: &PluginInfo) -> Result<Version, Invalid> {
     if info.r#type != CSI_PLUGIN {
         return Err(Invalid::Type(info.r#type.clone()));
     }
-    // It becomes a part of paths, and the name of objects. Kubelet finds that out when it writes them.
+    // The name becomes part of paths and object names. Kubelet fails later, when it writes them.
     if info.name.len() > LONGEST_NAME || !is_dns_subdomain(&info.name.to_ascii_lowercase()) {
         return Err(Invalid::Name(info.name.chars().take(2 * LONGEST_NAME).collect()));
     }
     if info.supported_versions.is_empty() {
         return Err(Invalid::NoVersions);
     }
-    // There is no CSI 2; what claims it need not be compatible with 1, and does not count.
-    let known = info.supported_versions.iter().filter_map(|version| Version::parse(version));
-    match known.filter(|version| version.major() <= 1).max() {
+    // There is no CSI 2; a 2.x version need not be compatible with 1.x and is ignored.
+    let supported = info.supported_versions.iter().filter_map(|version| Version::parse(version));
+    match supported.filter(|version| version.major() <= 1).max() {
         Some(version) if version.major() == 1 => Ok(version),
         Some(_) | None => Err(Invalid::Versions(info.supported_versions.clone())),
     }
@@ -119,7 +117,7 @@ mod tests {
 
     /// kubernetes.md 1.6 "Versions".
     #[test]
-    fn versions() {
+    fn highest_supported_version_is_selected() {
         let invalid = |versions: &[&str]| {
             Err(Invalid::Versions(versions.iter().map(|&version| version.to_owned()).collect()))
         };
@@ -147,9 +145,9 @@ mod tests {
 
     /// kubernetes.md 1.6 "GetInfo".
     #[test]
-    fn types_and_names() {
+    fn plugin_type_and_name_are_validated() {
         let long = "a".repeat(64);
-        for (kind, name, fits) in [
+        for (kind, name, valid) in [
             (CSI_PLUGIN, "hostpath.csi.k8s.io", true),
             (CSI_PLUGIN, "Local.CSI.example.com", true),
             (CSI_PLUGIN, &long[1..], true),
@@ -161,12 +159,12 @@ mod tests {
             ("DRAPlugin", "a.example.com", false),
             ("", "a.example.com", false),
         ] {
-            assert_eq!(validate(&info(kind, name, &["1.0.0"])).is_ok(), fits, "{kind} {name}");
+            assert_eq!(validate(&info(kind, name, &["1.0.0"])).is_ok(), valid, "{kind} {name}");
         }
-        // What is much too long is told in part.
-        let told =
+        // Overlong names are truncated in the error.
+        let truncated =
             validate(&info(CSI_PLUGIN, &"x".repeat(1000), &["1.0.0"])).map(|version| version.to_string());
-        assert_eq!(told, Err(Invalid::Name("x".repeat(126))));
+        assert_eq!(truncated, Err(Invalid::Name("x".repeat(126))));
     }
 
     #[test]

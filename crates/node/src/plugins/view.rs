@@ -1,93 +1,93 @@
-//! What the plugin manager sees of one socket, reduced to what its rules ask for. Times count from its start.
+//! Inputs of the rules for one registration socket. Times count from the start of the manager.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Plugin, Settings};
 
-/// All of it.
+/// Everything the rules need to know about one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
-    /// The socket.
+    /// The file at the socket's path.
     pub(super) socket: Socket,
-    /// What came of it so far.
-    pub(super) held: Held,
-    /// A step failed; none is to be done before.
+    /// How far its registration got.
+    pub(super) phase: Phase,
+    /// Backoff after a failed step: no step before this time.
     pub(super) not_before: Option<Duration>,
 }
 
-/// What is at the path now.
+/// The file at the path now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Socket {
-    /// Nothing, or no socket.
+    /// No file, or not a socket.
     Gone {
-        /// When that was seen first.
+        /// When that was first observed.
         since: Duration,
     },
-    /// A socket that nothing came of yet.
+    /// A socket that has not been processed yet.
     New {
-        /// When it was seen first.
+        /// When it was first observed.
         since: Duration,
     },
-    /// The one that `held` is about.
+    /// The socket that `phase` refers to.
     Same,
 }
 
-/// What came of a socket.
+/// How far the registration of a socket got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Held {
-    /// Nothing yet. Next: `Refused`, `Registered`.
-    Nothing,
-    /// It could not be registered. Next: `Registered`.
+pub(super) enum Phase {
+    /// Not registered yet. Next: `Refused`, `Registered`.
+    Pending,
+    /// Registration failed. Next: `Registered`.
     Refused,
-    /// It was registered, and another socket has the driver's name with a higher version. Next: `Refused`.
+    /// It was registered, then another socket registered the driver's name with a higher version. Next: `Refused`.
     Superseded,
-    /// It is registered. Next: `Leaving`, `Superseded`.
+    /// Registered. Next: `Deregistering`, `Superseded`.
     Registered(Facts),
-    /// Its driver is not registered any more, and its entries are not all gone. Next: forgotten, or `Registered`.
-    Leaving,
+    /// Deregistered, but some entries still exist. Next: dropped, or `Registered`.
+    Deregistering,
 }
 
-/// What is known of a registered driver.
+/// State of a registered driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// The plugin was told that it is registered.
-    pub(super) told: bool,
-    /// What Node and CSINode say of it.
+    /// NotifyRegistrationStatus succeeded.
+    pub(super) notified: bool,
+    /// The driver's entries in Node and CSINode.
     pub(super) entries: Entries,
-    /// Whether it is the driver that was asked.
+    /// Whether the driver restarted since it was queried.
     pub(super) driver: Driver,
-    /// When it was asked last.
-    pub(super) asked_at: Duration,
-    /// How often it is to be asked.
+    /// When it was last queried.
+    pub(super) queried_at: Duration,
+    /// How often to query it.
     pub(super) period: Option<Duration>,
-    /// Somebody saw that its limit is not what it said.
-    pub(super) wanted: bool,
+    /// A refresh was requested: the driver's volume limit seems to have changed.
+    pub(super) refresh_requested: bool,
 }
 
-/// What Node and CSINode say of a driver.
+/// The driver's entries in Node and CSINode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entries {
-    /// What the driver says, or nobody can tell.
-    Right,
-    /// What the driver said before.
+    /// They match the driver's node info, or are unknown.
+    Current,
+    /// They hold the driver's previous node info.
     Outdated,
-    /// Something else: not by us.
-    Disturbed,
+    /// Something else changed them.
+    Modified,
 }
 
-/// The driver behind its own socket.
+/// The process behind the driver's own socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Driver {
-    /// The one that was asked.
+    /// The one that was queried.
     Same,
-    /// It was restarted since.
+    /// It restarted since.
     Restarted,
-    /// There is no socket; it may be starting.
-    Away,
+    /// The socket does not exist; the driver may be starting.
+    Absent,
 }
 
-/// The part of the settings that the rules ask for.
+/// The settings that the rules depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) retry: bool,
@@ -98,23 +98,23 @@ pub(super) struct Rules {
 
 impl From<&Settings> for Rules {
     fn from(settings: &Settings) -> Self {
-        let &Settings { retry, handover, restore, grace, .. } = settings;
+        let &Settings { retry, handover, restore_entries: restore, socket_grace: grace, .. } = settings;
         Self { retry, handover, restore, grace }
     }
 }
 
-/// What a driver says of this node: what goes into Node and CSINode.
+/// The driver's NodeGetInfo response: what is written to Node and CSINode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct NodeAnswer {
-    /// What it calls the node.
+pub(super) struct DriverNodeInfo {
+    /// The driver's id of the node.
     pub(super) node_id: String,
-    /// How many volumes it can have here.
+    /// Maximum number of volumes on the node.
     pub(super) max_volumes: i64,
-    /// Where the node is.
+    /// The node's topology segments.
     pub(super) topology: BTreeMap<String, String>,
 }
 
-impl From<&Plugin> for NodeAnswer {
+impl From<&Plugin> for DriverNodeInfo {
     fn from(plugin: &Plugin) -> Self {
         Self {
             node_id: plugin.node_id.clone(),

@@ -1,5 +1,5 @@
-//! All sockets, and what came of each; which socket has a driver's name. Plain data: who calls holds the lock and
-//! brings the time, which counts from the manager's start.
+//! State of all registration sockets, and which socket owns each driver name. Plain data: the caller holds the lock and
+//! supplies the time, which counts from the start of the manager.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,97 +10,96 @@ use wharf_csi::SocketIdentity;
 use super::Plugin;
 use super::sockets::Sockets;
 use super::validate::{Invalid, Version};
-use super::view::{Driver, Facts, Held, Socket, View};
+use super::view::{Driver, Facts, Phase, Socket, View};
 
-/// A driver that is registered.
+/// A registered driver.
 #[derive(Debug, Clone)]
 pub(super) struct Registration {
-    /// The socket by which it came.
+    /// The registration socket.
     pub(super) identity: SocketIdentity,
-    /// What it said.
+    /// The driver and its node info.
     pub(super) plugin: Plugin,
-    /// The driver's own socket when it was asked, and now.
-    pub(super) asked: Option<SocketIdentity>,
+    /// The driver's own socket when it was queried, and now.
+    pub(super) queried_socket: Option<SocketIdentity>,
     pub(super) now: Option<SocketIdentity>,
-    /// When that was.
-    pub(super) asked_at: Duration,
-    /// How many wishes to ask it again have been seen to.
-    pub(super) answered: u64,
-    /// Node and CSINode were given what it said.
+    /// When it was queried.
+    pub(super) queried_at: Duration,
+    /// Number of refresh requests served by then.
+    pub(super) refreshes_served: u64,
+    /// The node info was written to Node and CSINode.
     pub(super) written: bool,
-    /// The plugin was told.
-    pub(super) told: bool,
+    /// NotifyRegistrationStatus succeeded.
+    pub(super) notified: bool,
 }
 
 impl Registration {
-    /// Whether it is the driver that was asked.
+    /// Whether the driver restarted since it was queried.
     pub(super) fn driver(&self) -> Driver {
-        match (&self.asked, &self.now) {
-            (_, None) => Driver::Away,
-            (asked, now) if asked == now => Driver::Same,
+        match (&self.queried_socket, &self.now) {
+            (_, None) => Driver::Absent,
+            (queried_socket, now) if queried_socket == now => Driver::Same,
             (_, Some(_)) => Driver::Restarted,
         }
     }
 }
 
-/// What came of a socket.
+/// How far the registration of a socket got.
 #[derive(Debug, Clone)]
-pub(super) enum Holding {
-    /// Nothing yet.
-    Nothing,
-    /// This one did not say who it is.
-    Silent(SocketIdentity),
-    /// This one could not be registered.
+pub(super) enum SocketState {
+    /// Not processed yet.
+    Pending,
+    /// GetInfo failed on this socket.
+    GetInfoFailed(SocketIdentity),
+    /// Registration of this socket failed.
     Refused(SocketIdentity),
-    /// Another socket has its driver's name.
+    /// Another socket took over the driver's name.
     Superseded(SocketIdentity),
-    /// This is registered.
+    /// Registered.
     Registered(Box<Registration>),
-    /// This driver's entries are not all gone.
-    Leaving(String),
+    /// Some entries of this driver still exist.
+    Deregistering(String),
 }
 
 #[derive(Debug)]
-struct Record {
+struct SocketRecord {
     found: Option<SocketIdentity>,
-    /// Since when that is so.
+    /// Since when `found` has its value.
     since: Duration,
-    holding: Holding,
+    state: SocketState,
     failures: u32,
     not_before: Option<Duration>,
-    /// Something changed since the step began that is under way: should it fail, it failed for what was before.
+    /// Something changed since the current step began: if the step fails, it failed on outdated state.
     woken: bool,
 }
 
-impl Record {
-    /// What failed may go well now.
+impl SocketRecord {
+    /// Clears the backoff: a failed step may succeed now.
     fn wake(&mut self) {
         (self.failures, self.not_before, self.woken) = (0, None, true);
     }
 }
 
 #[derive(Debug)]
-struct Claim {
+struct NameOwner {
     path: PathBuf,
     version: Version,
 }
 
-/// All of it.
+/// State of all sockets.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    sockets: BTreeMap<PathBuf, Record>,
-    names: BTreeMap<String, Claim>,
+    sockets: BTreeMap<PathBuf, SocketRecord>,
+    names: BTreeMap<String, NameOwner>,
 }
 
 impl World {
-    /// What is there now. Gives the paths at which something changed: what failed there before says nothing any
-    /// more.
-    pub(super) fn saw(&mut self, sockets: &Sockets, now: Duration) -> Vec<PathBuf> {
+    /// Updates the sockets found by a scan. Returns the paths that changed; their backoff is cleared.
+    pub(super) fn observe(&mut self, sockets: &Sockets, now: Duration) -> Vec<PathBuf> {
         for path in sockets.keys() {
-            self.sockets.entry(path.clone()).or_insert_with(|| Record {
+            self.sockets.entry(path.clone()).or_insert_with(|| SocketRecord {
                 found: None,
                 since: now,
-                holding: Holding::Nothing,
+                state: SocketState::Pending,
                 failures: 0,
                 not_before: None,
                 woken: false,
@@ -119,11 +118,14 @@ impl World {
         changed
     }
 
-    /// What is at drivers' own sockets now, by path. Gives the sockets whose drivers changed.
-    pub(super) fn saw_drivers(&mut self, identity: impl Fn(&Path) -> Option<SocketIdentity>) -> Vec<PathBuf> {
+    /// Updates the identities of the drivers' own sockets. Returns the registration sockets whose drivers changed.
+    pub(super) fn observe_drivers(
+        &mut self,
+        identity: impl Fn(&Path) -> Option<SocketIdentity>,
+    ) -> Vec<PathBuf> {
         let mut changed = Vec::new();
         for (path, record) in &mut self.sockets {
-            let Holding::Registered(registration) = &mut record.holding else { continue };
+            let SocketState::Registered(registration) = &mut record.state else { continue };
             let found = identity(registration.plugin.endpoint.path());
             if registration.now != found {
                 registration.now = found;
@@ -134,78 +136,78 @@ impl World {
         changed
     }
 
-    /// The socket as the rules see it; `None` if nothing is known of it.
+    /// The inputs of the rules for a socket; `None` if it is unknown.
     pub(super) fn view(&self, path: &Path, facts: impl FnOnce(&Registration) -> Facts) -> Option<View> {
         let record = self.sockets.get(path)?;
-        let (held, about) = match &record.holding {
-            Holding::Nothing => (Held::Nothing, None),
-            Holding::Silent(identity) => (Held::Nothing, Some(identity)),
-            Holding::Refused(identity) => (Held::Refused, Some(identity)),
-            Holding::Superseded(identity) => (Held::Superseded, Some(identity)),
-            Holding::Registered(registration) => {
-                (Held::Registered(facts(registration)), Some(&registration.identity))
+        let (phase, about) = match &record.state {
+            SocketState::Pending => (Phase::Pending, None),
+            SocketState::GetInfoFailed(identity) => (Phase::Pending, Some(identity)),
+            SocketState::Refused(identity) => (Phase::Refused, Some(identity)),
+            SocketState::Superseded(identity) => (Phase::Superseded, Some(identity)),
+            SocketState::Registered(registration) => {
+                (Phase::Registered(facts(registration)), Some(&registration.identity))
             }
-            Holding::Leaving(_) => (Held::Leaving, None),
+            SocketState::Deregistering(_) => (Phase::Deregistering, None),
         };
         let socket = match (&record.found, about) {
             (None, _) => Socket::Gone { since: record.since },
             (Some(found), Some(about)) if found == about => Socket::Same,
             (Some(_), _) => Socket::New { since: record.since },
         };
-        Some(View { socket, held, not_before: record.not_before })
+        Some(View { socket, phase, not_before: record.not_before })
     }
 
-    /// Which file is at the path.
+    /// The identity of the file at the path.
     pub(super) fn found(&self, path: &Path) -> Option<SocketIdentity> {
         self.sockets.get(path)?.found.clone()
     }
 
-    /// What came of it.
-    pub(super) fn holding(&self, path: &Path) -> Option<&Holding> {
-        self.sockets.get(path).map(|record| &record.holding)
+    /// How far its registration got.
+    pub(super) fn state(&self, path: &Path) -> Option<&SocketState> {
+        self.sockets.get(path).map(|record| &record.state)
     }
 
-    /// What is registered there.
+    /// The registration of a registered socket.
     pub(super) fn registration(&self, path: &Path) -> Option<&Registration> {
-        match self.holding(path)? {
-            Holding::Registered(registration) => Some(registration),
+        match self.state(path)? {
+            SocketState::Registered(registration) => Some(registration),
             _ => None,
         }
     }
 
-    /// The same, to change it.
+    /// Mutable variant of [`Self::registration`].
     pub(super) fn registration_mut(&mut self, path: &Path) -> Option<&mut Registration> {
-        match &mut self.sockets.get_mut(path)?.holding {
-            Holding::Registered(registration) => Some(registration),
+        match &mut self.sockets.get_mut(path)?.state {
+            SocketState::Registered(registration) => Some(registration),
             _ => None,
         }
     }
 
-    /// The sockets of registered drivers, with the drivers' names.
+    /// Registration sockets of registered drivers, with the drivers' names.
     pub(super) fn registered(&self) -> Vec<(PathBuf, String)> {
-        let registered = |(path, record): (&PathBuf, &Record)| match &record.holding {
-            Holding::Registered(registration) => Some((path.clone(), registration.plugin.name.clone())),
+        let registered = |(path, record): (&PathBuf, &SocketRecord)| match &record.state {
+            SocketState::Registered(registration) => Some((path.clone(), registration.plugin.name.clone())),
             _ => None,
         };
         self.sockets.iter().filter_map(registered).collect()
     }
 
-    /// A step went well.
+    /// Records that a step succeeded.
     pub(super) fn succeeded(&mut self, path: &Path) {
         if let Some(record) = self.sockets.get_mut(path) {
             (record.failures, record.not_before) = (0, None);
         }
     }
 
-    /// A step begins.
+    /// Records that a step begins.
     pub(super) fn begin(&mut self, path: &Path) {
         if let Some(record) = self.sockets.get_mut(path) {
             record.woken = false;
         }
     }
 
-    /// A step failed. `pause` says how long to wait after so many others; if something changed meanwhile, it is not
-    /// waited at all.
+    /// Records that a step failed. `pause` returns the delay after a number of earlier failures; if something changed
+    /// during the step, there is no delay.
     pub(super) fn failed(&mut self, path: &Path, now: Duration, pause: impl FnOnce(u32) -> Duration) {
         if let Some(record) = self.sockets.get_mut(path).filter(|record| !record.woken) {
             record.not_before = Some(now + pause(record.failures));
@@ -213,7 +215,7 @@ impl World {
         }
     }
 
-    /// What failed may go well now. Gives the sockets that waited.
+    /// Clears all backoffs. Returns the sockets that were waiting.
     pub(super) fn wake_all(&mut self) -> Vec<PathBuf> {
         let mut waiting = Vec::new();
         for (path, record) in &mut self.sockets {
@@ -225,22 +227,22 @@ impl World {
         waiting
     }
 
-    /// Sets what came of a socket, if it is known.
-    pub(super) fn hold(&mut self, path: &Path, holding: Holding) {
+    /// Sets the state of a known socket.
+    pub(super) fn set_state(&mut self, path: &Path, state: SocketState) {
         if let Some(record) = self.sockets.get_mut(path) {
-            record.holding = holding;
+            record.state = state;
         }
     }
 
-    /// Nothing is there, and nothing came of it.
-    pub(super) fn forget(&mut self, path: &Path) {
+    /// Drops the record of a socket that no longer exists.
+    pub(super) fn drop_record(&mut self, path: &Path) {
         if self.sockets.get(path).is_some_and(|record| record.found.is_none()) {
             self.sockets.remove(path);
         }
     }
 
-    /// Whether this socket may have a driver's name: with a higher version than the one that has it.
-    pub(super) fn may_claim(&self, path: &Path, name: &str, version: &Version) -> Result<(), Invalid> {
+    /// Checks whether a socket may take a driver's name: the current owner must have a lower version.
+    pub(super) fn check_name(&self, path: &Path, name: &str, version: &Version) -> Result<(), Invalid> {
         match self.names.get(name) {
             Some(claim) if claim.path != path && claim.version >= *version => {
                 Err(Invalid::Taken(claim.version.to_string()))
@@ -251,37 +253,37 @@ impl World {
 
     /// Takes the name, from another socket if this one's version is higher.
     pub(super) fn claim(&mut self, path: &Path, name: &str, version: Version) -> Result<(), Invalid> {
-        self.may_claim(path, name, &version)?;
-        let claim = Claim { path: path.to_owned(), version };
+        self.check_name(path, name, &version)?;
+        let claim = NameOwner { path: path.to_owned(), version };
         let before = self.names.insert(name.to_owned(), claim).filter(|before| before.path != path);
         if let Some(record) = before.and_then(|before| self.sockets.get_mut(&before.path)) {
-            record.holding = match std::mem::replace(&mut record.holding, Holding::Nothing) {
-                Holding::Registered(registration) => Holding::Superseded(registration.identity),
-                // The name is another's now, and so are the entries.
-                Holding::Leaving(_) => Holding::Nothing,
+            record.state = match std::mem::replace(&mut record.state, SocketState::Pending) {
+                SocketState::Registered(registration) => SocketState::Superseded(registration.identity),
+                // The name has a new owner, and so have the entries.
+                SocketState::Deregistering(_) => SocketState::Pending,
                 other => other,
             };
         }
         Ok(())
     }
 
-    /// Whether the name is this socket's, or nobody's.
-    pub(super) fn is_free_for(&self, path: &Path, name: &str) -> bool {
+    /// Whether the name is owned by this socket or by none.
+    pub(super) fn is_available_to(&self, path: &Path, name: &str) -> bool {
         self.names.get(name).is_none_or(|claim| claim.path == path)
     }
 
-    /// Gives the name up. Gives the sockets that may want it.
-    pub(super) fn release(&mut self, path: &Path, name: &str) -> Vec<PathBuf> {
+    /// Releases the name. Returns the sockets that may be waiting for it.
+    pub(super) fn release_name(&mut self, path: &Path, name: &str) -> Vec<PathBuf> {
         if self.names.get(name).is_none_or(|claim| claim.path != path) {
             return Vec::new();
         }
         self.names.remove(name);
         let mut woken = Vec::new();
         for (other, record) in self.sockets.iter_mut().filter(|(other, _)| *other != path) {
-            if let Holding::Superseded(identity) = &record.holding {
-                record.holding = Holding::Refused(identity.clone());
+            if let SocketState::Superseded(identity) = &record.state {
+                record.state = SocketState::Refused(identity.clone());
             }
-            if matches!(record.holding, Holding::Refused(_)) {
+            if matches!(record.state, SocketState::Refused(_)) {
                 woken.push(other.clone());
             }
             record.wake();

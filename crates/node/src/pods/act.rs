@@ -1,40 +1,40 @@
-//! Does the one step that was decided. What takes long goes on beside, and wakes the pod when it is over.
+//! Executes the decided step. Long operations run as background tasks and wake the pod when they finish.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{Kind, Time};
 
-use super::decide::{SHORTEST_GRACE, Step};
-use super::memory::{Kept, Stopping, There};
-use super::view::{Ended, Health, Life, Trouble, View, roles};
+use super::decide::{MIN_GRACE, Step};
+use super::pod_state::{PodVolumes, Presence, Stopping};
+use super::view::{Ended, Health, RunState, StartFailure, View, roles};
 use super::{Pods, clean, env, hooks, spec};
 use crate::runtime::{ContainerId, StartError};
 
-/// Between two attempts to make a container that cannot be made: a second, then longer, up to this.
-const TROUBLE: Duration = Duration::from_secs(10);
-/// Of a container whose program could not be run.
-const NOT_STARTED: i32 = 128;
+/// Maximum delay between attempts to create a container; starts at one second.
+const MAX_START_RETRY: Duration = Duration::from_secs(10);
+/// Exit code of a container whose program could not be started.
+const START_ERROR_CODE: i32 = 128;
 
-/// What comes after a step.
-pub(super) enum Then {
-    /// Look again.
+/// What the reconcile loop does next.
+pub(super) enum Next {
+    /// Decide the next step.
     Again,
-    /// That is all for now.
-    End(Outcome),
+    /// Finish this reconcile.
+    End(WorkOutcome),
 }
 
-/// Why a container does not run.
+/// Why a container was not started.
 enum NoStart {
-    /// It is tried again.
-    Trouble(&'static str, String),
-    /// It was a life, if a short one.
+    /// Retried without counting as a restart.
+    Retry(&'static str, String),
+    /// Counts as a run that failed immediately.
     Ended(String),
 }
 
@@ -43,13 +43,15 @@ fn millis(until: Time, from: Time) -> Duration {
 }
 
 impl Pods {
-    pub(super) async fn act(self: &Arc<Self>, uid: &str, view: &View, step: Step) -> Then {
+    pub(super) async fn act(self: &Arc<Self>, uid: &str, view: &View, step: Step) -> Next {
         match step {
-            Step::Done => return Then::End(Outcome::Done),
-            Step::Wait(pause) => return Then::End(Outcome::After(pause)),
-            Step::WantVolumes => self.want_volumes(uid, &view.pod),
+            Step::Done => return Next::End(WorkOutcome::Done),
+            Step::Wait(pause) => return Next::End(WorkOutcome::RetryAfter(pause)),
+            Step::RequestVolumes => self.request_volumes(uid, &view.pod),
             Step::Start { container, attempt } => self.start(uid, view, &container, attempt).await,
-            Step::TellBackOff { container, attempt } => self.tell_back_off(uid, view, &container, attempt),
+            Step::RecordBackOff { container, attempt } => {
+                self.record_back_off(uid, view, &container, attempt)
+            }
             Step::Stop { containers, by, note } => {
                 for container in containers {
                     self.stop(uid, view, &container, by, note.as_deref());
@@ -58,49 +60,53 @@ impl Pods {
             Step::Release => self.release(uid),
             Step::Report(status) => return self.report(uid, &view.pod, *status).await,
             Step::Delete => return self.delete(uid, &view.pod).await,
-            Step::Forget => return self.forget(uid).await,
+            Step::DropState => return self.drop_state(uid).await,
         }
-        Then::Again
+        Next::Again
     }
 
-    fn want_volumes(&self, uid: &str, pod: &Arc<Pod>) {
+    fn request_volumes(&self, uid: &str, pod: &Arc<Pod>) {
         let volumes = self.agent.volumes.clone();
-        volumes.want(Arc::clone(pod));
-        let (memories, queue, waiter) = (self.memories.clone(), self.queue.clone(), uid.to_owned());
+        volumes.request(Arc::clone(pod));
+        let (pod_states, queue, waiter) = (self.pod_states.clone(), self.queue.clone(), uid.to_owned());
         let waiting = AbortOnDropHandle::new(tokio::spawn(async move {
             let mounted = loop {
-                match volumes.mounted(&waiter).await {
+                match volumes.wait_mounted(&waiter).await {
                     Ok(mounted) => break mounted,
-                    // The volume manager has told people; it goes on, and so do we.
-                    Err(not_yet) => tracing::debug!(pod = waiter, %not_yet, "volumes are not there yet"),
+                    // The volume manager has recorded events and keeps retrying, and so do we.
+                    Err(not_yet) => {
+                        tracing::debug!(pod_uid = waiter, error = %not_yet, "volumes are not mounted yet")
+                    }
                 }
             };
-            memories.with(&waiter, |memory| {
-                if matches!(memory.volumes, Kept::Coming { .. }) {
-                    memory.volumes = Kept::Mounted(Arc::new(mounted));
+            pod_states.with(&waiter, |pod_state| {
+                if matches!(pod_state.volumes, PodVolumes::Requested { .. }) {
+                    pod_state.volumes = PodVolumes::Mounted(Arc::new(mounted));
                 }
             });
-            queue.reset(&waiter);
+            queue.reset_backoff(&waiter);
             queue.add(waiter, Priority::High);
         }));
-        self.memories.with(uid, |memory| memory.volumes = Kept::Coming { _waiting: waiting });
+        self.pod_states
+            .with(uid, |pod_state| pod_state.volumes = PodVolumes::Requested { _waiting: waiting });
     }
 
     fn release(&self, uid: &str) {
         let volumes = self.agent.volumes.clone();
         volumes.release(uid);
-        let (memories, queue, waiter) = (self.memories.clone(), self.queue.clone(), uid.to_owned());
+        let (pod_states, queue, waiter) = (self.pod_states.clone(), self.queue.clone(), uid.to_owned());
         let waiting = AbortOnDropHandle::new(tokio::spawn(async move {
-            volumes.released(&waiter).await;
-            memories.with(&waiter, |memory| {
-                if matches!(memory.volumes, Kept::Going { .. }) {
-                    memory.volumes = Kept::Released;
+            volumes.wait_released(&waiter).await;
+            pod_states.with(&waiter, |pod_state| {
+                if matches!(pod_state.volumes, PodVolumes::Releasing { .. }) {
+                    pod_state.volumes = PodVolumes::Released;
                 }
             });
-            queue.reset(&waiter);
+            queue.reset_backoff(&waiter);
             queue.add(waiter, Priority::High);
         }));
-        self.memories.with(uid, |memory| memory.volumes = Kept::Going { _waiting: waiting });
+        self.pod_states
+            .with(uid, |pod_state| pod_state.volumes = PodVolumes::Releasing { _waiting: waiting });
     }
 
     async fn start(self: &Arc<Self>, uid: &str, view: &View, name: &str, attempt: u32) {
@@ -110,31 +116,36 @@ impl Pods {
         let pod = &view.pod;
         let events = &self.agent.events;
         let image =
-            format!("Image {:?} is not pulled: the container runs the host's programs", container.image);
-        events.tell(&**pod, EventType::Normal, "Pulled", image);
+            format!("Image {:?} is not pulled: the container runs programs of the host", container.image);
+        events.record_for(&**pod, EventType::Normal, "Pulled", image);
         let started = self.try_start(uid, pod, container, attempt).await;
         let at = now();
-        let before = match view.containers.iter().find(|seen| seen.name == name).map(|seen| &seen.life) {
-            Some(Life::Ended(ended)) => Some(ended.finished.unwrap_or(at)),
+        let before = match view
+            .containers
+            .iter()
+            .find(|observed| observed.name == name)
+            .map(|observed| &observed.run_state)
+        {
+            Some(RunState::Ended(ended)) => Some(ended.finished.unwrap_or(at)),
             _ => None,
         };
-        let lived = !matches!(started, Err(NoStart::Trouble(..)));
+        let lived = !matches!(started, Err(NoStart::Retry(..)));
         let hooked = container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.post_start.is_some());
-        let old = self.memories.container(uid, name, |known| {
+        let old = self.pod_states.container(uid, name, |known| {
             if let (Some(ended), true) = (before, lived) {
-                known.crash.begin(self.pace, ended, at);
+                known.crash.begin(self.crash_backoff, ended, at);
             }
             match &started {
                 Ok(id) => {
-                    known.lives.insert(attempt, id.clone());
-                    known.trouble = None;
-                    known.health = Health { beginning: hooked, ..Health::default() };
+                    known.attempts.insert(attempt, id.clone());
+                    known.start_failure = None;
+                    known.health = Health { post_start_running: hooked, ..Health::default() };
                 }
                 Err(NoStart::Ended(message)) => {
                     let ended = Ended {
                         id: String::new(),
                         attempt,
-                        code: NOT_STARTED,
+                        code: START_ERROR_CODE,
                         reason: "StartError".to_owned(),
                         message: message.clone(),
                         started: None,
@@ -142,30 +153,31 @@ impl Pods {
                         earlier: false,
                     };
                     known.ends.insert(attempt, ended);
-                    known.trouble = None;
+                    known.start_failure = None;
                 }
-                Err(NoStart::Trouble(reason, message)) => {
-                    let count = known.trouble.as_ref().map_or(0, |trouble| trouble.count);
-                    let pause = Duration::from_secs(1 << count.min(6)).min(TROUBLE);
+                Err(NoStart::Retry(reason, message)) => {
+                    let count = known.start_failure.as_ref().map_or(0, |start_failure| start_failure.count);
+                    let pause = Duration::from_secs(1 << count.min(6)).min(MAX_START_RETRY);
                     let (message, again) = (message.clone(), at.plus(pause));
-                    known.trouble = Some(Trouble { reason, message, again, count: count.saturating_add(1) });
+                    known.start_failure =
+                        Some(StartFailure { reason, message, again, count: count.saturating_add(1) });
                 }
             }
-            // The last one's log is for those who ask what happened; older ones nobody can ask for.
-            known.ends.retain(|life, _| life.saturating_add(1) >= attempt);
-            let (keep, old) = std::mem::take(&mut known.lives)
+            // The previous attempt's log is kept for `kubectl logs --previous`; older ones cannot be requested.
+            known.ends.retain(|number, _| number.saturating_add(1) >= attempt);
+            let (keep, old) = std::mem::take(&mut known.attempts)
                 .into_iter()
-                .partition(|(life, _)| life.saturating_add(1) >= attempt);
-            known.lives = keep;
+                .partition(|(number, _)| number.saturating_add(1) >= attempt);
+            known.attempts = keep;
             old
         });
         match started {
             Ok(_) => {
-                events.tell(&**pod, EventType::Normal, "Created", format!("Created container: {name}"));
-                events.tell(&**pod, EventType::Normal, "Started", format!("Started container {name}"));
+                events.record_for(&**pod, EventType::Normal, "Created", format!("Created container: {name}"));
+                events.record_for(&**pod, EventType::Normal, "Started", format!("Started container {name}"));
             }
-            Err(NoStart::Trouble(_, message) | NoStart::Ended(message)) => {
-                events.tell(&**pod, EventType::Warning, "Failed", format!("Error: {message}"));
+            Err(NoStart::Retry(_, message) | NoStart::Ended(message)) => {
+                events.record_for(&**pod, EventType::Warning, "Failed", format!("Error: {message}"));
             }
         }
         for id in old.unwrap_or_default().into_values() {
@@ -180,16 +192,18 @@ impl Pods {
         container: &Container,
         attempt: u32,
     ) -> Result<ContainerId, NoStart> {
-        let config = |why: String| NoStart::Trouble("CreateContainerConfigError", why);
-        let mounted = self.memories.with(uid, |memory| match &memory.volumes {
-            Kept::Mounted(mounted) => Some(Arc::clone(mounted)),
+        let config = |reason: String| NoStart::Retry("CreateContainerConfigError", reason);
+        let mounted = self.pod_states.with(uid, |pod_state| match &pod_state.volumes {
+            PodVolumes::Mounted(mounted) => Some(Arc::clone(mounted)),
             _ => None,
         });
         let Some(mounted) = mounted.flatten() else {
-            return Err(config("the volumes went away while the container was made".to_owned()));
+            return Err(config(
+                "the pod's volumes were unmounted while the container was being created".to_owned(),
+            ));
         };
         let found = env::gather(&self.agent.cluster, pod, container).await;
-        let made = found.and_then(|found| env::environment(pod, container, &found, &self.around));
+        let made = found.and_then(|found| env::environment(pod, container, &found, &self.node_env));
         let variables = made.map_err(|error| config(error.to_string()))?;
         let spec = spec::spec(pod, container, attempt, variables, &mounted);
         let spec = spec.map_err(|error| config(error.to_string()))?;
@@ -197,117 +211,121 @@ impl Pods {
         match self.agent.runtime.start(spec).await {
             Ok(id) => Ok(id),
             Err(error) => {
-                // What is left of it would be found in place of the next attempt.
+                // Otherwise the next attempt would find this one.
                 self.discard(&id).await;
                 Err(match error {
-                    StartError::Config(why) => config(why),
-                    StartError::Program(why) => NoStart::Ended(why),
+                    StartError::Config(reason) => config(reason),
+                    StartError::Program(reason) => NoStart::Ended(reason),
                     error @ StartError::Machine { .. } => {
-                        NoStart::Trouble("RunContainerError", error.to_string())
+                        NoStart::Retry("RunContainerError", error.to_string())
                     }
                 })
             }
         }
     }
 
-    /// Takes away what is left of a container that has ended.
+    /// Removes what is left of an exited container.
     pub(super) async fn discard(&self, id: &ContainerId) {
         if let Err(error) = self.agent.runtime.remove(id).await {
-            tracing::warn!(%error, "what is left of a container stays for now");
+            tracing::warn!(%error, "failed to remove exited container");
         }
     }
 
-    fn tell_back_off(&self, uid: &str, view: &View, container: &str, attempt: u32) {
+    fn record_back_off(&self, uid: &str, view: &View, container: &str, attempt: u32) {
         let meta = &view.pod.metadata;
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let note = format!(
             "Back-off restarting failed container {container} in pod {}_{namespace}({})",
             meta.name, meta.uid
         );
-        self.agent.events.tell(&*view.pod, EventType::Warning, "BackOff", note);
-        self.memories.container(uid, container, |known| known.crash.told = Some(attempt));
+        self.agent.events.record_for(&*view.pod, EventType::Warning, "BackOff", note);
+        self.pod_states.container(uid, container, |known| known.crash.reported_attempt = Some(attempt));
     }
 
-    /// Ends a container: its hook first, then a signal, then another, all before `by`.
+    /// Stops a container: its preStop hook first, then SIGTERM, then SIGKILL, all before `by`.
     fn stop(self: &Arc<Self>, uid: &str, view: &View, name: &str, by: Time, note: Option<&str>) {
         let mut containers = roles(&view.pod).zip(&view.containers);
-        let Some(((_, container), seen)) = containers.find(|((_, container), _)| container.name == name)
+        let Some(((_, container), observed)) = containers.find(|((_, container), _)| container.name == name)
         else {
             return;
         };
-        let Life::Running { id, .. } = &seen.life else { return };
+        let RunState::Running { id, .. } = &observed.run_state else { return };
         let Some(id) = ContainerId::parse(id) else { return };
-        let again = seen.stopping.is_some();
+        let again = observed.stopping.is_some();
         if !again {
             let note = note.map_or_else(|| format!("Stopping container {name}"), str::to_owned);
-            self.agent.events.tell(&*view.pod, EventType::Normal, "Killing", note);
+            self.agent.events.record_for(&*view.pod, EventType::Normal, "Killing", note);
         }
-        // A stop that is made shorter has begun with the hook already.
+        // A stop that is being shortened has already run the hook.
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
         let hook = hook.filter(|_| !again);
         let (this, pod, container) = (Arc::clone(self), Arc::clone(&view.pod), container.clone());
         let stopping = AbortOnDropHandle::new(tokio::spawn(async move {
             if let Some(hook) = hook
-                && let Err(why) =
+                && let Err(error) =
                     hooks::run(&*this.agent.runtime, &id, &container, &hook, millis(by, now())).await
             {
-                tracing::warn!(pod = %pod.metadata.key(), container = %id, why, "the hook before the end failed");
-                let note = format!("PreStopHook failed: {why}");
-                this.agent.events.tell(&*pod, EventType::Warning, "FailedPreStopHook", note);
+                tracing::warn!(pod = %pod.metadata.key(), container = %id, error, "preStop hook failed");
+                let note = format!("PreStopHook failed: {error}");
+                this.agent.events.record_for(&*pod, EventType::Warning, "FailedPreStopHook", note);
             }
-            this.agent.runtime.stop(&id, millis(by, now()).max(SHORTEST_GRACE)).await;
+            this.agent.runtime.stop(&id, millis(by, now()).max(MIN_GRACE)).await;
         }));
         let stopping = Stopping { killed: by, _stopping: stopping };
-        self.memories.container(uid, name, |known| known.stopping = Some(stopping));
+        self.pod_states.container(uid, name, |known| known.stopping = Some(stopping));
     }
 
-    async fn report(&self, uid: &str, pod: &Pod, status: Value) -> Then {
+    async fn report(&self, uid: &str, pod: &Pod, status: Value) -> Next {
         let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
         match self.agent.cluster.patch(&Pod::API, &pod.key(), Some("status"), patch).await {
             Ok(_) => {
-                self.memories.with(uid, |memory| memory.reported = Some(status));
-                Then::Again
+                self.pod_states.with(uid, |pod_state| pod_state.reported = Some(status));
+                Next::Again
             }
-            Err(error) => self.refused(uid, pod, &error, "how the pod is cannot be written"),
+            Err(error) => self.refused(uid, pod, &error, "failed to update pod status"),
         }
     }
 
-    async fn delete(&self, uid: &str, pod: &Pod) -> Then {
+    async fn delete(&self, uid: &str, pod: &Pod) -> Next {
         let only = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
-        match self.agent.cluster.delete_now(&Pod::API, &pod.key(), only).await {
+        match self.agent.cluster.delete_without_grace(&Pod::API, &pod.key(), only).await {
             Ok(()) => {
-                self.memories.with(uid, |memory| memory.deleted = true);
-                Then::Again
+                self.pod_states.with(uid, |pod_state| pod_state.deleted = true);
+                Next::Again
             }
-            Err(error) => self.refused(uid, pod, &error, "the pod's end cannot be written"),
+            Err(error) => self.refused(uid, pod, &error, "failed to delete pod"),
         }
     }
 
-    /// The server did not take it. If that may be because the pod is gone, it is asked.
-    fn refused(&self, uid: &str, pod: &Pod, error: &ApiError, what: &str) -> Then {
+    /// A write failed. If the pod may be gone, that is confirmed next.
+    fn refused(&self, uid: &str, pod: &Pod, error: &ApiError, what: &str) -> Next {
         match error {
             ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_) => {
-                self.memories.with(uid, |memory| memory.there = There::Perhaps);
+                self.pod_states.with(uid, |pod_state| pod_state.presence = Presence::Unconfirmed);
             }
             _ => {}
         }
         tracing::debug!(pod = %pod.key(), %error, "{what}");
-        Then::End(Outcome::Retry)
+        Next::End(WorkOutcome::Retry)
     }
 
-    /// Nothing of it runs and nothing of it is mounted: files go too.
-    async fn forget(&self, uid: &str) -> Then {
-        let ids = self.memories.with(uid, |memory| {
-            memory.containers.values().flat_map(|known| known.lives.values().cloned()).collect::<Vec<_>>()
+    /// Nothing of the pod runs or is mounted: removes its containers' records and its directory.
+    async fn drop_state(&self, uid: &str) -> Next {
+        let ids = self.pod_states.with(uid, |pod_state| {
+            pod_state
+                .containers
+                .values()
+                .flat_map(|known| known.attempts.values().cloned())
+                .collect::<Vec<_>>()
         });
         for id in ids.unwrap_or_default() {
             if let Err(error) = self.agent.runtime.remove(&id).await {
-                tracing::warn!(pod = uid, %error, "what is left of a container cannot be removed");
-                return Then::End(Outcome::Retry);
+                tracing::warn!(pod_uid = uid, %error, "failed to remove exited container; retrying");
+                return Next::End(WorkOutcome::Retry);
             }
         }
         clean::prune(&self.agent.root.pod(uid));
-        self.memories.forget(uid);
-        Then::End(Outcome::Done)
+        self.pod_states.drop_state(uid);
+        Next::End(WorkOutcome::Done)
     }
 }

@@ -1,4 +1,4 @@
-//! What is left of pods on disk. Only directories that are empty are removed: whatever is in the way is somebody's.
+//! Removes the directories of pods that are gone. Only empty directories are removed: anything else may be user data.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,14 +8,14 @@ use wharf_linux::{Linux, MountTable, Mounts as _};
 
 use crate::paths::Root;
 
-/// UIDs of pods of which there is a directory.
+/// UIDs of pods that have a directory.
 pub(super) fn left(root: &Root) -> BTreeSet<String> {
     let entries = fs::read_dir(root.pods()).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Removes a directory and those in it, as far as they are empty. A file, a link or something mounted keeps all that is
-/// above it. If nobody can tell what is mounted, all of it stays.
+/// Removes a directory and its subdirectories, as far as they are empty. A file, a symlink or a mount prevents the
+/// removal of everything above it. If the mount table cannot be read, nothing is removed.
 pub(super) fn prune(path: &Path) {
     let kernel = Linux::new();
     match kernel.resolve(path).and_then(|path| Ok((path, kernel.mount_table()?))) {
@@ -25,18 +25,18 @@ pub(super) fn prune(path: &Path) {
             tracing::warn!(
                 %path,
                 %error,
-                "nobody can tell what is mounted in the directory of a pod that is gone: it stays until the next start"
+                "failed to read the mount table; the directory of the deleted pod stays until the next start"
             );
         }
     }
 }
 
-/// Nothing is looked for in what is mounted: a directory that is empty there is part of somebody's data.
+/// Does not descend into mounts: an empty directory there is part of somebody's data.
 fn prune_unmounted(path: &Path, table: &MountTable) {
     if table.at(path).is_some() {
         tracing::warn!(
             path = %path.display(),
-            "something is mounted in the directory of a pod that is gone: unmount it, and all goes at the next start"
+            "something is mounted in the directory of a deleted pod: unmount it, and the directory is removed at the next start"
         );
         return;
     }
@@ -48,7 +48,7 @@ fn prune_unmounted(path: &Path, table: &MountTable) {
     if let Err(error) = fs::remove_dir(path)
         && error.kind() != std::io::ErrorKind::NotFound
     {
-        tracing::warn!(path = %path.display(), %error, "a directory of a pod that is gone stays");
+        tracing::warn!(path = %path.display(), %error, "failed to remove directory of deleted pod");
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_empty_goes() {
+    fn only_empty_directories_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::new(dir.path());
         for uid in ["a", "b"] {
@@ -78,10 +78,10 @@ mod tests {
         assert_eq!(left(&Root::new(dir.path().join("none"))), BTreeSet::new());
     }
 
-    /// kubernetes.md 1.8 "Orphans": what a kubelet before us has left mounted, a part of a volume by `subPath` and a file
-    /// system of its own.
+    /// kubernetes.md 1.8 "Orphans": mounts left by an earlier kubelet, a `subPath` bind mount and a separate file
+    /// system.
     #[test]
-    fn nothing_goes_in_what_is_mounted() {
+    fn mounted_directories_are_not_removed() {
         struct Mounted<'a>(&'a [PathBuf]);
         impl Drop for Mounted<'_> {
             fn drop(&mut self) {
@@ -93,7 +93,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         fs::create_dir_all(data.join("pg_notify")).unwrap();
-        // By a link, too: the mount table knows none.
+        // Through a symlink too: the mount table has resolved paths only.
         symlink(dir.path(), dir.path().join("link")).unwrap();
         let root = Root::new(dir.path().join("link/kubelet"));
         let places =
@@ -110,6 +110,6 @@ mod tests {
         prune(&root.pod("u"));
         assert!(data.join("pg_notify").exists(), "a bind mount of the same file system");
         assert!(places[1].join("empty").exists(), "another file system");
-        assert!(!root.pod("u").join("plugins").exists(), "beside them it goes");
+        assert!(!root.pod("u").join("plugins").exists(), "unmounted directories are removed");
     }
 }

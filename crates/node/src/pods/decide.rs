@@ -1,11 +1,13 @@
-//! A pod's rules: the one next thing to do for it.
+//! Rules of the pod lifecycle: given everything known about a pod, the next step.
 //!
-//! - No container is started before all volumes are there, and no volume goes before all containers have ended.
-//! - Init containers run to their end one after the other, sidecars begin among them, all others begin together when
-//!   these have done their part. Sidecars end last, the last one first.
-//!   When the machine was started anew, so is all of this.
-//! - What was started once is started again as the restart policy says, after a pause that grows.
-//! - A pod that is over stays over. One that is deleted is told to be gone when nothing of it is left here.
+//! Pure functions, no I/O; [`decide`] is the entry point.
+//!
+//! - No container is started before all volumes are mounted, and no volume is released before all containers have
+//!   exited.
+//! - Init containers run to completion one after the other and sidecars start among them; the main containers start
+//!   together after that. Sidecars stop last, in reverse order. After a reboot the sequence starts from the beginning.
+//! - A container is restarted as the restart policy says, with backoff.
+//! - A terminal phase is final. A deleted pod is removed from the API when nothing of it is left on this node.
 
 use std::time::Duration;
 
@@ -14,117 +16,125 @@ use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::pod::RestartPolicy;
 
-use super::status::{self, Over};
-use super::view::{CrashPace, Ended, Life, Role, Seen, View, VolumesAre};
+use super::status::{self, TerminationCause};
+use super::view::{ContainerView, CrashBackoff, Ended, Role, RunState, View, VolumesState};
 
-/// A container gets at least so long to end by itself.
-pub(super) const SHORTEST_GRACE: Duration = Duration::from_secs(2);
-/// How long a container has to end if nobody says.
-const USUAL_GRACE: i64 = 30;
+/// Minimum grace period of a container.
+pub(super) const MIN_GRACE: Duration = Duration::from_secs(2);
+/// Default grace period in seconds.
+const DEFAULT_GRACE: i64 = 30;
 
-/// What to do next.
+/// The next step for a pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Nothing until something changes.
+    /// Wait for a change.
     Done,
-    /// Nothing for this long.
+    /// Wait for this long.
     Wait(Duration),
-    /// Its volumes are wanted.
-    WantVolumes,
-    /// A container begins a life.
+    /// Request the pod's volumes.
+    RequestVolumes,
+    /// Start a container.
     Start { container: String, attempt: u32 },
-    /// A container waits for its next life: people shall know.
-    TellBackOff { container: String, attempt: u32 },
-    /// Containers are to end, and are killed then.
+    /// Record a BackOff event for a container that waits for its restart.
+    RecordBackOff { container: String, attempt: u32 },
+    /// Stop containers; they are killed at `by`.
     Stop { containers: Vec<String>, by: Time, note: Option<String> },
-    /// Its volumes may go.
+    /// Release the pod's volumes.
     Release,
-    /// The server shall know how it is.
+    /// Update the pod's status.
     Report(Box<Value>),
-    /// The server shall know that it is over here.
+    /// Delete the pod from the API with grace period 0.
     Delete,
-    /// Nothing is known of it any more.
-    Forget,
+    /// Drop all state of the pod.
+    DropState,
 }
 
-/// What to do next for a pod.
-pub(super) fn decide(view: &View, pace: CrashPace, now: Time) -> Step {
-    match over(view, now) {
-        Some(over) => end(view, over, now),
-        None => live(view, pace, now),
+/// Determines the next step for a pod.
+pub(super) fn decide(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
+    match cause(view, now) {
+        Some(cause) => terminate(view, cause, now),
+        None => advance(view, crash_backoff, now),
     }
 }
 
-/// Whether the pod is to end, or has.
-fn over(view: &View, now: Time) -> Option<Over> {
+/// Whether and why the pod is to terminate, or has terminated.
+fn cause(view: &View, now: Time) -> Option<TerminationCause> {
     let pod = &view.pod;
     if view.gone || pod.metadata.is_deleting() {
-        return Some(Over::Deleted);
+        return Some(TerminationCause::Deleted);
     }
     if pod.has_ended() {
-        return Some(Over::Told);
+        return Some(TerminationCause::Reported);
     }
-    let started = pod.status.start_time.unwrap_or(view.seen);
+    let started = pod.status.start_time.unwrap_or(view.first_seen);
     let deadline = pod.spec.active_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     if deadline.is_some_and(|seconds| now >= started.plus(Duration::from_secs(seconds))) {
-        return Some(Over::Deadline);
+        return Some(TerminationCause::Deadline);
     }
-    matches!(status::phase(view, false), PodPhase::Succeeded | PodPhase::Failed).then_some(Over::Finished)
+    matches!(status::phase(view, false), PodPhase::Succeeded | PodPhase::Failed)
+        .then_some(TerminationCause::Finished)
 }
 
-/// When containers that end are killed.
-fn killed_at(view: &View, over: Over, now: Time) -> Time {
-    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(USUAL_GRACE);
+/// When containers that are being stopped are killed.
+fn killed_at(view: &View, cause: TerminationCause, now: Time) -> Time {
+    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     let own = now.plus(Duration::from_secs(own.max(0).unsigned_abs()));
-    let by = match (over, view.gone) {
-        // Nobody waits for it any more.
+    let by = match (cause, view.gone) {
+        // The pod is gone from the API: no grace period applies.
         (_, true) => now,
-        (Over::Deleted, false) => view.pod.metadata.deletion_timestamp.unwrap_or(own),
+        (TerminationCause::Deleted, false) => view.pod.metadata.deletion_timestamp.unwrap_or(own),
         _ => own,
     };
-    by.max(now.plus(SHORTEST_GRACE))
+    by.max(now.plus(MIN_GRACE))
 }
 
-fn end(view: &View, over: Over, now: Time) -> Step {
-    let by = killed_at(view, over, now);
-    let running: Vec<&Seen> = view.containers.iter().filter(|seen| seen.runs()).collect();
+fn terminate(view: &View, cause: TerminationCause, now: Time) -> Step {
+    let by = killed_at(view, cause, now);
+    let running: Vec<&ContainerView> = view.containers.iter().filter(|observed| observed.runs()).collect();
     if !running.is_empty() {
-        let (beside, others): (Vec<&Seen>, Vec<&Seen>) =
-            running.into_iter().partition(|seen| seen.role == Role::Sidecar);
-        // Sidecars serve the others to the end, and those that began before them.
+        let (spawn_task, others): (Vec<&ContainerView>, Vec<&ContainerView>) =
+            running.into_iter().partition(|observed| observed.role == Role::Sidecar);
+        // Sidecars serve the main containers, and the sidecars that started before them, until the end.
         let now_ending =
-            if others.is_empty() { beside.last().into_iter().copied().collect() } else { others };
-        // A stop that is under way is not made longer, only shorter.
-        let sooner = |seen: &&Seen| seen.stopping.is_none_or(|killed| killed > by && over == Over::Deleted);
-        let containers: Vec<String> =
-            now_ending.iter().filter(|seen| sooner(seen)).map(|seen| seen.name.clone()).collect();
+            if others.is_empty() { spawn_task.last().into_iter().copied().collect() } else { others };
+        // A stop in progress can be shortened, not extended.
+        let sooner = |observed: &&ContainerView| {
+            observed.stopping.is_none_or(|killed| killed > by && cause == TerminationCause::Deleted)
+        };
+        let containers: Vec<String> = now_ending
+            .iter()
+            .filter(|observed| sooner(observed))
+            .map(|observed| observed.name.clone())
+            .collect();
         return match containers.is_empty() {
-            true => rest(view, Some(over), None, now),
+            true => report_and_wait(view, Some(cause), None, now),
             false => Step::Stop { containers, by, note: None },
         };
     }
     match view.volumes {
-        VolumesAre::Unasked | VolumesAre::Coming | VolumesAre::Mounted => Step::Release,
-        VolumesAre::Going => rest(view, Some(over), None, now),
-        VolumesAre::Released if view.gone => Step::Forget,
-        VolumesAre::Released => match rest(view, Some(over), None, now) {
-            Step::Done if over == Over::Deleted && !view.deleted => Step::Delete,
+        VolumesState::Unrequested | VolumesState::Requested | VolumesState::Mounted => Step::Release,
+        VolumesState::Releasing => report_and_wait(view, Some(cause), None, now),
+        VolumesState::Released if view.gone => Step::DropState,
+        VolumesState::Released => match report_and_wait(view, Some(cause), None, now) {
+            Step::Done if cause == TerminationCause::Deleted && !view.deleted => Step::Delete,
             step => step,
         },
     }
 }
 
-fn live(view: &View, pace: CrashPace, now: Time) -> Step {
+fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
     match view.volumes {
-        VolumesAre::Unasked | VolumesAre::Going | VolumesAre::Released => return Step::WantVolumes,
-        VolumesAre::Coming => return rest(view, None, None, now),
-        VolumesAre::Mounted => {}
+        VolumesState::Unrequested | VolumesState::Releasing | VolumesState::Released => {
+            return Step::RequestVolumes;
+        }
+        VolumesState::Requested => return report_and_wait(view, None, None, now),
+        VolumesState::Mounted => {}
     }
-    if let Some(step) = end_the_failed(view, now) {
+    if let Some(step) = stop_failed(view, now) {
         return step;
     }
     let mut wait: Option<Duration> = None;
-    let mut begin = |seen: &Seen| match next_life(seen, pace, now) {
+    let mut begin = |observed: &ContainerView| match start_next_attempt(observed, crash_backoff, now) {
         Begin::Now(step) => Some(step),
         Begin::After(pause) => {
             wait = Some(wait.map_or(pause, |wait| wait.min(pause)));
@@ -133,21 +143,23 @@ fn live(view: &View, pace: CrashPace, now: Time) -> Step {
     };
     let past_init = view.is_past_init();
     let mut ready_for_main = true;
-    for seen in view.first() {
-        let done = match (seen.role, &seen.life) {
-            (Role::Sidecar, Life::Running { .. }) => seen.has_started() && !seen.health.beginning,
+    for observed in view.first() {
+        let done = match (observed.role, &observed.run_state) {
+            (Role::Sidecar, RunState::Running { .. }) => {
+                observed.has_started() && !observed.health.post_start_running
+            }
             (Role::Sidecar, _) => {
-                if let Some(step) = begin(seen) {
+                if let Some(step) = begin(observed) {
                     return step;
                 }
                 false
             }
             (_, _) if past_init => true,
-            (_, Life::Running { .. }) => false,
-            (_, Life::Ended(Ended { code: 0, earlier: false, .. })) => true,
-            (_, Life::None | Life::Ended(_)) => {
-                // That it may be started again, or the pod would be over.
-                if let Some(step) = begin(seen) {
+            (_, RunState::Running { .. }) => false,
+            (_, RunState::Ended(Ended { code: 0, earlier: false, .. })) => true,
+            (_, RunState::None | RunState::Ended(_)) => {
+                // It may be restarted; otherwise the pod would be over.
+                if let Some(step) = begin(observed) {
                     return step;
                 }
                 false
@@ -159,22 +171,22 @@ fn live(view: &View, pace: CrashPace, now: Time) -> Step {
         }
     }
     if ready_for_main {
-        for seen in view.main() {
-            let wanted = match &seen.life {
-                Life::None => true,
-                Life::Running { .. } => false,
-                Life::Ended(ended) => lives_again(view.policy(), ended),
+        for observed in view.main() {
+            let wanted = match &observed.run_state {
+                RunState::None => true,
+                RunState::Running { .. } => false,
+                RunState::Ended(ended) => is_restarted(view.policy(), ended),
             };
-            if wanted && let Some(step) = begin(seen) {
+            if wanted && let Some(step) = begin(observed) {
                 return step;
             }
         }
     }
-    rest(view, None, wait, now)
+    report_and_wait(view, None, wait, now)
 }
 
-/// Whether a container is started again.
-pub(super) fn lives_again(policy: RestartPolicy, ended: &Ended) -> bool {
+/// Whether a main container is restarted.
+pub(super) fn is_restarted(policy: RestartPolicy, ended: &Ended) -> bool {
     match policy {
         RestartPolicy::Always | RestartPolicy::Unknown => true,
         RestartPolicy::OnFailure => ended.code != 0,
@@ -182,16 +194,19 @@ pub(super) fn lives_again(policy: RestartPolicy, ended: &Ended) -> bool {
     }
 }
 
-/// Those whose probe or hook has failed.
-fn end_the_failed(view: &View, now: Time) -> Option<Step> {
-    let failed = |seen: &&Seen| seen.runs() && seen.stopping.is_none();
-    let (seen, failed) =
-        view.containers.iter().filter(failed).find_map(|seen| Some((seen, seen.health.failed.as_ref()?)))?;
-    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(USUAL_GRACE);
+/// Stops a container whose probe or hook has failed.
+fn stop_failed(view: &View, now: Time) -> Option<Step> {
+    let failed = |observed: &&ContainerView| observed.runs() && observed.stopping.is_none();
+    let (observed, failed) = view
+        .containers
+        .iter()
+        .filter(failed)
+        .find_map(|observed| Some((observed, observed.health.failed.as_ref()?)))?;
+    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
     let grace = failed.grace.unwrap_or(Duration::from_secs(own.max(0).unsigned_abs()));
     Some(Step::Stop {
-        containers: vec![seen.name.clone()],
-        by: now.plus(grace.max(SHORTEST_GRACE)),
+        containers: vec![observed.name.clone()],
+        by: now.plus(grace.max(MIN_GRACE)),
         note: Some(failed.note.clone()),
     })
 }
@@ -201,37 +216,39 @@ enum Begin {
     After(Duration),
 }
 
-/// A container that is to begin a life, now or after its pause.
-fn next_life(seen: &Seen, pace: CrashPace, now: Time) -> Begin {
+/// Starts a container, now or after its backoff.
+fn start_next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now: Time) -> Begin {
     let left = |until: Time| {
         let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0);
         left.map(Duration::from_millis)
     };
-    if let Some(pause) = seen.trouble.as_ref().and_then(|trouble| left(trouble.again)) {
+    if let Some(pause) = observed.start_failure.as_ref().and_then(|start_failure| left(start_failure.again)) {
         return Begin::After(pause);
     }
-    if let Life::Ended(ended) = &seen.life
-        && let Some(pause) = seen.crash.wait(pace, ended.finished.unwrap_or(now), now)
+    if let RunState::Ended(ended) = &observed.run_state
+        && let Some(pause) = observed.crash.wait(crash_backoff, ended.finished.unwrap_or(now), now)
     {
-        return match seen.crash.told == Some(ended.attempt) {
+        return match observed.crash.reported_attempt == Some(ended.attempt) {
             true => Begin::After(pause),
-            false => Begin::Now(Step::TellBackOff { container: seen.name.clone(), attempt: ended.attempt }),
+            false => {
+                Begin::Now(Step::RecordBackOff { container: observed.name.clone(), attempt: ended.attempt })
+            }
         };
     }
-    Begin::Now(Step::Start { container: seen.name.clone(), attempt: seen.next_attempt() })
+    Begin::Now(Step::Start { container: observed.name.clone(), attempt: observed.next_attempt() })
 }
 
-/// Nothing is to be done at once: the server shall know how it is, and then we wait.
-fn rest(view: &View, over: Option<Over>, wait: Option<Duration>, now: Time) -> Step {
+/// Nothing urgent is left: report the status, then wait.
+fn report_and_wait(view: &View, cause: Option<TerminationCause>, wait: Option<Duration>, now: Time) -> Step {
     if !view.gone {
-        let status = status::status(view, over, now);
+        let status = status::status(view, cause, now);
         if view.reported.as_ref() != Some(&status) {
             return Step::Report(Box::new(status));
         }
     }
     let deadline = view.pod.spec.active_deadline_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let deadline = deadline.filter(|_| over.is_none()).map(|seconds| {
-        let started = view.pod.status.start_time.unwrap_or(view.seen);
+    let deadline = deadline.filter(|_| cause.is_none()).map(|seconds| {
+        let started = view.pod.status.start_time.unwrap_or(view.first_seen);
         let until = started.plus(Duration::from_secs(seconds)).0.saturating_sub(now.0);
         Duration::from_millis(until.max(1).unsigned_abs())
     });

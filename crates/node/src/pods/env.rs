@@ -1,54 +1,56 @@
-//! The environment of a container: its own variables, those of secrets and config maps, fields of the pod, and
-//! `$(NAME)` in all of them.
+//! Environment of a container: its own variables, those from Secrets and ConfigMaps, downward API fields, and
+//! expansion of `$(NAME)` references.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_cluster::{ApiError, Cluster};
-use wharf_model::whole::container::{Container, EnvSource};
+use wharf_model::whole::container::{Container, EnvVarSource};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{ConfigMap, Key, Quantity, Secret};
 
 use super::fields::{self, FieldError};
 
-/// Why a container's environment cannot be made. No value is in it.
+/// Why a container's environment cannot be built. Contains no values.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EnvError {
-    /// The object is not there.
+    /// The object does not exist.
     #[error("{kind} {name:?} not found")]
     NoObject { kind: &'static str, name: String },
-    /// It has no such value.
+    /// The object has no such key.
     #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
     NoKey { kind: &'static str, namespace: String, name: String, key: String },
-    /// A variable is text, and this value is none.
-    #[error("key {key} in {kind} {namespace}/{name} is not text and cannot be a variable")]
+    /// The value is not UTF-8.
+    #[error(
+        "key {key} in {kind} {namespace}/{name} is not valid UTF-8 and cannot be used as an environment variable"
+    )]
     NotText { kind: &'static str, namespace: String, name: String, key: String },
-    /// A field that a pod does not have.
+    /// An unsupported downward API field.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// The server did not answer as it should.
+    /// An API request failed.
     #[error(transparent)]
     Api(#[from] ApiError),
 }
 
-/// What an environment is made of, besides the pod.
+/// Fetched inputs of an environment.
 #[derive(Default)]
 pub(super) struct Found {
-    /// By name; none where there is no such object.
+    /// By name; `None` if the object does not exist.
     secrets: BTreeMap<String, Option<Secret>>,
     config_maps: BTreeMap<String, Option<ConfigMap>>,
     allocatable: BTreeMap<String, Quantity>,
 }
 
-/// What does not come from the pod.
+/// Inputs that do not come from the pod.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Surroundings {
+pub(super) struct NodeEnv {
     /// The node's address.
     pub(super) address: String,
-    /// Variables that every container has unless it sets them itself.
+    /// Default variables of every container.
     pub(super) common: Vec<(String, String)>,
 }
 
-/// Asks the server for all that the container's environment names.
+/// Fetches everything that the container's environment references.
 pub(super) async fn gather(cluster: &Cluster, pod: &Pod, container: &Container) -> Result<Found, EnvError> {
     let mut found = Found::default();
     let key = |name: &str| Key { namespace: pod.metadata.namespace.clone(), name: name.to_owned() };
@@ -72,12 +74,12 @@ pub(super) async fn gather(cluster: &Cluster, pod: &Pod, container: &Container) 
     Ok(found)
 }
 
-/// The environment.
+/// Builds the environment.
 pub(super) fn environment(
     pod: &Pod,
     container: &Container,
     found: &Found,
-    around: &Surroundings,
+    node_env: &NodeEnv,
 ) -> Result<BTreeMap<String, String>, EnvError> {
     let mut variables: BTreeMap<String, String> = BTreeMap::new();
     for from in &container.env_from {
@@ -93,7 +95,7 @@ pub(super) fn environment(
             (None, None) => continue,
         };
         match values {
-            // What cannot be the name of a variable is left out, as kubelet does.
+            // Invalid variable names are skipped, as in kubelet.
             Some(values) => variables.extend(
                 values
                     .into_iter()
@@ -105,13 +107,13 @@ pub(super) fn environment(
         }
     }
     let common: BTreeMap<&str, &str> =
-        around.common.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        node_env.common.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     for variable in &container.env {
         let value = match &variable.value_from {
             None => Some(expand(&variable.value, |name| {
                 variables.get(name).map(String::as_str).or(common.get(name).copied())
             })),
-            Some(source) => value_of(pod, container, source, found, &around.address)?,
+            Some(source) => value_of(pod, container, source, found, &node_env.address)?,
         };
         if let Some(value) = value {
             variables.insert(variable.name.clone(), value);
@@ -123,7 +125,7 @@ pub(super) fn environment(
     Ok(variables)
 }
 
-/// Values that are text; the others are nobody's variables.
+/// Values that are UTF-8; others are skipped.
 fn text<'a>(values: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<(String, String)> {
     let text = |(key, value): (&str, &[u8])| Some((key.to_owned(), String::from_utf8(value.to_vec()).ok()?));
     values.filter_map(text).collect()
@@ -133,11 +135,11 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=')
 }
 
-/// None if the value may be missing, and is.
+/// `None` if an optional value is missing.
 fn value_of(
     pod: &Pod,
     container: &Container,
-    source: &EnvSource,
+    source: &EnvVarSource,
     found: &Found,
     address: &str,
 ) -> Result<Option<String>, EnvError> {
@@ -169,7 +171,7 @@ fn value_of(
     }
 }
 
-/// `$(NAME)` becomes the variable's value, `$$` a dollar; what is not known stays as it is.
+/// Expands `$(NAME)` to the variable's value and `$$` to a dollar sign; unknown references stay unchanged.
 pub(super) fn expand<'a>(text: &str, value: impl Fn(&str) -> Option<&'a str>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -223,11 +225,11 @@ mod tests {
             "metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [container]},
         }))
         .unwrap();
-        let around = Surroundings {
+        let node_env = NodeEnv {
             address: "10.0.0.1".into(),
             common: vec![("HOST".into(), "h".into()), ("OTHER".into(), "o".into())],
         };
-        let made = environment(&pod, &pod.spec.containers[0], &found(), &around);
+        let made = environment(&pod, &pod.spec.containers[0], &found(), &node_env);
         let made = made.map_err(|error| error.to_string())?;
         Ok(made
             .into_iter()
@@ -236,9 +238,9 @@ mod tests {
             .collect())
     }
 
-    /// kubelet's order: whole objects, then single variables, each seeing those before it; ours only where there is none.
+    /// kubelet's order: whole objects, then single variables, each seeing those before it; defaults only where unset.
     #[test]
-    fn environments() {
+    fn environment_follows_kubelets_order() {
         let from = |source: Value| json!({"name": "c", "env": [{"name": "A", "valueFrom": source}]});
         for (container, expected) in [
             (json!({"name": "c"}), vec!["HOST=h"]),
@@ -275,7 +277,7 @@ mod tests {
             (json!({"configMapKeyRef": {"name": "m", "key": "x"}}), "couldn't find key x in ConfigMap n/m"),
             (
                 json!({"secretKeyRef": {"name": "s", "key": "raw"}}),
-                "key raw in Secret n/s is not text and cannot be a variable",
+                "key raw in Secret n/s is not valid UTF-8 and cannot be used as an environment variable",
             ),
         ] {
             assert_eq!(made(from(source)).unwrap_err(), expected);
@@ -284,9 +286,9 @@ mod tests {
         assert_eq!(made(whole).unwrap_err(), "secret \"absent\" not found");
     }
 
-    /// The cases of upstream's expansion: what is no reference stays as it is.
+    /// The cases of upstream's expansion: invalid references stay unchanged.
     #[test]
-    fn references() {
+    fn references_are_expanded_like_upstream() {
         let value = |name: &str| match name {
             "A" => Some("1"),
             "E" => Some(""),

@@ -1,30 +1,30 @@
-//! Fields of a pod as words: for the environment and for files of the downward API.
+//! Downward API fields of a pod as text, for the environment and for files.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use wharf_model::whole::Pod;
 use wharf_model::whole::pod::ResourceFieldRef;
-use wharf_model::{Map, Quantity};
+use wharf_model::{Quantity, StringMap};
 
-/// What cannot be said of a pod.
+/// Why a downward API reference is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// No such field.
+    /// Unsupported field.
     #[error("unsupported fieldPath: {0}")]
     Unsupported(String),
-    /// No such container.
+    /// Unknown container.
     #[error("container {0:?} not found")]
     NoContainer(String),
-    /// No such resource.
+    /// Unsupported resource.
     #[error("unsupported container resource : {0}")]
     NoResource(String),
 }
 
-/// A field. `address` is the node's, which its pods share.
+/// The value of a field. `address` is the node's, which its pods share.
 pub(crate) fn field(pod: &Pod, path: &str, address: &str) -> Result<String, FieldError> {
     let meta = &pod.metadata;
-    let of = |map: &Map, key: &str| map.get(key).unwrap_or("").to_owned();
+    let of = |map: &StringMap, key: &str| map.get(key).unwrap_or("").to_owned();
     if let Some(key) = subscript(path, "metadata.annotations") {
         return Ok(of(&meta.annotations, key));
     }
@@ -49,8 +49,8 @@ fn subscript<'a>(path: &'a str, field: &str) -> Option<&'a str> {
     path.strip_prefix(field)?.strip_prefix("['")?.strip_suffix("']")
 }
 
-/// One line an entry, values quoted as Go quotes them.
-fn lines(map: &Map) -> String {
+/// One line per entry, values quoted like Go's `%q`.
+fn lines(map: &StringMap) -> String {
     let lines: Vec<String> = map.iter().map(|(key, value)| format!("{key}={}", quoted(value))).collect();
     lines.join("\n")
 }
@@ -78,8 +78,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A resource of a container, in units of the divisor; a part counts as a whole one. A limit that is not set is what
-/// the node has to give.
+/// A resource of a container in units of the divisor, rounded up. An unset limit is the node's allocatable amount.
 pub(crate) fn resource(
     pod: &Pod,
     own: Option<&str>,
@@ -106,7 +105,7 @@ pub(crate) fn resource(
         return Err(unknown());
     }
     let amount = set.get(resource).copied().or(default).unwrap_or(Quantity::ZERO);
-    Ok(amount.count(wanted.divisor.unwrap_or(Quantity::ZERO)).to_string())
+    Ok(amount.divided_by(wanted.divisor.unwrap_or(Quantity::ZERO)).to_string())
 }
 
 #[cfg(test)]
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn fields() {
+    fn supported_fields_have_values() {
         for (path, expected) in [
             ("metadata.name", "p"),
             ("metadata.namespace", "n"),
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn resources() {
+    fn resources_are_divided_and_rounded_up() {
         let node = BTreeMap::from([
             ("cpu".to_owned(), "4".parse().unwrap()),
             ("memory".to_owned(), "1Gi".parse().unwrap()),

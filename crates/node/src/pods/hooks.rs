@@ -1,21 +1,20 @@
-//! Hooks of a container: what is done after its start and before its end. As for kubelet, any answer to a request is a
-//! good one.
+//! Lifecycle hooks: postStart and preStop. As in kubelet, any HTTP response counts as success.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
-use wharf_model::whole::container::{Container, Handler};
+use wharf_model::whole::container::{Container, LifecycleHandler};
 
-use super::probe::knock;
-use crate::containers::{Containers, Ran};
+use super::probe::http_hook;
+use crate::containers::{Containers, RunResult};
 use crate::runtime::ContainerId;
 
-/// Does what a hook says, at most for so long; an error says what went wrong.
+/// Runs a hook with a time limit; the error describes the failure.
 pub(super) async fn run(
     runtime: &dyn Containers,
     id: &ContainerId,
     container: &Container,
-    handler: &Handler,
+    handler: &LifecycleHandler,
     limit: Duration,
 ) -> Result<(), String> {
     if let Some(pause) = &handler.sleep {
@@ -24,15 +23,15 @@ pub(super) async fn run(
         return Ok(());
     }
     if let Some(get) = &handler.http_get {
-        return knock(get, container, limit).await;
+        return http_hook(get, container, limit).await;
     }
     let Some(exec) = &handler.exec else {
-        return Err("only exec, httpGet and sleep are done here".to_owned());
+        return Err("only exec, httpGet and sleep hooks are supported".to_owned());
     };
     match runtime.run(id, &exec.command, limit).await {
-        Ran::Ended { code: 0, .. } => Ok(()),
-        Ran::Ended { code, .. } => Err(format!("command exited with {code}")),
-        Ran::TimedOut => Err(format!("command timed out after {}s", limit.as_secs())),
-        Ran::Failed(why) => Err(why),
+        RunResult::Ended { code: 0, .. } => Ok(()),
+        RunResult::Ended { code, .. } => Err(format!("command exited with {code}")),
+        RunResult::TimedOut => Err(format!("command timed out after {}s", limit.as_secs())),
+        RunResult::Failed(reason) => Err(reason),
     }
 }

@@ -1,7 +1,7 @@
-//! Probes: a program in the container, a page or a port of it says again and again how it is.
+//! Probes: exec, HTTP and TCP checks, repeated while the container runs.
 //!
-//! The rule ([`Verdict`]) is pure: so many in a row, and only a change counts. The loop around it lives as long as the
-//! container's life. `check` is one question.
+//! The threshold rule ([`Verdict`]) is pure: a number of equal results in a row, and only changes are reported. The
+//! loop around it runs as long as the container. `check` performs a single check.
 
 mod check;
 
@@ -12,13 +12,13 @@ use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
 use wharf_model::whole::container::{Container, Probe};
 
-pub(super) use check::knock;
-use check::{Answer, Check};
+pub(super) use check::http_hook;
+use check::{Check, CheckResult};
 
 use crate::containers::Containers;
 use crate::runtime::ContainerId;
 
-/// What a probe is for.
+/// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     Startup,
@@ -27,7 +27,7 @@ pub(super) enum Purpose {
 }
 
 impl Purpose {
-    /// As events begin.
+    /// The kind in event messages.
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -45,7 +45,7 @@ impl Purpose {
     }
 }
 
-/// How a probe is done.
+/// How to run a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     check: Check,
@@ -57,12 +57,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether a container has a probe for this that we ask.
+    /// Whether a container has a supported probe of this kind.
     pub(super) fn is_there(purpose: Purpose, container: &Container) -> bool {
         matches!(Self::of(purpose, container), Some(Ok(_)))
     }
 
-    /// None if the container has no such probe; an error says what is not asked here.
+    /// `None` if the container has no such probe; an error names the unsupported check.
     pub(super) fn of(purpose: Purpose, container: &Container) -> Option<Result<Self, &'static str>> {
         let probe = purpose.of(container)?;
         Some(Check::of(probe, container).map(|check| Self::new(check, probe)))
@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// What is known by a probe's answers so far.
+/// State of a probe's thresholds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     known: Option<bool>,
@@ -93,48 +93,49 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Takes an answer; gives the verdict if it is a new one.
-    pub(super) fn take(&mut self, well: bool, plan: &Plan) -> Option<bool> {
-        self.in_a_row = if self.last == Some(well) { self.in_a_row.saturating_add(1) } else { 1 };
-        self.last = Some(well);
-        let enough = if well { plan.successes } else { plan.failures };
-        if self.in_a_row < enough || self.known == Some(well) {
+    /// Counts a result; returns the verdict if it changed.
+    pub(super) fn take(&mut self, healthy: bool, plan: &Plan) -> Option<bool> {
+        self.in_a_row = if self.last == Some(healthy) { self.in_a_row.saturating_add(1) } else { 1 };
+        self.last = Some(healthy);
+        let enough = if healthy { plan.successes } else { plan.failures };
+        if self.in_a_row < enough || self.known == Some(healthy) {
             return None;
         }
-        self.known = Some(well);
-        Some(well)
+        self.known = Some(healthy);
+        Some(healthy)
     }
 }
 
-/// What a probe has to tell.
+/// What a probe reports.
 #[derive(Debug)]
-pub(super) enum Said {
-    /// It is well, or not, for so many times in a row.
+pub(super) enum ProbeReport {
+    /// A threshold was reached: success or failure.
     Verdict(bool),
-    /// It was not well this time.
+    /// A single check failed.
     Unhealthy(String),
 }
 
-/// Asks until this is dropped, or until `tell` says that it is enough.
-pub(super) async fn ask(
+/// Probes until this is dropped, or until `report` returns false.
+pub(super) async fn run(
     runtime: Arc<dyn Containers>,
     id: ContainerId,
     plan: Plan,
     running_for: Duration,
-    tell: impl Fn(Said) -> bool,
+    report: impl Fn(ProbeReport) -> bool,
 ) {
-    // Not all probes of a node at the same moment, above all after a restart.
+    // Spread the probes of a node over time, above all after a restart.
     let spread = plan.period.mul_f64(jitter() * 0.1);
     sleep(plan.delay.saturating_sub(running_for).max(spread.min(plan.delay))).await;
     let mut verdict = Verdict::default();
     loop {
         let next = tokio::time::Instant::now() + plan.period;
-        let (well, note) = match plan.check.ask(&*runtime, &id, plan.timeout).await {
-            Answer::Well => (true, None),
-            Answer::Unwell(why) => (false, Some(format!("failed: {why}"))),
-            // No answer is no verdict.
-            Answer::Unknown(why) => {
-                if !tell(Said::Unhealthy(format!("errored and resulted in unknown state: {why}"))) {
+        let (healthy, note) = match plan.check.run(&*runtime, &id, plan.timeout).await {
+            CheckResult::Healthy => (true, None),
+            CheckResult::Unhealthy(reason) => (false, Some(format!("failed: {reason}"))),
+            // A check without a result does not count.
+            CheckResult::Unknown(reason) => {
+                if !report(ProbeReport::Unhealthy(format!("errored and resulted in unknown state: {reason}")))
+                {
                     return;
                 }
                 sleep_until(next).await;
@@ -142,12 +143,12 @@ pub(super) async fn ask(
             }
         };
         if let Some(note) = note
-            && !tell(Said::Unhealthy(note))
+            && !report(ProbeReport::Unhealthy(note))
         {
             return;
         }
-        if let Some(well) = verdict.take(well, &plan)
-            && !tell(Said::Verdict(well))
+        if let Some(healthy) = verdict.take(healthy, &plan)
+            && !report(ProbeReport::Verdict(healthy))
         {
             return;
         }
@@ -173,9 +174,9 @@ mod tests {
         of(probe).unwrap().unwrap()
     }
 
-    /// kubelet's thresholds: in a row, and only changes are told.
+    /// kubelet's thresholds: in a row, and only changes are reported.
     #[test]
-    fn verdicts() {
+    fn verdict_changes_after_threshold_in_a_row() {
         for (successes, failures, answers, expected) in [
             (1, 3, "+", "+"),
             (1, 3, "+++", "+.."),
@@ -187,7 +188,7 @@ mod tests {
             (2, 1, "++-", ".+-"),
         ] {
             let (plan, mut verdict) = (plan(successes, failures), Verdict::default());
-            let told: String = answers
+            let reported: String = answers
                 .chars()
                 .map(|answer| match verdict.take(answer == '+', &plan) {
                     Some(true) => '+',
@@ -195,12 +196,12 @@ mod tests {
                     None => '.',
                 })
                 .collect();
-            assert_eq!(told, expected, "{successes} {failures} {answers}");
+            assert_eq!(reported, expected, "{successes} {failures} {answers}");
         }
     }
 
     #[test]
-    fn plans() {
+    fn defaults_match_kubelet() {
         assert_eq!(of(json!(null)), None);
         assert_eq!(of(json!({"grpc": {"port": 80}})), Some(Err("gRPC")));
         let usual = of(json!({"exec": {"command": ["x"]}})).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! From a pod's container to what the runtime is asked to run: pure.
+//! Converts a pod's container to the runtime's container spec: pure functions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,34 +8,34 @@ use wharf_model::whole::container::Container;
 
 use super::env::expand;
 use crate::runtime::{ContainerDevice, ContainerMount, ContainerSpec, Rights, User};
-use crate::volumes::{Mounted, Place};
+use crate::volumes::{Mounted, VolumePath};
 
-/// What a container cannot be run for.
+/// Why a container cannot be run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SpecError {
-    /// There is no image that would say what to run.
+    /// The container has no command, and there is no image to provide one.
     #[error(
-        "container {0:?} has no command: images are not pulled here, so the pod must say which of the host's programs to run"
+        "container {0:?} has no command: images are not pulled, so the pod must name the host program to run"
     )]
     NoCommand(String),
-    /// No such volume.
-    #[error("volume {0:?} is not there")]
+    /// The volume is not mounted.
+    #[error("volume {0:?} is not mounted")]
     NoVolume(String),
-    /// A volume with files where a device is wanted, or the other way round.
+    /// A file system volume in volumeDevices, or a block volume in volumeMounts.
     #[error("volume {0:?} is not {1}")]
     WrongVolume(String, &'static str),
-    /// A path with variables that nobody set.
+    /// subPathExpr references an unset variable.
     #[error("failed to expand subPathExpr of volumeMount {0:?}: {1:?} has variables that are not set")]
     SubPath(String, String),
-    /// No number of a user or group.
-    #[error("{0} is no number of a user or group")]
+    /// Not a valid user or group id.
+    #[error("{0} is not a valid user or group id")]
     Number(i64),
 }
 
-/// A name is no longer in the kernel.
+/// The kernel's maximum length.
 const HOSTNAME: usize = 63;
 
-/// What is to be run.
+/// Builds the container spec.
 pub(super) fn spec(
     pod: &Pod,
     container: &Container,
@@ -91,7 +91,7 @@ fn number(number: i64) -> Result<u32, SpecError> {
     u32::try_from(number).map_err(|_| SpecError::Number(number))
 }
 
-/// What the container says of itself counts more than what the pod says of all.
+/// The container's security context takes precedence over the pod's.
 fn user(pod: &Pod, container: &Container) -> Result<User, SpecError> {
     let (of_pod, own) = (pod.spec.security_context.as_deref(), container.security_context.as_deref());
     let uid = own.and_then(|own| own.run_as_user).or(of_pod.and_then(|of_pod| of_pod.run_as_user));
@@ -107,8 +107,8 @@ fn user(pod: &Pod, container: &Container) -> Result<User, SpecError> {
     })
 }
 
-/// Nobody gains rights unless the pod asks for it: with the host's programs there is no image whose set-user-ID
-/// programs somebody counts on.
+/// No privilege escalation unless the pod requests it: containers run host programs, so no image depends on its
+/// set-user-ID programs.
 fn rights(container: &Container) -> Rights {
     let own = container.security_context.as_deref().cloned().unwrap_or_default();
     let privileged = own.privileged == Some(true);
@@ -130,9 +130,9 @@ fn mounts<'a>(
     let one = |wanted: &wharf_model::whole::container::VolumeMount| {
         let no = || SpecError::NoVolume(wanted.name.clone());
         let (source, read_only, host) = match mounted.volumes.get(&wanted.name).ok_or_else(no)? {
-            Place::Host { path } => (path.clone(), false, true),
-            Place::Directory { path, read_only } => (path.clone(), *read_only, false),
-            Place::Device { .. } => {
+            VolumePath::Host { path } => (path.clone(), false, true),
+            VolumePath::Directory { path, read_only } => (path.clone(), *read_only, false),
+            VolumePath::Device { .. } => {
                 return Err(SpecError::WrongVolume(wanted.name.clone(), "a file system"));
             }
         };
@@ -165,12 +165,12 @@ fn mounts<'a>(
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
     let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
-        Some(Place::Device { path, read_only }) => Ok(ContainerDevice {
+        Some(VolumePath::Device { path, read_only }) => Ok(ContainerDevice {
             source: path.clone(),
             target: PathBuf::from(&wanted.device_path),
             read_only: *read_only,
         }),
-        Some(Place::Directory { .. } | Place::Host { .. }) => {
+        Some(VolumePath::Directory { .. } | VolumePath::Host { .. }) => {
             Err(SpecError::WrongVolume(wanted.name.clone(), "a device"))
         }
         None => Err(SpecError::NoVolume(wanted.name.clone())),
@@ -185,14 +185,14 @@ mod tests {
     use super::*;
 
     fn mounted() -> Mounted {
-        let directory = |path: &str, read_only| Place::Directory { path: path.into(), read_only };
+        let directory = |path: &str, read_only| VolumePath::Directory { path: path.into(), read_only };
         Mounted {
             volumes: BTreeMap::from([
                 ("data".to_owned(), directory("/v/data", false)),
                 ("config".to_owned(), directory("/v/config", true)),
-                ("host".to_owned(), Place::Host { path: "/srv".into() }),
-                ("raw".to_owned(), Place::Device { path: "/v/raw".into(), read_only: false }),
-                ("fixed".to_owned(), Place::Device { path: "/v/fixed".into(), read_only: true }),
+                ("host".to_owned(), VolumePath::Host { path: "/srv".into() }),
+                ("raw".to_owned(), VolumePath::Device { path: "/v/raw".into(), read_only: false }),
+                ("fixed".to_owned(), VolumePath::Device { path: "/v/fixed".into(), read_only: true }),
             ]),
         }
     }
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_run() {
+    fn spec_has_command_env_mounts_and_devices() {
         let container = json!({
             "name": "c", "command": ["sh", "-c"], "args": ["echo $(A) $(B)"], "workingDir": "/w", "tty": true,
             "volumeMounts": [
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_it_is_and_what_it_may() {
+    fn container_security_context_overrides_the_pods() {
         let all = json!({"securityContext": {
             "runAsUser": 7, "runAsGroup": 8, "runAsNonRoot": true, "supplementalGroups": [9], "fsGroup": 10,
         }});
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run() {
+    fn invalid_containers_are_refused() {
         let c = |more: Value| {
             let mut container = json!({"name": "c", "command": ["x"]});
             container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

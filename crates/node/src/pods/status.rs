@@ -1,41 +1,43 @@
-//! How a pod is, in kubelet's words: phase, conditions, and the state of each container.
+//! Computes the pod status as kubelet does: phase, conditions, and container statuses.
 
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::pod::RestartPolicy;
 
-use super::decide::lives_again;
-use super::view::{Ended, Life, Role, Seen, View, VolumesAre, roles};
+use super::decide::is_restarted;
+use super::view::{ContainerView, Ended, Role, RunState, View, VolumesState, roles};
 
-/// Why a pod is to end.
+/// Why a pod terminates or has terminated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Over {
-    /// Somebody deleted it.
+pub(super) enum TerminationCause {
+    /// It was deleted.
     Deleted,
-    /// The server says that it has ended.
-    Told,
-    /// It has run for too long.
+    /// The API server has a terminal phase.
+    Reported,
+    /// activeDeadlineSeconds is exceeded.
     Deadline,
-    /// Its containers have ended for good.
+    /// Its containers have exited for good.
     Finished,
 }
 
-/// How far the pod has come, by its containers. `ends`: none of them is started again, whatever its policy.
+/// The phase computed from the containers. `ends`: none is restarted, whatever the policy.
 pub(super) fn phase(view: &View, ends: bool) -> PodPhase {
     let policy = view.policy();
-    let failed =
-        |seen: &Seen| seen.role == Role::Init && matches!(&seen.life, Life::Ended(ended) if ended.code != 0);
-    // Before its others were started, a pod waits for those that run first, or fails with them.
+    let failed = |observed: &ContainerView| {
+        observed.role == Role::Init
+            && matches!(&observed.run_state, RunState::Ended(ended) if ended.code != 0)
+    };
+    // Before main containers were started, a failed init container fails the pod.
     if !view.is_past_init() && policy == RestartPolicy::Never && view.first().any(failed) {
         return PodPhase::Failed;
     }
     let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
-    for seen in view.main() {
-        match &seen.life {
-            Life::None => waiting += 1,
-            Life::Running { .. } => running += 1,
-            Life::Ended(ended) => {
+    for observed in view.main() {
+        match &observed.run_state {
+            RunState::None => waiting += 1,
+            RunState::Running { .. } => running += 1,
+            RunState::Ended(ended) => {
                 stopped += 1;
                 succeeded += usize::from(ended.code == 0);
             }
@@ -54,29 +56,30 @@ pub(super) fn phase(view: &View, ends: bool) -> PodPhase {
     }
 }
 
-/// What is written of the pod.
-pub(super) fn status(view: &View, over: Option<Over>, now: Time) -> Value {
-    let runs = view.containers.iter().any(Seen::runs);
-    let (phase, reason, message) = told(view, over, runs);
-    let sandboxed = matches!(view.volumes, VolumesAre::Mounted)
-        || view.containers.iter().any(|seen| seen.runs())
-        || (over.is_none() && view.containers.iter().any(|seen| !matches!(seen.life, Life::None)));
+/// The status to write.
+pub(super) fn status(view: &View, cause: Option<TerminationCause>, now: Time) -> Value {
+    let runs = view.containers.iter().any(ContainerView::runs);
+    let (phase, reason, message) = phase_and_reason(view, cause, runs);
+    let sandboxed = matches!(view.volumes, VolumesState::Mounted)
+        || view.containers.iter().any(|observed| observed.runs())
+        || (cause.is_none()
+            && view.containers.iter().any(|observed| !matches!(observed.run_state, RunState::None)));
     let mut status = json!({
         "phase": phase.as_str(),
         "reason": reason,
         "message": message,
-        "startTime": view.pod.status.start_time.unwrap_or(view.seen).to_string(),
-        "conditions": conditions(view, phase, sandboxed && over.is_none_or(|_| runs), now),
-        "containerStatuses": statuses(view, over, false),
+        "startTime": view.pod.status.start_time.unwrap_or(view.first_seen).to_string(),
+        "conditions": conditions(view, phase, sandboxed && cause.is_none_or(|_| runs), now),
+        "containerStatuses": statuses(view, cause, false),
     });
     if !view.pod.spec.init_containers.is_empty() {
-        status["initContainerStatuses"] = statuses(view, over, true);
+        status["initContainerStatuses"] = statuses(view, cause, true);
     }
     if !view.address.is_empty() {
         status["hostIP"] = view.address.as_str().into();
         status["hostIPs"] = json!([{"ip": view.address}]);
         // Pods have the node's network, from their first container on.
-        if view.containers.iter().any(|seen| !matches!(seen.life, Life::None)) {
+        if view.containers.iter().any(|observed| !matches!(observed.run_state, RunState::None)) {
             status["podIP"] = view.address.as_str().into();
             status["podIPs"] = json!([{"ip": view.address}]);
         }
@@ -84,13 +87,13 @@ pub(super) fn status(view: &View, over: Option<Over>, now: Time) -> Value {
     status
 }
 
-/// The phase, and why. A pod is not over while something of it runs.
-fn told(view: &View, over: Option<Over>, runs: bool) -> (PodPhase, Value, Value) {
+/// The phase with reason and message. Not terminal while a container runs.
+fn phase_and_reason(view: &View, cause: Option<TerminationCause>, runs: bool) -> (PodPhase, Value, Value) {
     let pod = &view.pod;
     let text = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
     let before = (pod.status.phase, text(&pod.status.reason), text(&pod.status.message));
-    let Some(over) = over else { return (phase(view, false), Value::Null, Value::Null) };
-    if over == Over::Told || pod.has_ended() {
+    let Some(cause) = cause else { return (phase(view, false), Value::Null, Value::Null) };
+    if cause == TerminationCause::Reported || pod.has_ended() {
         return before;
     }
     if runs {
@@ -99,14 +102,14 @@ fn told(view: &View, over: Option<Over>, runs: bool) -> (PodPhase, Value, Value)
             phase => (phase, before.1, before.2),
         };
     }
-    match over {
-        Over::Deadline => (
+    match cause {
+        TerminationCause::Deadline => (
             PodPhase::Failed,
             "DeadlineExceeded".into(),
             "Pod was active on the node longer than the specified deadline".into(),
         ),
-        Over::Finished => (phase(view, false), Value::Null, Value::Null),
-        Over::Deleted | Over::Told => match phase(view, true) {
+        TerminationCause::Finished => (phase(view, false), Value::Null, Value::Null),
+        TerminationCause::Deleted | TerminationCause::Reported => match phase(view, true) {
             PodPhase::Succeeded => (PodPhase::Succeeded, Value::Null, Value::Null),
             _ => (PodPhase::Failed, Value::Null, Value::Null),
         },
@@ -136,23 +139,23 @@ fn conditions(view: &View, phase: PodPhase, sandboxed: bool, now: Time) -> Value
     Value::Array(conditions)
 }
 
-fn names<'a>(seen: impl Iterator<Item = &'a Seen>) -> String {
-    seen.map(|seen| seen.name.as_str()).collect::<Vec<_>>().join(" ")
+fn names<'a>(observed: impl Iterator<Item = &'a ContainerView>) -> String {
+    observed.map(|observed| observed.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 fn initialized(view: &View, phase: PodPhase) -> (bool, &'static str, String) {
-    let finished = |seen: &&Seen| match seen.role {
-        Role::Sidecar => seen.has_started(),
-        _ => seen.is_ready(),
+    let finished = |observed: &&ContainerView| match observed.role {
+        Role::Sidecar => observed.has_started(),
+        _ => observed.is_ready(),
     };
     if phase == PodPhase::Succeeded {
         let reason = if view.first().next().is_some() { "PodCompleted" } else { "" };
         return (true, reason, String::new());
     }
-    if view.is_past_init() || view.first().all(|seen| finished(&seen)) {
+    if view.is_past_init() || view.first().all(|observed| finished(&observed)) {
         return (true, "", String::new());
     }
-    let incomplete = names(view.first().filter(|seen| !finished(seen)));
+    let incomplete = names(view.first().filter(|observed| !finished(observed)));
     (false, "ContainersNotInitialized", format!("containers with incomplete status: [{incomplete}]"))
 }
 
@@ -162,7 +165,7 @@ fn ready(view: &View, phase: PodPhase) -> (bool, &'static str, String) {
         PodPhase::Failed => return (false, "PodFailed", String::new()),
         _ => {}
     }
-    let counts = |seen: &&Seen| seen.role != Role::Init && !seen.is_ready();
+    let counts = |observed: &&ContainerView| observed.role != Role::Init && !observed.is_ready();
     let unready = names(view.containers.iter().filter(counts));
     match unready.is_empty() {
         true => (true, "", String::new()),
@@ -170,25 +173,25 @@ fn ready(view: &View, phase: PodPhase) -> (bool, &'static str, String) {
     }
 }
 
-fn statuses(view: &View, over: Option<Over>, first: bool) -> Value {
+fn statuses(view: &View, cause: Option<TerminationCause>, first: bool) -> Value {
     let containers = roles(&view.pod).zip(&view.containers);
     let of = containers.filter(|((role, _), _)| (*role != Role::Main) == first);
-    of.map(|((_, spec), seen)| {
-        let (state, last) = state(view, over, seen);
-        let id = match &seen.life {
-            Life::None => "",
-            Life::Running { id, .. } | Life::Ended(Ended { id, .. }) => id,
+    of.map(|((_, spec), observed)| {
+        let (state, last) = state(view, cause, observed);
+        let id = match &observed.run_state {
+            RunState::None => "",
+            RunState::Running { id, .. } | RunState::Ended(Ended { id, .. }) => id,
         };
-        let attempt = match &seen.life {
-            Life::None => 0,
-            Life::Running { attempt, .. } | Life::Ended(Ended { attempt, .. }) => *attempt,
+        let attempt = match &observed.run_state {
+            RunState::None => 0,
+            RunState::Running { attempt, .. } | RunState::Ended(Ended { attempt, .. }) => *attempt,
         };
         let mut status = json!({
-            "name": seen.name,
+            "name": observed.name,
             "state": state,
             "lastState": last,
-            "ready": seen.is_ready(),
-            "started": seen.has_started(),
+            "ready": observed.is_ready(),
+            "started": observed.has_started(),
             "restartCount": attempt,
             "image": spec.image,
             "imageID": "",
@@ -201,7 +204,7 @@ fn statuses(view: &View, over: Option<Over>, first: bool) -> Value {
     .collect()
 }
 
-/// How container IDs are written.
+/// A container ID with its scheme.
 fn with_scheme(id: &str) -> Value {
     match id {
         "" => Value::Null,
@@ -209,10 +212,10 @@ fn with_scheme(id: &str) -> Value {
     }
 }
 
-/// What the container is doing, and what it did before.
-fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
+/// The container's state and lastState.
+fn state(view: &View, cause: Option<TerminationCause>, observed: &ContainerView) -> (Value, Value) {
     let before =
-        seen.before.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": terminated(ended)}));
+        observed.before.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": terminated(ended)}));
     let waiting = |reason: &str, message: &str| {
         let mut waiting = Map::from_iter([("reason".to_owned(), reason.into())]);
         if !message.is_empty() {
@@ -220,34 +223,34 @@ fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
         }
         json!({"waiting": waiting})
     };
-    match &seen.life {
-        Life::Running { started, .. } => (json!({"running": {"startedAt": started.to_string()}}), before),
-        Life::Ended(ended) => {
+    match &observed.run_state {
+        RunState::Running { started, .. } => (json!({"running": {"startedAt": started.to_string()}}), before),
+        RunState::Ended(ended) => {
             let last = json!({"terminated": terminated(ended)});
-            let again = over.is_none()
-                && match seen.role {
+            let again = cause.is_none()
+                && match observed.role {
                     Role::Sidecar => true,
                     Role::Init => {
                         ended.code != 0 && view.policy() != RestartPolicy::Never && !view.is_past_init()
                     }
-                    Role::Main => lives_again(view.policy(), ended),
+                    Role::Main => is_restarted(view.policy(), ended),
                 };
-            match (&seen.trouble, again) {
-                (Some(trouble), true) => (waiting(trouble.reason, &trouble.message), last),
-                (None, true) if seen.crash.told == Some(ended.attempt) => {
-                    (waiting("CrashLoopBackOff", &back_off(view, seen)), last)
+            match (&observed.start_failure, again) {
+                (Some(start_failure), true) => (waiting(start_failure.reason, &start_failure.message), last),
+                (None, true) if observed.crash.reported_attempt == Some(ended.attempt) => {
+                    (waiting("CrashLoopBackOff", &back_off(view, observed)), last)
                 }
                 _ => (last, before),
             }
         }
-        Life::None => {
+        RunState::None => {
             let default = if view.pod.spec.init_containers.is_empty() {
                 "ContainerCreating"
             } else {
                 "PodInitializing"
             };
-            let state = match (&seen.trouble, over) {
-                (Some(trouble), None) => waiting(trouble.reason, &trouble.message),
+            let state = match (&observed.start_failure, cause) {
+                (Some(start_failure), None) => waiting(start_failure.reason, &start_failure.message),
                 _ => waiting(default, ""),
             };
             (state, before)
@@ -255,20 +258,20 @@ fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
     }
 }
 
-fn back_off(view: &View, seen: &Seen) -> String {
+fn back_off(view: &View, observed: &ContainerView) -> String {
     let meta = &view.pod.metadata;
     format!(
         "back-off {} restarting failed container={} pod={}_{}({})",
-        words(seen.crash.pause()),
-        seen.name,
+        go_duration(observed.crash.pause()),
+        observed.name,
         meta.name,
         meta.namespace.as_deref().unwrap_or_default(),
         meta.uid
     )
 }
 
-/// As Go writes it: `10s`, `1m20s`, `5m0s`.
-fn words(pause: std::time::Duration) -> String {
+/// As Go prints a duration: `10s`, `1m20s`, `5m0s`.
+fn go_duration(pause: std::time::Duration) -> String {
     match (pause.as_secs() / 60, pause.as_secs() % 60) {
         (0, seconds) => format!("{seconds}s"),
         (minutes, seconds) => format!("{minutes}m{seconds}s"),

@@ -1,42 +1,42 @@
-//! Logs of containers and commands in them, for whoever serves `kubectl logs` and `kubectl exec`.
+//! Container logs and exec sessions, for the server of `kubectl logs` and `kubectl exec`.
 
 use std::io::Cursor;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use wharf_apiserver::rest::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
-use wharf_apiserver::status::Refusal;
+use wharf_apiserver::rest::{Command, LogOptions, PodStreams, Session, Size, Stream, StreamFuture};
+use wharf_apiserver::status::StatusError;
 
 use crate::runtime::{
     self, ContainerId, ExecError, ExecSession, ExecSpec, LogError, LogStream, Runtime, TerminalSize,
 };
 
-/// Pieces of a log that wait for their reader.
+/// Buffered chunks of a log stream.
 const WAITING: usize = 16;
 
-/// The streams of this node's containers.
+/// Log and exec streams of this node's containers.
 #[derive(Debug, Clone)]
 pub struct Streams {
     runtime: Runtime,
 }
 
 impl Streams {
-    /// Of the containers that this runtime has.
+    /// Streams of this runtime's containers.
     pub fn new(runtime: Runtime) -> Self {
         Self { runtime }
     }
 }
 
-fn failed(message: String) -> Refusal {
-    Refusal::new(500, "InternalError", format!("Internal error occurred: {message}"))
+fn failed(message: String) -> StatusError {
+    StatusError::new(500, "InternalError", format!("Internal error occurred: {message}"))
 }
 
-fn no_such(container: &str) -> Refusal {
-    Refusal::new(404, "NotFound", format!("container {container:?} is not on this node"))
+fn no_such(container: &str) -> StatusError {
+    StatusError::new(404, "NotFound", format!("container {container:?} is not on this node"))
 }
 
 impl PodStreams for Streams {
-    fn log(&self, container: &str, options: LogOptions) -> Promised<mpsc::Receiver<Bytes>> {
+    fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>> {
         let (runtime, container) = (self.runtime.clone(), container.to_owned());
         Box::pin(async move {
             let id = ContainerId::parse(&container).ok_or_else(|| no_such(&container))?;
@@ -56,7 +56,7 @@ impl PodStreams for Streams {
             tokio::spawn(async move {
                 loop {
                     let next = tokio::select! {
-                        // Nobody reads it any more.
+                        // The reader is gone.
                         () = pieces.closed() => return,
                         next = logs.next() => next,
                     };
@@ -67,7 +67,9 @@ impl PodStreams for Streams {
                             }
                         }
                         Ok(None) => return,
-                        Err(error) => return tracing::warn!(%error, "a log ends early"),
+                        Err(error) => {
+                            return tracing::warn!(%error, "failed to read container log; closing the stream");
+                        }
                     }
                 }
             });
@@ -75,7 +77,7 @@ impl PodStreams for Streams {
         })
     }
 
-    fn exec(&self, container: &str, command: Command) -> Promised<Session> {
+    fn exec(&self, container: &str, command: Command) -> StreamFuture<Session> {
         let (runtime, container) = (self.runtime.clone(), container.to_owned());
         Box::pin(async move {
             let id = ContainerId::parse(&container).ok_or_else(|| no_such(&container))?;
@@ -83,13 +85,13 @@ impl PodStreams for Streams {
             let spec = ExecSpec { command, stdin, tty, size: None };
             match runtime.exec(&id, spec).await {
                 Ok(session) => Ok(serve(session, tty, stdout, stderr)),
-                // As a shell says it: a line, and its exit code.
+                // Like a shell: a message on stderr and the exit code.
                 Err(ExecError::Program { code, message }) => Ok(Session {
                     stdin: None,
                     stdout: None,
                     stderr: Some(Box::new(Cursor::new(format!("{message}\n").into_bytes()))),
                     resize: None,
-                    ended: Box::pin(async move { Ok(code) }),
+                    exit_code: Box::pin(async move { Ok(code) }),
                 }),
                 Err(ExecError::NotRunning(_)) => Err(no_such(&container)),
                 Err(error @ ExecError::Machine { .. }) => Err(failed(error.to_string())),
@@ -105,11 +107,11 @@ fn serve(mut session: ExecSession, tty: bool, stdout: bool, stderr: bool) -> Ses
     };
     Session {
         stdin: session.stdin.take().map(|stdin| Box::new(stdin) as _),
-        // What nobody reads is closed: the program need not wait for a reader.
+        // Unread streams are closed, so that the program does not block on them.
         stdout: session.stdout.take().filter(|_| stdout).map(|stdout| Box::new(stdout) as _),
         stderr: session.stderr.take().filter(|_| stderr).map(|stderr| Box::new(stderr) as _),
         resize: tty.then(|| Box::new(resize) as _),
-        // It ends with the session: dropped, the program is killed.
-        ended: Box::pin(async move { session.wait().await.map_err(|error| error.to_string()) }),
+        // Dropping the session kills the program.
+        exit_code: Box::pin(async move { session.wait().await.map_err(|error| error.to_string()) }),
     }
 }

@@ -1,16 +1,16 @@
-//! Which objects a pod is made of, and that they changed. Of a secret nothing is kept but its name and version.
+//! Which Secrets and ConfigMaps a pod references, and when they change. Of a Secret only name and version are kept.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Deserializer};
 use wharf_model::whole::Pod;
-use wharf_model::whole::pod::FilesOf;
-use wharf_model::{Api, Kind, Meta};
+use wharf_model::whole::pod::ObjectFilesSource;
+use wharf_model::{ApiResource, Kind, Meta};
 
 use super::view::roles;
 
-/// An object of which only the version is known.
+/// An object's metadata without its content.
 pub(super) struct Version<K> {
     metadata: Meta,
     _of: PhantomData<fn() -> K>,
@@ -30,27 +30,27 @@ impl<'de, K> Deserialize<'de> for Version<K> {
 }
 
 impl<K: Kind> Kind for Version<K> {
-    const API: Api = K::API;
+    const API: ApiResource = K::API;
 
     fn meta(&self) -> &Meta {
         &self.metadata
     }
 }
 
-/// An object that a pod names, in its own namespace.
+/// An object that a pod references, in its own namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reference {
     Secret(String),
     ConfigMap(String),
 }
 
-/// All secrets and config maps of which a pod has files or variables.
+/// All Secrets and ConfigMaps that a pod uses in files or variables.
 pub(super) fn references(pod: &Pod) -> BTreeSet<Reference> {
-    let secret = |files: &FilesOf| {
+    let secret = |files: &ObjectFilesSource| {
         let name = if files.secret_name.is_empty() { &files.name } else { &files.secret_name };
         Reference::Secret(name.clone())
     };
-    let config_map = |files: &FilesOf| Reference::ConfigMap(files.name.clone());
+    let config_map = |files: &ObjectFilesSource| Reference::ConfigMap(files.name.clone());
     let mut all = BTreeSet::new();
     for volume in &pod.spec.volumes {
         all.extend(volume.secret.as_deref().map(secret));
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_a_pod_names() {
+    fn references_of_volumes_and_env_are_found() {
         let pod: Pod = serde_json::from_value(json!({"spec": {
             "volumes": [
                 {"name": "a", "secret": {"secretName": "s1"}},
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_kept() {
+    fn secret_content_is_dropped() {
         let secret = json!({
             "metadata": {"name": "s", "annotations": {"last": "hunter2"}}, "data": {"password": "aHVudGVyMg=="},
         });

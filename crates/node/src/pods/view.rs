@@ -1,4 +1,4 @@
-//! What is known of a pod on this node when the next step is decided.
+//! Inputs of the rules for one pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,24 +9,24 @@ use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::whole::pod::RestartPolicy;
 
-/// A pod, and all that its worker may look at.
+/// Everything the rules need to know about a pod.
 #[derive(Debug, Clone)]
 pub(super) struct View {
-    /// As the server last had it.
+    /// The pod as last received from the API server.
     pub(super) pod: Arc<Pod>,
-    /// The server has no such pod any more.
+    /// Confirmed gone from the API server.
     pub(super) gone: bool,
     /// The node's address, which its pods share.
     pub(super) address: String,
-    /// Since when we know of it, if the server does not know.
-    pub(super) seen: Time,
-    /// How far its volumes are.
-    pub(super) volumes: VolumesAre,
-    /// Its containers: those that run first, then the others, each in the order of the spec.
-    pub(super) containers: Vec<Seen>,
-    /// What we last wrote of it.
+    /// When we first saw it; used as startTime if its status has none.
+    pub(super) first_seen: Time,
+    /// State of its volumes.
+    pub(super) volumes: VolumesState,
+    /// Its containers: init containers and sidecars, then main containers, each in spec order.
+    pub(super) containers: Vec<ContainerView>,
+    /// The last reported status.
     pub(super) reported: Option<Value>,
-    /// We have told the server that nothing of it is here any more.
+    /// We have deleted it from the API server.
     pub(super) deleted: bool,
 }
 
@@ -35,49 +35,51 @@ impl View {
         self.pod.spec.restart_policy.unwrap_or(RestartPolicy::Always)
     }
 
-    /// Containers that run before the others.
-    pub(super) fn first(&self) -> impl DoubleEndedIterator<Item = &Seen> {
-        self.containers.iter().filter(|seen| seen.role != Role::Main)
+    /// Init containers and sidecars.
+    pub(super) fn first(&self) -> impl DoubleEndedIterator<Item = &ContainerView> {
+        self.containers.iter().filter(|observed| observed.role != Role::Main)
     }
 
-    /// The others.
-    pub(super) fn main(&self) -> impl Iterator<Item = &Seen> {
-        self.containers.iter().filter(|seen| seen.role == Role::Main)
+    /// Main containers.
+    pub(super) fn main(&self) -> impl Iterator<Item = &ContainerView> {
+        self.containers.iter().filter(|observed| observed.role == Role::Main)
     }
 
-    /// Once one of the others was started, none of the first ones is begun again, until the machine is.
+    /// Once a main container was started, no init container runs again until the next reboot.
     pub(super) fn is_past_init(&self) -> bool {
-        self.main().any(|seen| !matches!(seen.life, Life::None | Life::Ended(Ended { earlier: true, .. })))
+        self.main().any(|observed| {
+            !matches!(observed.run_state, RunState::None | RunState::Ended(Ended { earlier: true, .. }))
+        })
     }
 }
 
-/// How far the volumes of a pod are.
+/// State of a pod's volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum VolumesAre {
-    /// Nobody was asked for them.
-    Unasked,
-    /// They are on their way.
-    Coming,
-    /// All are there.
+pub(super) enum VolumesState {
+    /// Not requested.
+    Unrequested,
+    /// Requested.
+    Requested,
+    /// All mounted.
     Mounted,
-    /// They are on their way out.
-    Going,
-    /// None is there any more.
+    /// Released, still being unmounted.
+    Releasing,
+    /// All unmounted.
     Released,
 }
 
-/// Which part a container plays.
+/// The role of a container in its pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Runs to its end before the next begins.
+    /// Runs to completion before the next starts.
     Init,
-    /// Begins before the others and goes on beside them.
+    /// Starts before main containers and runs alongside them.
     Sidecar,
-    /// What the pod is for.
+    /// A regular container.
     Main,
 }
 
-/// All containers of a pod, those that run first before the others.
+/// All containers of a pod, init containers and sidecars first.
 pub(super) fn roles(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
     let first = pod.spec.init_containers.iter().map(|container| match container.restart_policy.as_str() {
         "Always" => (Role::Sidecar, container),
@@ -86,160 +88,161 @@ pub(super) fn roles(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
     first.chain(pod.spec.containers.iter().map(|container| (Role::Main, container)))
 }
 
-/// A container, as far as it is known.
+/// Everything known about a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct ContainerView {
     pub(super) name: String,
     pub(super) role: Role,
-    /// Its newest life.
-    pub(super) life: Life,
-    /// How the one before ended.
+    /// Its newest attempt.
+    pub(super) run_state: RunState,
+    /// How the previous attempt exited.
     pub(super) before: Option<Ended>,
-    /// Pauses between its lives.
+    /// Its restart backoff.
     pub(super) crash: Crash,
     /// Why it could not be started.
-    pub(super) trouble: Option<Trouble>,
+    pub(super) start_failure: Option<StartFailure>,
     /// It is being stopped, and killed at this time.
     pub(super) stopping: Option<Time>,
-    /// It has a probe for its start.
+    /// It has a startup probe.
     pub(super) probed_start: bool,
-    /// It has a probe for its use.
+    /// It has a readiness probe.
     pub(super) probed_ready: bool,
-    /// What its probes and hooks say.
+    /// Results of its probes and hooks.
     pub(super) health: Health,
 }
 
-impl Seen {
+impl ContainerView {
     pub(super) fn runs(&self) -> bool {
-        matches!(self.life, Life::Running { .. })
+        matches!(self.run_state, RunState::Running { .. })
     }
 
-    /// Runs, and its start is over.
+    /// Running, and past its startup probe.
     pub(super) fn has_started(&self) -> bool {
         self.runs() && (!self.probed_start || self.health.started)
     }
 
-    /// Can be used.
+    /// Ready.
     pub(super) fn is_ready(&self) -> bool {
         match self.role {
-            Role::Init => matches!(&self.life, Life::Ended(ended) if ended.code == 0),
+            Role::Init => matches!(&self.run_state, RunState::Ended(ended) if ended.code == 0),
             Role::Sidecar | Role::Main => self.has_started() && (!self.probed_ready || self.health.ready),
         }
     }
 
-    /// Which life would be the next.
+    /// The next attempt's number.
     pub(super) fn next_attempt(&self) -> u32 {
-        match &self.life {
-            Life::None => 0,
-            Life::Running { attempt, .. } | Life::Ended(Ended { attempt, .. }) => attempt.saturating_add(1),
+        match &self.run_state {
+            RunState::None => 0,
+            RunState::Running { attempt, .. } | RunState::Ended(Ended { attempt, .. }) => {
+                attempt.saturating_add(1)
+            }
         }
     }
 }
 
-/// What a container is doing.
+/// The state of a container's attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Life {
-    /// It was never started.
+pub(super) enum RunState {
+    /// Never started.
     None,
-    /// It runs.
+    /// Running.
     Running { id: String, attempt: u32, started: Time },
-    /// It has ended.
+    /// Exited.
     Ended(Ended),
 }
 
-/// How a life ended.
+/// How an attempt exited.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Ended {
     /// Empty if there never was a process.
     pub(super) id: String,
     pub(super) attempt: u32,
     pub(super) code: i32,
-    /// One word: `Completed`, `Error`, `StartError`, `ContainerStatusUnknown`.
+    /// `Completed`, `Error`, `StartError` or `ContainerStatusUnknown`.
     pub(super) reason: String,
     pub(super) message: String,
     pub(super) started: Option<Time>,
     pub(super) finished: Option<Time>,
-    /// It was before the machine was last started, or nothing is left of it that would say: what it did in memory is gone.
+    /// It exited before the last reboot, or no record of it is left: what it did in memory is lost.
     pub(super) earlier: bool,
 }
 
-/// What keeps a container from being started.
+/// Why a container cannot be started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trouble {
-    /// One word: `CreateContainerConfigError`, `RunContainerError`.
+pub(super) struct StartFailure {
+    /// `CreateContainerConfigError` or `RunContainerError`.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// When it is tried again.
+    /// Time of the next attempt.
     pub(super) again: Time,
-    /// How often in a row.
+    /// Number of consecutive failures.
     pub(super) count: u32,
 }
 
-/// What probes and hooks say of the life that runs.
+/// Results of the probes and hooks of the running attempt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Health {
     /// Its startup probe has succeeded.
     pub(super) started: bool,
     /// Its readiness probe succeeds.
     pub(super) ready: bool,
-    /// It is to be ended.
+    /// It has to be stopped.
     pub(super) failed: Option<Failed>,
-    /// What is done after its start is not over.
-    pub(super) beginning: bool,
+    /// Its postStart hook is still running.
+    pub(super) post_start_running: bool,
 }
 
-/// Why a container that runs is to be ended.
+/// Why a running container has to be stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failed {
     /// For the event: `Container c failed liveness probe, will be restarted`.
     pub(super) note: String,
-    /// How long it has; none is the pod's.
+    /// Its grace period; `None` is the pod's.
     pub(super) grace: Option<Duration>,
 }
 
-/// The longest pause between two lives, and what that means for the shortest: kubelet's.
+/// Initial and maximum restart delay: kubelet's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CrashPace {
+pub(super) struct CrashBackoff {
     pub(super) start: Duration,
     pub(super) max: Duration,
 }
 
-/// The pause between two lives of a container: none before the second, then ever longer, and short again after a life
-/// of some length.
+/// Restart backoff of a container: none before the first restart, then doubling, and reset after a long run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Crash {
     pause: Duration,
     since: Option<Time>,
-    /// The life whose pause was told of.
-    pub(super) told: Option<u32>,
+    /// The attempt for which a BackOff event was recorded.
+    pub(super) reported_attempt: Option<u32>,
 }
 
 impl Crash {
-    fn is_over(&self, pace: CrashPace, ended: Time) -> bool {
-        self.since.is_none_or(|since| ended > since.plus(pace.max * 2))
+    fn is_over(&self, crash_backoff: CrashBackoff, ended: Time) -> bool {
+        self.since.is_none_or(|since| ended > since.plus(crash_backoff.max * 2))
     }
 
-    /// How long the next life has to wait, after one that ended then.
-    pub(super) fn wait(&self, pace: CrashPace, ended: Time, now: Time) -> Option<Duration> {
-        if self.is_over(pace, ended) {
+    /// Remaining delay before the next attempt, after one that exited at `ended`.
+    pub(super) fn wait(&self, crash_backoff: CrashBackoff, ended: Time, now: Time) -> Option<Duration> {
+        if self.is_over(crash_backoff, ended) {
             return None;
         }
         let until = ended.plus(self.pause);
-        // A clock that went back makes nobody wait for longer than the pause.
+        // If the clock was set back, wait no longer than the delay.
         let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0)?;
         Some(Duration::from_millis(left).min(self.pause))
     }
 
-    /// The pause that holds.
+    /// The current delay.
     pub(super) fn pause(&self) -> Duration {
         self.pause
     }
 
-    /// The next life begins.
-    pub(super) fn begin(&mut self, pace: CrashPace, ended: Time, now: Time) {
-        self.pause = match self.is_over(pace, ended) {
-            true => pace.start,
-            false => (self.pause * 2).min(pace.max),
+    /// Records the start of the next attempt.
+    pub(super) fn begin(&mut self, crash_backoff: CrashBackoff, ended: Time, now: Time) {
+        self.pause = match self.is_over(crash_backoff, ended) {
+            true => crash_backoff.start,
+            false => (self.pause * 2).min(crash_backoff.max),
         };
         self.since = Some(now);
     }
@@ -249,22 +252,22 @@ impl Crash {
 mod tests {
     use super::*;
 
-    const PACE: CrashPace = CrashPace { start: Duration::from_secs(10), max: Duration::from_secs(300) };
+    const PACE: CrashBackoff = CrashBackoff { start: Duration::from_secs(10), max: Duration::from_secs(300) };
 
-    /// kubelet: at once, then 10 s, doubled up to 5 min; after 10 min of life from the beginning.
+    /// kubelet: immediately, then 10 s, doubled up to 5 min; reset after a run of 10 min.
     #[test]
-    fn pauses_between_lives() {
+    fn restart_delay_doubles_and_resets() {
         let mut crash = Crash::default();
         let mut now = Time(0);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            // Each life is over after a second.
+            // Each attempt exits after a second.
             now = now.plus(Duration::from_secs(1));
             let ended = now;
             let pause = crash.wait(PACE, ended, now).unwrap_or_default();
             pauses.push(pause.as_secs());
             now = now.plus(pause);
-            assert_eq!(crash.wait(PACE, ended, now), None, "then it is over");
+            assert_eq!(crash.wait(PACE, ended, now), None, "expired");
             crash.begin(PACE, ended, now);
         }
         assert_eq!(pauses, [0, 10, 20, 40, 80, 160, 300, 300, 300]);
@@ -272,7 +275,7 @@ mod tests {
         assert_eq!(crash.wait(PACE, ended, ended), None);
         crash.begin(PACE, ended, ended);
         assert_eq!(crash.pause(), Duration::from_secs(10));
-        // A clock that went back.
+        // The clock was set back.
         let earlier = Time(ended.0 - 3_600_000);
         assert_eq!(crash.wait(PACE, ended, earlier), Some(Duration::from_secs(10)));
     }

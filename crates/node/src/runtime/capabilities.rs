@@ -1,25 +1,25 @@
-//! Which capabilities a container has.
+//! Linux capabilities of a container.
 
-/// What cannot be understood in a list of capabilities.
+/// An unknown capability name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown capability {0:?}")]
 pub(super) struct UnknownCapability(pub(super) String);
 
-/// In the order in which the kernel counts them.
+/// In the kernel's order.
 const NAMES: &str = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE \
     NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE \
     SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL \
     SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE";
 
-/// What containerd gives to every container.
+/// containerd's default set.
 const DEFAULT: &str = "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE \
     SYS_CHROOT KILL AUDIT_WRITE";
 
-/// All 41 of them.
+/// All 41 capabilities.
 const ALL: u64 = (1 << 41) - 1;
 
-/// The capabilities as bits, as containerd counts them: `ALL` before single names (`drop: ALL, add: CHOWN` leaves one,
-/// `add: ALL, drop: CHOWN` all but one), and what is in both lists is dropped.
+/// The capabilities as a bit set, as containerd computes it: `ALL` is applied before single names (`drop: ALL, add:
+/// CHOWN` leaves one, `add: ALL, drop: CHOWN` all but one), and a name in both lists is dropped.
 pub(super) fn decide(privileged: bool, add: &[String], drop: &[String]) -> Result<u64, UnknownCapability> {
     if privileged {
         return Ok(ALL);
@@ -33,7 +33,7 @@ pub(super) fn decide(privileged: bool, add: &[String], drop: &[String]) -> Resul
     Ok((set | add) & !drop)
 }
 
-/// Whether `ALL` is among them, and the others as bits.
+/// Whether `ALL` is in the list, and the other names as bits.
 fn bits(names: &[String]) -> Result<(bool, u64), UnknownCapability> {
     names.iter().try_fold((false, 0), |(all, set), text| {
         let upper = text.to_ascii_uppercase();
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_of_a_container() {
+    fn add_and_drop_lists_modify_the_default_set() {
         let default = 0xa804_25fb;
         type Names = &'static [&'static str];
         let cases: [(&str, bool, Names, Names, u64); 10] = [

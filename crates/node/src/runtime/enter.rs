@@ -1,9 +1,9 @@
-//! The helper that runs a program in a container beside its own.
+//! The exec helper: runs an additional program in a container.
 //!
-//! It joins only the container's process namespace, and that counts for its child alone; the child joins the rest by
-//! itself. So this process keeps no mount of the container alive. The child executes nothing but the wanted program: what
-//! else it could load would be the container's files, with the host's rights. The helper lives as long as the agent holds
-//! the other end of its standard input; then the program is killed.
+//! The helper itself joins only the container's PID namespace, which takes effect for its children; the child joins
+//! the other namespaces. So the helper does not hold any mount of the container. The child executes nothing but the
+//! requested program: anything else it loaded would be the container's files, run with the host's privileges. When
+//! the agent closes the other end of the helper's standard input, the program is killed.
 
 use std::io::{self, IoSliceMut, PipeReader, PipeWriter, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -16,63 +16,63 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
-use wharf_linux::sandbox::{self, Namespaces, Process, Terminal, inside};
+use wharf_linux::sandbox::{self, Namespaces, ProcessHandle, Terminal, scoped_path};
 
 use super::init;
 use super::record::Record;
 use super::report::{cannot_execute, code_of};
 use super::spec::TerminalSize;
 
-/// What the agent asks for; with it come three descriptors: input, output and errors.
+/// The agent's request; sent with three descriptors: stdin, stdout and stderr.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Request {
     /// The program and its arguments.
     pub(super) command: Vec<String>,
-    /// With a terminal.
+    /// Allocate a terminal.
     pub(super) tty: bool,
-    /// Its size.
+    /// The terminal's initial size.
     pub(super) size: Option<TerminalSize>,
 }
 
-/// What the agent is told, a line each: first one of the first three, then the last.
+/// The helper's replies to the agent, one per line: first one of the first four, then `Exited`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    /// The program runs.
+pub(super) enum ExecReply {
+    /// The program was started.
     Started,
-    /// It cannot be executed.
+    /// The program could not be executed.
     Program {
-        /// As a shell would have it.
+        /// The exit code a shell would return.
         code: i32,
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// The container has ended.
+    /// The container has exited.
     NotRunning,
-    /// Something else went wrong.
+    /// Another failure.
     Machine(String),
-    /// The program has ended.
+    /// The program exited.
     Exited(i32),
 }
 
-/// No request is longer.
+/// Maximum length of a request.
 const LONGEST: u32 = 4 << 20;
 
 /// Serves the agent at the other end of standard input.
 pub(super) fn run(directory: &Path) -> io::Result<()> {
-    sandbox::hide_from_debuggers()?;
+    sandbox::set_not_dumpable()?;
     let mut agent = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let (request, files) = receive(&mut agent)?;
     let session = match start(directory, &request, files) {
         Ok(session) => session,
-        Err(answer) => return tell(&mut agent, &answer),
+        Err(reply) => return send(&mut agent, &reply),
     };
-    tell(&mut agent, &Answer::Started)?;
+    send(&mut agent, &ExecReply::Started)?;
     let code = session.attend(&agent)?;
-    tell(&mut agent, &Answer::Exited(code))
+    send(&mut agent, &ExecReply::Exited(code))
 }
 
-fn tell(agent: &mut UnixStream, answer: &Answer) -> io::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
+fn send(agent: &mut UnixStream, reply: &ExecReply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
     line.push(b'\n');
     agent.write_all(&line)
 }
@@ -100,34 +100,35 @@ fn receive(agent: &mut UnixStream) -> io::Result<(Request, [OwnedFd; 3])> {
     Ok((serde_json::from_slice(&bytes)?, files))
 }
 
-/// A program that runs.
+/// A running program.
 struct Session {
     child: Child,
-    process: Process,
-    screen: Option<Screen>,
+    process: ProcessHandle,
+    terminal_io: Option<TerminalIo>,
 }
 
-/// A terminal, and the pipes to and from whoever sits at it.
-struct Screen {
+/// A terminal, and the pipes to and from the user.
+struct TerminalIo {
     terminal: Terminal,
     keyboard: Option<PipeReader>,
-    /// Typed, but not taken by the terminal yet.
+    /// Input not yet accepted by the terminal.
     typed: Vec<u8>,
     output: Option<PipeWriter>,
 }
 
-fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Session, Answer> {
-    let machine = |error: io::Error| Answer::Machine(error.to_string());
+fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Session, ExecReply> {
+    let machine = |error: io::Error| ExecReply::Machine(error.to_string());
     let record = Record::at(directory);
     let (order, running) = (record.order().map_err(machine)?, record.running().map_err(machine)?);
-    let (Some(order), Some(running)) = (order, running) else { return Err(Answer::NotRunning) };
-    let Some(container) = running.program().map_err(machine)? else { return Err(Answer::NotRunning) };
-    let identity = init::identity(&order.spec).map_err(|failure| Answer::Machine(format!("{failure:?}")))?;
+    let (Some(order), Some(running)) = (order, running) else { return Err(ExecReply::NotRunning) };
+    let Some(container) = running.program().map_err(machine)? else { return Err(ExecReply::NotRunning) };
+    let identity =
+        init::identity(&order.spec).map_err(|failure| ExecReply::Machine(format!("{failure:?}")))?;
     let Some(program) = request.command.first().filter(|program| !program.is_empty()) else {
-        return Err(Answer::Program { code: 126, message: "no command was given".to_owned() });
+        return Err(ExecReply::Program { code: 126, message: "no command was given".to_owned() });
     };
     if request.command.iter().any(|word| word.contains('\0')) {
-        return Err(Answer::Program {
+        return Err(ExecReply::Program {
             code: 126,
             message: "the command has a NUL character in it".to_owned(),
         });
@@ -138,63 +139,63 @@ fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Ses
     }
     let mut command = init::command(&request.command, &env);
     let [input, output, errors] = files;
-    let screen = if request.tty {
+    let terminal_io = if request.tty {
         let root = root_of(&container).map_err(machine)?;
         let (terminal, side) = Terminal::open(root).map_err(machine)?;
         if let Some(size) = request.size {
             terminal.resize(size.width, size.height).map_err(machine)?;
         }
-        // Neither end waits for the other: what is typed and what is printed go through the same process.
+        // Non-blocking on both sides: input and output are handled by the same process.
         fcntl_setfl(&terminal, OFlags::NONBLOCK).map_err(|error| machine(error.into()))?;
         command
             .stdin(side.try_clone().map_err(machine)?)
             .stdout(side.try_clone().map_err(machine)?)
             .stderr(side);
         let (keyboard, output) = (Some(PipeReader::from(input)), Some(PipeWriter::from(output)));
-        Some(Screen { terminal, keyboard, typed: Vec::new(), output })
+        Some(TerminalIo { terminal, keyboard, typed: Vec::new(), output })
     } else {
         command.stdin(Stdio::from(input)).stdout(Stdio::from(output)).stderr(Stdio::from(errors));
         None
     };
-    sandbox::join(&container, Namespaces::Processes).map_err(machine)?;
+    sandbox::join(&container, Namespaces::Pid).map_err(machine)?;
     let (tty, working_dir) = (request.tty, working_dir(&order.spec.working_dir));
     let prepare = move || {
-        sandbox::go_first_without_memory()?;
-        sandbox::join(&container, Namespaces::Surroundings)?;
+        sandbox::raise_oom_score()?;
+        sandbox::join(&container, Namespaces::MountIpcUts)?;
         rustix::process::chdir(&working_dir)?;
         sandbox::new_session()?;
         if tty {
-            sandbox::make_controlling(io::stdin())?;
+            sandbox::set_controlling_terminal(io::stdin())?;
         }
         identity.assume()?;
         sandbox::die_with_parent()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-        sandbox::default_signals();
-        sandbox::forget_inherited()
+        sandbox::reset_signal_dispositions();
+        sandbox::close_inherited_on_exec()
     };
-    sandbox::after_fork(&mut command, prepare).map_err(machine)?;
+    sandbox::run_after_fork(&mut command, prepare).map_err(machine)?;
     let child = command.spawn().map_err(|error| {
         let (code, message) = cannot_execute(program, &error);
-        Answer::Program { code, message }
+        ExecReply::Program { code, message }
     })?;
-    let process = Process::open(child.id()).map_err(machine)?;
-    let process = process.ok_or_else(|| Answer::Machine("the program's process is gone".to_owned()))?;
-    Ok(Session { child, process, screen })
+    let process = ProcessHandle::open(child.id()).map_err(machine)?;
+    let process = process.ok_or_else(|| ExecReply::Machine("the program's process is gone".to_owned()))?;
+    Ok(Session { child, process, terminal_io })
 }
 
 fn working_dir(path: &Path) -> PathBuf {
     if path.as_os_str().is_empty() { PathBuf::from("/") } else { path.to_owned() }
 }
 
-/// The root of a container, without entering it.
-fn root_of(container: &Process) -> io::Result<OwnedFd> {
-    let root = inside::open(Path::new(&format!("/proc/{}/root", container.pid())))?;
-    // While it lives its number is its own, so the root is its root.
-    if container.ended_within(0)? { Err(io::ErrorKind::NotFound.into()) } else { Ok(root) }
+/// The root of a container, opened without entering it.
+fn root_of(container: &ProcessHandle) -> io::Result<OwnedFd> {
+    let root = scoped_path::open(Path::new(&format!("/proc/{}/root", container.pid())))?;
+    // The pid is not reused while the process exists, so this is its root.
+    if container.exited_within(0)? { Err(io::ErrorKind::NotFound.into()) } else { Ok(root) }
 }
 
 impl Session {
-    /// Passes on what is typed, printed and told until the program has ended; answers its code.
+    /// Forwards input, output and resizes until the program exits; returns its exit code.
     fn attend(mut self, agent: &UnixStream) -> io::Result<i32> {
         let mut hung_up = false;
         loop {
@@ -202,15 +203,15 @@ impl Session {
             if ready.agent {
                 hung_up = self.listen(agent)?;
             }
-            if let Some(screen) = &mut self.screen {
-                screen.pass_on(ready.keyboard);
+            if let Some(terminal_io) = &mut self.terminal_io {
+                terminal_io.pass_on(ready.keyboard);
             }
-            if self.process.ended_within(0)? {
+            if self.process.exited_within(0)? {
                 break;
             }
         }
-        if let Some(screen) = &mut self.screen {
-            screen.show();
+        if let Some(terminal_io) = &mut self.terminal_io {
+            terminal_io.show();
         }
         Ok(code_of(self.child.wait()?).0)
     }
@@ -221,14 +222,14 @@ impl Session {
         if !hung_up {
             waiting.push((agent.as_fd(), PollFlags::IN, "agent"));
         }
-        if let Some(screen) = &self.screen {
+        if let Some(terminal_io) = &self.terminal_io {
             let mut terminal = PollFlags::empty();
-            terminal.set(PollFlags::IN, screen.output.is_some());
-            terminal.set(PollFlags::OUT, !screen.typed.is_empty());
+            terminal.set(PollFlags::IN, terminal_io.output.is_some());
+            terminal.set(PollFlags::OUT, !terminal_io.typed.is_empty());
             if !terminal.is_empty() {
-                waiting.push((screen.terminal.as_fd(), terminal, "terminal"));
+                waiting.push((terminal_io.terminal.as_fd(), terminal, "terminal"));
             }
-            if let Some(keyboard) = screen.keyboard.as_ref().filter(|_| screen.typed.is_empty()) {
+            if let Some(keyboard) = terminal_io.keyboard.as_ref().filter(|_| terminal_io.typed.is_empty()) {
                 waiting.push((keyboard.as_fd(), PollFlags::IN, "keyboard"));
             }
         }
@@ -238,14 +239,14 @@ impl Session {
                 return Err(error.into());
             }
         }
-        let said = |what| {
+        let is_ready = |what| {
             waiting.iter().zip(&fds).any(|((_, _, name), fd)| *name == what && !fd.revents().is_empty())
         };
-        Ok(Ready { agent: said("agent"), keyboard: said("keyboard") })
+        Ok(Ready { agent: is_ready("agent"), keyboard: is_ready("keyboard") })
     }
 
-    /// Does what the agent says: lines with a width and a height. `true` when it is gone; then the program is killed,
-    /// with those it started in its own group.
+    /// Handles the agent's messages: lines with width and height. Returns `true` when the agent is gone; then the
+    /// program and its process group are killed.
     fn listen(&self, mut agent: &UnixStream) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         let length = agent.read(&mut bytes).unwrap_or(0);
@@ -253,26 +254,26 @@ impl Session {
             self.process.kill_group()?;
             return Ok(true);
         }
-        // The last one counts. One that is cut in two is as good as lost: another one comes with the next change.
+        // Only the last size counts. A truncated line is ignored: the next resize sends another.
         let text = String::from_utf8_lossy(&bytes[..length]);
         let size = text.lines().rev().find_map(|line| {
             let (width, height) = line.split_once(' ')?;
             Some((width.parse().ok()?, height.parse().ok()?))
         });
-        if let (Some(screen), Some((width, height))) = (&self.screen, size) {
-            screen.terminal.resize(width, height)?;
+        if let (Some(terminal_io), Some((width, height))) = (&self.terminal_io, size) {
+            terminal_io.terminal.resize(width, height)?;
         }
         Ok(false)
     }
 }
 
-/// Who has something to say.
+/// Which sources are ready.
 struct Ready {
     agent: bool,
     keyboard: bool,
 }
 
-impl Screen {
+impl TerminalIo {
     fn pass_on(&mut self, keyboard_ready: bool) {
         if let Some(keyboard) = self.keyboard.as_mut().filter(|_| keyboard_ready) {
             let mut bytes = [0; 4096];
@@ -292,7 +293,7 @@ impl Screen {
         self.show();
     }
 
-    /// Prints what the program wrote so far.
+    /// Forwards the program's pending output.
     fn show(&mut self) {
         let mut bytes = [0; 16 * 1024];
         while let Some(output) = &mut self.output {
@@ -304,7 +305,7 @@ impl Screen {
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => return,
-                // At its end, which terminals call an error: nobody has the other side open.
+                // EIO: the other side of the terminal is closed.
                 _ => self.output = None,
             }
         }

@@ -1,38 +1,38 @@
-//! What can go wrong with containers, one enum for each operation.
+//! Errors of the runtime, one enum per operation.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::spec::ContainerId;
 
-/// What the runtime needs cannot be used.
+/// A directory or the helpers' program cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use {}: {source}; the node agent needs it for its containers, and needs to be root", path.display())]
+#[error("cannot use {}: {source}; the node agent needs it to run containers and must run as root", path.display())]
 pub struct OpenError {
     /// A directory, or the helpers' program.
     pub path: PathBuf,
-    /// Why.
+    /// The error.
     pub source: io::Error,
 }
 
-/// A container did not start. Nothing of it runs or is mounted; [`super::Runtime::remove`] takes away its files.
+/// A container did not start. Nothing of it runs or is mounted; [`super::Runtime::remove`] removes its files.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The pod asked for something that it does not allow itself, or that cannot be. Kubelet's reason is
-    /// `CreateContainerConfigError`: it will not work until the pod or its volumes change.
+    /// The spec is invalid or violates the pod's own policy. Kubelet's reason is `CreateContainerConfigError`: it
+    /// does not work until the pod or its volumes change.
     #[error("{0}")]
     Config(String),
-    /// The program cannot be run. Kubelet's reason is `StartError`, with exit code 128.
+    /// The program cannot be executed. Kubelet's reason is `StartError`, with exit code 128.
     #[error("{0}")]
     Program(String),
-    /// The machine did not do what it should. Kubelet's reason is `RunContainerError`.
+    /// A system call failed. Kubelet's reason is `RunContainerError`.
     #[error("container {container}: {step}: {reason}")]
     Machine {
         /// The container.
         container: String,
-        /// What was tried.
+        /// The failed step.
         step: String,
-        /// What the kernel said.
+        /// The system error.
         reason: String,
     },
 }
@@ -40,20 +40,20 @@ pub enum StartError {
 /// A signal could not be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SignalError {
-    /// It has ended, or there is no such container.
-    #[error("container {0} does not run")]
+    /// The container has exited or does not exist.
+    #[error("container {0} is not running")]
     NotRunning(ContainerId),
-    /// Not a signal's number.
+    /// Not a valid signal number.
     #[error("there is no signal {0}")]
     NoSuchSignal(i32),
-    /// The kernel refused.
+    /// The system call failed.
     #[error("container {id}: signal {signal}: {source}")]
     Refused {
         /// The container.
         id: ContainerId,
         /// The signal.
         signal: i32,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
@@ -61,51 +61,51 @@ pub enum SignalError {
 /// A container's files could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    /// It runs: stop it first.
+    /// The container is running: stop it first.
     #[error("container {0} is running; stop it before its files are removed")]
     Running(ContainerId),
-    /// The file system refused.
+    /// The file system reported an error.
     #[error("container {id}: cannot remove {}: {source}", path.display())]
     Files {
         /// The container.
         id: ContainerId,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
 /// The containers could not be listed.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read the containers in {}: {source}", path.display())]
+#[error("failed to list containers in {}: {source}", path.display())]
 pub struct ListError {
-    /// The directory of all, or of the one that cannot be told.
+    /// The directory of all containers, or of the unreadable one.
     pub path: PathBuf,
-    /// Why.
+    /// The error.
     pub source: io::Error,
 }
 
 /// A program did not start in a container.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// It has ended, or there is no such container.
-    #[error("container {0} does not run")]
+    /// The container has exited or does not exist.
+    #[error("container {0} is not running")]
     NotRunning(ContainerId),
-    /// The program cannot be run; `code` is what a shell would say: 127 if it is not there, 126 otherwise.
+    /// The program cannot be executed; `code` is what a shell would return: 127 if it is not found, 126 otherwise.
     #[error("{message}")]
     Program {
         /// 126 or 127.
         code: i32,
-        /// Which program, and why.
+        /// The program and the reason.
         message: String,
     },
-    /// The machine did not do what it should.
+    /// A system call failed.
     #[error("container {id}: exec: {reason}")]
     Machine {
         /// The container.
         id: ContainerId,
-        /// What happened.
+        /// The failure.
         reason: String,
     },
 }
@@ -113,15 +113,15 @@ pub enum ExecError {
 /// A log could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// There is no such container.
-    #[error("there is no container {0}")]
+    /// The container does not exist.
+    #[error("container {0} does not exist")]
     NoSuchContainer(ContainerId),
     /// The file cannot be read.
-    #[error("cannot read the log {}: {source}", path.display())]
+    #[error("failed to read container log {}: {source}", path.display())]
     File {
-        /// The log.
+        /// The log file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }

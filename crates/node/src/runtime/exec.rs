@@ -1,4 +1,4 @@
-//! Programs in containers, the agent's side: see [`super::enter`] for the other one.
+//! Exec sessions, the agent's side: see [`super::enter`] for the helper's side.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -13,40 +13,40 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf, pipe};
 
-use super::enter::{Answer, Request};
+use super::enter::{ExecReply, Request};
 use super::error::ExecError;
 use super::spec::{ContainerId, ExecSpec, TerminalSize};
 use super::{Runtime, State, reap};
 
-/// How long a program may take to begin.
+/// Timeout of the program's start.
 const START: Duration = Duration::from_secs(30);
 
-/// A program that runs in a container. Dropped, it is killed.
+/// A program running in a container. Dropping the session kills it.
 #[derive(Debug)]
 pub struct ExecSession {
-    /// What the program reads; drop it and the program's input is at its end.
+    /// The program's standard input; dropping it closes the input.
     pub stdin: Option<pipe::Sender>,
-    /// What it writes; with a terminal, errors too. At its end when nobody has it open any more, which may be after
-    /// the program's end if it left others behind.
+    /// The program's standard output; with a terminal, also its standard error. It ends when all writers have closed
+    /// it, which may be after the program exited if it left children behind.
     pub stdout: Option<pipe::Receiver>,
-    /// Its errors; `None` with a terminal.
+    /// The program's standard error; `None` with a terminal.
     pub stderr: Option<pipe::Receiver>,
     id: ContainerId,
-    answers: Lines<BufReader<OwnedReadHalf>>,
+    replies: Lines<BufReader<OwnedReadHalf>>,
     /// The helper kills the program when this is closed.
     control: Arc<OwnedWriteHalf>,
     exited: Option<i32>,
 }
 
-/// Tells a terminal its size.
+/// Resizes a session's terminal.
 #[derive(Debug, Clone)]
 pub struct Resizer(Weak<OwnedWriteHalf>);
 
 impl Resizer {
-    /// From now on the terminal has this size. Nothing happens if the program has no terminal, or has ended.
+    /// Sets the terminal's size. Does nothing if the program has no terminal or has exited.
     pub fn resize(&self, size: TerminalSize) {
         if let Some(control) = self.0.upgrade() {
-            // A helper that does not listen has more to do; the next size will reach it.
+            // If the helper is busy, this size is dropped; the next resize will reach it.
             let _ = control.try_write(format!("{} {}\n", size.width, size.height).as_bytes());
         }
     }
@@ -63,29 +63,29 @@ impl ExecSession {
         }
         let machine = |error: io::Error| ExecError::Machine { id: id.clone(), reason: error.to_string() };
         let begun = tokio::time::timeout(START, Self::begin(runtime, id, spec)).await;
-        let (mut session, answer) = begun
+        let (mut session, reply) = begun
             .map_err(|_| {
-                machine(io::Error::new(io::ErrorKind::TimedOut, "the program did not begin in time"))
+                machine(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for the program to start"))
             })?
             .map_err(machine)?;
-        match answer {
-            Answer::Started => Ok(session),
-            Answer::Exited(code) => {
+        match reply {
+            ExecReply::Started => Ok(session),
+            ExecReply::Exited(code) => {
                 session.exited = Some(code);
                 Ok(session)
             }
-            Answer::NotRunning => Err(ExecError::NotRunning(id.clone())),
-            Answer::Program { code, message } => Err(ExecError::Program { code, message }),
-            Answer::Machine(reason) => Err(ExecError::Machine { id: id.clone(), reason }),
+            ExecReply::NotRunning => Err(ExecError::NotRunning(id.clone())),
+            ExecReply::Program { code, message } => Err(ExecError::Program { code, message }),
+            ExecReply::Machine(reason) => Err(ExecError::Machine { id: id.clone(), reason }),
         }
     }
 
-    async fn begin(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> io::Result<(Self, Answer)> {
+    async fn begin(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> io::Result<(Self, ExecReply)> {
         let (ours, theirs) = StdUnixStream::pair()?;
-        let mut helper = runtime.helper(super::EXEC, &runtime.directory(id));
+        let mut helper = runtime.helper_command(super::EXEC, &runtime.directory(id));
         helper.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let child = helper.spawn()?;
-        // The command holds the helper's end of the socket: both must not have it open.
+        // The command holds the helper's end of the socket: close our copy.
         drop(helper);
         reap(child)?;
 
@@ -115,42 +115,42 @@ impl ExecSession {
         drop((their_stdin, their_stdout, their_stderr));
 
         ours.set_nonblocking(true)?;
-        let (answers, mut control) = UnixStream::from_std(ours)?.into_split();
+        let (replies, mut control) = UnixStream::from_std(ours)?.into_split();
         control.write_all(&request).await?;
         let mut session = Self {
             stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
             stdout: Some(pipe::Receiver::from_owned_fd(stdout.into())?),
             stderr: stderr.map(pipe::Receiver::from_owned_fd).transpose()?,
             id: id.clone(),
-            answers: BufReader::new(answers).lines(),
+            replies: BufReader::new(replies).lines(),
             control: Arc::new(control),
             exited: None,
         };
-        let answer = session.answer().await?;
-        Ok((session, answer))
+        let reply = session.reply().await?;
+        Ok((session, reply))
     }
 
-    async fn answer(&mut self) -> io::Result<Answer> {
-        let line = self.answers.next_line().await?;
-        let line = line.ok_or_else(|| io::Error::other("the helper has ended without an answer"))?;
+    async fn reply(&mut self) -> io::Result<ExecReply> {
+        let line = self.replies.next_line().await?;
+        let line = line.ok_or_else(|| io::Error::other("the exec helper exited without a reply"))?;
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Something that can tell the terminal's size while another one waits.
+    /// A handle to resize the terminal while another task waits for the program.
     pub fn resizer(&self) -> Resizer {
         Resizer(Arc::downgrade(&self.control))
     }
 
-    /// Waits for the program's end; answers its exit code, 128 and the number if a signal ended it.
+    /// Waits until the program exits; returns its exit code, or 128 plus the signal number.
     pub async fn wait(&mut self) -> Result<i32, ExecError> {
         loop {
             if let Some(code) = self.exited {
                 return Ok(code);
             }
-            match self.answer().await {
-                Ok(Answer::Exited(code)) => self.exited = Some(code),
-                Ok(answer) => {
-                    let reason = format!("unexpected answer {answer:?}");
+            match self.reply().await {
+                Ok(ExecReply::Exited(code)) => self.exited = Some(code),
+                Ok(reply) => {
+                    let reason = format!("unexpected reply from the exec helper: {reply:?}");
                     return Err(ExecError::Machine { id: self.id.clone(), reason });
                 }
                 Err(error) => {

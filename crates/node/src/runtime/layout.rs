@@ -1,4 +1,4 @@
-//! What a container's root is made of: the rules, over plain data.
+//! Layout of a container's root: rules over plain data, no I/O.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -9,10 +9,10 @@ use super::capabilities;
 use super::spec::ContainerSpec;
 use crate::hidden::{Host, shows_processes};
 
-/// Devices that every container has.
+/// Devices in every container.
 pub(super) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 
-/// Links in `/dev`.
+/// Symlinks in `/dev`.
 pub(super) const LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
@@ -21,7 +21,7 @@ pub(super) const LINKS: [(&str, &str); 5] = [
     ("pts/ptmx", "/dev/ptmx"),
 ];
 
-/// What nobody in a container may see, as container runtimes have it: it tells of the whole machine.
+/// Paths masked in a container, as other container runtimes do: they expose the whole host.
 pub(super) const MASKED: [&str; 10] = [
     "/proc/acpi",
     "/proc/asound",
@@ -35,21 +35,21 @@ pub(super) const MASKED: [&str; 10] = [
     "/sys/firmware",
 ];
 
-/// What root in a container must not write to, or it would rule the machine.
+/// Paths that are read-only even for root in a container: writing to them would control the host.
 pub(super) const READ_ONLY: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Where programs and their settings are: file systems mounted at or beneath these come along.
+/// Directories of programs and their settings: mounts at or beneath these are included.
 const SYSTEM: [&str; 9] = ["/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/usr"];
-/// Those mounted exactly here come along, too. What is beneath is somebody's data, or a volume.
+/// Mounts at exactly these paths are included. Mounts beneath them are user data or volumes.
 const SYSTEM_EXACTLY: [&str; 4] = ["/home", "/root", "/srv", "/var"];
 
-/// Checks what can be checked without a look at the machine. The message says what is wrong and where.
+/// Validates a spec as far as possible without I/O. The message names the invalid field.
 pub(super) fn check(spec: &ContainerSpec) -> Result<(), String> {
-    // The API lets no such name in; but they become names of directories here.
+    // The API rejects such names, but here they become directory names.
     for name in [&spec.namespace, &spec.pod, &spec.pod_uid, &spec.container] {
         if name.contains(['/', '\0']) || name == "." || name == ".." {
-            return Err(format!("{name:?} cannot be a name"));
+            return Err(format!("{name:?} is not a valid name"));
         }
     }
     if spec.user.non_root && spec.user.uid == 0 {
@@ -59,14 +59,16 @@ pub(super) fn check(spec: &ContainerSpec) -> Result<(), String> {
         ));
     }
     if spec.command.first().is_none_or(String::is_empty) {
-        return Err("the container has no command: there is no image that would have one".to_owned());
+        return Err("the container has no command, and there is no image to provide one".to_owned());
     }
     if spec.command.iter().any(|argument| argument.contains('\0')) {
-        return Err("the command has a NUL character in it".to_owned());
+        return Err("the command contains a NUL character".to_owned());
     }
     for (name, value) in &spec.env {
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(format!("environment variable {name:?} cannot be: empty name, or `=` or NUL in it"));
+            return Err(format!(
+                "environment variable {name:?} is invalid: its name is empty, or it contains `=` or NUL"
+            ));
         }
     }
     if !spec.working_dir.as_os_str().is_empty() {
@@ -76,12 +78,12 @@ pub(super) fn check(spec: &ContainerSpec) -> Result<(), String> {
     for target in mounts.map(|mount| &mount.target).chain(devices.map(|device| &device.target)) {
         absolute("mount path", target)?;
         if target == Path::new("/") {
-            return Err("a volume cannot be mounted over the whole root".to_owned());
+            return Err("a volume cannot be mounted at the root directory".to_owned());
         }
     }
     for part in spec.mounts.iter().filter_map(|mount| mount.sub_path.as_ref()) {
         if part.is_absolute() || part.components().any(|component| component == Component::ParentDir) {
-            return Err(format!("subPath {:?} must be relative and without \"..\"", part.display()));
+            return Err(format!("subPath {:?} must be relative and must not contain \"..\"", part.display()));
         }
     }
     capabilities::decide(spec.rights.privileged, &spec.rights.add, &spec.rights.drop)
@@ -93,11 +95,11 @@ fn absolute(what: &str, path: &Path) -> Result<(), String> {
     if path.is_absolute() && !path.components().any(|component| component == Component::ParentDir) {
         Ok(())
     } else {
-        Err(format!("{what} {:?} must be absolute and without \"..\"", path.display()))
+        Err(format!("{what} {:?} must be absolute and must not contain \"..\"", path.display()))
     }
 }
 
-/// What is mounted beneath a volume's directory and comes along with it, relative to it; outer ones first.
+/// Mounts beneath a volume's directory, relative to it; outer ones first.
 pub(super) fn nested_mounts(table: &MountTable, source: &Path) -> Vec<PathBuf> {
     let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
     let parts = mounts.filter_map(|path| path.strip_prefix(source).ok());
@@ -105,22 +107,22 @@ pub(super) fn nested_mounts(table: &MountTable, source: &Path) -> Vec<PathBuf> {
     chosen.into_iter().map(Path::to_owned).collect()
 }
 
-/// What of a directory of the host a container sees.
+/// The visible part of a host directory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Shown {
-    /// What is mounted beneath it and comes along, relative to it; outer ones first.
+    /// Mounts beneath it that are included, relative to it; outer ones first.
     pub(super) nested: Vec<PathBuf>,
-    /// What of it is covered, relative to it.
+    /// Hidden paths that are covered, relative to it.
     pub(super) covered: BTreeSet<PathBuf>,
 }
 
-/// What is seen of a directory that the pod named: nothing that is hidden, by whatever mount, and no processes.
+/// The visible part of a hostPath directory: without hidden directories, through whatever mount, and without procfs.
 pub(super) fn shown(host: &Host, source: &Path) -> Shown {
     without_hidden(host, source, nested_mounts(host.table(), source))
 }
 
-/// What is seen of the host's root: beside its own file system those with programs and settings. All others stay out, or a
-/// container would hold on to what its host wants to unmount.
+/// The visible part of the host's root: its own file system and mounts of programs and settings. Other mounts are
+/// excluded, so that containers do not prevent the host from unmounting them.
 pub(super) fn shown_root(host: &Host) -> Shown {
     let root = Path::new("/");
     let wanted = |part: &PathBuf| {
@@ -139,13 +141,13 @@ fn without_hidden(host: &Host, source: &Path, mut nested: Vec<PathBuf>) -> Shown
     let mut all = BTreeSet::new();
     for mount in std::iter::once(Path::new("")).chain(nested.iter().map(PathBuf::as_path)) {
         let hidden = host.hidden_beneath(&source.join(mount)).into_keys().map(|part| mount.join(part));
-        // What another mount lies over is not seen.
+        // A path under another mount is not visible.
         let on = |part: &Path| {
             nested.iter().rfind(|inner| part.starts_with(inner)).map_or("".as_ref(), PathBuf::as_path)
         };
         all.extend(hidden.filter(|part| on(part) == mount));
     }
-    // One cover is enough; beneath it there is no place for another.
+    // Only the outermost cover is needed.
     let outermost = |part: &&PathBuf| !part.ancestors().skip(1).any(|above| all.contains(above));
     let covered = all.iter().filter(outermost).cloned().collect();
     Shown { nested, covered }
@@ -156,13 +158,13 @@ mod tests {
     use super::super::spec::{ContainerDevice, ContainerMount, Rights, User};
     use super::*;
 
-    /// Mounts of disks of their own.
+    /// Mounts of separate disks.
     fn mounts(points: &[&str]) -> String {
         let lines = points.iter().enumerate();
         lines.map(|(disk, point)| format!("1 2 8:{disk} / {point} rw - ext4 /dev/sda rw\n")).collect()
     }
 
-    /// Each with the disk it is of, and what of it.
+    /// Mounts given by disk, root within the disk, and mount point.
     fn mounts_of(mounts: &[(u32, &str, &str)]) -> String {
         let line = |(disk, root, point): &(u32, &str, &str)| {
             format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda rw\n")
@@ -170,7 +172,7 @@ mod tests {
         mounts.iter().map(line).collect()
     }
 
-    /// The host's own, what systemd mounts in it, and that of somebody's other root.
+    /// The host's procfs, a mount within it, and the procfs of another root.
     const PROCFS: &str = "\
 2 1 0:5 / /proc rw - proc proc rw
 3 2 0:6 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn which_mounts_of_the_host_come_along() {
+    fn system_mounts_are_included_in_the_root() {
         type Paths = &'static [&'static str];
         let cases: [(&str, Paths, Paths, Paths); 6] = [
             ("nothing but the root", &["/"], &[], &[]),
@@ -205,55 +207,55 @@ mod tests {
                 &[],
             ),
             ("nothing that is hidden", &["/opt/wharf/pool", "/opt/x"], &["/opt/wharf"], &["opt/x"]),
-            ("twice over each other is once", &["/usr", "/usr"], &[], &["usr"]),
+            ("stacked mounts are included once", &["/usr", "/usr"], &[], &["usr"]),
         ];
         for (case, points, hidden, expected) in cases {
             let host = Host::parse(mounts(points).as_bytes(), &paths(hidden)).unwrap();
             assert_eq!(shown_root(&host).nested, paths(expected), "{case}");
         }
         let processes = Host::parse(PROCFS.as_bytes(), &[]).unwrap();
-        assert_eq!(shown_root(&processes).nested, paths(&[]), "nobody's processes");
+        assert_eq!(shown_root(&processes).nested, paths(&[]), "no procfs");
     }
 
     #[test]
-    fn what_is_hidden_in_the_root() {
+    fn hidden_directories_are_covered_in_the_root() {
         type Mounts = &'static [(u32, &'static str, &'static str)];
         type Paths = &'static [&'static str];
         let cases: [(&str, Mounts, Paths, Paths); 8] = [
-            ("by its name", &[(1, "/", "/")], &["/var/lib/wharf"], &["var/lib/wharf"]),
+            ("by path", &[(1, "/", "/")], &["/var/lib/wharf"], &["var/lib/wharf"]),
             ("once", &[(1, "/", "/")], &["/k/logs", "/k", "/k/containers"], &["k"]),
             (
-                "where it is bound from",
+                "at the source of its bind mount",
                 &[(1, "/", "/"), (1, "/srv/wharf", "/var/lib/wharf")],
                 &["/var/lib/wharf"],
                 &["srv/wharf", "var/lib/wharf"],
             ),
             (
-                "where it is bound from, on another disk",
+                "at the source of its bind mount, on another disk",
                 &[(1, "/", "/"), (2, "/", "/srv"), (2, "/wharf", "/var/lib/wharf")],
                 &["/var/lib/wharf"],
                 &["srv/wharf", "var/lib/wharf"],
             ),
             (
-                "a pool in a data directory, from elsewhere",
+                "a pool in a data directory, bound from elsewhere",
                 &[(1, "/", "/"), (2, "/", "/home"), (2, "/pool", "/var/lib/wharf/pool")],
                 &["/var/lib/wharf", "/var/lib/wharf/pool"],
                 &["home/pool", "var/lib/wharf"],
             ),
             (
-                "no disk that does not come along",
+                "not on an excluded disk",
                 &[(1, "/", "/"), (2, "/", "/mnt"), (2, "/wharf", "/var/lib/wharf")],
                 &["/var/lib/wharf"],
                 &["var/lib/wharf"],
             ),
             (
-                "not where another disk lies over it",
+                "not where another mount covers it",
                 &[(1, "/", "/"), (1, "/srv/wharf", "/var/lib/wharf"), (2, "/", "/srv")],
                 &["/var/lib/wharf"],
                 &["var/lib/wharf"],
             ),
             (
-                "one that stays out lies over nothing",
+                "an excluded mount covers nothing",
                 &[(1, "/", "/"), (1, "/mnt/wharf", "/var/lib/wharf"), (2, "/", "/mnt")],
                 &["/var/lib/wharf"],
                 &["mnt/wharf", "var/lib/wharf"],
@@ -267,16 +269,16 @@ mod tests {
         let host = Host::parse(mounts_of(again).as_bytes(), &paths(&["/k", "/srv/x"])).unwrap();
         let covered = paths(&["k", "opt/srv/x", "srv/x"]).into_iter().collect();
         let expected = Shown { nested: paths(&["opt/srv"]), covered };
-        assert_eq!(shown_root(&host), expected, "a second mount of it stays out, one above it is covered");
+        assert_eq!(shown_root(&host), expected, "a second mount of it is excluded, one above it is covered");
     }
 
     #[test]
-    fn what_is_mounted_beneath_a_volume() {
+    fn nested_mounts_of_a_volume_are_listed() {
         let points = ["/", "/data", "/data/a/b", "/data/a", "/k/pods/1/v", "/k/pods/1/v/in", "/k/pods/2/v"];
         let table = MountTable::parse(mounts(&points).as_bytes()).unwrap();
         let cases: [(&str, &str, &[&str]); 3] = [
-            ("a directory brings its mounts", "/data", &["a", "a/b"]),
-            ("a volume brings its own", "/k/pods/1/v", &["in"]),
+            ("mounts beneath a directory", "/data", &["a", "a/b"]),
+            ("mounts beneath a volume", "/k/pods/1/v", &["in"]),
             ("similar names are not beneath", "/dat", &[]),
         ];
         for (case, source, expected) in cases {
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_seen_of_the_host() {
+    fn host_path_excludes_hidden_directories_and_procfs() {
         let mounts = [
             (1, "/", "/"),
             (2, "/", "/data"),
@@ -300,15 +302,15 @@ mod tests {
         type Paths = &'static [&'static str];
         let cases: [(&str, &str, Paths, Paths); 5] = [
             (
-                "the whole host, without volumes, pools and what holds them",
+                "the whole host, without volumes and pools",
                 "/",
                 &["data", "data/a", "data/a/third"],
                 &["data/a/third/k", "k", "srv/k"],
             ),
             ("a directory with the data directory in it", "/srv", &[], &["k"]),
-            ("a second mount of such a directory", "/data", &["a", "a/third"], &["a/third/k"]),
-            ("that mount itself", "/data/a/third", &[], &["k"]),
-            ("one that has to do with nothing", "/home", &[], &[]),
+            ("beneath a second mount of it", "/data", &["a", "a/third"], &["a/third/k"]),
+            ("the second mount itself", "/data/a/third", &[], &["k"]),
+            ("an unrelated directory", "/home", &[], &[]),
         ];
         for (case, source, nested, covered) in cases {
             let expected = Shown { nested: paths(nested), covered: paths(covered).into_iter().collect() };
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_before_anything_is_done() {
+    fn invalid_specs_are_refused() {
         let good = || ContainerSpec { command: vec!["true".to_owned()], ..ContainerSpec::default() };
         let mount = |target: &str, part: Option<&str>| ContainerMount {
             target: PathBuf::from(target),
@@ -325,12 +327,8 @@ mod tests {
             ..ContainerMount::default()
         };
         let cases: [(&str, ContainerSpec, &str); 12] = [
-            (
-                "a name that climbs",
-                ContainerSpec { container: "..".to_owned(), ..good() },
-                "cannot be a name",
-            ),
-            ("a name with a slash", ContainerSpec { pod: "a/b".to_owned(), ..good() }, "cannot be a name"),
+            ("a name with ..", ContainerSpec { container: "..".to_owned(), ..good() }, "is not a valid name"),
+            ("a name with a slash", ContainerSpec { pod: "a/b".to_owned(), ..good() }, "is not a valid name"),
             (
                 "root though runAsNonRoot",
                 ContainerSpec { user: User { non_root: true, ..User::default() }, ..good() },
@@ -349,14 +347,14 @@ mod tests {
                 "working directory",
             ),
             ("relative target", ContainerSpec { mounts: vec![mount("data", None)], ..good() }, "mount path"),
-            ("over the root", ContainerSpec { mounts: vec![mount("/", None)], ..good() }, "whole root"),
+            ("over the root", ContainerSpec { mounts: vec![mount("/", None)], ..good() }, "root directory"),
             (
-                "subPath that climbs",
+                "subPath with ..",
                 ContainerSpec { mounts: vec![mount("/d", Some("a/../../b"))], ..good() },
                 "subPath",
             ),
             (
-                "device that climbs",
+                "device path with ..",
                 ContainerSpec {
                     devices: vec![ContainerDevice {
                         target: "/dev/../x".into(),

@@ -1,40 +1,40 @@
-//! A container's log, in the format that kubelet's container runtimes write: for each line
-//! `<time> <stdout|stderr> <F|P> <text>`, where `P` says that the line goes on in the next one.
+//! A container's log in the CRI format: `<time> <stdout|stderr> <F|P> <text>` for each line, where `P` means that the
+//! line continues in the next entry.
 
 pub(super) mod file;
 pub(super) mod reader;
 
 use super::spec::{LogOptions, LogStream};
 
-/// A line is cut in pieces of this size, as container runtimes do.
+/// Lines are split at this size, as container runtimes do.
 const PIECE: usize = 16 * 1024;
-/// The width of our times, up to the nanosecond: they can be compared as text.
+/// Width of timestamps with nanoseconds: they compare as text.
 const TIME: usize = "2026-01-01T00:00:00.000000000Z".len();
 
-/// The time as it stands in logs.
+/// A timestamp in the log's format.
 pub(super) fn time(at: jiff::Timestamp) -> String {
     format!("{at:.9}")
 }
 
-/// Makes lines of what a program writes to one stream.
+/// Splits the output of one stream into log lines.
 #[derive(Debug)]
 pub(super) struct Lines {
     stream: LogStream,
-    /// The beginning of a line that has not ended.
+    /// The beginning of an incomplete line.
     rest: Vec<u8>,
 }
 
 impl Lines {
-    /// Nothing was written yet.
+    /// A splitter for this stream.
     pub(super) fn new(stream: LogStream) -> Self {
         Self { stream, rest: Vec::new() }
     }
 
-    /// The program wrote `bytes`; whole lines, and whole pieces of long ones, are appended to `log`.
+    /// Appends complete lines in `bytes`, and complete pieces of long ones, to `log`.
     pub(super) fn write(&mut self, mut bytes: &[u8], time: &str, log: &mut Vec<u8>) {
         while !bytes.is_empty() {
-            let room = PIECE - self.rest.len();
-            let newline = bytes.iter().take(room + 1).position(|&b| b == b'\n');
+            let space = PIECE - self.rest.len();
+            let newline = bytes.iter().take(space + 1).position(|&b| b == b'\n');
             match newline {
                 Some(end) => {
                     self.rest.extend_from_slice(&bytes[..end]);
@@ -42,10 +42,10 @@ impl Lines {
                     self.put(b'F', time, log);
                 }
                 None => {
-                    let (now, later) = bytes.split_at(room.min(bytes.len()));
+                    let (now, later) = bytes.split_at(space.min(bytes.len()));
                     self.rest.extend_from_slice(now);
                     bytes = later;
-                    // Only if more is there: the line may end right here.
+                    // Only if more follows: the line may end exactly here.
                     if self.rest.len() == PIECE && !bytes.is_empty() {
                         self.put(b'P', time, log);
                     }
@@ -54,7 +54,7 @@ impl Lines {
         }
     }
 
-    /// The program writes no more.
+    /// Flushes an incomplete line at the end of the stream.
     pub(super) fn finish(&mut self, time: &str, log: &mut Vec<u8>) {
         if !self.rest.is_empty() {
             self.put(b'P', time, log);
@@ -71,30 +71,30 @@ impl Lines {
     }
 }
 
-/// Makes of a log what `kubectl logs` prints.
+/// Formats log lines like `kubectl logs`.
 #[derive(Debug)]
 pub(super) struct Printer {
     options: LogOptions,
     since: Option<String>,
-    /// Whether what was printed last ended a line.
+    /// Whether the last output ended a line.
     at_start: bool,
     left: u64,
 }
 
 impl Printer {
-    /// With these options; `tail` and `follow` are the reader's.
+    /// With these options; the reader handles `tail` and `follow`.
     pub(super) fn new(options: LogOptions) -> Self {
         let since = options.since.and_then(|since| jiff::Timestamp::from_millisecond(since.0).ok()).map(time);
         let left = options.limit_bytes.unwrap_or(u64::MAX);
         Self { options, since, at_start: true, left }
     }
 
-    /// Nothing more can be printed.
+    /// Whether the byte limit is reached.
     pub(super) fn is_full(&self) -> bool {
         self.left == 0
     }
 
-    /// Prints one line of the log, given without its newline, to `out`. A line that is not one of ours is left out.
+    /// Prints one log line, given without its newline, to `out`. Lines in another format are skipped.
     pub(super) fn print(&mut self, line: &[u8], out: &mut Vec<u8>) {
         let Some(Line { at, stream, partial, text }) = Line::parse(line) else { return };
         let too_old = self.since.as_ref().is_some_and(|since| at < since.as_bytes());
@@ -123,7 +123,7 @@ impl Printer {
 struct Line<'a> {
     at: &'a [u8],
     stream: &'a [u8],
-    /// It goes on in the next one.
+    /// It continues in the next entry.
     partial: bool,
     text: &'a [u8],
 }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_as_container_runtimes_write_them() {
+    fn lines_are_split_like_other_container_runtimes() {
         let long = "x".repeat(PIECE);
         let very_long = format!("{long}{long}y\n");
         let cases: [(&str, Vec<&str>, String); 8] = [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubectl_prints_of_a_log() {
+    fn printer_applies_log_options() {
         let since =
             |ms| Some(wharf_model::Time(jiff::Timestamp::constant(1_767_225_600, 0).as_millisecond() + ms));
         let with = LogOptions::default;
@@ -209,10 +209,10 @@ mod tests {
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
-        /// However a program cuts what it writes, it comes out again as it was.
+        /// However a program splits its writes, the output is reproduced exactly.
         #[test]
-        fn what_goes_in_comes_out(runs in proptest::collection::vec((0..3_usize, 0..2 * PIECE), 0..8)) {
-            // Each write is a run of one kind: text, or an end of a line, or text that ends one.
+        fn log_round_trips(runs in proptest::collection::vec((0..3_usize, 0..2 * PIECE), 0..8)) {
+            // Each write is a run of one kind: text, line ends, or text with line ends.
             let texts = ["x", "\n", "y\n"];
             let writes: Vec<String> =
                 runs.iter().map(|&(kind, length)| if kind == 0 { "x".repeat(length) } else { texts[kind].repeat(length % 3) }).collect();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_one_width() {
+    fn timestamps_have_fixed_width() {
         assert_eq!(time(jiff::Timestamp::UNIX_EPOCH), "1970-01-01T00:00:00.000000000Z");
         assert_eq!(time(jiff::Timestamp::now()).len(), TIME);
     }

@@ -1,11 +1,11 @@
-//! What is on disk of a container: its directory, and the files in it.
+//! A container's record on disk: its directory and the files in it.
 //!
-//! - `order.json`: what was asked for. It is there before the shim is started.
-//! - `lock`: held by whoever makes the container, then by its shim as long as that lives, whatever ends it.
-//! - `running.json`: who the shim and the program are.
-//! - `exit.json`: how it ended; never changed once it is there.
+//! - `order.json`: the request. Exists before the shim is started.
+//! - `lock`: held by the process that creates the container, then by its shim until that exits for whatever reason.
+//! - `running.json`: identities of the shim's and the program's processes.
+//! - `exit.json`: how the container exited; never changed once written.
 //!
-//! All of it is readable for root alone: environments hold secrets.
+//! Readable for root only: environments contain secrets.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,25 +16,23 @@ use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wharf_cluster::now;
-use wharf_linux::sandbox::{Process, boot_id};
-use wharf_linux::{Beneath, Linux, write_durably};
+use wharf_linux::sandbox::{ProcessHandle, boot_id};
+use wharf_linux::{Linux, PathBeneath, write_durably};
 use wharf_model::Time;
 
 use super::spec::{Cause, ContainerSpec, Exit, State};
 
-/// The signal that nobody can refuse.
 pub(super) const SIGKILL: i32 = 9;
-/// The signal that asks for an end.
 pub(super) const SIGTERM: i32 = 15;
 
-/// What the shim is to do.
+/// The shim's instructions.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// The container.
     pub(super) spec: ContainerSpec,
-    /// What it must not see.
+    /// Paths hidden from it.
     pub(super) hidden: Vec<PathBuf>,
-    /// Its log.
+    /// Its log file.
     pub(super) log: PathBuf,
     /// See [`super::Settings::log_bytes`].
     pub(super) log_bytes: u64,
@@ -44,53 +42,53 @@ pub(super) struct Order {
     pub(super) scratch_bytes: u64,
 }
 
-/// A process that can be found again.
+/// Identity of a process across restarts of the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Who {
-    /// Its number.
+pub(super) struct ProcessIdentity {
+    /// The pid.
     pub(super) pid: u32,
-    /// When it began, in the kernel's ticks.
+    /// Its start time in kernel ticks, which distinguishes it from a later process with the same pid.
     pub(super) start: u64,
 }
 
-impl Who {
-    /// The process, which must be the caller or its child.
+impl ProcessIdentity {
+    /// The identity of the calling process or of its child.
     pub(super) fn of(pid: u32) -> io::Result<Self> {
-        let start = Process::open(pid)?.map(|process| process.start()).transpose()?.flatten();
+        let start = ProcessHandle::open(pid)?.map(|process| process.start_time()).transpose()?.flatten();
         start.map(|start| Self { pid, start }).ok_or_else(|| io::Error::other("the process is gone"))
     }
 
-    fn find(self) -> io::Result<Option<Process>> {
-        Process::find(self.pid, self.start)
+    fn find(self) -> io::Result<Option<ProcessHandle>> {
+        ProcessHandle::find(self.pid, self.start)
     }
 }
 
-/// Who belongs to a container.
+/// The processes of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Running {
-    /// Numbers mean nothing after the machine was started anew.
+    /// The boot id: pids are meaningless after a reboot.
     pub(super) boot: String,
     /// The shim.
-    pub(super) shim: Who,
-    /// The program, or what is to become it.
-    pub(super) program: Who,
-    /// Since when the program itself runs, in milliseconds since 1970; `None` while its surroundings are made.
+    pub(super) shim: ProcessIdentity,
+    /// The program, or the init process that becomes it.
+    pub(super) program: ProcessIdentity,
+    /// Start time of the program in milliseconds since 1970; `None` while the container is being set up.
     pub(super) started: Option<i64>,
 }
 
 impl Running {
-    /// Whether the machine was not started anew since. If nobody can tell, it was not.
+    /// Whether the node has not rebooted since. True if that cannot be determined.
     pub(super) fn is_of_this_boot(&self) -> bool {
         boot_id().map_or(true, |boot| boot == self.boot)
     }
 
-    /// The program's process, if it is there.
-    pub(super) fn program(&self) -> io::Result<Option<Process>> {
+    /// The program's process, if it exists.
+    pub(super) fn program(&self) -> io::Result<Option<ProcessHandle>> {
         if boot_id()? == self.boot { self.program.find() } else { Ok(None) }
     }
 
-    /// The shim's process, if it is there.
-    pub(super) fn shim(&self) -> io::Result<Option<Process>> {
+    /// The shim's process, if it exists.
+    pub(super) fn shim(&self) -> io::Result<Option<ProcessHandle>> {
         if boot_id()? == self.boot { self.shim.find() } else { Ok(None) }
     }
 }
@@ -100,7 +98,7 @@ impl Running {
 pub(super) struct Record(PathBuf);
 
 impl Record {
-    /// In this directory.
+    /// The record in this directory.
     pub(super) fn at(path: impl Into<PathBuf>) -> Self {
         Self(path.into())
     }
@@ -110,56 +108,56 @@ impl Record {
         &self.0
     }
 
-    /// Makes the directory with the order in it, and answers the lock, which is the shim's from then on; `None` if the
-    /// container is there already. Since the lock is held from before the order is there until the shim ends, no moment
-    /// looks like a shim that was lost.
+    /// Creates the directory with the order and returns the lock, which is passed to the shim; `None` if the
+    /// container exists already. The lock is held from before the order exists until the shim exits, so a container
+    /// being created never looks like one whose shim was lost.
     pub(super) fn create(&self, order: &Order) -> io::Result<Option<File>> {
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made?,
         }
         let Some(lock) = self.lock()? else { return Ok(None) };
-        // One that died in between left a directory without an order: nothing was started for it.
-        if self.is_ordered()? {
+        // A process that crashed in between left a directory without an order: nothing was started.
+        if self.has_order()? {
             return Ok(None);
         }
         self.write("order.json", order)?;
         Ok(Some(lock))
     }
 
-    /// Whether anything was asked for.
-    pub(super) fn is_ordered(&self) -> io::Result<bool> {
+    /// Whether the order exists.
+    pub(super) fn has_order(&self) -> io::Result<bool> {
         self.0.join("order.json").try_exists()
     }
 
-    /// What was asked for; `None` if there is no such container.
+    /// The order; `None` if there is no such container.
     pub(super) fn order(&self) -> io::Result<Option<Order>> {
         self.read("order.json")
     }
 
-    /// Who belongs to it; `None` before anybody does.
+    /// The container's processes; `None` before they exist.
     pub(super) fn running(&self) -> io::Result<Option<Running>> {
         self.read("running.json")
     }
 
-    /// Notes who belongs to it.
+    /// Records the container's processes.
     pub(super) fn set_running(&self, running: &Running) -> io::Result<()> {
         self.write("running.json", running)
     }
 
-    /// How it ended; `None` if that is not known yet.
+    /// How it exited; `None` if not known yet.
     pub(super) fn exit(&self) -> io::Result<Option<Exit>> {
         self.read("exit.json")
     }
 
-    /// Notes how it ended, durably: whether a pod has done its work must be known after a crash, too.
+    /// Records the exit durably: whether a pod has completed must survive a crash.
     pub(super) fn set_exit(&self, exit: &Exit) -> io::Result<()> {
         let bytes = serde_json::to_vec(exit)?;
-        write_durably(&Linux::new(), &Beneath::new(&self.0, Path::new("exit.json")), &bytes)
+        write_durably(&Linux::new(), &PathBeneath::new(&self.0, Path::new("exit.json")), &bytes)
             .map_err(io::Error::other)
     }
 
-    /// The shim's lock; `None` if somebody has it.
+    /// Takes the shim's lock; `None` if another process holds it.
     fn lock(&self) -> io::Result<Option<File>> {
         let open = OpenOptions::new()
             .create(true)
@@ -174,25 +172,25 @@ impl Record {
         }
     }
 
-    /// How the container is. If its shim is gone without a word, what is left of it is killed, and that it is lost is
-    /// noted: nobody would write its log or see its end. It counts as running until that is proven, which is not waited for:
-    /// a program in the middle of a write to a disk that hangs takes its time.
-    pub(super) fn settle(&self) -> io::Result<State> {
+    /// Determines the container's state. If its shim is gone without having recorded an exit, kills what is left and
+    /// records the container as lost: nothing would write its log or observe its exit. Until the program is gone it
+    /// counts as running; this does not wait for it, because a program blocked on a hanging disk may take long.
+    pub(super) fn determine_state(&self) -> io::Result<State> {
         if let Some(exit) = self.exit()? {
             return Ok(State::Exited(exit));
         }
-        if !self.is_ordered()? {
+        if !self.has_order()? {
             return Ok(State::Unknown);
         }
         let lock = self.lock()?;
-        // Read after the lock was tried: a shim notes the end before it lets go.
+        // Read again after trying the lock: a shim records the exit before it releases the lock.
         if let Some(exit) = self.exit()? {
             return Ok(State::Exited(exit));
         }
         let running = match self.running() {
-            // Nobody of ours leaves half a file. The machine was cut off while it was in memory alone, and with it all
-            // that ran. While the lock is held, somebody lives who wrote it.
-            Err(error) if lock.is_some() && is_torn(&error) => None,
+            // Our own writes are atomic, so a truncated file means that the node lost power before it was written
+            // back, and with it everything that ran. While the lock is held, its writer is alive.
+            Err(error) if lock.is_some() && is_truncated(&error) => None,
             running => running?,
         };
         let started = running.as_ref().and_then(|running| running.started).map(Time);
@@ -202,7 +200,7 @@ impl Record {
         }
         if let Some(program) = running.as_ref().map(Running::program).transpose()?.flatten() {
             program.signal(SIGKILL)?;
-            if !program.ended_within(0)? {
+            if !program.exited_within(0)? {
                 return Ok(State::Running { pid, started: started.unwrap_or_else(now) });
             }
         }
@@ -213,21 +211,21 @@ impl Record {
         Ok(State::Exited(exit))
     }
 
-    /// Whether what was asked for is known no more: it was in memory alone when the machine was cut off.
-    pub(super) fn is_torn(&self) -> bool {
-        self.order().is_err_and(|error| is_torn(&error))
+    /// Whether the order is truncated: it was not written back when the node lost power.
+    pub(super) fn is_truncated(&self) -> bool {
+        self.order().is_err_and(|error| is_truncated(&error))
     }
 
-    /// Removes what has no order: nothing was started for it, or it had ended and its removal was broken off. One that is
-    /// just being made stays, and so does one whose shim lives.
-    pub(super) fn abandon(&self) -> io::Result<()> {
+    /// Removes a record without an order: nothing was started, or its removal was interrupted. A record that is being
+    /// created, or whose shim is alive, stays.
+    pub(super) fn remove_if_unordered(&self) -> io::Result<()> {
         match self.lock()? {
-            Some(_lock) if !self.is_ordered()? => self.remove(),
+            Some(_lock) if !self.has_order()? => self.remove(),
             _ => Ok(()),
         }
     }
 
-    /// Removes it all; nothing happens if it is gone.
+    /// Removes the record; a missing one is success.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -243,7 +241,7 @@ impl Record {
         }
     }
 
-    /// Whole or not at all, but not durably: after a crash of the machine nothing runs of which this would tell.
+    /// Atomic but not durable: after a power failure nothing runs that this would describe.
     fn write<T: Serialize>(&self, name: &str, value: &T) -> io::Result<()> {
         let temporary = self.0.join(format!("{name}.new"));
         let mut file =
@@ -253,7 +251,20 @@ impl Record {
     }
 }
 
-/// Whether a file was read and is not whole.
-fn is_torn(error: &io::Error) -> bool {
+/// Whether a file was read but is incomplete.
+fn is_truncated(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
+}
+
+/// Reads a file of a container's record and writes it again, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn rewrite_container_record(file: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn rewrite<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<Vec<u8>> {
+        serde_json::from_slice::<T>(bytes).ok().and_then(|value| serde_json::to_vec(&value).ok())
+    }
+    match file {
+        "order.json" => rewrite::<Order>(bytes),
+        "running.json" => rewrite::<Running>(bytes),
+        _ => rewrite::<Exit>(bytes),
+    }
 }

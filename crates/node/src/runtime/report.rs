@@ -1,4 +1,4 @@
-//! What the helpers tell each other and the agent.
+//! Messages between the helpers and the agent.
 
 use std::fmt;
 use std::io;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StartError;
 
-/// Why a container did not come to run.
+/// Why a container did not start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Failure {
     /// See [`StartError::Config`].
@@ -16,20 +16,20 @@ pub(super) enum Failure {
     Program(String),
     /// See [`StartError::Machine`].
     Machine {
-        /// What was tried.
+        /// The failed step.
         step: String,
-        /// What the kernel said.
+        /// The system error.
         reason: String,
     },
 }
 
 impl Failure {
-    /// The machine did not do a step.
+    /// A failed system call.
     pub(super) fn machine(step: impl fmt::Display, reason: impl fmt::Display) -> Self {
         Self::Machine { step: step.to_string(), reason: reason.to_string() }
     }
 
-    /// As the agent's callers see it.
+    /// Converts it to the public error.
     pub(super) fn into_error(self, container: &str) -> StartError {
         match self {
             Self::Config(message) => StartError::Config(message),
@@ -41,9 +41,9 @@ impl Failure {
     }
 }
 
-/// Names the step that an error belongs to.
+/// Adds the failed step to an error.
 pub(super) trait Step<T> {
-    /// `step` is what was tried.
+    /// `step` is what was attempted.
     fn step(self, step: impl fmt::Display) -> Result<T, Failure>;
 }
 
@@ -53,16 +53,16 @@ impl<T> Step<T> for io::Result<T> {
     }
 }
 
-/// The shim's one line to the agent.
+/// The shim's one-line message to the agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Started {
-    /// The program runs.
+    /// The program is running.
     Running,
-    /// It does not, and nothing of it is left.
+    /// The start failed, and nothing is left of it.
     Failed(Failure),
 }
 
-/// Why a program could not be executed, as container runtimes say it, and the code that a shell would answer.
+/// Why a program could not be executed, in the wording of container runtimes, and the code that a shell would return.
 pub(super) fn cannot_execute(program: &str, error: &io::Error) -> (i32, String) {
     let missing = error.kind() == io::ErrorKind::NotFound;
     let message = match missing {
@@ -73,13 +73,13 @@ pub(super) fn cannot_execute(program: &str, error: &io::Error) -> (i32, String) 
     (if missing { 127 } else { 126 }, message)
 }
 
-/// The code of a program's end: its own, or 128 and the number of the signal that ended it.
+/// A program's exit code: its own, or 128 plus the signal number; and the signal.
 pub(super) fn code_of(status: std::process::ExitStatus) -> (i32, Option<i32>) {
     use std::os::unix::process::ExitStatusExt as _;
     match (status.code(), status.signal()) {
         (Some(code), _) => (code, None),
         (None, Some(signal)) => (128 + signal, Some(signal)),
-        // A status that a wait for an end never answers.
+        // Not reachable for an exited process.
         (None, None) => (255, None),
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_a_program_cannot_be_executed() {
+    fn exec_errors_use_container_runtime_wording() {
         let missing = io::Error::from_raw_os_error(2);
         let denied = io::Error::from_raw_os_error(13);
         let cases = [

@@ -1,8 +1,8 @@
-//! A container's root: the host's own under an overlay that is thrown away, with the container's volumes in it and
-//! without what it must not see.
+//! A container's root: the host's root under an overlay that is discarded, with the container's volumes in it and
+//! without hidden paths.
 //!
-//! All that can be written to is without device nodes, so that a container which may make one cannot open it; the devices
-//! it has are the host's own nodes, mounted one by one.
+//! Everything writable is mounted without device nodes, so that a container that can create one cannot open it; the
+//! devices it has are the host's own nodes, mounted one by one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
-use wharf_linux::sandbox::{self, MountFlags, Tree, inside};
+use wharf_linux::sandbox::{self, DetachedMount, MountFlags, scoped_path};
 
 use super::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, Shown};
 use super::record::Order;
@@ -25,65 +25,65 @@ const DEVICES_ONLY: MountFlags = MountFlags { read_only: false, no_dev: false, n
 const READ: MountFlags = MountFlags { read_only: true, no_dev: true, no_exec: false, no_suid: false };
 const READ_FILES: MountFlags = MountFlags { read_only: true, ..FILES_ONLY };
 
-/// A mount of the host that comes along.
-struct Along {
-    tree: Tree,
+/// A host mount to be attached in the container.
+struct HostMount {
+    tree: DetachedMount,
     target: PathBuf,
     is_directory: bool,
 }
 
-/// What comes along from the host, held on to but attached nowhere.
-pub(super) struct Kept {
-    system: Vec<Along>,
-    /// What of the root and of those mounts is hidden.
+/// Host mounts for a container, opened but not attached yet.
+pub(super) struct HostMounts {
+    system: Vec<HostMount>,
+    /// Hidden paths in the root and in those mounts.
     hidden: Vec<PathBuf>,
-    devices: Vec<Along>,
-    volumes: Vec<Along>,
+    devices: Vec<HostMount>,
+    volumes: Vec<HostMount>,
 }
 
-impl Kept {
-    /// Holds on to everything that the container gets from the host.
+impl HostMounts {
+    /// Opens everything that the container gets from the host.
     pub(super) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
         let host = Host::read(&order.hidden).step("mount table")?;
         let root = Path::new("/");
         let shown = layout::shown_root(&host);
         let hidden = shown.covered.iter().map(|part| root.join(part)).collect();
-        let mut kept = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
+        let mut host_mounts = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
         for path in shown.nested.iter().map(|part| root.join(part)) {
-            // One that was unmounted since the table was read is not missed.
+            // A mount that was unmounted since the table was read is skipped.
             if path.try_exists().unwrap_or(false) {
-                kept.system.push(along(&path, &path, READ)?);
+                host_mounts.system.push(host_mount(&path, &path, READ)?);
             }
         }
         if !spec.rights.privileged {
             for name in DEVICES {
                 let path = Path::new("/dev").join(name);
-                kept.devices.push(along(&path, &path, DEVICES_ONLY)?);
+                host_mounts.devices.push(host_mount(&path, &path, DEVICES_ONLY)?);
             }
         }
         for mount in &spec.mounts {
-            kept.volume(mount, &host, order)?;
+            host_mounts.volume(mount, &host, order)?;
         }
         for device in &spec.devices {
             let step = format!("device {} for {}", device.source.display(), device.target.display());
-            let node = inside::open(&device.source).step(&step)?;
-            if !inside::is_block_device(&node).step(&step)? {
-                return Err(Failure::Config(format!("{step}: it is not a block device")));
+            let node = scoped_path::open(&device.source).step(&step)?;
+            if !scoped_path::is_block_device(&node).step(&step)? {
+                return Err(Failure::Config(format!("{step}: not a block device")));
             }
-            if device.read_only && !inside::is_read_only_device(&node).step(&step)? {
+            if device.read_only && !scoped_path::is_read_only_device(&node).step(&step)? {
                 return Err(Failure::Config(format!(
-                    "{step}: it was asked for with readOnly, but its driver has published a device that can be written to, \
-                     and nothing would keep the container from that; ask for it without readOnly, or as a file system, or \
-                     make the device read-only (blockdev --setro)"
+                    "{step}: requested with readOnly, but the driver published a writable device, and a read-only mount \
+                     does not prevent writes to a raw device; use it without readOnly or with volumeMode Filesystem, \
+                     or make the device read-only (blockdev --setro)"
                 )));
             }
-            let tree = Tree::copy(&node, DEVICES_ONLY).step(&step)?;
-            kept.volumes.push(Along { tree, target: device.target.clone(), is_directory: false });
+            let tree = DetachedMount::copy(&node, DEVICES_ONLY).step(&step)?;
+            host_mounts.volumes.push(HostMount { tree, target: device.target.clone(), is_directory: false });
         }
-        // Outer ones first; what is nested in a volume stays behind it.
-        kept.volumes.sort_by_key(|along| along.target.components().count());
-        Ok(kept)
+        // Outer mounts first; nested mounts of a volume stay after it.
+        host_mounts.volumes.sort_by_key(|host_mount| host_mount.target.components().count());
+        Ok(host_mounts)
     }
 
     fn volume(&mut self, mount: &ContainerMount, host: &Host, order: &Order) -> Result<(), Failure> {
@@ -93,62 +93,63 @@ impl Kept {
             ..MountFlags::default()
         };
         let step = format!("volume {} for {}", mount.source.display(), mount.target.display());
-        let admit = |place: &OwnedFd, rest: &Path| {
-            let admitted = host.admit(&mount.source, place, rest);
+        let admit = |directory_fd: &OwnedFd, rest: &Path| {
+            let admitted = host.admit(&mount.source, directory_fd, rest);
             admitted.map_err(|refusal| Failure::Config(format!("{step}: {refusal}")))
         };
-        let mut place = inside::open(&mount.source).step(&step)?;
+        let mut directory_fd = scoped_path::open(&mount.source).step(&step)?;
         if let Some(part) = &mount.sub_path {
-            // Before it is made.
+            // Before it is created.
             if mount.host {
-                admit(&place, part)?;
+                admit(&directory_fd, part)?;
             }
-            place = inside::open_part(&place, part).map_err(|error| sub_path_failure(mount, part, &error))?;
+            directory_fd = scoped_path::open_subpath(&directory_fd, part)
+                .map_err(|error| sub_path_failure(mount, part, &error))?;
         }
         let shown = match &mount.sub_path {
-            _ if mount.host => layout::shown(host, &admit(&place, Path::new(""))?),
-            // As kubelet has it, which binds the part alone.
+            _ if mount.host => layout::shown(host, &admit(&directory_fd, Path::new(""))?),
+            // Like kubelet, which binds only the subPath.
             Some(_) => Shown::default(),
             None => Shown {
-                nested: layout::nested_mounts(host.table(), &path_of(&place).step(&step)?),
+                nested: layout::nested_mounts(host.table(), &path_of(&directory_fd).step(&step)?),
                 ..Shown::default()
             },
         };
-        self.volumes.push(copy(&place, &mount.target, flags, &step)?);
-        self.within_volume(&place, &shown, &mount.target, flags)
+        self.volumes.push(copy(&directory_fd, &mount.target, flags, &step)?);
+        self.within_volume(&directory_fd, &shown, &mount.target, flags)
     }
 
-    /// What belongs to a volume's directory: what is mounted beneath, and covers over what is hidden. Its files are the
-    /// pod's to swap at any time, so all is looked up from the directory as it was opened, and by no link.
+    /// Adds a volume's nested mounts, and covers for hidden paths. The pod can replace the volume's files at any
+    /// time, so everything is resolved relative to the open directory and without following symlinks.
     fn within_volume(
         &mut self,
-        place: &OwnedFd,
+        directory_fd: &OwnedFd,
         shown: &Shown,
         target: &Path,
         flags: MountFlags,
     ) -> Result<(), Failure> {
         for part in &shown.nested {
             let step = format!("mount {} of a volume", part.display());
-            match inside::open_without_links(place, part) {
-                // One that was unmounted since the table was read is not missed, and nothing is looked for in its place.
+            match scoped_path::open_without_symlinks(directory_fd, part) {
+                // A mount that was unmounted since the table was read is skipped; whatever is there now is not used
+                // instead.
                 Err(error) if is_gone(&error) => {}
                 nested => self.volumes.push(copy(&nested.step(&step)?, &target.join(part), flags, &step)?),
             }
         }
         for part in &shown.covered {
             let step = format!("hiding {}", part.display());
-            let is_directory = match inside::open_without_links(place, part) {
-                // There is nothing to hide, and the host's directory gets nothing new by our hiding it.
+            let is_directory = match scoped_path::open_without_symlinks(directory_fd, part) {
+                // Nothing to hide; covering it would create an entry in the host's directory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                hidden => inside::is_directory(hidden.step(&step)?).step(&step)?,
+                hidden => scoped_path::is_directory(hidden.step(&step)?).step(&step)?,
             };
             let tree = match is_directory {
-                true => Tree::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_FILES),
-                false => {
-                    inside::open(Path::new("/dev/null")).and_then(|null| Tree::copy(&null, DEVICES_ONLY))
-                }
+                true => DetachedMount::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_FILES),
+                false => scoped_path::open(Path::new("/dev/null"))
+                    .and_then(|null| DetachedMount::copy(&null, DEVICES_ONLY)),
             };
-            self.volumes.push(Along { tree: tree.step(&step)?, target: target.join(part), is_directory });
+            self.volumes.push(HostMount { tree: tree.step(&step)?, target: target.join(part), is_directory });
         }
         Ok(())
     }
@@ -157,102 +158,106 @@ impl Kept {
 fn sub_path_failure(mount: &ContainerMount, part: &Path, error: &io::Error) -> Failure {
     let target = mount.target.display();
     Failure::Config(match error.raw_os_error() {
-        // EXDEV and ELOOP are how openat2 refuses a way out.
+        // openat2 returns EXDEV or ELOOP for paths that leave the volume.
         Some(18 | 40) => {
-            format!("subPath {:?} for {target} leads out of its volume by a link", part.display())
+            format!("subPath {:?} for {target} leaves its volume through a symlink", part.display())
         }
         _ => format!("failed to prepare subPath {:?} for {target}: {error}", part.display()),
     })
 }
 
-/// Whether there is nothing at a path any more, or something else.
+/// Whether the path no longer exists, or is something else now.
 fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
 }
 
-fn along(source: &Path, target: &Path, flags: MountFlags) -> Result<Along, Failure> {
+fn host_mount(source: &Path, target: &Path, flags: MountFlags) -> Result<HostMount, Failure> {
     let step = format!("{} of the host", source.display());
-    copy(&inside::open(source).step(&step)?, target, flags, &step)
+    copy(&scoped_path::open(source).step(&step)?, target, flags, &step)
 }
 
-fn copy(place: &OwnedFd, target: &Path, flags: MountFlags, step: &str) -> Result<Along, Failure> {
-    let is_directory = inside::is_directory(place).step(step)?;
-    Ok(Along { tree: Tree::copy(place, flags).step(step)?, target: target.to_owned(), is_directory })
+fn copy(directory_fd: &OwnedFd, target: &Path, flags: MountFlags, step: &str) -> Result<HostMount, Failure> {
+    let is_directory = scoped_path::is_directory(directory_fd).step(step)?;
+    Ok(HostMount {
+        tree: DetachedMount::copy(directory_fd, flags).step(step)?,
+        target: target.to_owned(),
+        is_directory,
+    })
 }
 
-/// An overlay over a directory of the host, with the directories of these names in the scratch.
-fn overlay(scratch: &Path, lower: &str, names: [&str; 2], flags: MountFlags) -> io::Result<Tree> {
+/// An overlay over a host directory, with its upper and work directories in `scratch`.
+fn overlay(scratch: &Path, lower: &str, names: [&str; 2], flags: MountFlags) -> io::Result<DetachedMount> {
     let [upper, work] = names.map(|name| scratch.join(name));
     let layers: [(&str, &[u8]); 3] = [
         ("lowerdir", lower.as_bytes()),
         ("upperdir", upper.as_os_str().as_bytes()),
         ("workdir", work.as_os_str().as_bytes()),
     ];
-    Tree::new("overlay", &layers, flags)
+    DetachedMount::new("overlay", &layers, flags)
 }
 
-/// The new root, in a mount namespace of our own; not entered yet.
+/// The new root, in its own mount namespace; not entered yet.
 pub(super) struct Root {
-    /// In memory: what the container writes beside its volumes.
-    scratch: Tree,
-    /// Where that is attached.
+    /// tmpfs for what the container writes outside its volumes.
+    scratch: DetachedMount,
+    /// Where `scratch` is attached.
     directory: PathBuf,
-    overlay: Tree,
-    /// The overlay's root, where it is attached.
-    place: OwnedFd,
-    /// Parts of `scratch` that stand for directories of the root, and are read-only with it.
-    parts: Vec<Tree>,
+    overlay: DetachedMount,
+    /// The overlay's root directory.
+    directory_fd: OwnedFd,
+    /// Directories in `scratch` that are mounted in the root, and become read-only with it.
+    parts: Vec<DetachedMount>,
     privileged: bool,
 }
 
 impl Root {
-    /// Makes the overlay over the host's root. Its upper side is in memory, since an overlay cannot lie on a part of what
-    /// it covers; and so it is gone with the last process, whatever happens.
-    pub(super) fn make(directory: &Path, bytes: u64, privileged: bool) -> Result<Self, Failure> {
+    /// Creates the overlay over the host's root. Its upper directory is in memory, since an overlay's upper directory
+    /// cannot be within its lower one; and so it disappears with the last process, whatever happens.
+    pub(super) fn create(directory: &Path, bytes: u64, privileged: bool) -> Result<Self, Failure> {
         let size = bytes.to_string();
         let options: [(&str, &[u8]); 2] = [("size", size.as_bytes()), ("mode", b"0755")];
-        let scratch = Tree::new("tmpfs", &options, NO_DEVICES).step("scratch")?;
-        scratch.attach(inside::open(directory).step("scratch")?).step("scratch")?;
+        let scratch = DetachedMount::new("tmpfs", &options, NO_DEVICES).step("scratch")?;
+        scratch.attach(scoped_path::open(directory).step("scratch")?).step("scratch")?;
         for name in ["upper", "work", "dev-upper", "dev-work", "root", "parts"] {
             mkdirat(&scratch, name, Mode::from_raw_mode(0o755)).map_err(io::Error::from).step("scratch")?;
         }
         let flags = MountFlags { no_dev: !privileged, ..MountFlags::default() };
         let overlay =
             overlay(directory, "/", ["upper", "work"], flags).step("overlay over the host's root")?;
-        let place = directory.join("root");
-        overlay.attach(inside::open(&place).step("root")?).step("root")?;
-        let place = inside::open(&place).step("root")?;
+        let directory_fd = directory.join("root");
+        overlay.attach(scoped_path::open(&directory_fd).step("root")?).step("root")?;
+        let directory_fd = scoped_path::open(&directory_fd).step("root")?;
         let directory = directory.to_owned();
-        Ok(Self { scratch, directory, overlay, place, parts: Vec::new(), privileged })
+        Ok(Self { scratch, directory, overlay, directory_fd, parts: Vec::new(), privileged })
     }
 
-    /// Puts everything in its place.
-    pub(super) fn furnish(&mut self, kept: &Kept, order: &Order) -> Result<(), Failure> {
-        for along in &kept.system {
-            self.attach_along(along)?;
+    /// Attaches all mounts.
+    pub(super) fn attach_all(&mut self, host_mounts: &HostMounts, order: &Order) -> Result<(), Failure> {
+        for host_mount in &host_mounts.system {
+            self.attach_mount(host_mount)?;
         }
-        for path in &kept.hidden {
+        for path in &host_mounts.hidden {
             self.hide(path)?;
         }
         self.part(Path::new("/tmp"), 0o1777)?;
         self.part(Path::new("/run"), 0o755)?;
         self.kernel_file_systems()?;
-        self.devices(&kept.devices)?;
+        self.devices(&host_mounts.devices)?;
         if !self.privileged {
             self.protect_kernel()?;
         }
-        for along in &kept.volumes {
-            self.attach_along(along)?;
+        for host_mount in &host_mounts.volumes {
+            self.attach_mount(host_mount)?;
         }
         if !order.spec.working_dir.as_os_str().is_empty() {
-            inside::make_directory_in_root(&self.place, &order.spec.working_dir)
+            scoped_path::create_directory_in_root(&self.directory_fd, &order.spec.working_dir)
                 .map(drop)
                 .step("working directory")?;
         }
         Ok(())
     }
 
-    /// Makes it the root of this namespace; the host's mounts are gone from it.
+    /// Makes it the root of this namespace; the host's mounts are removed from it.
     pub(super) fn enter(&self, read_only: bool) -> Result<(), Failure> {
         if read_only {
             let flags = MountFlags { read_only: true, ..MountFlags::default() };
@@ -261,22 +266,22 @@ impl Root {
                 part.restrict(flags).step("read-only root")?;
             }
         }
-        sandbox::change_root(&self.place).step("change of the root")
+        sandbox::pivot_to_root(&self.directory_fd).step("change of the root")
     }
 
-    fn attach_along(&self, along: &Along) -> Result<(), Failure> {
-        let step = format!("mount at {}", along.target.display());
-        let target = match along.is_directory {
-            true => inside::make_directory_in_root(&self.place, &along.target),
-            false => inside::make_file_in_root(&self.place, &along.target),
+    fn attach_mount(&self, host_mount: &HostMount) -> Result<(), Failure> {
+        let step = format!("mount at {}", host_mount.target.display());
+        let target = match host_mount.is_directory {
+            true => scoped_path::create_directory_in_root(&self.directory_fd, &host_mount.target),
+            false => scoped_path::create_file_in_root(&self.directory_fd, &host_mount.target),
         };
-        along.tree.attach(target.step(&step)?).step(&step)
+        host_mount.tree.attach(target.step(&step)?).step(&step)
     }
 
-    /// A directory of its own, empty, over `path`.
+    /// Mounts an empty directory over `path`.
     fn part(&mut self, path: &Path, mode: u32) -> Result<(), Failure> {
-        let step = format!("{} of its own", path.display());
-        let target = inside::make_directory_in_root(&self.place, path).step(&step)?;
+        let step = format!("empty {}", path.display());
+        let target = scoped_path::create_directory_in_root(&self.directory_fd, path).step(&step)?;
         let name = format!("parts/{}", self.parts.len());
         let umask = rustix::process::umask(Mode::empty());
         let made = mkdirat(&self.scratch, &name, Mode::from_raw_mode(mode)).map_err(io::Error::from);
@@ -285,28 +290,30 @@ impl Root {
         let source = openat(&self.scratch, &name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(io::Error::from)
             .step(&step)?;
-        let tree = Tree::copy(&source, MountFlags { no_suid: true, ..NO_DEVICES }).step(&step)?;
+        let tree = DetachedMount::copy(&source, MountFlags { no_suid: true, ..NO_DEVICES }).step(&step)?;
         tree.attach(target).step(&step)?;
         self.parts.push(tree);
         Ok(())
     }
 
-    /// Puts something empty over a path of the host. One that is not there is made: the host may make it later, and the
-    /// overlay would show it.
+    /// Covers a path of the host with an empty directory or file. A missing path is created: the host may create it
+    /// later, and the overlay would show it.
     fn hide(&mut self, path: &Path) -> Result<(), Failure> {
-        match inside::open_in_root(&self.place, path) {
+        match scoped_path::open_in_root(&self.directory_fd, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.part(path, 0o755),
             Err(error) => Err(Failure::machine(format_args!("hiding {}", path.display()), error)),
-            Ok(place) if inside::is_directory(&place).step("hiding")? => self.part(path, 0o755),
-            Ok(place) => self.cover(&place, path),
+            Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step("hiding")? => {
+                self.part(path, 0o755)
+            }
+            Ok(directory_fd) => self.cover(&directory_fd, path),
         }
     }
 
-    /// Puts the null device over a file.
-    fn cover(&self, place: &OwnedFd, path: &Path) -> Result<(), Failure> {
+    /// Mounts the null device over a file.
+    fn cover(&self, directory_fd: &OwnedFd, path: &Path) -> Result<(), Failure> {
         let step = format!("hiding {}", path.display());
-        let null = inside::open(Path::new("/dev/null")).step(&step)?;
-        Tree::copy(&null, DEVICES_ONLY).and_then(|tree| tree.attach(place)).step(&step)
+        let null = scoped_path::open(Path::new("/dev/null")).step(&step)?;
+        DetachedMount::copy(&null, DEVICES_ONLY).and_then(|tree| tree.attach(directory_fd)).step(&step)
     }
 
     fn attach_new(
@@ -316,8 +323,8 @@ impl Root {
         flags: MountFlags,
         path: &str,
     ) -> Result<(), Failure> {
-        let tree = Tree::new(fs_type, options, flags).step(path)?;
-        let target = inside::make_directory_in_root(&self.place, Path::new(path)).step(path)?;
+        let tree = DetachedMount::new(fs_type, options, flags).step(path)?;
+        let target = scoped_path::create_directory_in_root(&self.directory_fd, Path::new(path)).step(path)?;
         tree.attach(target).step(path)
     }
 
@@ -327,18 +334,19 @@ impl Root {
         self.attach_new("sysfs", &[], sys, "/sys")
     }
 
-    /// A few devices; all of the host's with privileges, under an overlay, since `/dev` is the host's own.
-    fn devices(&self, devices: &[Along]) -> Result<(), Failure> {
+    /// A few devices; with privileges all of the host's, under an overlay, since `/dev` is the host's own.
+    fn devices(&self, devices: &[HostMount]) -> Result<(), Failure> {
         let tree = if self.privileged {
             overlay(&self.directory, "/dev", ["dev-upper", "dev-work"], DEVICES_ONLY)
         } else {
             let options: [(&str, &[u8]); 2] = [("size", b"64m"), ("mode", b"0755")];
-            Tree::new("tmpfs", &options, MountFlags { no_suid: true, ..NO_DEVICES })
+            DetachedMount::new("tmpfs", &options, MountFlags { no_suid: true, ..NO_DEVICES })
         };
-        let target = inside::make_directory_in_root(&self.place, Path::new("/dev")).step("/dev")?;
+        let target =
+            scoped_path::create_directory_in_root(&self.directory_fd, Path::new("/dev")).step("/dev")?;
         tree.and_then(|tree| tree.attach(target)).step("/dev")?;
-        for along in devices {
-            self.attach_along(along)?;
+        for host_mount in devices {
+            self.attach_mount(host_mount)?;
         }
         let terminals: [(&str, &[u8]); 3] = [("ptmxmode", b"0666"), ("mode", b"0620"), ("gid", b"5")];
         self.attach_new("devpts", &terminals, DEVICES_ONLY, "/dev/pts")?;
@@ -346,31 +354,34 @@ impl Root {
         self.attach_new("mqueue", &[], FILES_ONLY, "/dev/mqueue")?;
         if !self.privileged {
             for (to, path) in LINKS {
-                inside::make_link_in_root(&self.place, Path::new(to), Path::new(path)).step(path)?;
+                scoped_path::create_symlink_in_root(&self.directory_fd, Path::new(to), Path::new(path))
+                    .step(path)?;
             }
         }
         Ok(())
     }
 
-    /// What of `/proc` and `/sys` rules or tells of the whole machine is covered, or only for reading.
+    /// Masks parts of `/proc` and `/sys` that expose the host, and makes those that control it read-only.
     fn protect_kernel(&self) -> Result<(), Failure> {
         for path in MASKED {
-            match inside::open_in_root(&self.place, Path::new(path)) {
+            match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(place) if inside::is_directory(&place).step(path)? => {
-                    Tree::new("tmpfs", &[("size", b"4k")], READ_FILES)
-                        .and_then(|tree| tree.attach(&place))
+                Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(path)? => {
+                    DetachedMount::new("tmpfs", &[("size", b"4k")], READ_FILES)
+                        .and_then(|tree| tree.attach(&directory_fd))
                         .step(path)?;
                 }
-                Ok(place) => self.cover(&place, Path::new(path))?,
+                Ok(directory_fd) => self.cover(&directory_fd, Path::new(path))?,
                 Err(error) => return Err(Failure::machine(path, error)),
             }
         }
         for path in READ_ONLY {
-            match inside::open_in_root(&self.place, Path::new(path)) {
+            match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Ok(place) => {
-                    Tree::copy(&place, READ_FILES).and_then(|tree| tree.attach(&place)).step(path)?;
+                Ok(directory_fd) => {
+                    DetachedMount::copy(&directory_fd, READ_FILES)
+                        .and_then(|tree| tree.attach(&directory_fd))
+                        .step(path)?;
                 }
                 Err(error) => return Err(Failure::machine(path, error)),
             }

@@ -1,11 +1,11 @@
-//! The shim: makes a container, writes its log, waits for it, and notes how it ended.
+//! The shim: creates a container, writes its log, waits for it, and records how it exited.
 //!
-//! It belongs to nobody: it has a session of its own and goes on when the agent is killed. It holds nothing of the
-//! host's mounts. Its standard input is the lock of the container's record, which says that it lives; its standard output
-//! gets one line for the agent.
+//! It is independent of the agent: it has its own session and keeps running when the agent is killed. It holds none
+//! of the host's mounts. Its standard input is the lock of the container's record, which shows that it is alive; its
+//! standard output takes one line for the agent.
 //!
-//! Nobody asks it to end: its container would die with it. Whoever asks all processes, as the machine does before it is
-//! switched off, asks the container too, and the shim ends when that has.
+//! It ignores SIGTERM: its container would be killed with it. On shutdown, when all processes get SIGTERM, the
+//! container gets it too, and the shim exits after the container.
 
 use std::io::{self, PipeReader, Read, Write as _};
 use std::net::Shutdown;
@@ -17,69 +17,69 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use wharf_cluster::now;
-use wharf_linux::sandbox::{self, Namespaces, Process};
+use wharf_linux::sandbox::{self, Namespaces, ProcessHandle};
 
 use super::log::file::LogFile;
 use super::log::{self, Lines};
-use super::record::{Record, Running, Who};
+use super::record::{ProcessIdentity, Record, Running};
 use super::report::{Failure, Started, Step as _, code_of};
 use super::spec::{Cause, Exit, LogStream};
 
-/// How long output may still come when the program has ended. Whoever could write it is dead by then.
+/// Time to drain output after the program has exited. All its writers are dead by then.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How often an end is written down that cannot be.
-const AGAIN: Duration = Duration::from_secs(1);
+/// Retry interval of recording the exit.
+const EXIT_RETRY: Duration = Duration::from_secs(1);
 
-/// Runs the container whose record is in `directory`, until its end.
+/// Runs the container whose record is in `directory`, until it exits.
 pub(super) fn run(directory: &Path) -> io::Result<()> {
-    sandbox::ignore_requests_to_end();
+    sandbox::ignore_termination_signals();
     let record = Record::at(directory);
     let (mut program, log) = match start(&record) {
         Ok(started) => started,
-        Err(failure) => return tell(&Started::Failed(failure)),
+        Err(failure) => return report(&Started::Failed(failure)),
     };
-    // An agent that is gone does not want to know.
-    let _ = tell(&Started::Running);
+    // The agent may be gone.
+    let _ = report(&Started::Running);
     let status = program.attend(log)?;
     let (code, signal) = code_of(status);
     let exit = Exit { code, signal, started: program.started, finished: now(), cause: Cause::Ended };
-    note(&record, &exit)
+    record_exit(&record, &exit)
 }
 
-/// Writes down how the container ended, however long that takes: nobody else knows, and while we hold the lock nobody
-/// takes it for lost.
-fn note(record: &Record, exit: &Exit) -> io::Result<()> {
-    let mut told = false;
+/// Records the exit, retrying until it succeeds: nothing else knows it, and while the lock is held the container does
+/// not count as lost.
+fn record_exit(record: &Record, exit: &Exit) -> io::Result<()> {
+    let mut logged = false;
     while let Err(error) = record.set_exit(exit) {
-        // Somebody has taken the whole record away: there is nobody to tell.
-        if matches!(record.is_ordered(), Ok(false)) {
+        // The record has been removed, so the exit is not needed.
+        if matches!(record.has_order(), Ok(false)) {
             return Err(error);
         }
-        if !told {
-            // Not by eprintln!, which panics if it cannot: this log is on the same disk.
-            let _ = writeln!(io::stderr(), "how the container ended is not written down yet: {error}");
-            told = true;
+        if !logged {
+            // Not with eprintln!, which panics on failure: this log is on the same disk.
+            let _ = writeln!(io::stderr(), "failed to record container exit; retrying: {error}");
+            logged = true;
         }
-        std::thread::sleep(AGAIN);
+        std::thread::sleep(EXIT_RETRY);
     }
     Ok(())
 }
 
-fn tell(started: &Started) -> io::Result<()> {
+fn report(started: &Started) -> io::Result<()> {
     let mut line = serde_json::to_vec(started)?;
     line.push(b'\n');
     io::stdout().lock().write_all(&line)
 }
 
-/// The program, seen from outside.
+/// The running program.
 struct Program {
     child: Child,
-    process: Process,
+    process: ProcessHandle,
     started: wharf_model::Time,
     stdout: Output,
     stderr: Output,
-    /// Kept open, never written to: a program that reads waits.
+    /// Held open and never written to, so that a reading program blocks.
     _stdin: Option<io::PipeWriter>,
 }
 
@@ -91,7 +91,7 @@ struct Output {
 fn start(record: &Record) -> Result<(Program, LogFile), Failure> {
     sandbox::new_session().step("session")?;
     let order = record.order().step("order")?;
-    let order = order.ok_or_else(|| Failure::machine("order", "there is none"))?;
+    let order = order.ok_or_else(|| Failure::machine("order", "order.json is missing"))?;
     let log = LogFile::open(&order.log, order.log_bytes, order.log_files).step("log")?;
     let (stdout, stdout_writer) = io::pipe().step("pipe")?;
     let (stderr, stderr_writer) = io::pipe().step("pipe")?;
@@ -100,10 +100,10 @@ fn start(record: &Record) -> Result<(Program, LogFile), Failure> {
         false => (Stdio::null(), None),
     };
     let (mut ours, theirs) = UnixStream::pair().step("socket")?;
-    // From here on this process can start one child, which is the first process of its namespace.
-    sandbox::unshare(Namespaces::Processes).step("process namespace")?;
-    sandbox::forget_inherited().step("descriptors")?;
-    sandbox::to_inherit(&theirs).step("socket")?;
+    // From here on this process can start one child: the init process of the new PID namespace.
+    sandbox::unshare(Namespaces::Pid).step("process namespace")?;
+    sandbox::close_inherited_on_exec().step("descriptors")?;
+    sandbox::make_inheritable(&theirs).step("socket")?;
     let child = Command::new("/proc/self/exe")
         .arg(super::INIT)
         .arg(record.path())
@@ -123,7 +123,7 @@ fn start(record: &Record) -> Result<(Program, LogFile), Failure> {
             Ok((Program { child, process, started, stdout, stderr, _stdin: stdin_writer }, log))
         }
         Err(failure) => {
-            // It has ended, or will when it reads from us; killed, it surely does.
+            // It has exited, or will when it reads from the socket; the kill makes sure.
             let _ = ours.shutdown(Shutdown::Both);
             let _ = child.kill();
             let _ = child.wait();
@@ -132,29 +132,29 @@ fn start(record: &Record) -> Result<(Program, LogFile), Failure> {
     }
 }
 
-/// Lets the first process make the container, and notes who it is before that can have any effect.
+/// Lets the init process set up the container, after recording its identity.
 fn follow_init(
     record: &Record,
     ours: &mut UnixStream,
     child: &Child,
-) -> Result<(Process, wharf_model::Time), Failure> {
+) -> Result<(ProcessHandle, wharf_model::Time), Failure> {
     ours.read_exact(&mut [0; 1]).step("first process")?;
-    let process = Process::open(child.id()).step("first process")?;
-    let process = process.ok_or_else(|| Failure::machine("first process", "it has ended"))?;
+    let process = ProcessHandle::open(child.id()).step("first process")?;
+    let process = process.ok_or_else(|| Failure::machine("first process", "the init process exited"))?;
     let mut running = Running {
         boot: sandbox::boot_id().step("boot id")?,
-        shim: Who::of(std::process::id()).step("own process")?,
-        program: Who::of(child.id()).step("first process")?,
+        shim: ProcessIdentity::of(std::process::id()).step("own process")?,
+        program: ProcessIdentity::of(child.id()).step("first process")?,
         started: None,
     };
     record.set_running(&running).step("record")?;
     ours.write_all(b"g").step("first process")?;
-    // Its end of the socket closes when the program is executed; before that it may tell why not.
-    let mut said = Vec::new();
-    ours.read_to_end(&mut said).step("first process")?;
-    if !said.is_empty() {
+    // The socket closes when the program is executed; before that the init process may report a failure.
+    let mut message = Vec::new();
+    ours.read_to_end(&mut message).step("first process")?;
+    if !message.is_empty() {
         return Err(
-            serde_json::from_slice(&said).unwrap_or_else(|error| Failure::machine("first process", error))
+            serde_json::from_slice(&message).unwrap_or_else(|error| Failure::machine("first process", error))
         );
     }
     let started = now();
@@ -164,7 +164,7 @@ fn follow_init(
 }
 
 impl Program {
-    /// Writes the log until the program has ended.
+    /// Writes the log until the program has exited.
     fn attend(&mut self, mut log: LogFile) -> io::Result<std::process::ExitStatus> {
         let mut ended = false;
         while !(ended && self.stdout.pipe.is_none() && self.stderr.pipe.is_none()) {
@@ -178,14 +178,14 @@ impl Program {
             }
             self.stdout.copy(&mut log);
             self.stderr.copy(&mut log);
-            ended = ended || self.process.ended_within(0)?;
+            ended = ended || self.process.exited_within(0)?;
         }
         self.child.wait()
     }
 }
 
 impl Output {
-    /// Writes to the log what there is to read; at the end of the pipe, it is closed.
+    /// Copies available output to the log; closes the pipe at its end.
     fn copy(&mut self, log: &mut LogFile) {
         let Some(pipe) = &mut self.pipe else { return };
         if !wait(&[pipe.as_fd()], Some(Duration::ZERO)).unwrap_or(false) {
@@ -207,7 +207,7 @@ impl Output {
     }
 }
 
-/// Waits until one of them has something to say; `false` if none has for so long.
+/// Waits until one of the descriptors is readable; `false` on timeout.
 fn wait(descriptors: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> = descriptors.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     let timeout = timeout.map(|timeout| Timespec {

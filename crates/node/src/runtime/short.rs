@@ -1,4 +1,4 @@
-//! Host processes as pods know containers, with short programs in them.
+//! [`Containers`] for host processes, including short programs run in them.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
 use super::{
-    ContainerId, ContainerSpec, ExecError, ExecSpec, Exit, Found, ListError, RemoveError, Runtime,
+    ContainerId, ContainerInfo, ContainerSpec, ExecError, ExecSpec, Exit, ListError, RemoveError, Runtime,
     StartError, State,
 };
-use crate::containers::{Containers, Ran};
+use crate::containers::{Containers, RunResult};
 
-/// So much of what a program says is kept, as kubelet does.
+/// Maximum output kept, as in kubelet.
 const OUTPUT: u64 = 10 << 10;
-/// For what is still in its pipes when it has ended.
+/// Time to drain pipes after the program exited.
 const DRAIN: Duration = Duration::from_millis(500);
 
 #[async_trait]
 impl Containers for Runtime {
-    fn list(&self) -> Result<Vec<Found>, ListError> {
+    fn list(&self) -> Result<Vec<ContainerInfo>, ListError> {
         Self::list(self)
     }
 
@@ -43,17 +43,17 @@ impl Containers for Runtime {
         Self::remove(self, id).await
     }
 
-    async fn run(&self, id: &ContainerId, command: &[String], limit: Duration) -> Ran {
+    async fn run(&self, id: &ContainerId, command: &[String], limit: Duration) -> RunResult {
         let spec = ExecSpec { command: command.to_vec(), stdin: false, tty: false, size: None };
-        timeout(limit, run(self, id, spec)).await.unwrap_or(Ran::TimedOut)
+        timeout(limit, run(self, id, spec)).await.unwrap_or(RunResult::TimedOut)
     }
 }
 
-async fn run(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> Ran {
+async fn run(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> RunResult {
     let mut session = match runtime.exec(id, spec).await {
         Ok(session) => session,
-        Err(ExecError::Program { code, message }) => return Ran::Ended { code, output: message },
-        Err(error) => return Ran::Failed(error.to_string()),
+        Err(ExecError::Program { code, message }) => return RunResult::Ended { code, output: message },
+        Err(error) => return RunResult::Failed(error.to_string()),
     };
     let (stdout, stderr) = (session.stdout.take(), session.stderr.take());
     let reading = async { tokio::join!(read(stdout), read(stderr)) };
@@ -62,19 +62,19 @@ async fn run(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> Ran {
     tokio::pin!(ended);
     let (code, (output, errors)) = tokio::select! {
         both = &mut reading => (ended.await, both),
-        // What it left running may hold the pipes for ever.
+        // Processes it left behind may hold the pipes open indefinitely.
         code = &mut ended => (code, timeout(DRAIN, reading).await.unwrap_or_default()),
     };
     match code {
-        Ok(code) => Ran::Ended { code, output: output + &errors },
-        Err(error) => Ran::Failed(error.to_string()),
+        Ok(code) => RunResult::Ended { code, output: output + &errors },
+        Err(error) => RunResult::Failed(error.to_string()),
     }
 }
 
 async fn read(from: Option<impl AsyncRead + Unpin>) -> String {
     let Some(from) = from else { return String::new() };
     let mut bytes = Vec::new();
-    // What was read before an error is as good as all.
+    // After a read error, keep what was read.
     _ = from.take(OUTPUT).read_to_end(&mut bytes).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What is asked of the runtime, and what it answers: plain data.
+//! Inputs and outputs of the runtime: plain data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,26 +9,26 @@ use wharf_model::Time;
 
 use crate::paths::hash;
 
-/// A container's name on this node: 64 hexadecimal digits made of its pod, its name and its attempt. The same attempt
-/// has the same id, so that a start which is asked for again after a crash finds the first one.
+/// A container's id on this node: 64 hexadecimal digits derived from its pod, name and attempt. The same attempt has
+/// the same id, so that a start repeated after a crash finds the first one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ContainerId(String);
 
 impl ContainerId {
-    /// The id of a pod's container, in its `attempt`th life.
+    /// The id of an attempt of a pod's container.
     pub fn of(pod_uid: &str, container: &str, attempt: u32) -> Self {
         Self(hash(&format!("{pod_uid}/{container}/{attempt}")))
     }
 
-    /// An id as [`Self::as_str`] gave it; nothing else has its shape, so it is safe as a file name.
+    /// Parses the format of [`Self::as_str`]; anything else is rejected, so an id is safe as a file name.
     pub fn parse(text: &str) -> Option<Self> {
         let digits =
             text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         digits.then(|| Self(text.to_owned()))
     }
 
-    /// The digits.
+    /// The hexadecimal digits.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,31 +51,31 @@ pub struct ContainerSpec {
     pub pod_uid: String,
     /// The container's name.
     pub container: String,
-    /// How many lives it has had before.
+    /// Number of earlier attempts.
     pub attempt: u32,
-    /// Whatever the caller wants to find again in [`Found`].
+    /// Arbitrary labels, returned in [`ContainerInfo`].
     pub labels: BTreeMap<String, String>,
-    /// The host name it sees.
+    /// The host name in the container.
     pub hostname: String,
-    /// The program and its arguments; the program is looked for in the container's `PATH`.
+    /// The program and its arguments; the program is resolved in the container's `PATH`.
     pub command: Vec<String>,
-    /// The environment, all of it; only `PATH` is added if it is missing. Of two of a name the later counts.
+    /// The complete environment; only `PATH` is added if missing. Later duplicates win.
     pub env: Vec<(String, String)>,
-    /// Where it starts; made if it is missing. Empty is `/`.
+    /// The working directory, created if missing. Empty is `/`.
     pub working_dir: PathBuf,
-    /// Its standard input stays open though nobody writes to it; else it is at its end at once.
+    /// Keep standard input open, though nothing is written to it; otherwise it is at its end immediately.
     pub stdin: bool,
-    /// Who it is.
+    /// User and groups.
     pub user: User,
-    /// What it may do.
+    /// Privileges.
     pub rights: Rights,
-    /// Volumes with files, and single files.
+    /// File system volumes and single files.
     pub mounts: Vec<ContainerMount>,
-    /// Volumes that are devices.
+    /// Block volumes.
     pub devices: Vec<ContainerDevice>,
 }
 
-/// Without values of the environment and without arguments: both may hold secrets.
+/// Omits environment values and arguments: both may contain secrets.
 impl fmt::Debug for ContainerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ContainerSpec")
@@ -93,18 +93,18 @@ impl fmt::Debug for ContainerSpec {
 }
 
 impl ContainerSpec {
-    /// The id that this container will have.
+    /// The container's id.
     pub fn id(&self) -> ContainerId {
         ContainerId::of(&self.pod_uid, &self.container, self.attempt)
     }
 }
 
-/// Who a container's processes are: numbers only, since there is no image whose user list could be asked.
+/// User and groups of a container's processes: numeric, since there is no image with a passwd file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
-    /// `runAsUser`; 0 if nobody said.
+    /// `runAsUser`; 0 if unset.
     pub uid: u32,
-    /// `runAsGroup`; 0 if nobody said.
+    /// `runAsGroup`; 0 if unset.
     pub gid: u32,
     /// `supplementalGroups` and `fsGroup`.
     pub groups: Vec<u32>,
@@ -112,35 +112,35 @@ pub struct User {
     pub non_root: bool,
 }
 
-/// What a container may do.
+/// Privileges of a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights {
-    /// All capabilities, the host's devices, `/sys` for writing.
+    /// All capabilities, the host's devices, and writable `/sys`.
     pub privileged: bool,
     /// Capabilities beyond the default set: `NET_ADMIN`, with or without `CAP_`, or `ALL`.
     pub add: Vec<String>,
-    /// Capabilities that it does not get, or `ALL`. What is also in `add` is dropped; `ALL` counts before single names.
+    /// Capabilities to drop, or `ALL`. A name also in `add` is dropped; `ALL` is applied before single names.
     pub drop: Vec<String>,
-    /// No program can gain rights by being set-user-ID or having capabilities of its own.
+    /// No privilege escalation through set-user-ID programs or file capabilities.
     pub no_new_privileges: bool,
-    /// Nothing but volumes can be written to.
+    /// Only volumes are writable.
     pub read_only_root: bool,
 }
 
-/// A directory or file of the host in the container.
+/// A host directory or file mounted in the container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerMount {
     /// The volume's directory, or a file, on the host.
     pub source: PathBuf,
-    /// Only this part of it: relative, cannot leave the volume by `..` or a link. A directory of this name is made if
-    /// nothing is there. What is mounted in it comes along only from the host.
+    /// Mount only this part of it: relative, cannot leave the volume through `..` or a symlink. A directory is
+    /// created if it does not exist. Nested mounts are included for hostPath only.
     pub sub_path: Option<PathBuf>,
-    /// Where the container sees it; made if it is missing.
+    /// Mount point in the container; created if missing.
     pub target: PathBuf,
-    /// For reading only.
+    /// Mounted read-only.
     pub read_only: bool,
-    /// The source is what the pod named, not what was made for it: refused if it leads into a hidden place, and without
-    /// those that are beneath it.
+    /// The source is a hostPath from the pod, not a directory created for it: refused if it leads into a hidden
+    /// directory, and mounted without hidden directories beneath it.
     #[serde(default)]
     pub host: bool,
 }
@@ -150,47 +150,48 @@ pub struct ContainerMount {
 pub struct ContainerDevice {
     /// The device node on the host, or a file it is bound to.
     pub source: PathBuf,
-    /// Where the container sees it.
+    /// Path in the container.
     pub target: PathBuf,
-    /// For reading only: refused unless the device itself is, since no mount of its node keeps anybody from writing.
+    /// Read-only: refused unless the device itself is read-only, since a read-only mount of the node does not prevent
+    /// writes.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// How a container is.
+/// State of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Its program runs.
+    /// The program is running.
     Running {
-        /// The program's process on the host.
+        /// The program's pid on the host.
         pid: u32,
-        /// Since when.
+        /// Start time.
         started: Time,
     },
-    /// Its program has ended.
+    /// The program exited.
     Exited(Exit),
-    /// There is no such container.
+    /// The container does not exist.
     Unknown,
 }
 
-/// How a container ended.
+/// How a container exited.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The program's exit code; 128 and the signal's number if a signal ended it.
+    /// The program's exit code; 128 plus the signal number if it was killed by a signal.
     pub code: i32,
-    /// The signal that ended it.
+    /// The signal that killed it.
     pub signal: Option<i32>,
-    /// When it began.
+    /// Start time.
     #[serde(with = "milliseconds")]
     pub started: Time,
-    /// When it ended.
+    /// Exit time.
     #[serde(with = "milliseconds")]
     pub finished: Time,
-    /// What is known of its end.
+    /// How the exit is known.
     pub cause: Cause,
 }
 
-/// A time on disk: not as in the API, which has whole seconds.
+/// On-disk format of times: milliseconds, unlike the API's whole seconds.
 mod milliseconds {
     use serde::{Deserialize as _, Deserializer, Serializer};
     use wharf_model::Time;
@@ -204,21 +205,21 @@ mod milliseconds {
     }
 }
 
-/// What is known of a container's end.
+/// How a container's exit is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// The program ended, and its shim saw it.
+    /// The shim observed the program's exit.
     Ended,
-    /// Nobody saw it: the shim was killed, and the container with it, or the machine was started anew. The code is 137,
-    /// as kubelet has it then.
+    /// Not observed: the shim was killed, and the container with it, or the node rebooted. The exit code is 137, as
+    /// in kubelet.
     Lost,
-    /// The program never ran: the start was broken off.
+    /// The program never ran: the start was interrupted.
     NeverRan,
 }
 
-/// A container that is there, running or not.
+/// An existing container, running or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ContainerInfo {
     /// Its id.
     pub id: ContainerId,
     /// The pod's namespace.
@@ -229,30 +230,30 @@ pub struct Found {
     pub pod_uid: String,
     /// The container's name.
     pub container: String,
-    /// Which life of it.
+    /// The attempt number.
     pub attempt: u32,
-    /// As given at its start.
+    /// As given at start.
     pub labels: BTreeMap<String, String>,
-    /// It was begun since the machine was last started.
+    /// Started since the last boot.
     pub this_boot: bool,
-    /// How it is.
+    /// Its state.
     pub state: State,
 }
 
-/// A program to run in a container beside its own.
+/// A program to run in a container, in addition to its own.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExecSpec {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// It gets what we write to [`super::ExecSession::stdin`]; else its input is at its end at once.
+    /// Connect standard input to [`super::ExecSession::stdin`]; otherwise it is at its end immediately.
     pub stdin: bool,
-    /// It gets a terminal: output and errors come together on `stdout`.
+    /// Allocate a terminal: standard error is merged into `stdout`.
     pub tty: bool,
-    /// The terminal's size at the beginning.
+    /// The terminal's initial size.
     pub size: Option<TerminalSize>,
 }
 
-/// Without the arguments: they may hold secrets.
+/// Omits the arguments: they may contain secrets.
 impl fmt::Debug for ExecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExecSpec")
@@ -272,24 +273,24 @@ pub struct TerminalSize {
     pub height: u16,
 }
 
-/// Which part of a container's log is wanted, and how.
+/// Options of reading a container's log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on until the container has ended.
+    /// Follow until the container exits.
     pub follow: bool,
-    /// Only so many lines from the end.
+    /// Only this many lines from the end.
     pub tail: Option<u64>,
-    /// Only lines since then.
+    /// Only lines since this time.
     pub since: Option<Time>,
-    /// Each line begins with its time.
+    /// Prefix each line with its timestamp.
     pub timestamps: bool,
-    /// End after so many bytes.
+    /// Stop after this many bytes.
     pub limit_bytes: Option<u64>,
-    /// Only standard output or only standard error.
+    /// Only one of the streams.
     pub stream: Option<LogStream>,
 }
 
-/// Where a line came from.
+/// The stream of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogStream {
     /// Standard output.

@@ -1,44 +1,45 @@
-//! What failed last for each volume, and for each pod that has it: for `/debug/attempts`, in the form that sidecars have.
+//! The last failure of each volume, and of each pod that uses it: served at `/debug/attempts`, in the format of
+//! sidecars.
 //!
-//! What goes up is told in events too. What goes down is told in logs alone, as upstream has it, so here is the only
-//! place to ask why a pod does not end.
+//! Mount failures are also recorded as events. Unmount failures are otherwise only logged, as upstream does, so this
+//! is the only place that explains why a pod does not terminate.
 
 use serde_json::{Value, json};
 
-use super::failure::{Doing, Failure};
+use super::failure::{Failure, Operation};
 use super::world::World;
 
-/// In attempts; `wharf explain` looks for it.
+/// The role in attempts; `wharf explain` filters by it.
 const ROLE: &str = "node";
 
-/// All that failed last and was not done since. Of a pod's share the object is the pod, by its identity; of what is for
-/// all of them, the PersistentVolume, by its name.
+/// All unresolved failures. The object of a pod's mount is the pod's uid; the object of staging is the
+/// PersistentVolume's name.
 pub(super) fn page(world: &World) -> Value {
     let failures = world.volumes.values().flat_map(|volume| {
-        volume.failures.iter().map(|((doing, pod), failure)| {
+        volume.failures.iter().map(|((operation, pod), failure)| {
             let object = if pod.is_empty() { &volume.spec } else { pod };
-            entry(*doing, object, failure)
+            entry(*operation, object, failure)
         })
     });
     Value::Array(failures.collect())
 }
 
-fn entry(doing: Doing, object: &str, failure: &Failure) -> Value {
+fn entry(operation: Operation, object: &str, failure: &Failure) -> Value {
     json!({
-        "role": ROLE, "object": object, "time": failure.at.to_string(), "step": step(doing),
+        "role": ROLE, "object": object, "time": failure.at.to_string(), "step": step(operation),
         "error": failure.message, "failures": failure.count,
     })
 }
 
-fn step(doing: Doing) -> &'static str {
-    match doing {
-        Doing::Verify => "attachment",
-        Doing::Stage => "NodeStageVolume",
-        Doing::Publish => "NodePublishVolume",
-        Doing::Own => "ownership",
-        Doing::Expand => "NodeExpandVolume",
-        Doing::Unpublish => "NodeUnpublishVolume",
-        Doing::Unstage => "NodeUnstageVolume",
+fn step(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Verify => "attachment",
+        Operation::Stage => "NodeStageVolume",
+        Operation::Publish => "NodePublishVolume",
+        Operation::SetOwnership => "ownership",
+        Operation::Expand => "NodeExpandVolume",
+        Operation::Unpublish => "NodeUnpublishVolume",
+        Operation::Unstage => "NodeUnstageVolume",
     }
 }
 
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_is_told_by_pod_or_volume() {
+    fn attempts_name_pod_or_volume() {
         let failure = |message: &str| Failure {
             class: Class::Final,
             message: message.to_owned(),
@@ -62,17 +63,17 @@ mod tests {
             count: 3,
         };
         let mut volume = Volume::new("d.csi", "h", "pv", Mode::Filesystem, false);
-        volume.failures.insert((Doing::Unpublish, "uid".to_owned()), failure("target is busy"));
-        volume.failures.insert((Doing::Unstage, String::new()), failure("device is busy"));
+        volume.failures.insert((Operation::Unpublish, "uid".to_owned()), failure("target is busy"));
+        volume.failures.insert((Operation::Unstage, String::new()), failure("device is busy"));
         let mut world = World::default();
         assert_eq!(page(&world), json!([]));
         world.volumes.insert("d.csi^h".to_owned(), volume);
-        let told = |object: &str, step: &str, error: &str| {
+        let attempt = |object: &str, step: &str, error: &str| {
             json!({"role": "node", "object": object, "time": "1970-01-01T00:00:01Z", "step": step,
                 "error": error, "failures": 3})
         };
-        let unpublish = told("uid", "NodeUnpublishVolume", "target is busy");
-        let unstage = told("pv", "NodeUnstageVolume", "device is busy");
+        let unpublish = attempt("uid", "NodeUnpublishVolume", "target is busy");
+        let unstage = attempt("pv", "NodeUnstageVolume", "device is busy");
         assert_eq!(page(&world), json!([unpublish, unstage]));
     }
 }

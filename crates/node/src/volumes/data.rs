@@ -1,13 +1,13 @@
-//! `vol_data.json`: what is known of a volume beside its mount, in kubelet's own words, so that either of us can take
-//! down what the other has put up. Reading it guesses nothing: half a file is none.
+//! `vol_data.json`: the record of a volume next to its mount, in kubelet's format, so that a kubelet can clean up
+//! after this agent and vice versa. A truncated file is rejected, never guessed at.
 
 use std::collections::BTreeMap;
 
-use wharf_model::csidriver::LifecycleMode;
+use wharf_model::csidriver::VolumeLifecycleMode;
 
 use super::names;
 
-/// Its name.
+/// The file's name.
 pub(super) const FILE: &str = "vol_data.json";
 
 const SPEC: &str = "specVolID";
@@ -18,72 +18,72 @@ const ATTACHMENT: &str = "attachmentID";
 const LIFECYCLE: &str = "volumeLifecycleMode";
 const SE_LINUX: &str = "seLinuxMountContext";
 
-/// What the file says.
+/// The file's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Data {
     /// The driver.
     pub(super) driver: String,
     /// The volume's handle.
     pub(super) handle: String,
-    /// The PersistentVolume's name, or the inline volume's. A staged volume's file does not have it.
+    /// Name of the PersistentVolume or of the inline volume. Not in the record of a staged volume.
     pub(super) spec: Option<String>,
-    /// How long the volume lives; block volumes and staged ones do not say, and live as their claim.
-    pub(super) lifecycle: Option<LifecycleMode>,
+    /// The volume's lifecycle mode; absent for block and staged volumes, which are persistent.
+    pub(super) lifecycle: Option<VolumeLifecycleMode>,
     /// The SELinux label it was mounted with.
     pub(super) se_linux: Option<String>,
 }
 
-/// A file that says nothing that could be acted on.
+/// A record that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unreadable {
-    /// Not a flat map of words.
-    #[error("it is torn or not JSON (line {line}, column {column})")]
-    Torn {
-        /// Where.
+    /// Not a flat map of strings.
+    #[error("the file is truncated or not JSON (line {line}, column {column})")]
+    Truncated {
+        /// Position of the error.
         line: usize,
-        /// Where.
+        /// Position of the error.
         column: usize,
     },
-    /// A map without what matters.
-    #[error("it has no {0}")]
-    Lacks(&'static str),
+    /// A required key is missing.
+    #[error("key {0} is missing")]
+    MissingKey(&'static str),
 }
 
 impl Data {
-    /// The file beside a staged volume's `globalmount`.
+    /// The file next to a staged volume's `globalmount`.
     pub(super) fn staged(&self) -> Vec<u8> {
-        let mut words = BTreeMap::from([(DRIVER, self.driver.as_str()), (HANDLE, &self.handle)]);
-        words.extend(self.se_linux.as_deref().map(|label| (SE_LINUX, label)));
-        encode(&words)
+        let mut event_text = BTreeMap::from([(DRIVER, self.driver.as_str()), (HANDLE, &self.handle)]);
+        event_text.extend(self.se_linux.as_deref().map(|label| (SE_LINUX, label)));
+        encode(&event_text)
     }
 
-    /// The file beside a published volume's `mount`, or in a block volume's `data`.
+    /// The file next to a published volume's `mount`, or in a block volume's `data` directory.
     pub(super) fn published(&self, node: &str) -> Vec<u8> {
         let attachment = names::attachment(&self.handle, &self.driver, node);
-        let mut words = BTreeMap::from([
+        let mut event_text = BTreeMap::from([
             (DRIVER, self.driver.as_str()),
             (HANDLE, &self.handle),
             (NODE, node),
             (ATTACHMENT, &attachment),
         ]);
-        words.extend(self.spec.as_deref().map(|spec| (SPEC, spec)));
-        words.extend(self.lifecycle.map(|mode| (LIFECYCLE, mode.as_str())));
-        words.extend(self.se_linux.as_deref().map(|label| (SE_LINUX, label)));
-        encode(&words)
+        event_text.extend(self.spec.as_deref().map(|spec| (SPEC, spec)));
+        event_text.extend(self.lifecycle.map(|mode| (LIFECYCLE, mode.as_str())));
+        event_text.extend(self.se_linux.as_deref().map(|label| (SE_LINUX, label)));
+        encode(&event_text)
     }
 
-    /// Reads either. What it does not know it ignores.
+    /// Parses either file; unknown keys are ignored.
     pub(super) fn read(bytes: &[u8]) -> Result<Self, Unreadable> {
-        let words: BTreeMap<String, String> = serde_json::from_slice(bytes)
-            .map_err(|error| Unreadable::Torn { line: error.line(), column: error.column() })?;
-        let word = |key: &str| words.get(key).filter(|word| !word.is_empty()).cloned();
+        let event_text: BTreeMap<String, String> = serde_json::from_slice(bytes)
+            .map_err(|error| Unreadable::Truncated { line: error.line(), column: error.column() })?;
+        let word = |key: &str| event_text.get(key).filter(|word| !word.is_empty()).cloned();
         Ok(Self {
-            driver: word(DRIVER).ok_or(Unreadable::Lacks(DRIVER))?,
-            handle: word(HANDLE).ok_or(Unreadable::Lacks(HANDLE))?,
+            driver: word(DRIVER).ok_or(Unreadable::MissingKey(DRIVER))?,
+            handle: word(HANDLE).ok_or(Unreadable::MissingKey(HANDLE))?,
             spec: word(SPEC),
             lifecycle: match word(LIFECYCLE).as_deref() {
-                Some("Ephemeral") => Some(LifecycleMode::Ephemeral),
-                Some(_) => Some(LifecycleMode::Persistent),
+                Some("Ephemeral") => Some(VolumeLifecycleMode::Ephemeral),
+                Some(_) => Some(VolumeLifecycleMode::Persistent),
                 None => None,
             },
             se_linux: word(SE_LINUX),
@@ -91,11 +91,18 @@ impl Data {
     }
 }
 
-/// As Go's encoder has it: keys in order, a line feed at the end.
-fn encode(words: &BTreeMap<&str, &str>) -> Vec<u8> {
-    let mut text = serde_json::Value::from_iter(words.iter().map(|(&key, &word)| (key, word))).to_string();
+/// Like Go's encoder: sorted keys, trailing newline.
+fn encode(event_text: &BTreeMap<&str, &str>) -> Vec<u8> {
+    let mut text =
+        serde_json::Value::from_iter(event_text.iter().map(|(&key, &word)| (key, word))).to_string();
     text.push('\n');
     text.into_bytes()
+}
+
+/// Reads a `vol_data.json` and writes it again, as that of a staged and of a published volume, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn rewrite_volume_data(bytes: &[u8]) -> Option<[Vec<u8>; 2]> {
+    Data::read(bytes).ok().map(|data| [data.staged(), data.published("n1")])
 }
 
 #[cfg(test)]
@@ -107,14 +114,14 @@ mod tests {
             driver: "d".into(),
             handle: "h".into(),
             spec: Some("pv1".into()),
-            lifecycle: Some(LifecycleMode::Persistent),
+            lifecycle: Some(VolumeLifecycleMode::Persistent),
             se_linux: None,
         }
     }
 
     /// kubernetes.md 1.8 "Record": the keys of both files.
     #[test]
-    fn files_are_kubelets() {
+    fn file_format_matches_kubelet() {
         assert_eq!(data().staged(), b"{\"driverName\":\"d\",\"volumeHandle\":\"h\"}\n");
         let attachment = names::attachment("h", "d", "n");
         let expected = format!(
@@ -129,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encode_then_decode_round_trips() {
         for data in [
             data(),
-            Data { lifecycle: Some(LifecycleMode::Ephemeral), ..data() },
+            Data { lifecycle: Some(VolumeLifecycleMode::Ephemeral), ..data() },
             Data { lifecycle: None, ..data() },
             Data { se_linux: Some("label".into()), handle: "a\"b\n^".into(), ..data() },
         ] {
@@ -142,9 +149,9 @@ mod tests {
         }
     }
 
-    /// kubernetes#85280: a torn file says nothing, rather than something wrong.
+    /// kubernetes#85280: a truncated file is rejected rather than misread.
     #[test]
-    fn half_a_file_is_none() {
+    fn truncated_file_is_rejected() {
         let whole = data().published("n");
         for end in 0..whole.len() - 2 {
             assert!(Data::read(&whole[..end]).is_err(), "{end}");
@@ -155,9 +162,9 @@ mod tests {
             (r#"{"driverName":"d","volumeHandle":""}"#, HANDLE),
             (r#"{"driverName":"","volumeHandle":"h"}"#, DRIVER),
         ] {
-            assert_eq!(Data::read(text.as_bytes()), Err(Unreadable::Lacks(lacks)), "{text}");
+            assert_eq!(Data::read(text.as_bytes()), Err(Unreadable::MissingKey(lacks)), "{text}");
         }
-        assert!(matches!(Data::read(b"{\"driverName\":1}"), Err(Unreadable::Torn { .. })));
-        assert!(matches!(Data::read(&[0; 64]), Err(Unreadable::Torn { .. })));
+        assert!(matches!(Data::read(b"{\"driverName\":1}"), Err(Unreadable::Truncated { .. })));
+        assert!(matches!(Data::read(&[0; 64]), Err(Unreadable::Truncated { .. })));
     }
 }

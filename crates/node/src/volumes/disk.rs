@@ -1,49 +1,49 @@
-//! Directories and records of volumes on disk, and what the mount table says of them.
+//! Directories and records of volumes on disk, checked against the mount table.
 //!
-//! Promise: a record is durable before it is answered, and nothing is removed on which something is mounted.
+//! Guarantees: a record is durable when the call returns, and nothing is removed that has a mount on it.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use wharf_linux::{Beneath, Kernel, MountTable, write_durably};
+use wharf_linux::{Kernel, MountTable, PathBeneath, write_durably};
 
 use super::data::{Data, FILE, Unreadable};
 use crate::paths::Root;
 
-/// What went wrong on disk.
+/// A failed disk operation.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
-    /// The kernel said no.
+    /// A system call failed.
     #[error(transparent)]
     Kernel(#[from] wharf_linux::Error),
-    /// Something is mounted where it should be gone.
-    #[error("{} is still mounted, though the driver says that it is not: `findmnt` shows what is there", path.display())]
+    /// Something is still mounted at a path to be removed.
+    #[error("{} is still mounted although the driver reported success: check with `findmnt`", path.display())]
     StillMounted {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// Others have it mounted too.
+    /// The staged volume is mounted elsewhere too.
     #[error(
-        "the device mount path {path:?} is still mounted by other references {others:?}: unmount those, and it is unstaged"
+        "the device mount path {path:?} is still mounted by other references {others:?}: unmount them to unstage the volume"
     )]
     Referenced {
         /// Where it is staged.
         path: PathBuf,
-        /// Where else it is.
+        /// The other mount points.
         others: Vec<PathBuf>,
     },
-    /// A file could not be made or removed.
+    /// A file could not be created or removed.
     #[error("{step} {}: {source}", path.display())]
     Files {
-        /// What was tried.
+        /// The failed system call.
         step: &'static str,
-        /// With what.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// Not one of ours.
+    /// The path is outside the root directory.
     #[error("{} is not beneath {}", path.display(), root.display())]
     Outside {
         /// The path.
@@ -51,15 +51,15 @@ pub(super) enum DiskError {
         /// The root.
         root: PathBuf,
     },
-    /// The thread that did it is gone.
-    #[error("the work on disk was broken off; it is tried again")]
-    BrokenOff,
+    /// The blocking task panicked or was cancelled.
+    #[error("the disk operation was aborted; retrying")]
+    Aborted,
 }
 
-/// What a record says.
+/// Content of a record; `None` if there is none.
 pub(super) type Read = Option<Result<Data, Unreadable>>;
 
-/// The disk, seen from async code.
+/// The disk, for async code.
 #[derive(Clone)]
 pub(super) struct Disk {
     kernel: Arc<dyn Kernel>,
@@ -71,32 +71,33 @@ impl Disk {
         Self { kernel, root }
     }
 
-    /// Does some steps on a thread that may wait, if the kernel is one to wait for. They run to their end even if nobody waits for them any more.
+    /// Runs blocking steps on a blocking thread, if the kernel can block. They run to completion even if the caller
+    /// is dropped.
     pub(super) async fn run<T: Send + 'static>(
         &self,
-        steps: impl FnOnce(&Here<'_>) -> Result<T, DiskError> + Send + 'static,
+        steps: impl FnOnce(&BlockingDisk<'_>) -> Result<T, DiskError> + Send + 'static,
     ) -> Result<T, DiskError> {
         let Self { kernel, root } = self.clone();
-        let work = move || steps(&Here { kernel: &*kernel, root: &root });
-        if !self.kernel.waits() {
+        let work = move || steps(&BlockingDisk { kernel: &*kernel, root: &root });
+        if !self.kernel.may_block() {
             return work();
         }
-        tokio::task::spawn_blocking(work).await.unwrap_or(Err(DiskError::BrokenOff))
+        tokio::task::spawn_blocking(work).await.unwrap_or(Err(DiskError::Aborted))
     }
 }
 
-/// The disk, on a thread that may wait.
-pub(super) struct Here<'a> {
+/// The disk, for code that may block.
+pub(super) struct BlockingDisk<'a> {
     pub(super) kernel: &'a dyn Kernel,
     pub(super) root: &'a Root,
 }
 
-impl Here<'_> {
-    /// Makes a directory and what leads to it, and writes the record in it, durably; then `also` is there too.
+impl BlockingDisk<'_> {
+    /// Creates `dir` with its parents and durably writes the record in it; then creates `also`.
     pub(super) fn record(&self, dir: &Path, record: &[u8], also: Option<&Path>) -> Result<(), DiskError> {
         self.kernel.create_target_dir(dir)?;
         let file = self.within(&dir.join(FILE))?;
-        let file = Beneath::new(self.root.path(), &file);
+        let file = PathBeneath::new(self.root.path(), &file);
         if self.kernel.read_file(&file)?.as_deref() != Some(record) {
             write_durably(self.kernel, &file, record)?;
         }
@@ -106,17 +107,17 @@ impl Here<'_> {
         Ok(())
     }
 
-    /// Reads a directory's record; `None` if there is none.
+    /// Reads the record in a directory; `None` if there is none.
     pub(super) fn read(&self, dir: &Path) -> Result<Read, DiskError> {
         let file = self.within(&dir.join(FILE))?;
-        let bytes = if_directory(self.kernel.read_file(&Beneath::new(self.root.path(), &file)))?;
+        let bytes = if_directory(self.kernel.read_file(&PathBeneath::new(self.root.path(), &file)))?;
         Ok(bytes.flatten().map(|bytes| Data::read(&bytes)))
     }
 
-    /// Names in a directory; none if there is none, or something else is in its place.
+    /// Names in a directory; empty if it does not exist or is not a directory.
     pub(super) fn names(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
         let dir = self.within(dir)?;
-        let names = if_directory(self.kernel.list_dir(&Beneath::new(self.root.path(), &dir)))?;
+        let names = if_directory(self.kernel.list_dir(&PathBeneath::new(self.root.path(), &dir)))?;
         Ok(names.unwrap_or_default())
     }
 
@@ -125,7 +126,7 @@ impl Here<'_> {
         Ok(table.at(&self.kernel.resolve(path)?).is_some())
     }
 
-    /// Removes the target, the record beside it and their directory: only if nothing is mounted there.
+    /// Removes the target, the record next to it and their directory, only if nothing is mounted there.
     pub(super) fn remove(&self, target: &Path) -> Result<(), DiskError> {
         self.remove_target(target)?;
         match target.parent() {
@@ -134,7 +135,7 @@ impl Here<'_> {
         }
     }
 
-    /// Removes an empty directory or file on which nothing is mounted; gone is success.
+    /// Removes an empty directory or file with no mount on it; a missing one is success.
     pub(super) fn remove_target(&self, target: &Path) -> Result<(), DiskError> {
         if self.is_mounted(&self.kernel.mount_table()?, target)? {
             return Err(DiskError::StillMounted { path: target.to_owned() });
@@ -142,63 +143,64 @@ impl Here<'_> {
         Ok(self.kernel.remove_target(target)?)
     }
 
-    /// Removes a record and its directory; gone is success. The record goes first: a directory without one says that
-    /// its volume is gone.
+    /// Removes a record and its directory; a missing one is success. The record is removed first: a directory without
+    /// a record means that its volume is gone.
     pub(super) fn remove_record(&self, dir: &Path) -> Result<(), DiskError> {
         let root = self.root.path();
         for name in [FILE.to_owned(), format!("{FILE}.tmp")] {
             let file = self.within(&dir.join(name))?;
-            self.kernel.remove_file(&Beneath::new(root, &file))?;
+            self.kernel.remove_file(&PathBeneath::new(root, &file))?;
         }
         let dir = self.within(dir)?;
-        Ok(self.kernel.remove_dir(&Beneath::new(root, &dir))?)
+        Ok(self.kernel.remove_dir(&PathBeneath::new(root, &dir))?)
     }
 
-    /// Removes what is left of a device's share.
-    pub(super) fn remove_device_share(&self, spec: &str, pod: &str) -> Result<(), DiskError> {
+    /// Removes what is left of a published block volume.
+    pub(super) fn remove_published_device(&self, spec: &str, pod: &str) -> Result<(), DiskError> {
         let target = self.root.device_publish(spec, pod);
         self.remove_target(&target)?;
         self.unlink(&self.device_link(spec, pod))?;
         target.parent().map_or(Ok(()), |dir| self.remove_if_empty(dir))
     }
 
-    /// Removes what is left of a staged device, its record last but one.
+    /// Removes what is left of a staged block volume; its record is second to last.
     pub(super) fn remove_device(&self, spec: &str) -> Result<(), DiskError> {
         self.remove_target(&self.root.device_stage(spec))?;
-        // Made before a share that never came.
+        // Created for a publish that did not happen.
         self.remove_if_empty(&self.root.devices().join("publish").join(spec))?;
         self.remove_record(&self.root.device_data(spec))?;
         self.remove_if_empty(&self.root.devices().join(spec))
     }
 
-    /// Removes the directory of a volume that is gone, by the target in it.
+    /// Removes the directory of a volume that is gone, given its target path.
     pub(super) fn sweep(&self, target: &Path) -> Result<(), DiskError> {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (Some(parent), devices) = (target.parent(), self.root.devices()) else { return Ok(()) };
         if parent == devices.join("staging") {
             self.remove_device(&name(target))
         } else if parent.parent() == Some(&devices.join("publish")) {
-            self.remove_device_share(&name(parent), &name(target))
+            self.remove_published_device(&name(parent), &name(target))
         } else {
             self.remove(target)
         }
     }
 
-    /// Where a pod's directory names its device.
+    /// The link in a pod's directory to its block device.
     pub(super) fn device_link(&self, spec: &str, pod: &str) -> PathBuf {
         self.root.pod(pod).join("volumeDevices/kubernetes.io~csi").join(spec)
     }
 
-    /// Removes a directory if nothing is in it.
+    /// Removes a directory if it is empty.
     pub(super) fn remove_if_empty(&self, dir: &Path) -> Result<(), DiskError> {
         if !self.names(dir)?.is_empty() {
             return Ok(());
         }
         let dir = self.within(dir)?;
-        Ok(self.kernel.remove_dir(&Beneath::new(self.root.path(), &dir))?)
+        Ok(self.kernel.remove_dir(&PathBeneath::new(self.root.path(), &dir))?)
     }
 
-    /// Where else than at `path` that is mounted which is mounted there, or a part of it: somebody would lose it.
+    /// Fails if what is mounted at `path`, or a part of it, is also mounted elsewhere: those users would lose the
+    /// volume.
     pub(super) fn referenced(&self, path: &Path) -> Result<(), DiskError> {
         let table = self.kernel.mount_table()?;
         let at = self.kernel.resolve(path)?;
@@ -209,7 +211,7 @@ impl Here<'_> {
         }
     }
 
-    /// The link by which a pod's directory names its device.
+    /// Creates the link in a pod's directory to its block device.
     pub(super) fn link(&self, link: &Path, to: &Path) -> Result<(), DiskError> {
         let failed = |step| move |source| DiskError::Files { step, path: link.to_owned(), source };
         if let Some(parent) = link.parent() {
@@ -229,7 +231,7 @@ impl Here<'_> {
         }
     }
 
-    /// Removes such a link; gone is success.
+    /// Removes such a link; a missing one is success.
     pub(super) fn unlink(&self, link: &Path) -> Result<(), DiskError> {
         match std::fs::remove_file(link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -246,7 +248,7 @@ impl Here<'_> {
     }
 }
 
-/// "Not a directory" as `None`: what others have put among our directories is not ours.
+/// Maps "not a directory" to `None`: foreign files among our directories are ignored.
 fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -257,7 +259,7 @@ fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskErro
     }
 }
 
-/// Mounts of what is mounted at `at`, or of a part of it, at other places.
+/// Other mount points of what is mounted at `at`, or of a part of it.
 fn references(table: &MountTable, at: &Path) -> Vec<PathBuf> {
     let Some(staged) = table.at(at) else { return Vec::new() };
     let same = |mount: &&wharf_linux::Mount| {
@@ -276,9 +278,9 @@ mod tests {
         MountTable::parse(lines.join("\n").as_bytes()).unwrap()
     }
 
-    /// kubernetes.md 1.8 "Unstage"; kubernetes#122342: who else has it is named.
+    /// kubernetes.md 1.8 "Unstage"; kubernetes#122342: other mounts of the volume are listed.
     #[test]
-    fn who_else_has_it() {
+    fn references_lists_other_mounts_of_the_volume() {
         let table = table(&[
             "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
             "2 1 7:0 / /k/globalmount rw - ext4 /dev/loop0 rw",
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn records_come_and_go() {
+    async fn record_is_written_read_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::new(dir.path());
         let disk = Disk::new(Arc::new(wharf_linux::Linux::new()), root.clone());
@@ -303,17 +305,17 @@ mod tests {
         let stage = root.stage("d", "h");
         let target = stage.join("globalmount");
         let record = data.staged();
-        disk.run(move |here| {
-            here.record(&stage, &record, Some(&target))?;
-            here.record(&stage, &record, Some(&target))?;
-            assert_eq!(here.read(&stage)?, Some(Ok(data)));
+        disk.run(move |disk| {
+            disk.record(&stage, &record, Some(&target))?;
+            disk.record(&stage, &record, Some(&target))?;
+            assert_eq!(disk.read(&stage)?, Some(Ok(data)));
             assert!(target.is_dir());
-            assert_eq!(here.names(&stage)?, ["globalmount", FILE]);
-            here.referenced(&target)?;
-            here.remove(&target)?;
-            here.remove(&target)?;
+            assert_eq!(disk.names(&stage)?, ["globalmount", FILE]);
+            disk.referenced(&target)?;
+            disk.remove(&target)?;
+            disk.remove(&target)?;
             assert!(!stage.exists());
-            assert_eq!(here.read(&stage)?, None);
+            assert_eq!(disk.read(&stage)?, None);
             Ok(())
         })
         .await

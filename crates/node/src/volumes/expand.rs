@@ -1,5 +1,5 @@
-//! Expansion on the node: whether, to which size, and what the driver's answer means. The states are those of
-//! [`wharf_model::resize`]; what is written about them is there too.
+//! Expansion on the node: whether and to which size to expand, and what the driver's error code means. The states are
+//! those of [`wharf_model::resize`], which also computes the claim updates.
 
 use tonic::Code;
 use wharf_model::claim::ResizeStatus;
@@ -9,31 +9,31 @@ use wharf_model::{AccessMode, PersistentVolume, PersistentVolumeClaim, Quantity}
 use super::failure::{Class, class_of};
 use super::world::Expansion;
 
-/// What is to be done.
+/// What to do for the expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
     /// Nothing.
     Nothing,
-    /// Nothing on this node: the size is known to be this from now on.
+    /// No call on this node: the volume is known to have this size from now on.
     Known {
         /// The size.
         size: Quantity,
     },
-    /// It cannot, since the pod only reads: told once.
+    /// Not possible because the mount is read-only; reported once.
     ReadOnly {
         /// The size.
         size: Quantity,
     },
     /// NodeExpandVolume.
     Expand {
-        /// To this size.
+        /// The new size.
         size: Quantity,
-        /// Whether the claim has it already, because another node was first: then nothing is written.
-        told: bool,
+        /// Whether the claim's status already has this size because another node was first: then it is not updated.
+        claim_updated: bool,
     },
 }
 
-/// What the node has to do. `known` is the size this node knows it has; without one, the claim's.
+/// Plans the expansion. `known` is the size this node knows the volume to have; the claim's capacity if `None`.
 pub(super) fn plan(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -50,56 +50,56 @@ pub(super) fn plan(
         return Plan::Nothing;
     }
     if read_only {
-        return match expansion.readers_told {
-            Some(told) if told >= wants => Plan::Nothing,
+        return match expansion.reported_to_readers {
+            Some(reported) if reported >= wants => Plan::Nothing,
             _ => Plan::ReadOnly { size: wants },
         };
     }
     let status = claim.status.allocated_resource_statuses.storage;
     let allocated = claim.status.allocated_resources.storage;
     if status.is_none() && allocated.is_none() {
-        // A resizer that writes no states: the volume's size says it all.
-        return Plan::Expand { size: wants, told: has >= wants };
+        // An old resizer that sets no allocatedResourceStatuses: the PersistentVolume's capacity decides.
+        return Plan::Expand { size: wants, claim_updated: has >= wants };
     }
     let size = allocated.unwrap_or(wants);
-    let told = status.is_none() && has >= size;
+    let claim_updated = status.is_none() && has >= size;
     let shared = claim.spec.access_modes.contains(&AccessMode::ReadWriteMany);
     match status {
-        _ if told && shared && claim.metadata.annotation(NODE_EXPANSION_NOT_REQUIRED).is_none() => {
-            Plan::Expand { size, told }
+        _ if claim_updated && shared && claim.metadata.annotation(NODE_EXPANSION_NOT_REQUIRED).is_none() => {
+            Plan::Expand { size, claim_updated }
         }
-        _ if told => Plan::Known { size: wants },
-        Some(NodeResizePending | NodeResizeInProgress) => Plan::Expand { size, told },
-        // The controller's turn, or the driver said that it never will.
+        _ if claim_updated => Plan::Known { size: wants },
+        Some(NodeResizePending | NodeResizeInProgress) => Plan::Expand { size, claim_updated },
+        // The controller has to expand first, or the driver reported the size as infeasible.
         _ => Plan::Nothing,
     }
 }
 
-/// What a refusal of the driver means.
+/// What the driver's error means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It does not expand on nodes, and nothing is missing.
+pub(super) enum ExpandOutcome {
+    /// The driver does not expand on nodes, and nothing is missing.
     NotNeeded,
-    /// Not while it is in use: never again on this node, and the mount goes on.
+    /// Not while in use: do not retry on this node; the mount continues.
     InUse,
-    /// Never, for this size.
+    /// Infeasible for this size.
     Infeasible,
-    /// It failed; it is tried again.
+    /// Failed; retry.
     Failed,
-    /// It may be under way.
+    /// The expansion may be in progress.
     Uncertain,
 }
 
-/// What an answer means. `changed`: the user asks for another size than this one, and it was refused before.
-pub(super) fn answer(code: Code, told: bool, changed: bool) -> Answer {
+/// Classifies an error code. `changed`: the user has requested another size since, and this one was refused before.
+pub(super) fn classify(code: Code, claim_updated: bool, changed: bool) -> ExpandOutcome {
     match code {
-        Code::Unimplemented if told => Answer::NotNeeded,
-        Code::FailedPrecondition => Answer::InUse,
-        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Answer::Infeasible,
+        Code::Unimplemented if claim_updated => ExpandOutcome::NotNeeded,
+        Code::FailedPrecondition => ExpandOutcome::InUse,
+        Code::InvalidArgument | Code::OutOfRange | Code::NotFound => ExpandOutcome::Infeasible,
         code => match class_of(code) {
-            Class::Uncertain | Class::Transient => Answer::Uncertain,
-            Class::Final if changed => Answer::Infeasible,
-            Class::Final => Answer::Failed,
+            Class::Uncertain | Class::Transient => ExpandOutcome::Uncertain,
+            Class::Final if changed => ExpandOutcome::Infeasible,
+            Class::Final => ExpandOutcome::Failed,
         },
     }
 }
@@ -136,21 +136,21 @@ mod tests {
 
     /// kubernetes.md 1.4 "Node side"; kubernetes#115294.
     #[test]
-    fn when_and_to_which_size() {
+    fn plan_follows_claim_and_volume_sizes() {
         let none = Expansion::default();
-        let expand = |size, told| Plan::Expand { size: gib(size), told };
+        let expand = |size, claim_updated| Plan::Expand { size: gib(size), claim_updated };
         for (name, claim_status, pv, known, expected) in [
-            ("as large as asked for", status("1Gi", None, None), "1Gi", None, Plan::Nothing),
+            ("already that large", status("1Gi", None, None), "1Gi", None, Plan::Nothing),
             ("pending", status("1Gi", Some("NodeResizePending"), Some("2Gi")), "2Gi", None, expand(2, false)),
             (
-                "begun",
+                "in progress",
                 status("1Gi", Some("NodeResizeInProgress"), Some("2Gi")),
                 "2Gi",
                 None,
                 expand(2, false),
             ),
             (
-                "the size that was begun",
+                "the allocated size, not the latest",
                 status("1Gi", Some("NodeResizePending"), Some("2Gi")),
                 "3Gi",
                 None,
@@ -164,29 +164,29 @@ mod tests {
                 Plan::Nothing,
             ),
             (
-                "the controller's turn",
+                "controller expansion in progress",
                 status("1Gi", Some("ControllerResizeInProgress"), Some("2Gi")),
                 "2Gi",
                 None,
                 Plan::Nothing,
             ),
             (
-                "the controller did it all, and this node still has the old size",
+                "controller did everything; node has the old size",
                 status("2Gi", None, Some("2Gi")),
                 "2Gi",
                 Some(gib(1)),
                 Plan::Known { size: gib(2) },
             ),
             (
-                "the node's turn, whatever the claim shows",
+                "node resize pending, whatever the claim's capacity",
                 status("2Gi", Some("NodeResizePending"), Some("2Gi")),
                 "2Gi",
                 Some(gib(1)),
                 expand(2, false),
             ),
-            ("allocated, and nobody's turn", status("1Gi", None, Some("2Gi")), "2Gi", None, Plan::Nothing),
+            ("allocated, no resize status", status("1Gi", None, Some("2Gi")), "2Gi", None, Plan::Nothing),
             (
-                "done, and the driver had made more than was allocated",
+                "done, driver created more than allocated",
                 status("2Gi", None, Some("2Gi")),
                 "3Gi",
                 Some(gib(2)),
@@ -194,7 +194,7 @@ mod tests {
             ),
             ("an old resizer", status("1Gi", None, None), "2Gi", None, expand(2, false)),
             (
-                "known on this node",
+                "already done on this node",
                 status("1Gi", Some("NodeResizePending"), Some("2Gi")),
                 "2Gi",
                 Some(gib(2)),
@@ -207,48 +207,63 @@ mod tests {
 
     /// kubernetes.md 1.4 "Every node".
     #[test]
-    fn shared_volumes_grow_on_every_node() {
+    fn shared_volume_expands_on_every_node() {
         let mut claim = claim(status("2Gi", None, Some("2Gi")));
         claim.spec.access_modes = vec![AccessMode::ReadWriteMany];
         let go = |claim: &PersistentVolumeClaim| {
             plan(claim, &volume("2Gi"), Some(gib(1)), false, Expansion::default())
         };
-        assert_eq!(go(&claim), Plan::Expand { size: gib(2), told: true });
+        assert_eq!(go(&claim), Plan::Expand { size: gib(2), claim_updated: true });
         claim.metadata.annotations.insert(NODE_EXPANSION_NOT_REQUIRED, "true");
         assert_eq!(go(&claim), Plan::Known { size: gib(2) });
     }
 
     /// kubernetes.md 1.4 "Read-only", "Node errors": FailedPrecondition stops retries.
     #[test]
-    fn what_does_not_grow() {
+    fn read_only_and_in_use_volumes_are_not_expanded() {
         let pending = claim(status("1Gi", Some("NodeResizePending"), Some("2Gi")));
         let read_only = plan(&pending, &volume("2Gi"), None, true, Expansion::default());
         assert_eq!(read_only, Plan::ReadOnly { size: gib(2) });
-        let told = Expansion { readers_told: Some(gib(2)), ..Expansion::default() };
-        assert_eq!(plan(&pending, &volume("2Gi"), None, true, told), Plan::Nothing, "once");
-        let writes = plan(&pending, &volume("2Gi"), None, false, told);
-        assert_eq!(writes, Plan::Expand { size: gib(2), told: false }, "a pod that writes comes later");
+        let claim_updated = Expansion { reported_to_readers: Some(gib(2)), ..Expansion::default() };
+        assert_eq!(plan(&pending, &volume("2Gi"), None, true, claim_updated), Plan::Nothing, "reported once");
+        let writes = plan(&pending, &volume("2Gi"), None, false, claim_updated);
+        assert_eq!(writes, Plan::Expand { size: gib(2), claim_updated: false }, "a pod that writes follows");
         let in_use = Expansion { in_use: true, refused: true, ..Expansion::default() };
         assert_eq!(plan(&pending, &volume("2Gi"), None, false, in_use), Plan::Nothing);
     }
 
     /// kubernetes.md 1.4 "Node errors", "Changed request".
     #[test]
-    fn what_answers_mean() {
-        for (code, plain, changed, told) in [
-            (Code::FailedPrecondition, Answer::InUse, Answer::InUse, Answer::InUse),
-            (Code::InvalidArgument, Answer::Infeasible, Answer::Infeasible, Answer::Infeasible),
-            (Code::OutOfRange, Answer::Infeasible, Answer::Infeasible, Answer::Infeasible),
-            (Code::NotFound, Answer::Infeasible, Answer::Infeasible, Answer::Infeasible),
-            (Code::Internal, Answer::Failed, Answer::Infeasible, Answer::Failed),
-            (Code::Unimplemented, Answer::Failed, Answer::Infeasible, Answer::NotNeeded),
-            (Code::Unavailable, Answer::Uncertain, Answer::Uncertain, Answer::Uncertain),
-            (Code::DeadlineExceeded, Answer::Uncertain, Answer::Uncertain, Answer::Uncertain),
-            (Code::Aborted, Answer::Uncertain, Answer::Uncertain, Answer::Uncertain),
+    fn driver_errors_are_classified() {
+        for (code, plain, changed, claim_updated) in [
+            (Code::FailedPrecondition, ExpandOutcome::InUse, ExpandOutcome::InUse, ExpandOutcome::InUse),
+            (
+                Code::InvalidArgument,
+                ExpandOutcome::Infeasible,
+                ExpandOutcome::Infeasible,
+                ExpandOutcome::Infeasible,
+            ),
+            (
+                Code::OutOfRange,
+                ExpandOutcome::Infeasible,
+                ExpandOutcome::Infeasible,
+                ExpandOutcome::Infeasible,
+            ),
+            (Code::NotFound, ExpandOutcome::Infeasible, ExpandOutcome::Infeasible, ExpandOutcome::Infeasible),
+            (Code::Internal, ExpandOutcome::Failed, ExpandOutcome::Infeasible, ExpandOutcome::Failed),
+            (Code::Unimplemented, ExpandOutcome::Failed, ExpandOutcome::Infeasible, ExpandOutcome::NotNeeded),
+            (Code::Unavailable, ExpandOutcome::Uncertain, ExpandOutcome::Uncertain, ExpandOutcome::Uncertain),
+            (
+                Code::DeadlineExceeded,
+                ExpandOutcome::Uncertain,
+                ExpandOutcome::Uncertain,
+                ExpandOutcome::Uncertain,
+            ),
+            (Code::Aborted, ExpandOutcome::Uncertain, ExpandOutcome::Uncertain, ExpandOutcome::Uncertain),
         ] {
-            assert_eq!(answer(code, false, false), plain, "{code:?}");
-            assert_eq!(answer(code, false, true), changed, "{code:?}, changed");
-            assert_eq!(answer(code, true, false), told, "{code:?}, told");
+            assert_eq!(classify(code, false, false), plain, "{code:?}");
+            assert_eq!(classify(code, false, true), changed, "{code:?}, changed");
+            assert_eq!(classify(code, true, false), claim_updated, "{code:?}, claim updated");
         }
     }
 }

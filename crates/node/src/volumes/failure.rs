@@ -1,4 +1,4 @@
-//! What failed, what that says of the volume, and when it is tried again.
+//! Failures of volume operations: their class and their backoff.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use tonic::{Code, Status};
 use wharf_cluster::Backoff;
 use wharf_model::Time;
 
-/// What a failure says of the volume.
+/// What a failure means for the state of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// It may have happened, or may still happen: it is taken down if it is not repeated.
+    /// The operation may have happened, or may still happen: the volume is cleaned up unless it is repeated.
     Uncertain,
-    /// The driver was not asked: nothing has changed.
+    /// The driver was not called: nothing has changed.
     Transient,
-    /// It has not happened.
+    /// The operation did not happen.
     Final,
 }
 
-/// The class of a driver's answer. [`wharf_csi::Client`] answers UNAVAILABLE where there was no gRPC answer.
+/// The class of a gRPC code. [`wharf_csi::Client`] returns UNAVAILABLE if there was no gRPC response.
 pub(super) fn class_of(code: Code) -> Class {
     match code {
         Code::Cancelled
@@ -40,17 +40,17 @@ pub(super) fn class_of(code: Code) -> Class {
     }
 }
 
-/// What was tried. Each has its own pauses: a publish that fails holds up no unpublish.
+/// An operation. Each has its own backoff: a failing publish does not delay an unpublish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Doing {
+pub(super) enum Operation {
     /// Reading the attachment.
     Verify,
     /// NodeStageVolume.
     Stage,
-    /// NodePublishVolume, and what comes before it.
+    /// NodePublishVolume and its preconditions.
     Publish,
-    /// Giving files to the pod's group.
-    Own,
+    /// Applying the pod's fsGroup.
+    SetOwnership,
     /// NodeExpandVolume.
     Expand,
     /// NodeUnpublishVolume.
@@ -59,29 +59,29 @@ pub(super) enum Doing {
     Unstage,
 }
 
-/// A failed attempt.
+/// A failed operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// What it says of the volume.
+    /// What it means for the volume.
     pub(super) class: Class,
-    /// What was the matter, without secrets.
+    /// The error, without secrets.
     pub(super) message: String,
-    /// When.
+    /// When it failed.
     pub(super) at: Time,
-    /// How long it is not tried again.
+    /// Delay before the next attempt.
     pub(super) pause: Duration,
-    /// So many in a row, with this one.
+    /// Number of consecutive failures, including this one.
     pub(super) count: u32,
 }
 
 impl Failure {
-    /// How much of the pause is left.
+    /// Remaining delay.
     pub(super) fn left(&self, now: Time) -> Option<Duration> {
         let left = self.at.plus(self.pause).0.saturating_sub(now.0);
         u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
     }
 
-    /// The one that follows `before`.
+    /// The failure that follows `before`.
     pub(super) fn after(
         before: Option<&Self>,
         class: Class,
@@ -90,11 +90,11 @@ impl Failure {
         backoff: &Backoff,
     ) -> Self {
         let count = before.map_or(0, |before| before.count);
-        Self { class, message, at, pause: backoff.after(count), count: count.saturating_add(1) }
+        Self { class, message, at, pause: backoff.delay(count), count: count.saturating_add(1) }
     }
 }
 
-/// A driver's answer as upstream prints it, for events.
+/// A driver's error as upstream prints it in events.
 pub(super) fn rpc_error(status: &Status) -> String {
     let code = match status.code() {
         Code::Cancelled => "Canceled",
@@ -110,7 +110,7 @@ mod tests {
 
     /// kubernetes.md 1.8 "Uncertain", "Transient", "Final".
     #[test]
-    fn classes() {
+    fn codes_are_classified() {
         let uncertain = [
             Code::Cancelled,
             Code::DeadlineExceeded,
@@ -125,9 +125,9 @@ mod tests {
         }
     }
 
-    /// Kubelet's pauses: 500 ms, doubled up to 2m2s.
+    /// Kubelet's backoff: 500 ms, doubled up to 2m2s.
     #[test]
-    fn pauses_grow() {
+    fn backoff_doubles_up_to_the_maximum() {
         let backoff =
             Backoff { start: Duration::from_millis(500), max: Duration::from_secs(122), jitter: || 0.0 };
         let mut failure: Option<Failure> = None;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_printed_as_go_does() {
+    fn errors_are_printed_like_go() {
         let printed = |status: Status| rpc_error(&status);
         assert_eq!(printed(Status::cancelled("x")), "rpc error: code = Canceled desc = x");
         assert_eq!(printed(Status::deadline_exceeded("x")), "rpc error: code = DeadlineExceeded desc = x");

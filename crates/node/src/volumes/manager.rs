@@ -1,4 +1,4 @@
-//! The volume manager at work: what calls for a look, the look, and the steps that follow.
+//! The volume manager's control loop: what enqueues pods and volumes, and how a volume is reconciled.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,41 +8,40 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
-use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
+use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
 
 use super::decide::{Step, decide};
 use super::disk::Disk;
-use super::failure::{Class, Doing};
+use super::failure::{Class, Operation};
 use super::in_use::InUse;
-use super::view::{Driver, NodeSeen, View, Waiting};
+use super::view::{Driver, NodeView, View, Waiting};
 use super::world::{Source, Volume, World};
-use super::{Mounted, NotYet, Parts, Settings, Statistics, names, selinux};
+use super::{Mounted, NotMounted, Settings, Statistics, VolumeManagerDeps, names, selinux};
 use crate::machine;
 use crate::plugins::NodeCapabilities;
 
 mod pods;
 mod start;
 
-/// After so many steps a volume lets others have a turn.
-const STEPS: usize = 64;
-/// Who waits for a pod's volumes is told what they wait for, at the latest after this long: upstream's patience.
-const PATIENCE: Duration = Duration::from_secs(123);
+/// Steps of one reconcile after which the volume is requeued, so that others get a turn.
+const MAX_STEPS: usize = 64;
+/// Timeout after which a waiting caller gets the current problems: upstream's podAttachAndMountTimeout.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 
-/// What is worked on by one worker at a time.
+/// A key in the work queue, handled by one worker at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
-    /// What a pod's volumes are, and its plain ones.
+    /// A pod: resolves its volumes, and sets up or tears down its plain ones.
     Pod(String),
-    /// A driver's volume, by unique name.
+    /// A CSI volume, by unique name.
     Volume(String),
 }
 
-/// See the module.
 pub(super) struct Manager {
-    pub(super) parts: Parts,
+    pub(super) parts: VolumeManagerDeps,
     pub(super) settings: Settings,
     pub(super) backoff: Backoff,
     pub(super) disk: Disk,
@@ -50,23 +49,23 @@ pub(super) struct Manager {
     pub(super) statistics: Statistics,
     pub(super) node: Store<Node>,
     world: Mutex<World>,
-    /// Wakes who waits for another world, in the order in which they came.
+    /// Wakes tasks that wait for a change of the world, in order of arrival.
     changes: Notify,
     queue: Queue<Subject>,
     drivers: Store<CSIDriver>,
-    pub(super) wide: Option<Wide>,
-    /// The label of containers' files, where the node has SELinux.
+    pub(super) wide: Option<WideStores>,
+    /// The SELinux label of containers' files, if the node has SELinux.
     label: Option<String>,
 }
 
-/// What a node may not watch.
-pub(super) struct Wide {
+/// Stores of objects that a node may not watch.
+pub(super) struct WideStores {
     claims: Store<PersistentVolumeClaim>,
     persistent: Store<PersistentVolume>,
     pub(super) attachments: Store<VolumeAttachment>,
 }
 
-impl Wide {
+impl WideStores {
     fn watch(cluster: &Cluster) -> Self {
         Self {
             claims: cluster.store(WatchOptions::default()),
@@ -76,25 +75,25 @@ impl Wide {
     }
 }
 
-/// What was seen of a volume, for one step.
-pub(super) struct Seen {
+/// Snapshot of everything known about a volume, for one step.
+pub(super) struct Inputs {
     pub(super) volume: Volume,
     released: Vec<String>,
-    settled: bool,
+    pods_known: bool,
     node: Option<Arc<Node>>,
     reported: bool,
     attached: bool,
     drivers_known: bool,
     driver: Option<Arc<CSIDriver>>,
-    can: Option<NodeCapabilities>,
+    capabilities: Option<NodeCapabilities>,
 }
 
-impl Seen {
-    /// What the deployer said of the driver.
+impl Inputs {
+    /// The driver's CSIDriver object.
     pub(super) fn driver(&self) -> Driver<'_> {
         match (&self.driver, self.drivers_known) {
-            (Some(driver), _) => Driver::Said(driver),
-            (None, true) => Driver::Silent,
+            (Some(driver), _) => Driver::Object(driver),
+            (None, true) => Driver::NoObject,
             (None, false) => Driver::Unknown,
         }
     }
@@ -103,22 +102,22 @@ impl Seen {
         View {
             volume: &self.volume,
             released: &self.released,
-            settled: self.settled,
-            node: self.node.as_ref().map(|node| NodeSeen {
+            pods_known: self.pods_known,
+            node: self.node.as_ref().map(|node| NodeView {
                 name: &node.metadata.name,
                 labels: &node.metadata.labels,
                 reported: self.reported,
                 attached: self.attached,
             }),
             driver: self.driver(),
-            can: self.can.as_ref(),
+            capabilities: self.capabilities.as_ref(),
             resync,
         }
     }
 }
 
 impl Manager {
-    pub(super) fn new(parts: Parts, settings: Settings) -> Self {
+    pub(super) fn new(parts: VolumeManagerDeps, settings: Settings) -> Self {
         let cluster = &parts.cluster;
         let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
         Self {
@@ -130,7 +129,7 @@ impl Manager {
             changes: Notify::new(),
             queue: Queue::new("volumes", backoff, cluster.metrics()),
             drivers: cluster.store(WatchOptions::default()),
-            wide: parts.wide.as_ref().map(Wide::watch),
+            wide: parts.wide.as_ref().map(WideStores::watch),
             label: selinux::base_label(),
             backoff,
             parts,
@@ -138,44 +137,44 @@ impl Manager {
         }
     }
 
-    /// The world. Nobody waits while holding it.
+    /// The world. Never held across an await.
     pub(super) fn world(&self) -> MutexGuard<'_, World> {
-        // Whoever panicked left whole entries behind.
+        // A panic leaves no half-written entries behind.
         self.world.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Changes a volume, and tells those who wait.
+    /// Changes a volume and wakes waiting tasks.
     pub(super) fn change(&self, unique: &str, change: impl FnOnce(&mut Volume)) {
         if let Some(volume) = self.world().volumes.get_mut(unique) {
             change(volume);
         }
-        self.stir();
+        self.notify_waiters();
     }
 
-    fn stir(&self) {
+    fn notify_waiters(&self) {
         self.changes.notify_waiters();
     }
 
-    /// Wants something looked at now.
+    /// Enqueues a key now, without backoff.
     pub(super) fn wake(&self, subject: Subject) {
-        self.queue.reset(&subject);
+        self.queue.reset_backoff(&subject);
         self.queue.add(subject, Priority::Normal);
     }
 
-    /// A pod has less than before.
+    /// A mount of the pod is gone.
     pub(super) fn wake_pod(&self, uid: &str) {
-        self.stir();
+        self.notify_waiters();
         self.wake(Subject::Pod(uid.to_owned()));
     }
 
-    /// Rounds for these pods have failed.
+    /// Records a failed round for these pods.
     pub(super) fn round_failed<'a>(&self, pods: impl Iterator<Item = &'a String>) {
         let mut world = self.world();
         for uid in pods {
             world.count_round(uid);
         }
         drop(world);
-        self.stir();
+        self.notify_waiters();
     }
 
     pub(super) fn want(&self, pod: Arc<Pod>) {
@@ -198,7 +197,7 @@ impl Manager {
     pub(super) fn settle(&self) {
         let subjects: Vec<Subject> = {
             let mut world = self.world();
-            world.settled = true;
+            world.pods_known = true;
             let pods = world.pods.keys().cloned().map(Subject::Pod);
             pods.chain(world.volumes.keys().cloned().map(Subject::Volume)).collect()
         };
@@ -214,7 +213,7 @@ impl Manager {
             entry.resolved.clear();
             let mut touched = Vec::new();
             for (unique, volume) in &mut world.volumes {
-                if volume.wants.remove(uid).is_some() || volume.mounts.contains_key(uid) {
+                if volume.desired.remove(uid).is_some() || volume.mounts.contains_key(uid) {
                     touched.push(unique.clone());
                 }
             }
@@ -224,25 +223,24 @@ impl Manager {
         self.wake_pod(uid);
     }
 
-    pub(super) async fn mounted(&self, uid: &str) -> Result<Mounted, NotYet> {
-        let patience = Instant::now() + PATIENCE;
+    pub(super) async fn mounted(&self, uid: &str) -> Result<Mounted, NotMounted> {
+        let deadline = Instant::now() + MOUNT_TIMEOUT;
         loop {
-            // Before the look, so that what changes after it wakes us.
+            // Registered before the check, so that a later change wakes us.
             let changed = self.changes.notified();
             {
                 let mut world = self.world();
                 if let Some(mounted) = world.mounted(&self.parts.root, uid) {
                     return Ok(mounted);
                 }
-                let failed = world
-                    .pods
-                    .get_mut(uid)
-                    .is_some_and(|entry| std::mem::replace(&mut entry.told, entry.rounds) < entry.rounds);
-                if failed || Instant::now() >= patience {
-                    return Err(NotYet { message: not_yet(&world.troubles(uid)) });
+                let failed = world.pods.get_mut(uid).is_some_and(|entry| {
+                    std::mem::replace(&mut entry.reported_rounds, entry.rounds) < entry.rounds
+                });
+                if failed || Instant::now() >= deadline {
+                    return Err(NotMounted { message: not_mounted_message(&world.problems(uid)) });
                 }
             }
-            let _ = timeout_at(patience, changed).await;
+            let _ = timeout_at(deadline, changed).await;
         }
     }
 
@@ -281,8 +279,8 @@ impl Manager {
         text
     }
 
-    /// Volumes that are attached before they are used, and whether all pods are known. A driver of which nobody knows
-    /// whether it attaches counts as one that does.
+    /// Volumes that have to be attached, and whether all pods are known. A driver without a CSIDriver object counts
+    /// as one that attaches.
     pub(super) fn attachable(&self) -> (Vec<String>, bool) {
         let world = self.world();
         let attaches = |volume: &Volume| {
@@ -290,77 +288,81 @@ impl Manager {
             driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
         };
         let volumes = world.volumes.iter().filter(|(_, volume)| !volume.ephemeral && attaches(volume));
-        (volumes.map(|(unique, _)| unique.clone()).collect(), world.settled)
+        (volumes.map(|(unique, _)| unique.clone()).collect(), world.pods_known)
     }
 
     pub(super) async fn run(self: &Arc<Self>, gate: Gate) {
         tokio::select! {
             biased;
             () = self.start() => {}
-            () = gate.stopped() => return,
+            () = gate.wait_stopped() => return,
         }
         let one = |subject| {
             let manager = Arc::clone(self);
             async move {
                 match subject {
-                    Subject::Pod(uid) => manager.see_to_pod(&uid).await,
-                    Subject::Volume(unique) => manager.see_to(&unique).await,
+                    Subject::Pod(uid) => manager.reconcile_pod(&uid).await,
+                    Subject::Volume(unique) => manager.reconcile(&unique).await,
                 }
             }
         };
         let feeds = async {
-            let kept = (self.keep_in_use(), self.keep_statistics(), self.keep_stuck());
-            tokio::join!(self.feed(), self.feed_plugins(), kept.0, kept.1, kept.2);
+            let maintained = (self.maintain_in_use(), self.collect_statistics(), self.recheck_stuck());
+            tokio::join!(self.feed(), self.feed_plugins(), maintained.0, maintained.1, maintained.2);
         };
         tokio::select! {
             biased;
-            () = work(&self.queue, &gate, self.settings.workers, one) => {}
+            () = run_workers(&self.queue, &gate, self.settings.workers, one) => {}
             () = feeds => {}
         }
     }
 
-    /// Works on a volume, step by step, until it has to wait.
-    async fn see_to(&self, unique: &str) -> Outcome {
-        for _ in 0..STEPS {
-            let Some(seen) = self.look(unique) else { return Outcome::Done };
-            let step = decide(&seen.view(self.settings.resync), now());
-            if let Step::Rest { until, waiting } = step {
+    /// Reconciles a volume, step by step, until it has to wait.
+    async fn reconcile(&self, unique: &str) -> WorkOutcome {
+        for _ in 0..MAX_STEPS {
+            let Some(inputs) = self.inputs_of(unique) else { return WorkOutcome::Done };
+            let step = decide(&inputs.view(self.settings.resync), now());
+            if let Step::Idle { until, waiting } = step {
                 self.change(unique, |volume| volume.waiting = waiting);
-                let again = match waiting {
-                    Some(Waiting::Attach) => self.ask_attacher(unique, &seen.volume).await,
+                let publish_again = match waiting {
+                    Some(Waiting::Attach) => self.check_attachment(unique, &inputs.volume).await,
                     _ => None,
                 };
-                return until.into_iter().chain(again).min().map_or(Outcome::Done, Outcome::After);
+                return until
+                    .into_iter()
+                    .chain(publish_again)
+                    .min()
+                    .map_or(WorkOutcome::Done, WorkOutcome::RetryAfter);
             }
-            tracing::debug!(volume = unique, ?step, "next");
-            self.act(unique, &seen, &step).await;
+            tracing::debug!(volume = unique, ?step, "next step");
+            self.act(unique, &inputs, &step).await;
         }
-        Outcome::After(Duration::ZERO)
+        WorkOutcome::RetryAfter(Duration::ZERO)
     }
 
-    /// What is known of a volume now.
-    fn look(&self, unique: &str) -> Option<Seen> {
-        let (volume, released, settled) = {
+    /// Takes a snapshot of everything known about a volume.
+    fn inputs_of(&self, unique: &str) -> Option<Inputs> {
+        let (volume, released, pods_known) = {
             let world = self.world();
             let volume = world.volumes.get(unique)?.clone();
             let released = volume.mounts.keys().filter(|uid| world.is_released(uid)).cloned().collect();
-            (volume, released, world.settled)
+            (volume, released, world.pods_known)
         };
         let node = self.node.get(&Key::cluster(&self.parts.node));
-        Some(Seen {
+        Some(Inputs {
             reported: node.as_ref().is_some_and(|node| self.in_use.reported(node, unique)),
             attached: node.as_ref().is_some_and(|node| is_attached(node, unique)),
             node,
-            drivers_known: self.drivers.served(),
+            drivers_known: self.drivers.is_synced(),
             driver: self.drivers.get(&Key::cluster(&volume.driver)),
-            can: self.parts.plugins.get(&volume.driver).map(|plugin| plugin.capabilities),
+            capabilities: self.parts.plugins.get(&volume.driver).map(|plugin| plugin.capabilities),
             released,
-            settled,
+            pods_known,
             volume,
         })
     }
 
-    /// Nothing of the volume is here any more.
+    /// Drops a volume that is gone from this node.
     pub(super) fn forget(&self, unique: &str) {
         {
             let mut world = self.world();
@@ -369,13 +371,15 @@ impl Manager {
             }
         }
         self.in_use.change();
-        self.stir();
+        self.notify_waiters();
     }
 
-    /// Keeps the queue filled from what the server says.
+    /// Enqueues keys on API changes.
     async fn feed(&self) {
-        let node = feed(self.node.clone(), self.queue.clone(), |change| self.of_node(change));
-        let drivers = feed(self.drivers.clone(), self.queue.clone(), |change| {
+        let node = enqueue_changes(self.node.clone(), self.queue.clone(), |change| {
+            self.volumes_of_changed_node(change)
+        });
+        let drivers = enqueue_changes(self.drivers.clone(), self.queue.clone(), |change| {
             self.in_use.change();
             self.volumes_where(|_, volume| volume.driver == change.key.name)
         });
@@ -387,17 +391,19 @@ impl Manager {
         tokio::join!(node, drivers, wide);
     }
 
-    async fn feed_wide(&self, wide: &Wide) {
-        let attachments = feed(wide.attachments.clone(), self.queue.clone(), |change| {
+    async fn feed_wide(&self, wide: &WideStores) {
+        let attachments = enqueue_changes(wide.attachments.clone(), self.queue.clone(), |change| {
             let is_it = |volume: &Volume| {
                 names::attachment(&volume.handle, &volume.driver, &self.parts.node) == change.key.name
             };
             let wishes = self.volumes_where(|_, volume| is_it(volume));
-            self.forgive(&wishes, |doing| doing == Doing::Verify);
+            self.clear_backoff(&wishes, |operation| operation == Operation::Verify);
             wishes
         });
-        let claims = feed(wide.claims.clone(), self.queue.clone(), |change| self.of_claim(change));
-        let persistent = feed(wide.persistent.clone(), self.queue.clone(), |change| {
+        let claims = enqueue_changes(wide.claims.clone(), self.queue.clone(), |change| {
+            self.pods_of_changed_claim(change)
+        });
+        let persistent = enqueue_changes(wide.persistent.clone(), self.queue.clone(), |change| {
             if same(change, |volume| volume.spec.capacity) {
                 return Vec::new();
             }
@@ -406,13 +412,13 @@ impl Manager {
         tokio::join!(attachments, claims, persistent);
     }
 
-    /// A driver that comes back ends the pauses of those who waited for it.
+    /// A driver that registers clears the backoff of its volumes.
     async fn feed_plugins(&self) {
-        let mut changed = self.parts.plugins.changed();
+        let mut changed = self.parts.plugins.subscribe();
         loop {
             let wishes = self.volumes_where(|_, volume| self.parts.plugins.get(&volume.driver).is_some());
-            self.forgive(&wishes, |_| true);
-            for Wish { key, .. } in wishes {
+            self.clear_backoff(&wishes, |_| true);
+            for EnqueueRequest { key, .. } in wishes {
                 self.wake(key);
             }
             if changed.changed().await.is_err() {
@@ -421,34 +427,35 @@ impl Manager {
         }
     }
 
-    /// Ends pauses after failures that had nothing to do with the driver's own answer.
-    fn forgive(&self, wishes: &[Wish<Subject>], which: impl Fn(Doing) -> bool) {
+    /// Clears the backoff of failures that were not reported by the driver.
+    fn clear_backoff(&self, wishes: &[EnqueueRequest<Subject>], which: impl Fn(Operation) -> bool) {
         let mut world = self.world();
-        for Wish { key, .. } in wishes {
+        for EnqueueRequest { key, .. } in wishes {
             let Subject::Volume(unique) = key else { continue };
             if let Some(volume) = world.volumes.get_mut(unique) {
-                volume
-                    .failures
-                    .retain(|(doing, _), failure| failure.class != Class::Transient || !which(*doing));
+                volume.failures.retain(|(operation, _), failure| {
+                    failure.class != Class::Transient || !which(*operation)
+                });
             }
         }
     }
 
-    /// Volumes that the Node says something else of than before.
-    fn of_node(&self, change: &Change<Node>) -> Vec<Wish<Subject>> {
-        let said = |node: &Option<Arc<Node>>, unique: &str| {
+    /// Volumes whose `volumesInUse` or `volumesAttached` entry changed.
+    fn volumes_of_changed_node(&self, change: &Change<Node>) -> Vec<EnqueueRequest<Subject>> {
+        let entries_of = |node: &Option<Arc<Node>>, unique: &str| {
             node.as_ref().map(|node| {
                 let in_use = node.status.volumes_in_use.iter().any(|name| name == unique);
                 (in_use, is_attached(node, unique))
             })
         };
-        let wishes = self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
+        let wishes = self
+            .volumes_where(|unique, _| entries_of(&change.old, unique) != entries_of(&change.new, unique));
         self.detached(change);
-        self.forgive(&wishes, |doing| doing == Doing::Verify);
+        self.clear_backoff(&wishes, |operation| operation == Operation::Verify);
         wishes
     }
 
-    /// What the attachment gave goes with it: the next one is read anew.
+    /// Drops the publish context of detached volumes: the next attachment is read again.
     fn detached(&self, change: &Change<Node>) {
         let attached = |node: &Option<Arc<Node>>, unique: &str| {
             node.as_ref().is_some_and(|node| is_attached(node, unique))
@@ -460,36 +467,39 @@ impl Manager {
         }
     }
 
-    fn volumes_where(&self, which: impl Fn(&str, &Volume) -> bool) -> Vec<Wish<Subject>> {
+    fn volumes_where(&self, which: impl Fn(&str, &Volume) -> bool) -> Vec<EnqueueRequest<Subject>> {
         let world = self.world();
         let chosen = world.volumes.iter().filter(|(unique, volume)| which(unique, volume));
         chosen.map(|(unique, _)| wish(Subject::Volume(unique.clone()))).collect()
     }
 
-    fn pods_wanting(&self, persistent: &str) -> Vec<Wish<Subject>> {
+    fn pods_wanting(&self, persistent: &str) -> Vec<EnqueueRequest<Subject>> {
         let world = self.world();
-        let wants = world.volumes.values().flat_map(|volume| &volume.wants);
+        let desired_mounts = world.volumes.values().flat_map(|volume| &volume.desired);
         let of = |source: &Source| matches!(source, Source::Persistent { volume, .. } if volume.metadata.name == persistent);
-        wants.filter(|(_, want)| of(&want.source)).map(|(uid, _)| wish(Subject::Pod(uid.clone()))).collect()
+        desired_mounts
+            .filter(|(_, desired)| of(&desired.source))
+            .map(|(uid, _)| wish(Subject::Pod(uid.clone())))
+            .collect()
     }
 }
 
-fn wish(key: Subject) -> Wish<Subject> {
-    Wish { key, priority: Priority::Normal }
+fn wish(key: Subject) -> EnqueueRequest<Subject> {
+    EnqueueRequest { key, priority: Priority::Normal }
 }
 
 fn is_attached(node: &Node, unique: &str) -> bool {
     node.status.volumes_attached.iter().any(|volume| volume.name == unique)
 }
 
-/// Whether a part of an object is as it was.
+/// Whether a part of an object is unchanged.
 fn same<K, P: PartialEq>(change: &Change<K>, part: impl Fn(&K) -> P) -> bool {
     matches!((&change.old, &change.new), (Some(old), Some(new)) if part(old) == part(new))
 }
 
-/// Each volume with what is the matter with it, and no others.
-fn not_yet(troubles: &[(String, String)]) -> String {
-    let names: Vec<&str> = troubles.iter().map(|(name, _)| name.as_str()).collect();
-    let reasons: Vec<String> = troubles.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+/// The unmounted volumes, each with its problem.
+fn not_mounted_message(problems: &[(String, String)]) -> String {
+    let names: Vec<&str> = problems.iter().map(|(name, _)| name.as_str()).collect();
+    let reasons: Vec<String> = problems.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
     format!("unmounted volumes=[{}]: {}", names.join(" "), reasons.join("; "))
 }

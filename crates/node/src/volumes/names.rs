@@ -1,26 +1,26 @@
-//! Names that others know a volume by: in `volumesInUse` and `volumesAttached`, and the attachment's own.
+//! Names of a volume in the API: in `volumesInUse` and `volumesAttached`, and of its VolumeAttachment.
 
-use wharf_model::VolumeName;
+use wharf_model::UniqueVolumeName;
 
 use crate::paths::hash;
 
-/// The unique name of a volume, as a Node's status has it.
+/// The unique name of a volume, as used in a Node's status.
 pub(super) fn unique(driver: &str, handle: &str) -> String {
     of(driver, handle).to_string()
 }
 
-/// What a driver is told as the handle of a volume that a pod spells out itself.
+/// The volume handle of an inline volume.
 pub(super) fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hash(&format!("{pod_uid}{volume}")))
 }
 
-/// The VolumeAttachment of a volume on a node. The three are put together with nothing between them.
+/// The name of the VolumeAttachment of a volume on a node: a hash of the three, concatenated without separators.
 pub(super) fn attachment(handle: &str, driver: &str, node: &str) -> String {
-    of(driver, handle).attachment(node)
+    of(driver, handle).attachment_name(node)
 }
 
-fn of(driver: &str, handle: &str) -> VolumeName {
-    VolumeName { driver: driver.to_owned(), handle: handle.to_owned() }
+fn of(driver: &str, handle: &str) -> UniqueVolumeName {
+    UniqueVolumeName { driver: driver.to_owned(), handle: handle.to_owned() }
 }
 
 #[cfg(test)]
@@ -29,7 +29,7 @@ mod tests {
 
     /// kubernetes.md 1.3 "Attachment", 1.8 "Inline".
     #[test]
-    fn names_are_upstreams() {
+    fn names_match_upstream() {
         assert_eq!(unique("d.example", "h^1"), "kubernetes.io/csi/d.example^h^1");
         // printf 'vol-1hostpath.csi.k8s.ionode-1' | sha256sum
         assert_eq!(

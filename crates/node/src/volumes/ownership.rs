@@ -1,4 +1,4 @@
-//! fsGroup: whether a volume's files are to belong to the pod's group, and making it so.
+//! fsGroup: whether a volume's files get the pod's group, and applying it.
 
 use std::time::Duration;
 
@@ -6,43 +6,48 @@ use wharf_model::AccessMode;
 use wharf_model::csidriver::FsGroupPolicy;
 
 use super::view::Driver;
-use super::world::{Mode, Source, Want};
+use super::world::{DesiredMount, Mode, Source};
 use crate::plugins::NodeCapabilities;
 
 pub(super) mod walk;
 
-/// When the user is first told that it takes long, and how often afterwards.
+/// Delay of the first progress event, and interval of the following ones.
 pub(super) const FIRST_REPORT: Duration = Duration::from_secs(30);
 pub(super) const REPORT_AGAIN: Duration = Duration::from_secs(60);
 
-/// The group that the pod's volumes get.
-pub(super) fn group(want: &Want) -> Option<i64> {
-    want.pod.spec.security_context.as_ref().and_then(|context| context.fs_group)
+/// The pod's fsGroup.
+pub(super) fn group(desired: &DesiredMount) -> Option<i64> {
+    desired.pod.spec.security_context.as_ref().and_then(|context| context.fs_group)
 }
 
-/// Whether files are left alone where their root is as it should be.
-pub(super) fn on_root_mismatch(want: &Want) -> bool {
-    let context = want.pod.spec.security_context.as_ref();
+/// Whether files are left alone if the root directory already matches.
+pub(super) fn on_root_mismatch(desired: &DesiredMount) -> bool {
+    let context = desired.pod.spec.security_context.as_ref();
     context.is_some_and(|context| context.fs_group_change_policy == "OnRootMismatch")
 }
 
-/// Whether we change the files: there is a group, the driver does not do it itself, and the policy allows it.
-pub(super) fn is_ours(driver: Driver<'_>, can: &NodeCapabilities, mode: Mode, want: &Want) -> bool {
+/// Whether the agent changes the files: there is a group, the driver does not apply it, and the policy allows it.
+pub(super) fn applies_to(
+    driver: Driver<'_>,
+    capabilities: &NodeCapabilities,
+    mode: Mode,
+    desired: &DesiredMount,
+) -> bool {
     mode == Mode::Filesystem
-        && group(want).is_some()
-        && !can.volume_mount_group
-        && allowed(driver.fs_group_policy(), want)
+        && group(desired).is_some()
+        && !capabilities.volume_mount_group
+        && permitted(driver.fs_group_policy(), desired)
 }
 
-/// The policy's word.
-fn allowed(policy: FsGroupPolicy, want: &Want) -> bool {
-    if want.read_only {
+/// Whether the driver's fsGroupPolicy allows it.
+fn permitted(policy: FsGroupPolicy, desired: &DesiredMount) -> bool {
+    if desired.read_only {
         return false;
     }
     match policy {
         FsGroupPolicy::None => false,
         FsGroupPolicy::File => true,
-        FsGroupPolicy::ReadWriteOnceWithFSType | FsGroupPolicy::Unknown => match &want.source {
+        FsGroupPolicy::ReadWriteOnceWithFSType | FsGroupPolicy::Unknown => match &desired.source {
             Source::Inline(inline) => !inline.fs_type.is_empty(),
             Source::Persistent { volume, .. } => {
                 let single = |mode: &AccessMode| {
@@ -55,7 +60,7 @@ fn allowed(policy: FsGroupPolicy, want: &Want) -> bool {
     }
 }
 
-/// What users are told while it takes long.
+/// The progress event's message.
 pub(super) fn report(path: &str, pod: &str, files: Option<u64>) -> String {
     let at = path.find(pod).map_or(path, |start| &path[start..]);
     match files {
@@ -78,12 +83,12 @@ mod tests {
 
     use super::*;
 
-    fn want(group: Option<i64>, read_only: bool, fs_type: &str, modes: &[&str]) -> Want {
+    fn desired(group: Option<i64>, read_only: bool, fs_type: &str, modes: &[&str]) -> DesiredMount {
         let pod = json!({"spec": {"securityContext": {"fsGroup": group}}});
         let volume = json!({"spec": {
             "accessModes": modes, "csi": {"driver": "d", "volumeHandle": "h", "fsType": fs_type},
         }});
-        Want {
+        DesiredMount {
             pod: Arc::new(serde_json::from_value::<Pod>(pod).unwrap()),
             names: ["v".to_owned()].into(),
             source: Source::Persistent {
@@ -95,76 +100,88 @@ mod tests {
         }
     }
 
-    fn inline(fs_type: &str) -> Want {
+    fn inline(fs_type: &str) -> DesiredMount {
         let source: Value = json!({"driver": "d", "fsType": fs_type});
-        Want {
+        DesiredMount {
             source: Source::Inline(serde_json::from_value(source).unwrap()),
-            ..want(Some(1), false, "", &[])
+            ..desired(Some(1), false, "", &[])
         }
     }
 
     /// kubernetes.md 1.8 "fsGroup": upstream's matrix (Test_csiMountMgr_supportsFSGroup).
     #[test]
-    fn matrix() {
+    fn fs_group_policy_matrix() {
         let (default, file, none) =
             (FsGroupPolicy::ReadWriteOnceWithFSType, FsGroupPolicy::File, FsGroupPolicy::None);
         let rwo = &["ReadWriteOnce"][..];
-        for (name, policy, want, expected) in [
-            ("no group", default, want(None, false, "ext4", rwo), false),
-            ("no group, File", file, want(None, false, "ext4", rwo), false),
-            ("one writer and a file system", default, want(Some(1), false, "ext4", rwo), true),
-            ("one pod", default, want(Some(1), false, "ext4", &["ReadWriteOncePod"]), true),
+        for (name, policy, desired, expected) in [
+            ("no group", default, desired(None, false, "ext4", rwo), false),
+            ("no group, File", file, desired(None, false, "ext4", rwo), false),
+            ("one writer and a file system", default, desired(Some(1), false, "ext4", rwo), true),
+            ("one pod", default, desired(Some(1), false, "ext4", &["ReadWriteOncePod"]), true),
             (
                 "one of several modes",
                 default,
-                want(Some(1), false, "ext4", &["ReadOnlyMany", "ReadWriteOnce"]),
+                desired(Some(1), false, "ext4", &["ReadOnlyMany", "ReadWriteOnce"]),
                 true,
             ),
-            ("no file system", default, want(Some(1), false, "", rwo), false),
-            ("no modes", default, want(Some(1), false, "ext4", &[]), false),
-            ("many writers", default, want(Some(1), false, "ext4", &["ReadWriteMany"]), false),
-            ("many readers", default, want(Some(1), false, "ext4", &["ReadOnlyMany"]), false),
-            ("read-only", default, want(Some(1), true, "ext4", rwo), false),
-            ("File, many writers, no file system", file, want(Some(1), false, "", &["ReadWriteMany"]), true),
-            ("File, read-only", file, want(Some(1), true, "ext4", rwo), false),
-            ("None", none, want(Some(1), false, "ext4", rwo), false),
-            ("a word we do not know", FsGroupPolicy::Unknown, want(Some(1), false, "ext4", rwo), true),
+            ("no file system", default, desired(Some(1), false, "", rwo), false),
+            ("no modes", default, desired(Some(1), false, "ext4", &[]), false),
+            ("many writers", default, desired(Some(1), false, "ext4", &["ReadWriteMany"]), false),
+            ("many readers", default, desired(Some(1), false, "ext4", &["ReadOnlyMany"]), false),
+            ("read-only", default, desired(Some(1), true, "ext4", rwo), false),
+            (
+                "File, many writers, no file system",
+                file,
+                desired(Some(1), false, "", &["ReadWriteMany"]),
+                true,
+            ),
+            ("File, read-only", file, desired(Some(1), true, "ext4", rwo), false),
+            ("None", none, desired(Some(1), false, "ext4", rwo), false),
+            ("unknown policy", FsGroupPolicy::Unknown, desired(Some(1), false, "ext4", rwo), true),
             ("inline with a file system", default, inline("ext4"), true),
             ("inline without", default, inline(""), false),
             ("inline, File", file, inline(""), true),
         ] {
-            let said = CSIDriver {
+            let driver_object = CSIDriver {
                 spec: wharf_model::csidriver::CSIDriverSpec {
                     fs_group_policy: Some(policy),
                     ..Default::default()
                 },
                 ..CSIDriver::default()
             };
-            let can = NodeCapabilities::default();
-            assert_eq!(is_ours(Driver::Said(&said), &can, Mode::Filesystem, &want), expected, "{name}");
-            assert!(!is_ours(Driver::Said(&said), &can, Mode::Block, &want), "{name}: a device has no files");
-            let does_it = NodeCapabilities { volume_mount_group: true, ..can };
+            let capabilities = NodeCapabilities::default();
+            assert_eq!(
+                applies_to(Driver::Object(&driver_object), &capabilities, Mode::Filesystem, &desired),
+                expected,
+                "{name}"
+            );
             assert!(
-                !is_ours(Driver::Said(&said), &does_it, Mode::Filesystem, &want),
-                "{name}: the driver does it"
+                !applies_to(Driver::Object(&driver_object), &capabilities, Mode::Block, &desired),
+                "{name}: block volumes have no files"
+            );
+            let driver_applies = NodeCapabilities { volume_mount_group: true, ..capabilities };
+            assert!(
+                !applies_to(Driver::Object(&driver_object), &driver_applies, Mode::Filesystem, &desired),
+                "{name}: the driver applies it"
             );
         }
     }
 
-    /// kubernetes.md 1.8 "Ownership": when the root speaks for all.
+    /// kubernetes.md 1.8 "Ownership": when checking the root is enough.
     #[test]
-    fn change_policies() {
+    fn on_root_mismatch_is_the_only_policy_that_checks_the_root() {
         for (policy, root_alone) in [("OnRootMismatch", true), ("Always", false), ("", false)] {
             let pod = json!({"spec": {"securityContext": {"fsGroupChangePolicy": policy}}});
             let pod = Arc::new(serde_json::from_value::<Pod>(pod).unwrap());
-            assert_eq!(on_root_mismatch(&Want { pod, ..inline("") }), root_alone, "{policy}");
+            assert_eq!(on_root_mismatch(&DesiredMount { pod, ..inline("") }), root_alone, "{policy}");
         }
-        assert!(!on_root_mismatch(&Want { pod: Arc::default(), ..inline("") }));
+        assert!(!on_root_mismatch(&DesiredMount { pod: Arc::default(), ..inline("") }));
     }
 
-    /// kubernetes.md 1.8 "Ownership": what is told when it takes long.
+    /// kubernetes.md 1.8 "Ownership": the progress events.
     #[test]
-    fn reports_name_the_place_from_the_pod_on() {
+    fn progress_events_show_the_path_from_the_pod_on() {
         let path = "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pv1/mount";
         assert_eq!(
             report(path, "uid", Some(7)),

@@ -1,10 +1,10 @@
-//! Volumes that need no driver: empty directories, paths of the node, and files made of secrets, config maps, tokens
-//! and fields of the pod. Places, permissions and the way files change are kubelet's.
+//! Plain volumes, which need no CSI driver: emptyDir, hostPath, and files from Secrets, ConfigMaps, service account
+//! tokens and the downward API. Paths, permissions and the atomic update of files follow kubelet.
 //!
-//! - What is made of objects changes as a whole: readers see all of the old files or all of the new ones.
-//! - Secrets and tokens are in memory only, and in no error.
-//! - [`set_up`] done again brings files up to date and leaves an empty directory's content alone; it is what the volume
-//!   manager calls after a restart too. [`tear_down`] removes nothing while something is mounted beneath.
+//! - Projected files change as a whole: readers see all of the old files or all of the new ones.
+//! - Secrets and tokens are in memory only, and in no error message.
+//! - Repeating [`set_up`] updates the files and leaves the content of an emptyDir alone; the volume manager also
+//!   calls it after a restart. [`tear_down`] removes nothing while something is mounted beneath.
 
 mod atomic;
 mod empty_dir;
@@ -23,7 +23,7 @@ use wharf_linux::{Kernel, MountRequest};
 use wharf_model::whole::Pod;
 use wharf_model::whole::pod::PodVolume;
 
-use super::Place;
+use super::VolumePath;
 use crate::paths::Root;
 use crate::pods::fields::FieldError;
 
@@ -34,18 +34,18 @@ const PROJECTED: &str = "kubernetes.io~projected";
 const DOWNWARD_API: &str = "kubernetes.io~downward-api";
 const ALL: [&str; 5] = [EMPTY_DIR, SECRET, CONFIG_MAP, PROJECTED, DOWNWARD_API];
 
-/// Why a plain volume is not there, or does not go.
+/// Why a plain volume could not be set up or torn down.
 #[derive(Debug, thiserror::Error)]
 pub enum PlainError {
-    /// The object is not there.
+    /// The object does not exist.
     #[error("{kind} {name:?} not found")]
     NoObject {
         /// `secret` or `configmap`.
         kind: &'static str,
-        /// Its name.
+        /// The object's name.
         name: String,
     },
-    /// The object has no such value.
+    /// The object has no such key.
     #[error("references non-existent {kind} key: {key}")]
     NoKey {
         /// `secret` or `config`.
@@ -53,65 +53,65 @@ pub enum PlainError {
         /// The key.
         key: String,
     },
-    /// The server did not answer as it should.
+    /// An API request failed.
     #[error(transparent)]
     Api(#[from] ApiError),
-    /// The server gave no token.
-    #[error("the answer to the request for a token of service account {account:?} has no token")]
+    /// The API server returned no token.
+    #[error("the TokenRequest response for service account {account:?} contains no token")]
     NoToken {
         /// The account.
         account: String,
     },
-    /// A field that a pod does not have.
+    /// An unsupported downward API field.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// A file outside the volume.
-    #[error("{path:?} is no path of a file in a volume: it must be relative, and without \"..\"")]
+    /// The file's path is outside the volume.
+    #[error("{path:?} is not a valid file path in a volume: it must be relative and must not contain \"..\"")]
     Path {
-        /// As it was given.
+        /// The path as given.
         path: String,
     },
-    /// Not what was asked for.
+    /// The path is not of the requested type.
     #[error("hostPath type check failed: {path} is not {expected}")]
     HostPath {
-        /// Where.
+        /// The path.
         path: String,
         /// `a directory`, `a file` and so on.
         expected: &'static str,
     },
-    /// A path that no pod may have.
+    /// A path that pods may not access.
     #[error(transparent)]
-    Refused(#[from] crate::hidden::Refusal),
-    /// What no node of ours has.
+    ExpandFailure(#[from] crate::hidden::Refusal),
+    /// Not supported on this node.
     #[error("{what} is not supported here")]
     Unsupported {
-        /// Of which volume, and what.
+        /// The volume and the unsupported feature.
         what: String,
     },
-    /// Something is mounted in it that we did not mount.
+    /// Something else is mounted in it.
     #[error("{path:?} is not removed: something is mounted at {mount:?}; unmount it first")]
     Busy {
-        /// The volume.
+        /// The volume's path.
         path: PathBuf,
-        /// What is in the way.
+        /// The mount point.
         mount: PathBuf,
     },
-    /// The kernel said no.
+    /// A system call failed.
     #[error(transparent)]
     Kernel(#[from] wharf_linux::Error),
-    /// A file could not be made or removed.
+    /// A file could not be created or removed.
     #[error("{step} {path:?}: {source}")]
     Files {
-        /// What was tried.
+        /// The failed operation.
         step: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         source: io::Error,
     },
-    /// The thread that did it is gone.
-    #[error("the work on the volume was broken off; it is tried again")]
-    BrokenOff,
+    /// The blocking task panicked or was cancelled.
+    #[error("the volume operation was aborted; retrying")]
+    Aborted,
 }
 
 impl PlainError {
@@ -121,13 +121,13 @@ impl PlainError {
     }
 }
 
-/// Whether a volume is one of these.
+/// Whether a volume is a plain one.
 pub fn is_plain(volume: &PodVolume) -> bool {
     volume.host_path.is_some() || plugin(volume).is_some()
 }
 
-/// The name of the directory beneath the pod's `volumes` in which a plain volume is; none for paths of the node, which
-/// are where they are, and for volumes that are not plain.
+/// Name of a plain volume's directory beneath the pod's `volumes`; `None` for hostPath, which has none, and for
+/// volumes that are not plain.
 pub fn plugin(volume: &PodVolume) -> Option<&'static str> {
     let PodVolume { empty_dir, secret, config_map, projected, downward_api, .. } = volume;
     match () {
@@ -140,7 +140,7 @@ pub fn plugin(volume: &PodVolume) -> Option<&'static str> {
     }
 }
 
-/// Makes the volume, or brings it up to date. `hidden` is where no hostPath may lead.
+/// Creates the volume or updates it. No hostPath may lead into `hidden`.
 pub async fn set_up(
     cluster: &Cluster,
     root: &Root,
@@ -148,7 +148,7 @@ pub async fn set_up(
     pod: &Pod,
     volume: &PodVolume,
     hidden: &[PathBuf],
-) -> Result<Place, PlainError> {
+) -> Result<VolumePath, PlainError> {
     if let Some(wanted) = &volume.host_path {
         let (wanted, hidden) = (wanted.clone(), hidden.to_vec());
         return blocking(move || host_path::check(&wanted, &hidden)).await;
@@ -162,7 +162,7 @@ pub async fn set_up(
         let plan = empty_dir::plan(pod, wanted)?;
         return blocking(move || {
             empty_dir::set_up(&*kernel, &path, &plan)?;
-            Ok(Place::Directory { path, read_only: false })
+            Ok(VolumePath::Directory { path, read_only: false })
         })
         .await;
     }
@@ -171,7 +171,7 @@ pub async fn set_up(
     let gid = payload::fs_group(pod);
     blocking(move || {
         make_parents(&path)?;
-        // A config map is no secret, and the disk's own.
+        // A ConfigMap is not secret and lives on disk.
         if plugin == CONFIG_MAP {
             make_dir(&path)?;
         } else {
@@ -182,12 +182,12 @@ pub async fn set_up(
             )?;
         }
         atomic::write(&path, &files, gid, now())?;
-        Ok(Place::Directory { path, read_only: true })
+        Ok(VolumePath::Directory { path, read_only: true })
     })
     .await
 }
 
-/// Takes the volume down; gone is success. `plugin` and `volume` are as [`found`] gives them.
+/// Tears the volume down; a missing one is success. `plugin` and `volume` are as returned by [`found`].
 pub async fn tear_down(
     root: &Root,
     kernel: &Arc<dyn Kernel>,
@@ -205,7 +205,7 @@ pub async fn tear_down(
     .await
 }
 
-/// What there is of a pod on disk: plugin and name of each plain volume.
+/// Lists a pod's plain volumes on disk: plugin and name of each.
 pub fn found(root: &Root, pod_uid: &str) -> Result<Vec<(String, String)>, PlainError> {
     let mut found = Vec::new();
     for plugin in ALL {
@@ -224,14 +224,14 @@ pub fn found(root: &Root, pod_uid: &str) -> Result<Vec<(String, String)>, PlainE
     Ok(found)
 }
 
-/// All that touches files may take long.
+/// Runs file operations, which may take long, on a blocking thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PlainError> + Send + 'static,
 ) -> Result<T, PlainError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(PlainError::BrokenOff))
+    tokio::task::spawn_blocking(work).await.unwrap_or(Err(PlainError::Aborted))
 }
 
-/// As kubelet makes them: nobody else looks in.
+/// With kubelet's mode: not accessible to others.
 fn make_parents(path: &Path) -> Result<(), PlainError> {
     let Some(parent) = path.parent() else { return Ok(()) };
     std::fs::DirBuilder::new()
@@ -248,16 +248,16 @@ fn make_dir(path: &Path) -> Result<(), PlainError> {
     }
 }
 
-/// A file system in memory at `path`, unless there is one.
+/// Mounts a tmpfs at `path`, unless there is one.
 fn mount_memory(kernel: &dyn Kernel, path: &Path, options: &[String]) -> Result<(), PlainError> {
     make_dir(path)?;
     let path = kernel.resolve(path)?;
     if kernel.mount_table()?.at(&path).is_some_and(|mount| mount.fs_type == "tmpfs") {
         return Ok(());
     }
-    // What is secret is not written to swap, where the kernel can be told so (6.4 and later).
-    let mut dry = options.to_vec();
-    dry.push("noswap".to_owned());
+    // Prevent secrets from being swapped out, where the kernel supports it (6.4 and later).
+    let mut without_swap = options.to_vec();
+    without_swap.push("noswap".to_owned());
     let request = |options| MountRequest {
         source: "tmpfs",
         target: &path,
@@ -265,13 +265,13 @@ fn mount_memory(kernel: &dyn Kernel, path: &Path, options: &[String]) -> Result<
         options,
         read_only: false,
     };
-    match kernel.mount(&request(&dry)) {
+    match kernel.mount(&request(&without_swap)) {
         Ok(()) => Ok(()),
         Err(_) => Ok(kernel.mount(&request(options))?),
     }
 }
 
-/// Removes a directory and all that is in it, if nothing is mounted there.
+/// Removes a directory and its content, if nothing is mounted there.
 fn remove(kernel: &dyn Kernel, path: &Path) -> Result<(), PlainError> {
     let table = kernel.mount_table()?;
     if let Some(mount) = table.mounts().iter().find(|mount| mount.mount_point.starts_with(path)) {

@@ -1,39 +1,39 @@
-//! What drivers are asked, in CSI's words.
+//! Builds the CSI node requests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::{AccessMode as Access, AccessType, BlockVolume, MountVolume};
-use wharf_model::access::{CsiAccessMode, combined};
+use wharf_model::access::{CsiAccessMode, combined_mode};
 use wharf_model::whole::Pod;
 use wharf_model::{AccessMode, Quantity, SecretRef};
 
 use super::view::Driver;
-use super::world::{Mode, Source, Volume, Want};
+use super::world::{DesiredMount, Mode, Source, Volume};
 use super::{ownership, selinux};
 use crate::plugins::NodeCapabilities;
 
-/// The tokens of the pod's account, in the volume context.
+/// Volume context key of the service account tokens.
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Values of a secret.
+/// Data of a Secret.
 pub(super) type Secrets = BTreeMap<String, String>;
 
-/// What every call about a pod's share of a volume is made of.
+/// Everything that the requests for a pod's mount are built from.
 #[derive(Clone, Copy)]
-pub(super) struct Share<'a> {
+pub(super) struct MountCall<'a> {
     /// The volume.
     pub(super) volume: &'a Volume,
-    /// The pod's wish.
-    pub(super) want: &'a Want,
-    /// What the driver can do.
-    pub(super) can: &'a NodeCapabilities,
-    /// Where it is staged; `None` where the driver does not stage.
+    /// The pod's desired mount.
+    pub(super) desired: &'a DesiredMount,
+    /// The driver's node capabilities.
+    pub(super) capabilities: &'a NodeCapabilities,
+    /// The staging path; `None` if the driver does not stage.
     pub(super) staging: Option<&'a Path>,
 }
 
-impl Share<'_> {
+impl MountCall<'_> {
     /// NodeStageVolume.
     pub(super) fn stage(&self, secrets: Secrets) -> v1::NodeStageVolumeRequest {
         v1::NodeStageVolumeRequest {
@@ -46,7 +46,7 @@ impl Share<'_> {
         }
     }
 
-    /// NodePublishVolume. `tokens` are the pod's, where the driver wants some.
+    /// NodePublishVolume. `tokens` are those of the pod's service account, if the driver requests any.
     pub(super) fn publish(
         &self,
         target: &Path,
@@ -56,7 +56,7 @@ impl Share<'_> {
     ) -> v1::NodePublishVolumeRequest {
         let mut context = self.attributes();
         if driver.wants_pod_info() {
-            context.extend(pod_info(&self.want.pod, self.volume.ephemeral));
+            context.extend(pod_info(&self.desired.pod, self.volume.ephemeral));
         }
         context.extend(tokens.map(|tokens| (TOKENS.to_owned(), tokens)));
         v1::NodePublishVolumeRequest {
@@ -65,7 +65,7 @@ impl Share<'_> {
             staging_target_path: self.staging.map(text).unwrap_or_default(),
             target_path: text(target),
             volume_capability: Some(self.capability()),
-            readonly: self.want.read_only,
+            readonly: self.desired.read_only,
             secrets: secrets.into_iter().collect(),
             volume_context: context,
         }
@@ -93,7 +93,7 @@ impl Share<'_> {
     }
 
     fn capability(&self) -> v1::VolumeCapability {
-        let (mode, fs_type, options) = match &self.want.source {
+        let (mode, fs_type, options) = match &self.desired.source {
             Source::Inline(inline) => (AccessMode::ReadWriteOnce, inline.fs_type.as_str(), &[][..]),
             Source::Persistent { volume, .. } => (
                 volume.spec.access_modes.first().copied().unwrap_or(AccessMode::ReadWriteOnce),
@@ -105,8 +105,8 @@ impl Share<'_> {
             Mode::Block => AccessType::Block(BlockVolume {}),
             Mode::Filesystem => {
                 let mut mount_flags = options.to_vec();
-                mount_flags.extend(self.want.se_linux.as_deref().map(selinux::option));
-                let group = ownership::group(self.want).filter(|_| self.can.volume_mount_group);
+                mount_flags.extend(self.desired.se_linux.as_deref().map(selinux::option));
+                let group = ownership::group(self.desired).filter(|_| self.capabilities.volume_mount_group);
                 AccessType::Mount(MountVolume {
                     fs_type: fs_type.to_owned(),
                     mount_flags,
@@ -114,7 +114,7 @@ impl Share<'_> {
                 })
             }
         };
-        let mode = access_mode(mode, self.can.single_node_multi_writer);
+        let mode = access_mode(mode, self.capabilities.single_node_multi_writer);
         v1::VolumeCapability { access_mode: Some(Access { mode }), access_type: Some(access_type) }
     }
 
@@ -123,7 +123,7 @@ impl Share<'_> {
     }
 
     fn attributes(&self) -> BTreeMap<String, String> {
-        let attributes = match &self.want.source {
+        let attributes = match &self.desired.source {
             Source::Inline(inline) => Some(&inline.volume_attributes),
             Source::Persistent { volume, .. } => volume.spec.csi.as_ref().map(|csi| &csi.volume_attributes),
         };
@@ -132,7 +132,7 @@ impl Share<'_> {
     }
 }
 
-/// The secrets of a volume, for each call.
+/// The call that a secret is for.
 pub(super) enum Purpose {
     /// NodeStageVolume.
     Stage,
@@ -142,13 +142,13 @@ pub(super) enum Purpose {
     Expand,
 }
 
-/// The secret that a call gets. A pod's own volume has its secret in the pod's namespace, whatever it says.
-pub(super) fn secret(want: &Want, purpose: &Purpose) -> Option<SecretRef> {
-    match &want.source {
+/// The secret for a call. For an inline volume it is always in the pod's namespace.
+pub(super) fn secret(desired: &DesiredMount, purpose: &Purpose) -> Option<SecretRef> {
+    match &desired.source {
         Source::Inline(inline) => match purpose {
             Purpose::Publish => inline.node_publish_secret_ref.as_ref().map(|secret| SecretRef {
                 name: secret.name.clone(),
-                namespace: want.pod.metadata.namespace.clone().unwrap_or_default(),
+                namespace: desired.pod.metadata.namespace.clone().unwrap_or_default(),
             }),
             Purpose::Stage | Purpose::Expand => None,
         },
@@ -164,7 +164,7 @@ pub(super) fn secret(want: &Want, purpose: &Purpose) -> Option<SecretRef> {
     }
 }
 
-/// What a driver that asks for it is told of the pod.
+/// Pod info for the volume context (podInfoOnMount).
 fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
     [
         ("pod.name", pod.metadata.name.clone()),
@@ -176,9 +176,9 @@ fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
     .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value))
 }
 
-/// One mode, the volume's first.
+/// The CSI access mode of a single Kubernetes access mode.
 fn access_mode(mode: AccessMode, single_node_multi_writer: bool) -> i32 {
-    combined(&[mode], single_node_multi_writer).map_or(0, CsiAccessMode::number)
+    combined_mode(&[mode], single_node_multi_writer).map_or(0, CsiAccessMode::number)
 }
 
 fn text(path: &Path) -> String {
@@ -203,10 +203,10 @@ mod tests {
         )
     }
 
-    fn want(spec: Value, context: Value) -> Want {
+    fn desired(spec: Value, context: Value) -> DesiredMount {
         let volume =
             Arc::new(serde_json::from_value(json!({"metadata": {"name": "pv1"}, "spec": spec})).unwrap());
-        Want {
+        DesiredMount {
             pod: pod(context),
             names: ["v".to_owned()].into(),
             source: Source::Persistent { volume, claim: Arc::default() },
@@ -221,21 +221,25 @@ mod tests {
         volume
     }
 
-    /// kubernetes.md 1.8 "Request": the whole request.
+    /// kubernetes.md 1.8 "Request": the complete request.
     #[test]
-    fn what_is_published() {
-        let want = want(
+    fn publish_and_stage_requests_are_complete() {
+        let desired = desired(
             json!({
                 "accessModes": ["ReadWriteMany", "ReadWriteOnce"], "mountOptions": ["noatime"],
                 "csi": {"driver": "d", "volumeHandle": "h", "fsType": "xfs", "volumeAttributes": {"a": "1"}},
             }),
             json!({"fsGroup": 7}),
         );
-        let (volume, can) = (volume(Mode::Filesystem), NodeCapabilities::default());
-        let share =
-            Share { volume: &volume, want: &want, can: &can, staging: Some(Path::new("/stage/globalmount")) };
+        let (volume, capabilities) = (volume(Mode::Filesystem), NodeCapabilities::default());
+        let call = MountCall {
+            volume: &volume,
+            desired: &desired,
+            capabilities: &capabilities,
+            staging: Some(Path::new("/stage/globalmount")),
+        };
         let secrets = Secrets::from([("k".into(), "s".into())]);
-        let request = share.publish(Path::new("/pods/u/mount"), Driver::Silent, secrets.clone(), None);
+        let request = call.publish(Path::new("/pods/u/mount"), Driver::NoObject, secrets.clone(), None);
         assert_eq!((request.volume_id.as_str(), request.readonly), ("h", true));
         assert_eq!(request.staging_target_path, "/stage/globalmount");
         assert_eq!(request.target_path, "/pods/u/mount");
@@ -249,7 +253,7 @@ mod tests {
             (mount.fs_type.as_str(), mount.mount_flags, mount.volume_mount_group.as_str()),
             ("xfs", vec!["noatime".to_owned()], "")
         );
-        let stage = share.stage(secrets);
+        let stage = call.stage(secrets);
         assert_eq!(
             (stage.staging_target_path.as_str(), stage.publish_context["device"].as_str()),
             ("/stage/globalmount", "/dev/x")
@@ -258,14 +262,15 @@ mod tests {
 
     /// kubernetes.md 1.8 "Pod info", "Tokens".
     #[test]
-    fn what_is_told_of_the_pod() {
-        let want = want(json!({"csi": {"driver": "d", "volumeHandle": "h"}}), json!({}));
-        let (volume, can) = (volume(Mode::Filesystem), NodeCapabilities::default());
-        let share = Share { volume: &volume, want: &want, can: &can, staging: None };
+    fn volume_context_has_pod_info_and_tokens() {
+        let desired = desired(json!({"csi": {"driver": "d", "volumeHandle": "h"}}), json!({}));
+        let (volume, capabilities) = (volume(Mode::Filesystem), NodeCapabilities::default());
+        let call =
+            MountCall { volume: &volume, desired: &desired, capabilities: &capabilities, staging: None };
         let driver = serde_json::from_value(json!({"spec": {"podInfoOnMount": true}})).unwrap();
         let secrets = Secrets::from([("user".into(), "hunter2".into())]);
         let tokens = json!({"vault": {"token": "hunter2"}}).to_string();
-        let request = share.publish(Path::new("/t"), Driver::Said(&driver), secrets, Some(tokens.clone()));
+        let request = call.publish(Path::new("/t"), Driver::Object(&driver), secrets, Some(tokens.clone()));
         let context = |key: &str| request.volume_context[&format!("csi.storage.k8s.io/{key}")].clone();
         assert_eq!(context("pod.name"), "p");
         assert_eq!(context("pod.namespace"), "ns");
@@ -279,7 +284,7 @@ mod tests {
 
     /// kubernetes.md 1.8 "Access mode": RWO, RWOP, ROX, RWX; and the node's SINGLE_NODE_MULTI_WRITER.
     #[test]
-    fn access_modes() {
+    fn access_mode_depends_on_single_node_multi_writer() {
         use AccessMode::{ReadOnlyMany, ReadWriteMany, ReadWriteOnce, ReadWriteOncePod, Unknown};
         for (mode, plain, capable) in [
             (ReadWriteOnce, 1, 7),
@@ -290,27 +295,29 @@ mod tests {
         ] {
             assert_eq!((access_mode(mode, false), access_mode(mode, true)), (plain, capable), "{mode}");
         }
-        let want = want(json!({"csi": {"driver": "d", "volumeHandle": "h"}}), json!({}));
-        let (volume, can) = (volume(Mode::Filesystem), NodeCapabilities::default());
-        let share = Share { volume: &volume, want: &want, can: &can, staging: None };
-        assert_eq!(share.capability().access_mode.unwrap().mode, 1, "no mode is ReadWriteOnce");
+        let desired = desired(json!({"csi": {"driver": "d", "volumeHandle": "h"}}), json!({}));
+        let (volume, capabilities) = (volume(Mode::Filesystem), NodeCapabilities::default());
+        let call =
+            MountCall { volume: &volume, desired: &desired, capabilities: &capabilities, staging: None };
+        assert_eq!(call.capability().access_mode.unwrap().mode, 1, "no mode is ReadWriteOnce");
     }
 
-    /// kubernetes.md 1.8 "fsGroup", "Request": a device has neither options nor a group; the driver is told the group
-    /// if it can.
+    /// kubernetes.md 1.8 "fsGroup", "Request": a block volume has neither mount options nor a group; the driver gets
+    /// the group if it supports VOLUME_MOUNT_GROUP.
     #[test]
-    fn devices_and_groups() {
+    fn volume_mount_group_is_sent_for_filesystems_only() {
         let spec = json!({"mountOptions": ["noatime"], "csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4"}});
-        let want = want(spec, json!({"fsGroup": 7}));
-        let can = NodeCapabilities { volume_mount_group: true, ..NodeCapabilities::default() };
+        let desired = desired(spec, json!({"fsGroup": 7}));
+        let capabilities = NodeCapabilities { volume_mount_group: true, ..NodeCapabilities::default() };
         let block = volume(Mode::Block);
-        let share = Share { volume: &block, want: &want, can: &can, staging: None };
-        assert_eq!(share.capability().access_type, Some(AccessType::Block(BlockVolume {})));
+        let call =
+            MountCall { volume: &block, desired: &desired, capabilities: &capabilities, staging: None };
+        assert_eq!(call.capability().access_type, Some(AccessType::Block(BlockVolume {})));
         let files = volume(Mode::Filesystem);
-        let share = Share { volume: &files, ..share };
-        let Some(AccessType::Mount(mount)) = share.capability().access_type else { panic!("not mounted") };
+        let call = MountCall { volume: &files, ..call };
+        let Some(AccessType::Mount(mount)) = call.capability().access_type else { panic!("not mounted") };
         assert_eq!(mount.volume_mount_group, "7");
-        let expand = share.expand(Path::new("/t"), Quantity::from_bytes(1 << 30), Secrets::new());
+        let expand = call.expand(Path::new("/t"), Quantity::from_bytes(1 << 30), Secrets::new());
         let Some(AccessType::Mount(mount)) = expand.volume_capability.unwrap().access_type else { panic!() };
         assert_eq!(mount.volume_mount_group, "");
         assert_eq!(
@@ -321,16 +328,17 @@ mod tests {
 
     /// kubernetes.md 1.8 "Secrets".
     #[test]
-    fn whose_secret() {
+    fn secret_reference_depends_on_the_call() {
         let csi = json!({"driver": "d", "volumeHandle": "h",
             "nodeStageSecretRef": {"name": "s", "namespace": "a"}, "nodePublishSecretRef": {"name": "p", "namespace": "b"},
             "nodeExpandSecretRef": {"name": "e", "namespace": "c"}});
-        let want = want(json!({"csi": csi}), json!({}));
-        let key = |purpose| secret(&want, &purpose).unwrap().key().to_string();
+        let desired = desired(json!({"csi": csi}), json!({}));
+        let key = |purpose| secret(&desired, &purpose).unwrap().key().to_string();
         assert_eq!([key(Purpose::Stage), key(Purpose::Publish), key(Purpose::Expand)], ["a/s", "b/p", "c/e"]);
         let inline = json!({"driver": "d", "nodePublishSecretRef": {"name": "p", "namespace": "elsewhere"}});
-        let want = Want { source: Source::Inline(serde_json::from_value(inline).unwrap()), ..want };
-        assert_eq!(secret(&want, &Purpose::Publish).unwrap().key().to_string(), "ns/p");
-        assert_eq!(secret(&want, &Purpose::Stage), None);
+        let desired =
+            DesiredMount { source: Source::Inline(serde_json::from_value(inline).unwrap()), ..desired };
+        assert_eq!(secret(&desired, &Purpose::Publish).unwrap().key().to_string(), "ns/p");
+        assert_eq!(secret(&desired, &Purpose::Stage), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Which volumes a pod uses, and which driver's volume is behind each. Nothing is looked up here.
+//! Which volumes a pod uses, and which CSI volume is behind each. Pure functions, no I/O.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use wharf_model::whole::Pod;
 use wharf_model::whole::pod::PodVolume;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, VolumeMode};
 
-use super::world::{Mode, Source, Volume, Want};
+use super::world::{DesiredMount, Mode, Source, Volume};
 use super::{names, selinux};
 
-/// The finalizer that keeps a claim while pods use it.
+/// The finalizer that protects a claim while pods use it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// Names of volumes that containers use.
+/// Names of the volumes that containers use.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Used {
-    /// As files.
+    /// In volumeMounts.
     pub(super) mounts: BTreeSet<String>,
-    /// As devices.
+    /// In volumeDevices.
     pub(super) devices: BTreeSet<String>,
 }
 
 impl Used {
-    /// All of them, each once.
+    /// All names, each once.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.mounts.union(&self.devices).map(String::as_str)
     }
 }
 
-/// Only what some container has is mounted; a volume that none has is left alone.
+/// The volumes that containers use; others are not mounted.
 pub(super) fn used(pod: &Pod) -> Used {
     let containers = || pod.spec.init_containers.iter().chain(&pod.spec.containers);
     Used {
@@ -46,25 +46,25 @@ pub(super) fn used(pod: &Pod) -> Used {
     }
 }
 
-/// Why a pod's volume is no volume that could be mounted. Upstream's words, where it has some.
+/// Why a pod's volume cannot be mounted. Upstream's wording where it exists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unresolved {
     /// The claim cannot be read.
     #[error("failed to fetch PVC from API server: {0}")]
     ClaimUnread(ApiError),
-    /// There is none.
+    /// The claim does not exist.
     #[error("failed to fetch PVC from API server: persistentvolumeclaim \"{0}\" not found")]
     NoClaim(String),
-    /// It goes, and nobody keeps it for us.
+    /// The claim is being deleted and not protected.
     #[error("PVC is being deleted")]
     Deleting,
-    /// It has no volume yet.
+    /// The claim is not bound yet.
     #[error("PVC is not bound")]
     NotBound,
-    /// It says that it is bound and not to what.
+    /// The claim is bound but names no volume.
     #[error("PVC has empty pvc.Spec.VolumeName")]
     NoVolumeName,
-    /// Somebody else's claim has the name of this pod's.
+    /// The claim of an ephemeral volume belongs to something else.
     #[error("PVC {claim} was not created for pod {pod} (pod is not owner)")]
     NotOwner {
         /// The claim.
@@ -72,52 +72,52 @@ pub(super) enum Unresolved {
         /// The pod.
         pod: String,
     },
-    /// The volume cannot be read.
+    /// The PersistentVolume cannot be read.
     #[error("failed to fetch PV {name} from API server: {error}")]
     VolumeUnread {
         /// The volume.
         name: String,
-        /// Why.
+        /// The error.
         error: ApiError,
     },
-    /// There is none.
+    /// The PersistentVolume does not exist.
     #[error("failed to fetch PV {0} from API server: persistentvolume \"{0}\" not found")]
     NoVolume(String),
-    /// It is nobody's.
+    /// The PersistentVolume is bound to no claim.
     #[error(
         "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
     )]
     NoClaimRef(String),
-    /// It is another claim's.
+    /// The PersistentVolume is bound to another claim.
     #[error("found PV object {name} but its pv.Spec.ClaimRef.UID {has} does not point to claim.UID {wants}")]
     OtherClaim {
         /// The volume.
         name: String,
-        /// Whose it is.
+        /// The uid in its claimRef.
         has: String,
-        /// Whose it should be.
+        /// The claim's uid.
         wants: String,
     },
-    /// A device is asked for as files.
+    /// A block volume in volumeMounts.
     #[error("volume {0} has volumeMode Block, but is specified in volumeMounts")]
     NotFiles(String),
-    /// Files are asked for as a device.
+    /// A file system volume in volumeDevices.
     #[error("volume {0} has volumeMode Filesystem, but is specified in volumeDevices")]
     NotADevice(String),
-    /// No driver's.
-    #[error(
-        "PersistentVolume {0} is not a CSI volume, and only those can be mounted here: use a driver's volume instead"
-    )]
+    /// The PersistentVolume is not a CSI volume.
+    #[error("PersistentVolume {0} is not a CSI volume; only CSI volumes can be mounted here")]
     NotCsi(String),
-    /// A kind of volume that we do not have.
-    #[error("volume {0} is of a kind that is not supported here: use a claim, inline CSI or a plain kind")]
+    /// An unsupported volume type.
+    #[error(
+        "the type of volume {0} is not supported here: use a PersistentVolumeClaim, an inline CSI volume, emptyDir, hostPath, secret, configMap, projected or downwardAPI"
+    )]
     NotSupported(String),
-    /// Its containers do not agree on a label.
+    /// The pod's containers need different SELinux labels.
     #[error(transparent)]
     Label(#[from] selinux::Conflict),
 }
 
-/// The volume that a claim names, if the claim can be used by this pod.
+/// The PersistentVolume's name, if this pod can use the claim.
 pub(super) fn volume_of<'a>(
     pod: &Pod,
     volume: &PodVolume,
@@ -144,14 +144,14 @@ pub(super) fn volume_of<'a>(
     Ok(&claim.spec.volume_name)
 }
 
-/// The pod's wish for a claim's volume, and the volume.
+/// The CSI volume of a claim, and the pod's desired mount of it.
 pub(super) fn persistent(
     pod: &Arc<Pod>,
     volume: &PodVolume,
     claim: Arc<PersistentVolumeClaim>,
     persistent: Arc<PersistentVolume>,
     se_linux: Option<String>,
-) -> Result<(Volume, Want), Unresolved> {
+) -> Result<(Volume, DesiredMount), Unresolved> {
     let name = &persistent.metadata.name;
     let Some(reference) = &persistent.spec.claim_ref else {
         return Err(Unresolved::NoClaimRef(name.clone()));
@@ -178,29 +178,29 @@ pub(super) fn persistent(
     let csi = csi.ok_or_else(|| Unresolved::NotCsi(name.clone()))?;
     let known = Volume::new(&csi.driver, &csi.volume_handle, name, mode, false);
     let read_only = volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only);
-    let want = Want {
+    let desired = DesiredMount {
         pod: Arc::clone(pod),
         names: [volume.name.clone()].into(),
         source: Source::Persistent { volume: persistent, claim },
         read_only,
         se_linux,
     };
-    Ok((known, want))
+    Ok((known, desired))
 }
 
-/// The pod's wish for a volume that it spells out itself, and the volume.
-pub(super) fn inline(pod: &Arc<Pod>, volume: &PodVolume) -> Result<(Volume, Want), Unresolved> {
+/// The CSI volume of an inline volume, and the pod's desired mount of it.
+pub(super) fn inline(pod: &Arc<Pod>, volume: &PodVolume) -> Result<(Volume, DesiredMount), Unresolved> {
     let Some(source) = &volume.csi else { return Err(Unresolved::NotSupported(volume.name.clone())) };
     let handle = names::inline_handle(&pod.metadata.uid, &volume.name);
     let known = Volume::new(&source.driver, &handle, &volume.name, Mode::Filesystem, true);
-    let want = Want {
+    let desired = DesiredMount {
         pod: Arc::clone(pod),
         names: [volume.name.clone()].into(),
         source: Source::Inline(source.clone()),
         read_only: source.read_only,
         se_linux: None,
     };
-    Ok((known, want))
+    Ok((known, desired))
 }
 
 #[cfg(test)]
@@ -252,7 +252,7 @@ mod tests {
 
     /// kubernetes.md 1.8 "Wanted volumes".
     #[test]
-    fn only_what_containers_have() {
+    fn only_volumes_used_by_containers_are_mounted() {
         let pod: Pod = serde_json::from_value(json!({"spec": {
             "volumes": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "unused"}],
             "initContainers": [{"name": "i", "volumeMounts": [{"name": "a", "mountPath": "/a"}]}],
@@ -266,9 +266,9 @@ mod tests {
         assert_eq!(used(&pod).devices, ["c".to_owned()].into());
     }
 
-    /// kubernetes.md 1.8 "Claims": the claim must be bound, named, and not deleted under us.
+    /// kubernetes.md 1.8 "Claims": the claim must be bound, name a volume, and not be deleted.
     #[test]
-    fn claims_that_can_be_used() {
+    fn claim_must_be_bound_and_owned() {
         let pod = pod(json!([]), json!([]));
         let named: PodVolume =
             serde_json::from_value(json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}}))
@@ -301,9 +301,9 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.8 "Volumes": the volume must be the claim's, and of the mode that containers want.
+    /// kubernetes.md 1.8 "Volumes": the volume must belong to the claim and have the mode that containers use.
     #[test]
-    fn volumes_that_can_be_used() {
+    fn volume_must_match_claim_and_mode() {
         let volumes =
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
         let files = pod(volumes.clone(), json!([{"volumeMounts": [{"name": "v", "mountPath": "/v"}]}]));
@@ -313,9 +313,9 @@ mod tests {
             let (claim, volume) = (Arc::new(claim(json!({}))), Arc::new(persistent_volume(change)));
             persistent(pod, &pod.spec.volumes[0], claim, volume, None)
         };
-        let (volume, want) = try_it(&files, json!({})).unwrap();
+        let (volume, desired) = try_it(&files, json!({})).unwrap();
         assert_eq!((volume.driver.as_str(), volume.handle.as_str(), volume.spec.as_str()), ("d", "h", "pv1"));
-        assert_eq!((volume.mode, volume.ephemeral, want.read_only), (Mode::Filesystem, false, true));
+        assert_eq!((volume.mode, volume.ephemeral, desired.read_only), (Mode::Filesystem, false, true));
         assert_eq!(try_it(&device, block.clone()).unwrap().0.mode, Mode::Block);
         let error = |pod: &Arc<Pod>, change: Value| try_it(pod, change).unwrap_err().to_string();
         assert_eq!(error(&files, block), "volume v has volumeMode Block, but is specified in volumeMounts");
@@ -334,12 +334,12 @@ mod tests {
 
     /// kubernetes.md 1.8 "Inline".
     #[test]
-    fn inline_volumes() {
+    fn inline_volume_is_resolved_from_the_pod() {
         let pod =
             pod(json!([{"name": "v", "csi": {"driver": "d", "readOnly": true}}, {"name": "w"}]), json!([]));
-        let (volume, want) = inline(&pod, &pod.spec.volumes[0]).unwrap();
+        let (volume, desired) = inline(&pod, &pod.spec.volumes[0]).unwrap();
         assert_eq!(volume.handle, names::inline_handle("pod-uid", "v"));
-        assert!(volume.ephemeral && want.read_only && volume.spec == "v");
+        assert!(volume.ephemeral && desired.read_only && volume.spec == "v");
         assert_eq!(inline(&pod, &pod.spec.volumes[1]).unwrap_err(), Unresolved::NotSupported("w".into()));
     }
 }

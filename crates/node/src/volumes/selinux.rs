@@ -1,4 +1,4 @@
-//! Labels of SELinux for whole mounts, where the node has it: then files need not be relabelled one by one.
+//! SELinux labels of whole mounts (seLinuxMount), where the node has SELinux: files need not be relabelled one by one.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +7,15 @@ use wharf_model::whole::Pod;
 use wharf_model::whole::pod::SeLinuxOptions;
 use wharf_model::{AccessMode, CSIDriver};
 
-/// Where the kernel shows that it has SELinux.
+/// Exists if the kernel has SELinux.
 const KERNEL: &str = "/sys/fs/selinux/enforce";
-/// Where the policy says what containers' files are labelled with.
+/// The policy's file with the label of containers' files.
 const CONTEXTS: &str = "contexts/lxc_contexts";
 
-/// Containers of a pod that want the same volume with different labels.
+/// Containers of a pod that use the same volume with different labels.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "multiple SELinux labels found: containers of the pod use volume {volume} as {first} and as {second}: give them \
+    "multiple SELinux labels found: containers of the pod use volume {volume} with {first} and {second}: give them \
      the same seLinuxOptions"
 )]
 pub(super) struct Conflict {
@@ -24,7 +24,7 @@ pub(super) struct Conflict {
     second: String,
 }
 
-/// The label of containers' files by the node's policy; `None`: no SELinux here.
+/// The label of containers' files from the node's policy; `None` without SELinux.
 pub(super) fn base_label() -> Option<String> {
     fs::metadata(KERNEL).ok()?;
     let config = fs::read_to_string("/etc/selinux/config").ok()?;
@@ -39,7 +39,7 @@ fn file_label(contexts: &str) -> Option<String> {
     (!label.is_empty()).then(|| label.to_owned())
 }
 
-/// The label that all containers with the volume agree on; `None`: they have no wish.
+/// The label that all containers using the volume agree on; `None` if they set none.
 pub(super) fn wanted(pod: &Pod, volume: &str, base: &str) -> Result<Option<String>, Conflict> {
     let pods = pod.spec.security_context.as_ref();
     if pods.is_some_and(|context| context.se_linux_change_policy == "Recursive") {
@@ -73,21 +73,21 @@ fn label(base: &str, options: &SeLinuxOptions) -> String {
     let mut parts = base.splitn(4, ':');
     let mut next = || parts.next().unwrap_or_default();
     let (user, role, kind, level) = (next(), next(), next(), next());
-    let or = |option: &str, otherwise: &str| match option.is_empty() {
-        true => otherwise.to_owned(),
+    let or = |option: &str, default: &str| match option.is_empty() {
+        true => default.to_owned(),
         false => option.to_owned(),
     };
     let label = format!("{}:{role}:{kind}:{}", or(&options.user, user), or(&options.level, level));
     label.trim_end_matches(':').to_owned()
 }
 
-/// Whether a volume is mounted with a label at all: its driver can, and only one pod has it.
+/// Whether a volume is mounted with a label at all: its driver supports it, and only one pod can use it.
 pub(super) fn applies(driver: Option<&CSIDriver>, modes: &[AccessMode]) -> bool {
     driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true))
         && modes == [AccessMode::ReadWriteOncePod]
 }
 
-/// The option that a driver is told.
+/// The mount option for a label.
 pub(super) fn option(label: &str) -> String {
     format!("context=\"{label}\"")
 }
@@ -111,7 +111,7 @@ mod tests {
 
     /// kubernetes.md 1.8 "SELinux": one label across containers; Recursive opts out.
     #[test]
-    fn one_label_or_none() {
+    fn containers_must_agree_on_one_label() {
         let level = |level: &str| json!({"seLinuxOptions": {"level": level}});
         let both = json!([with(json!({})), with(json!({}))]);
         let label = Some("system_u:object_r:container_file_t:s0:c1,c2".to_owned());
@@ -128,22 +128,22 @@ mod tests {
 
     /// kubernetes.md 1.8 "SELinux": CSIDriver.seLinuxMount, and ReadWriteOncePod alone.
     #[test]
-    fn which_volumes() {
+    fn label_applies_to_read_write_once_pod_only() {
         use AccessMode::{ReadWriteOnce, ReadWriteOncePod};
         let driver = |value: Value| {
             serde_json::from_value::<CSIDriver>(json!({"spec": {"seLinuxMount": value}})).unwrap()
         };
-        let can = driver(json!(true));
-        assert!(applies(Some(&can), &[ReadWriteOncePod]));
-        assert!(!applies(Some(&can), &[ReadWriteOnce]));
-        assert!(!applies(Some(&can), &[ReadWriteOncePod, ReadWriteOnce]));
+        let capabilities = driver(json!(true));
+        assert!(applies(Some(&capabilities), &[ReadWriteOncePod]));
+        assert!(!applies(Some(&capabilities), &[ReadWriteOnce]));
+        assert!(!applies(Some(&capabilities), &[ReadWriteOncePod, ReadWriteOnce]));
         assert!(!applies(Some(&driver(json!(false))), &[ReadWriteOncePod]));
         assert!(!applies(Some(&driver(json!(null))), &[ReadWriteOncePod]));
         assert!(!applies(None, &[ReadWriteOncePod]));
     }
 
     #[test]
-    fn the_policys_label() {
+    fn file_label_is_read_from_the_policy() {
         let contexts = "process = \"system_u:system_r:container_t:s0\"\nfile = \"system_u:object_r:container_file_t:s0\"\n";
         assert_eq!(file_label(contexts).as_deref(), Some(BASE));
         assert_eq!(file_label("process = \"x\"\n"), None);

@@ -1,4 +1,4 @@
-//! How full volumes are, as `kubelet_volume_stats_*`, and how they are, as events: both as drivers say.
+//! Volume statistics from drivers as `kubelet_volume_stats_*`, and abnormal volume conditions as events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ use super::world::{Progress, Source, Volume};
 
 type Labels = [(&'static str, String); 2];
 
-/// Gauges by claim; clones are the same.
+/// Gauges by claim; clones share the same gauges.
 #[derive(Debug, Clone, Default)]
 pub struct Statistics {
     capacity: Family<Labels, Gauge>,
@@ -33,7 +33,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Makes them part of a registry.
+    /// Adds them to a registry.
     pub fn register(&self, registry: &mut Registry) {
         for (name, help, family) in [
             ("capacity_bytes", "Capacity in bytes of the volume", &self.capacity),
@@ -53,9 +53,9 @@ impl Statistics {
         }
     }
 
-    fn show(&self, claim: &Key, answer: &v1::NodeGetVolumeStatsResponse) {
+    fn show(&self, claim: &Key, response: &v1::NodeGetVolumeStatsResponse) {
         let labels = labels(claim);
-        for usage in &answer.usage {
+        for usage in &response.usage {
             let [total, free, used] = match usage.unit() {
                 Unit::Bytes => [&self.capacity, &self.available, &self.used],
                 Unit::Inodes => [&self.inodes, &self.inodes_free, &self.inodes_used],
@@ -65,13 +65,13 @@ impl Statistics {
             free.get_or_create(&labels).set(usage.available);
             used.get_or_create(&labels).set(usage.used);
         }
-        if let Some(condition) = &answer.volume_condition {
+        if let Some(condition) = &response.volume_condition {
             self.abnormal.get_or_create(&labels).set(condition.abnormal.into());
         }
         self.shown.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(claim.clone());
     }
 
-    /// Takes away what is not among these any more.
+    /// Removes the gauges of all other claims.
     fn keep(&self, claims: &BTreeSet<Key>) {
         let mut shown = self.shown.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         for gone in shown.extract_if(.., |claim| !claims.contains(claim)) {
@@ -98,31 +98,31 @@ fn labels(claim: &Key) -> Labels {
     ]
 }
 
-/// A pod that has the volume, and the claim; `None`: there is nothing to ask about.
-fn asked(volume: &Volume) -> Option<(&str, Key)> {
+/// A pod that has the volume mounted, and the claim; `None` if there are no statistics to query.
+fn stats_target(volume: &Volume) -> Option<(&str, Key)> {
     let has = |(pod, _): &(&String, _)| {
         volume.mounts.get(*pod).is_some_and(|mount| mount.progress == Progress::Mounted)
     };
-    let (pod, want) = volume.wants.iter().find(has)?;
-    match &want.source {
+    let (pod, desired) = volume.desired.iter().find(has)?;
+    match &desired.source {
         Source::Persistent { claim, .. } => Some((pod, claim.metadata.key())),
         Source::Inline(_) => None,
     }
 }
 
-/// Volumes that there is something to ask about, by whom to ask.
+/// Volumes with statistics to query, by driver.
 fn by_driver(volumes: Vec<Volume>) -> BTreeMap<String, Vec<Volume>> {
     let mut drivers: BTreeMap<String, Vec<Volume>> = BTreeMap::new();
-    for volume in volumes.into_iter().filter(|volume| asked(volume).is_some()) {
+    for volume in volumes.into_iter().filter(|volume| stats_target(volume).is_some()) {
         drivers.entry(volume.driver.clone()).or_default().push(volume);
     }
     drivers
 }
 
 impl Manager {
-    /// Asks drivers from time to time, for as long as it is polled: one of a driver's volumes at a time, and all drivers
-    /// side by side, so that one that hangs keeps nobody else from being asked.
-    pub(super) async fn keep_statistics(self: &Arc<Self>) {
+    /// Queries drivers periodically, for as long as it is polled: the volumes of a driver one by one, all drivers
+    /// concurrently, so that a driver that hangs does not block the others.
+    pub(super) async fn collect_statistics(self: &Arc<Self>) {
         let mut ticks = interval(self.settings.statistics);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rounds, mut busy) = (JoinSet::new(), BTreeMap::<String, AbortHandle>::new());
@@ -131,28 +131,28 @@ impl Manager {
             while rounds.try_join_next().is_some() {}
             busy.retain(|_, round| !round.is_finished());
             let volumes: Vec<Volume> = self.world().volumes.values().cloned().collect();
-            let claims = volumes.iter().filter_map(asked).map(|(_, claim)| claim).collect();
+            let claims = volumes.iter().filter_map(stats_target).map(|(_, claim)| claim).collect();
             self.statistics.keep(&claims);
             for (driver, volumes) in by_driver(volumes) {
                 busy.entry(driver).or_insert_with(|| {
                     let manager = Arc::clone(self);
-                    rounds.spawn(async move { manager.ask_all(&volumes).await })
+                    rounds.spawn(async move { manager.query_all_stats(&volumes).await })
                 });
             }
         }
     }
 
-    /// Asks a driver of its volumes. One that does not answer is not asked of the others too.
-    async fn ask_all(&self, volumes: &[Volume]) {
+    /// Queries all volumes of a driver. After a timeout the remaining volumes are skipped.
+    async fn query_all_stats(&self, volumes: &[Volume]) {
         for volume in volumes {
-            let Some((pod, claim)) = asked(volume) else { continue };
-            if self.ask(volume, pod, &claim).await == Err(Code::DeadlineExceeded) {
+            let Some((pod, claim)) = stats_target(volume) else { continue };
+            if self.query_stats(volume, pod, &claim).await == Err(Code::DeadlineExceeded) {
                 return;
             }
         }
     }
 
-    async fn ask(&self, volume: &Volume, pod: &str, claim: &Key) -> Result<(), Code> {
+    async fn query_stats(&self, volume: &Volume, pod: &str, claim: &Key) -> Result<(), Code> {
         let Some(plugin) = self.parts.plugins.get(&volume.driver) else { return Ok(()) };
         if !plugin.capabilities.stats {
             return Ok(());
@@ -168,28 +168,33 @@ impl Manager {
         };
         let client = plugin.client().with_deadline(self.settings.timeout);
         match client.node().node_get_volume_stats(request).await {
-            Ok(answer) => {
-                let answer = answer.into_inner();
-                self.statistics.show(claim, &answer);
-                if let Some(condition) = answer.volume_condition.filter(|condition| condition.abnormal)
+            Ok(response) => {
+                let response = response.into_inner();
+                self.statistics.show(claim, &response);
+                if let Some(condition) = response.volume_condition.filter(|condition| condition.abnormal)
                     && plugin.capabilities.condition
                 {
-                    self.tell_abnormal(volume, &condition.message);
+                    self.record_abnormal_event(volume, &condition.message);
                 }
                 Ok(())
             }
             Err(status) => {
-                tracing::debug!(volume = volume.handle, %claim, error = %status, "no statistics");
+                tracing::debug!(volume_handle = volume.handle, pvc = %claim, error = %status, "NodeGetVolumeStats failed");
                 Err(status.code())
             }
         }
     }
 
-    fn tell_abnormal(&self, volume: &Volume, message: &str) {
-        for want in volume.wants.values() {
-            for name in &want.names {
+    fn record_abnormal_event(&self, volume: &Volume, message: &str) {
+        for desired in volume.desired.values() {
+            for name in &desired.names {
                 let note = format!("Volume {name}: {message}");
-                self.parts.events.tell(&*want.pod, EventType::Warning, "VolumeConditionAbnormal", note);
+                self.parts.events.record_for(
+                    &*desired.pod,
+                    EventType::Warning,
+                    "VolumeConditionAbnormal",
+                    note,
+                );
             }
         }
     }
@@ -201,7 +206,7 @@ mod tests {
 
     use super::*;
 
-    fn answer() -> v1::NodeGetVolumeStatsResponse {
+    fn response() -> v1::NodeGetVolumeStatsResponse {
         let usage = |unit: Unit, total, available| v1::VolumeUsage {
             total,
             available,
@@ -214,14 +219,14 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.8 "Statistics": kubelet's names and labels; what is gone is not shown.
+    /// kubernetes.md 1.8 "Statistics": kubelet's names and labels; gauges of unmounted volumes are removed.
     #[test]
-    fn gauges_are_kubelets() {
+    fn gauges_match_kubelet() {
         let statistics = Statistics::default();
         let mut registry = Registry::default();
         statistics.register(&mut registry);
         let claim = Key::namespaced("ns", "data");
-        statistics.show(&claim, &answer());
+        statistics.show(&claim, &response());
         let text = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();

@@ -1,195 +1,195 @@
-//! What is wanted and what there is. All of it is plain data behind one lock; whoever changes it does so in one go, and
-//! nobody holds the lock while waiting.
+//! Desired and actual state of all volumes. Plain data behind one lock; every change is a single critical section, and
+//! the lock is never held across an await.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharf_model::whole::Pod;
-use wharf_model::whole::pod::InlineVolume;
+use wharf_model::whole::pod::InlineCsiVolume;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, Time};
 
-use super::failure::{Doing, Failure};
+use super::failure::{Failure, Operation};
 use super::reconstruct::Stuck;
 use super::view::Waiting;
-use super::{Mounted, Place};
+use super::{Mounted, VolumePath};
 use crate::paths::Root;
 
-/// Everything this process knows.
+/// The state of the volume manager.
 #[derive(Debug, Default)]
 pub(super) struct World {
-    /// Pods that were told, and pods found on disk.
+    /// Requested pods, and pods found on disk.
     pub(super) pods: BTreeMap<String, PodEntry>,
-    /// Volumes that are wanted or may be there, by unique name.
+    /// Volumes that are desired or may be mounted, by unique name.
     pub(super) volumes: BTreeMap<String, Volume>,
-    /// Whether all pods of this node were told.
-    pub(super) settled: bool,
-    /// Whether the disk was looked at: before, nothing is known of what is there.
+    /// Whether all pods of this node have been requested.
+    pub(super) pods_known: bool,
+    /// Whether the disk was scanned: before, the actual state is unknown.
     pub(super) started: bool,
-    /// What is mounted and cannot be told.
+    /// Mounts that cannot be identified.
     pub(super) stuck: Vec<Stuck>,
-    /// What was found on disk and could be told, by unique name.
-    pub(super) told: BTreeSet<String>,
+    /// Volumes found on disk and identified, by unique name.
+    pub(super) identified: BTreeSet<String>,
 }
 
-/// What is known of a pod.
+/// State of a pod.
 #[derive(Debug, Default)]
 pub(super) struct PodEntry {
-    /// The pod; `None`: it was only found on disk.
+    /// The pod; `None` if it was only found on disk.
     pub(super) pod: Option<Arc<Pod>>,
-    /// Whether the server has no such pod any more: what it uses can be looked up no longer.
+    /// Whether the pod is gone from the API server: its volumes can no longer be resolved.
     pub(super) gone: bool,
-    /// Whether its volumes are to go.
+    /// Whether its volumes are to be unmounted.
     pub(super) released: bool,
-    /// Whether plain volumes of it may be on disk.
+    /// Whether it may have plain volumes on disk.
     pub(super) plain: bool,
-    /// Its volumes by their names in the pod: which they are.
+    /// Its resolved volumes, by name in the pod.
     pub(super) resolved: BTreeMap<String, Resolved>,
-    /// What is the matter with volumes that could not even be resolved or set up.
-    pub(super) troubles: BTreeMap<String, String>,
-    /// Failed rounds so far, and of how many the asker has heard.
+    /// Problems of volumes that could not be resolved or set up.
+    pub(super) problems: BTreeMap<String, String>,
+    /// Number of failed rounds, and how many of them were reported to the caller.
     pub(super) rounds: u64,
-    pub(super) told: u64,
+    pub(super) reported_rounds: u64,
 }
 
-/// What a pod's volume turned out to be.
+/// What a pod's volume resolved to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Resolved {
-    /// One that is no driver's, and there it is.
-    Plain(Place),
-    /// A driver's, by unique name.
+    /// A plain volume, and its path.
+    Plain(VolumePath),
+    /// A CSI volume, by unique name.
     Csi(String),
 }
 
-/// A pod's wish for a volume.
+/// A pod's desired mount of a volume.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Want {
+pub(super) struct DesiredMount {
     /// The pod.
     pub(super) pod: Arc<Pod>,
-    /// Its names in the pod: two of a pod's volumes may be the same claim.
+    /// The volume's names in the pod: two of a pod's volumes may use the same claim.
     pub(super) names: BTreeSet<String>,
-    /// What it is.
+    /// Where the volume comes from.
     pub(super) source: Source,
-    /// Nothing is to be written.
+    /// Mounted read-only.
     pub(super) read_only: bool,
-    /// The label that all of the pod's containers agree on, where the node has SELinux.
+    /// The SELinux label that all of the pod's containers agree on, if the node has SELinux.
     pub(super) se_linux: Option<String>,
 }
 
-/// What a wanted volume is.
+/// Where a desired volume comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Source {
-    /// A claim's.
+    /// A PersistentVolumeClaim.
     Persistent {
         /// The volume.
         volume: Arc<PersistentVolume>,
         /// The claim.
         claim: Arc<PersistentVolumeClaim>,
     },
-    /// Spelled out by the pod.
-    Inline(Box<InlineVolume>),
+    /// An inline volume in the pod.
+    Inline(Box<InlineCsiVolume>),
 }
 
-/// Whether pods see files or a device.
+/// Whether pods use a file system or a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Files.
+    /// A file system.
     Filesystem,
-    /// A device.
+    /// A block device.
     Block,
 }
 
-/// A driver's volume on this node.
+/// A CSI volume on this node.
 #[derive(Debug, Clone)]
 pub(super) struct Volume {
     /// The driver.
     pub(super) driver: String,
-    /// Its handle.
+    /// Its volume handle.
     pub(super) handle: String,
-    /// The PersistentVolume's name or the inline volume's: part of its paths.
+    /// Name of the PersistentVolume or of the inline volume: part of its paths.
     pub(super) spec: String,
-    /// Files or a device.
+    /// File system or block device.
     pub(super) mode: Mode,
-    /// Whether it lives as its pod does: neither attached nor staged.
+    /// Whether it is an ephemeral inline volume: neither attached nor staged.
     pub(super) ephemeral: bool,
-    /// Pods that want it.
-    pub(super) wants: BTreeMap<String, Want>,
+    /// Desired mounts, by pod uid.
+    pub(super) desired: BTreeMap<String, DesiredMount>,
     /// Whether it is staged.
     pub(super) device: Device,
-    /// Where it was found staged, if that is not where we would stage it.
+    /// Where it was found staged, if that differs from the path we would use.
     pub(super) staged_at: Option<PathBuf>,
-    /// The label it is staged with.
+    /// The SELinux label it is staged with.
     pub(super) se_linux: Option<String>,
-    /// Where it is, or may be, published.
+    /// Actual or possible mounts, by pod uid.
     pub(super) mounts: BTreeMap<String, Mount>,
-    /// What the driver's controller gave for it, once the attachment was read; empty where none is needed.
+    /// The publish context, once the attachment was read; empty if none is needed.
     pub(super) context: Option<BTreeMap<String, String>>,
-    /// The size that the node knows it has; `None` until it was first seen.
+    /// The size known to this node; `None` until first observed.
     pub(super) size: Option<Quantity>,
-    /// What came of expanding it.
+    /// Result of earlier expansions.
     pub(super) expansion: Expansion,
-    /// What failed last, by what and for which pod; staging is for all.
-    pub(super) failures: BTreeMap<(Doing, String), Failure>,
-    /// What it waits for, as last decided.
+    /// The last failure of each operation, by pod uid; empty for staging.
+    pub(super) failures: BTreeMap<(Operation, String), Failure>,
+    /// What it is waiting for, as of the last decision.
     pub(super) waiting: Option<Waiting>,
-    /// What the attacher said last, if it failed.
+    /// The attacher's last error.
     pub(super) attach_error: Option<String>,
 }
 
 /// Whether a volume is staged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Device {
-    /// It is not.
+    /// Not staged.
     #[default]
     None,
-    /// It may be. `found`: an earlier life has left it so.
+    /// Maybe staged. `found`: left by an earlier run.
     Uncertain {
         /// Whether it was found on disk.
         found: bool,
     },
-    /// It is.
+    /// Staged.
     Staged,
 }
 
-/// A pod's share of a volume.
+/// A volume's mount for a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Mount {
-    /// How far it has come.
+    /// How far the mount got.
     pub(super) progress: Progress,
-    /// Whether an earlier life has left it, and nothing is proven yet.
+    /// Whether it was left by an earlier run and not verified yet.
     pub(super) found: bool,
     /// When it was last published.
     pub(super) published: Time,
-    /// The name in its path: that of the PersistentVolume at the time.
+    /// The volume name in its path: that of the PersistentVolume at the time.
     pub(super) spec: String,
 }
 
-/// How far a pod's share has come.
+/// How far a mount got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Progress {
-    /// It may be published.
+    /// Maybe published.
     Uncertain,
-    /// It is published.
+    /// Published.
     Published,
-    /// Its files belong to whom they should.
+    /// The fsGroup is applied.
     Owned,
-    /// The pod can have it.
+    /// Ready for the pod.
     Mounted,
 }
 
-/// What came of expanding a volume.
+/// Result of earlier expansions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Expansion {
-    /// The driver does not expand it while it is in use: not tried again on this node.
+    /// The driver does not expand the volume while it is in use: not retried on this node.
     pub(super) in_use: bool,
-    /// The driver has refused, finally.
+    /// The driver returned a final error.
     pub(super) refused: bool,
-    /// Pods that only read were told that it does not grow to this size for them.
-    pub(super) readers_told: Option<Quantity>,
+    /// The size for which read-only pods got an event that they cannot expand it.
+    pub(super) reported_to_readers: Option<Quantity>,
 }
 
 impl Volume {
-    /// A volume of which nothing is known.
+    /// A volume in its initial state.
     pub(super) fn new(driver: &str, handle: &str, spec: &str, mode: Mode, ephemeral: bool) -> Self {
         Self {
             driver: driver.to_owned(),
@@ -197,7 +197,7 @@ impl Volume {
             spec: spec.to_owned(),
             mode,
             ephemeral,
-            wants: BTreeMap::new(),
+            desired: BTreeMap::new(),
             device: Device::None,
             staged_at: None,
             se_linux: None,
@@ -211,7 +211,7 @@ impl Volume {
         }
     }
 
-    /// Where it is staged: the directory that the driver is told.
+    /// The staging path passed to the driver.
     pub(super) fn staging(&self, root: &Root) -> PathBuf {
         match (&self.staged_at, self.mode) {
             (Some(found), _) => found.clone(),
@@ -220,7 +220,7 @@ impl Volume {
         }
     }
 
-    /// Where it is published for a pod: the path that the driver is told.
+    /// The target path for a pod, passed to the driver.
     pub(super) fn target(&self, root: &Root, pod: &str) -> PathBuf {
         let spec = self.mounts.get(pod).map_or(&self.spec, |mount| &mount.spec);
         match self.mode {
@@ -229,44 +229,44 @@ impl Volume {
         }
     }
 
-    /// Where a pod finds it.
-    pub(super) fn place(&self, root: &Root, pod: &str, read_only: bool) -> Place {
+    /// The host path for a pod's containers.
+    pub(super) fn volume_path(&self, root: &Root, pod: &str, read_only: bool) -> VolumePath {
         let path = self.target(root, pod);
         match self.mode {
-            Mode::Filesystem => Place::Directory { path, read_only },
-            Mode::Block => Place::Device { path, read_only },
+            Mode::Filesystem => VolumePath::Directory { path, read_only },
+            Mode::Block => VolumePath::Device { path, read_only },
         }
     }
 
-    /// Whether a pod wants it for writing.
+    /// Whether a pod uses it for writing.
     pub(super) fn is_written(&self) -> bool {
-        self.wants.values().any(|want| !want.read_only)
+        self.desired.values().any(|desired| !desired.read_only)
     }
 
-    /// Whether nothing of it is, or may be, on this node.
+    /// Whether nothing of it is desired or can be mounted on this node.
     pub(super) fn is_gone(&self) -> bool {
-        self.wants.is_empty() && self.mounts.is_empty() && self.device == Device::None
+        self.desired.is_empty() && self.mounts.is_empty() && self.device == Device::None
     }
 }
 
 impl World {
-    /// Where all volumes of a pod are; `None` while one of them is not.
+    /// The host paths of all volumes of a pod; `None` while one is not mounted.
     pub(super) fn mounted(&self, root: &Root, uid: &str) -> Option<Mounted> {
         let entry = self.pods.get(uid).filter(|entry| !entry.released)?;
         let pod = entry.pod.as_ref()?;
         let mut volumes = BTreeMap::new();
         for name in super::resolve::used(pod).names() {
-            let place = match entry.resolved.get(name)? {
-                Resolved::Plain(place) => place.clone(),
+            let volume_path = match entry.resolved.get(name)? {
+                Resolved::Plain(volume_path) => volume_path.clone(),
                 Resolved::Csi(unique) => {
                     let volume = self.volumes.get(unique)?;
-                    let want = volume.wants.get(uid)?;
+                    let desired = volume.desired.get(uid)?;
                     let mount = volume.mounts.get(uid)?;
                     (mount.progress == Progress::Mounted).then_some(())?;
-                    volume.place(root, uid, want.read_only)
+                    volume.volume_path(root, uid, desired.read_only)
                 }
             };
-            volumes.insert(name.to_owned(), place);
+            volumes.insert(name.to_owned(), volume_path);
         }
         Some(Mounted { volumes })
     }
@@ -279,44 +279,44 @@ impl World {
             || self.volumes.values().any(|volume| volume.mounts.contains_key(uid))
     }
 
-    /// Of volumes that were in use in an earlier life, those that may be what is mounted and cannot be told.
-    pub(super) fn not_told(&self, before: &[String]) -> Vec<String> {
+    /// Of the volumes in use by an earlier run, those that an unidentified mount may belong to.
+    pub(super) fn unidentified(&self, before: &[String]) -> Vec<String> {
         if self.stuck.is_empty() {
             return Vec::new();
         }
-        before.iter().filter(|name| !self.told.contains(*name)).cloned().collect()
+        before.iter().filter(|name| !self.identified.contains(*name)).cloned().collect()
     }
 
-    /// What each of a pod's volumes that is not there waits for, in words.
-    pub(super) fn troubles(&self, uid: &str) -> Vec<(String, String)> {
+    /// The problem of each of a pod's volumes that is not mounted.
+    pub(super) fn problems(&self, uid: &str) -> Vec<(String, String)> {
         let Some(entry) = self.pods.get(uid) else { return Vec::new() };
         let Some(pod) = &entry.pod else { return Vec::new() };
         let used = super::resolve::used(pod);
-        let trouble = |name: &str| {
-            if let Some(trouble) = entry.troubles.get(name) {
-                return Some(trouble.clone());
+        let problem = |name: &str| {
+            if let Some(problem) = entry.problems.get(name) {
+                return Some(problem.clone());
             }
             match entry.resolved.get(name) {
-                None => Some("it has not been looked at yet".to_owned()),
+                None => Some("not processed yet".to_owned()),
                 Some(Resolved::Plain(_)) => None,
                 Some(Resolved::Csi(unique)) => {
-                    self.volumes.get(unique).and_then(|volume| volume.trouble(uid))
+                    self.volumes.get(unique).and_then(|volume| volume.problem(uid))
                 }
             }
         };
-        used.names().filter_map(|name| Some((name.to_owned(), trouble(name)?))).collect()
+        used.names().filter_map(|name| Some((name.to_owned(), problem(name)?))).collect()
     }
 
-    /// Whether a pod's volumes are to go: it was released, or all pods are known and this is not among them.
+    /// Whether a pod's volumes are to be unmounted: it was released, or it is unknown after all pods are known.
     pub(super) fn is_released(&self, uid: &str) -> bool {
         match self.pods.get(uid) {
             Some(PodEntry { released: true, .. }) => true,
             Some(PodEntry { pod: Some(_), .. }) => false,
-            _ => self.settled,
+            _ => self.pods_known,
         }
     }
 
-    /// A round for this pod failed: who waits for it is told once.
+    /// Counts a failed round for this pod; each is reported to the waiting caller once.
     pub(super) fn count_round(&mut self, uid: &str) {
         if let Some(entry) = self.pods.get_mut(uid) {
             entry.rounds += 1;
@@ -325,22 +325,22 @@ impl World {
 }
 
 impl Volume {
-    fn trouble(&self, uid: &str) -> Option<String> {
+    fn problem(&self, uid: &str) -> Option<String> {
         if self.mounts.get(uid).is_some_and(|mount| mount.progress == Progress::Mounted) {
             return None;
         }
-        let of = |(doing, pod): &(Doing, String)| {
-            (pod == uid || pod.is_empty()) && !matches!(doing, Doing::Unpublish | Doing::Unstage)
+        let of = |(operation, pod): &(Operation, String)| {
+            (pod == uid || pod.is_empty()) && !matches!(operation, Operation::Unpublish | Operation::Unstage)
         };
         let failed = self.failures.iter().filter(|(attempt, _)| of(attempt));
         let last = failed.max_by_key(|(_, failure)| failure.at).map(|(_, failure)| failure.message.clone());
         let waiting = || match (self.waiting, &self.attach_error) {
             (Some(Waiting::Attach), Some(error)) => {
-                Some(format!("{}; the attacher says: {error}", Waiting::Attach))
+                Some(format!("{}; attach error: {error}", Waiting::Attach))
             }
             (waiting, _) => waiting.map(|waiting| waiting.to_string()),
         };
-        last.or_else(waiting).or_else(|| Some("it is being mounted".to_owned()))
+        last.or_else(waiting).or_else(|| Some("being mounted".to_owned()))
     }
 }
 
@@ -348,15 +348,15 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// kubernetes.md 1.8 "Gate": only who was released, or whom nobody knows once all are known.
+    /// kubernetes.md 1.8 "Gate": only released pods, or unknown pods once all are known.
     #[test]
-    fn whose_volumes_go() {
+    fn volumes_of_released_or_unknown_pods_are_unmounted() {
         let entry = |known: bool, released: bool| PodEntry {
             pod: known.then(Arc::default),
             released,
             ..PodEntry::default()
         };
-        for (settled, entry, expected) in [
+        for (pods_known, entry, expected) in [
             (false, None, false),
             (true, None, true),
             (false, Some(entry(false, false)), false),
@@ -366,35 +366,35 @@ mod tests {
             (false, Some(entry(true, true)), true),
             (false, Some(entry(false, true)), true),
         ] {
-            let known = format!("{settled} {entry:?}");
-            let mut world = World { settled, ..World::default() };
+            let known = format!("{pods_known} {entry:?}");
+            let mut world = World { pods_known, ..World::default() };
             world.pods.extend(entry.map(|entry| ("u".to_owned(), entry)));
             assert_eq!(world.is_released("u"), expected, "{known}");
         }
     }
 
-    /// Who asks whether anything is left is not told no before the disk was looked at.
+    /// Before the disk was scanned, every pod may have something mounted.
     #[test]
-    fn nothing_is_known_before_the_start() {
+    fn every_pod_may_hold_volumes_before_the_scan() {
         let mut world = World::default();
         assert!(world.holds("u"));
         world.started = true;
         assert!(!world.holds("u"));
-        world.stuck.push(Stuck { path: "/x".into(), pod: Some("u".into()), why: String::new() });
-        assert!(world.holds("u") && !world.holds("v"), "what cannot be told is there");
+        world.stuck.push(Stuck { path: "/x".into(), pod: Some("u".into()), reason: String::new() });
+        assert!(world.holds("u") && !world.holds("v"), "an unidentified mount counts");
     }
 
-    /// kubernetes#113226: what is the matter is told of the volumes that are not there, and of no others.
+    /// kubernetes#113226: problems are listed for unmounted volumes only.
     #[test]
-    fn troubles_are_of_what_is_missing() {
+    fn problems_are_listed_for_unmounted_volumes_only() {
         let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
             "volumes": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "unused"}],
             "containers": [{"volumeMounts": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}],
         }}))
         .unwrap();
-        let place = Place::Directory { path: "/a".into(), read_only: false };
+        let volume_path = VolumePath::Directory { path: "/a".into(), read_only: false };
         let mut entry = PodEntry { pod: Some(Arc::new(pod)), ..PodEntry::default() };
-        entry.resolved.insert("a".into(), Resolved::Plain(place));
+        entry.resolved.insert("a".into(), Resolved::Plain(volume_path));
         entry.resolved.insert("b".into(), Resolved::Csi("uvn".into()));
         let mut world = World { started: true, ..World::default() };
         world.pods.insert("u".into(), entry);
@@ -402,10 +402,10 @@ mod tests {
         volume.waiting = Some(Waiting::Attach);
         volume.attach_error = Some("no slot".into());
         world.volumes.insert("uvn".into(), volume);
-        let troubles = world.troubles("u");
-        let names: Vec<&str> = troubles.iter().map(|(name, _)| name.as_str()).collect();
+        let problems = world.problems("u");
+        let names: Vec<&str> = problems.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["b", "c"]);
-        assert!(troubles[0].1.ends_with("the attacher says: no slot"), "{troubles:?}");
+        assert!(problems[0].1.ends_with("attach error: no slot"), "{problems:?}");
         assert_eq!(world.mounted(&Root::new("/k"), "u"), None);
     }
 }

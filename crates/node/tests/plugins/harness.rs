@@ -1,4 +1,4 @@
-//! A node's agent on the embedded API, with drivers and plugins on real sockets. All of it is gone when it is dropped.
+//! A node agent on the embedded API server, with drivers and plugins on real sockets. Drop removes everything.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -33,7 +33,7 @@ use wharf_csi::v1::node_server::{Node, NodeServer};
 use wharf_csi::v1::node_service_capability::{self, Rpc, rpc};
 use wharf_csi::{AnyAuthority, Endpoint, SocketFile, v1};
 use wharf_model::whole::Node as WholeNode;
-use wharf_model::{Api as Kind, CSINode, Key, Kind as _};
+use wharf_model::{ApiResource as Kind, CSINode, Key, Kind as _};
 use wharf_node::machine::{self, Health};
 use wharf_node::plugins::{self, Plugins};
 
@@ -41,7 +41,7 @@ pub(crate) const NODE: &str = "node-a";
 pub(crate) const DRIVER: &str = "a.example.com";
 const LONG: Duration = Duration::from_secs(30);
 
-/// Waits until it is so; what it is waiting for is in `what`.
+/// Polls until the check returns a value; `what` names the expected state.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
     let found = timeout(LONG, async {
         loop {
@@ -51,60 +51,60 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: im
             }
         }
     });
-    found.await.unwrap_or_else(|_| panic!("waited for: {what}"))
+    found.await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
-/// The API, and the agent's parts on it.
+/// The API server, and the agent's components.
 pub(crate) struct Agent {
     pub(crate) admin: Cluster,
     pub(crate) cluster: Cluster,
-    /// The wider name that it is lent.
+    /// An additional client with more permissions.
     pub(crate) wide: Option<Cluster>,
     pub(crate) plugins: Plugins,
     pub(crate) health: Health,
     pub(crate) dir: TempDir,
-    /// While this is set, the agent cannot write its CSINode.
-    pub(crate) broken: Arc<AtomicBool>,
+    /// While set, the agent's writes to its CSINode fail.
+    pub(crate) csi_node_writes_fail: Arc<AtomicBool>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
-    beside: JoinHandle<()>,
+    api_task: JoinHandle<()>,
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
         self.stop.cancel();
-        self.beside.abort();
+        self.api_task.abort();
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
 impl Agent {
-    /// The API with its garbage collector, and nothing on it. The agent is a node, with a node's rights.
+    /// An empty API server with its garbage collector. The agent has a node's permissions.
     pub(crate) async fn new() -> Self {
         Self::with(User::node(NODE)).await
     }
 
-    /// With its parts at work.
+    /// With all components running.
     pub(crate) async fn running(change: impl FnOnce(&mut plugins::Settings)) -> Self {
         let mut agent = Self::new().await;
         agent.run(change);
         agent
     }
 
-    /// The same; the agent has these rights.
+    /// With another user for the agent.
     pub(crate) async fn with(user: User) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = store::Options { sync: false, ..store::Options::default() };
         let store = store::Store::open(&dir.path().join("api"), options).unwrap();
         let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
         api.prepare().await.unwrap();
-        let broken = Arc::<AtomicBool>::default();
-        let cluster = |user, broken: Arc<AtomicBool>| {
+        let csi_node_writes_fail = Arc::<AtomicBool>::default();
+        let cluster = |user, csi_node_writes_fail: Arc<AtomicBool>| {
             let service = api.service(user);
             let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
                 let writes =
                     request.method() != http::Method::GET && request.uri().path().contains("/csinodes");
-                let breaks = writes && broken.load(Ordering::Relaxed);
+                let breaks = writes && csi_node_writes_fail.load(Ordering::Relaxed);
                 let mut service = service.clone();
                 async move {
                     match breaks {
@@ -115,8 +115,9 @@ impl Agent {
             });
             Cluster::with_client(kube::Client::new(service, "default"))
         };
-        let (admin, cluster) = (cluster(User::admin(), Arc::default()), cluster(user, Arc::clone(&broken)));
-        let beside = tokio::spawn({
+        let (admin, cluster) =
+            (cluster(User::admin(), Arc::default()), cluster(user, Arc::clone(&csi_node_writes_fail)));
+        let api_task = tokio::spawn({
             let api = api.clone();
             async move { api.run().await }
         });
@@ -127,14 +128,14 @@ impl Agent {
             plugins: Plugins::new(),
             health: Health::new(),
             dir,
-            broken,
+            csi_node_writes_fail,
             stop: CancellationToken::new(),
             tasks: Vec::new(),
-            beside,
+            api_task,
         }
     }
 
-    /// Ends the agent's parts as a crash would; those that are run from now on know nothing of them.
+    /// Aborts the agent's components like a crash; those started later share no state with them.
     pub(crate) async fn crash(&mut self) {
         for task in self.tasks.drain(..) {
             task.abort();
@@ -162,7 +163,7 @@ impl Agent {
 
     pub(crate) fn run_plugins(&mut self, change: impl FnOnce(&mut plugins::Settings)) {
         let mut settings = plugins::Settings::new(NODE, self.registry());
-        settings.grace = Duration::from_millis(200);
+        settings.socket_grace = Duration::from_millis(200);
         change(&mut settings);
         let run = plugins::run(
             self.plugins.clone(),
@@ -180,12 +181,12 @@ impl Agent {
         self.run_plugins(change);
     }
 
-    /// Puts a driver and its plugin on their sockets.
-    pub(crate) fn plug(&self, driver: &Driver) -> Plugged {
+    /// Starts a driver and its plugin on their sockets.
+    pub(crate) fn start_driver(&self, driver: &Driver) -> RunningDriver {
         let socket = self.dir.path().join("plugins/csi.sock");
-        let registrar = Registrar::new(&driver.says().name, &socket);
+        let registrar = Registrar::new(&driver.behavior().name, &socket);
         let path = self.registry().join("a.sock");
-        Plugged {
+        RunningDriver {
             serving: driver.serve(&socket),
             plugin: registrar.serve(&path),
             driver: driver.clone(),
@@ -195,12 +196,12 @@ impl Agent {
         }
     }
 
-    /// The same, once the driver is registered.
-    pub(crate) async fn plugged(&self) -> Plugged {
-        let plugged = self.plug(&Driver::new(DRIVER));
-        plugged.registrar.accepted().await;
+    /// Like [`Self::plug`], but waits until the driver is registered.
+    pub(crate) async fn running_driver(&self) -> RunningDriver {
+        let running_driver = self.start_driver(&Driver::new(DRIVER));
+        running_driver.registrar.accepted().await;
         self.registered(DRIVER).await;
-        plugged
+        running_driver
     }
 
     pub(crate) async fn object(&self, api: &Kind, key: &Key) -> Option<Value> {
@@ -221,14 +222,14 @@ impl Agent {
         csi_node["spec"]["drivers"].as_array()?.iter().find(|entry| entry["name"] == driver).cloned()
     }
 
-    /// What drivers call the node, as the Node says.
+    /// The node ids in the Node's annotation, by driver.
     pub(crate) async fn node_ids(&self) -> Option<Value> {
         let node = self.node().await?;
         let text = node["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"].as_str()?;
         Some(serde_json::from_str(text).unwrap())
     }
 
-    /// Waits until the driver is registered: here, in the CSINode and on the Node.
+    /// Waits until the driver is registered: in the plugin set, in the CSINode and on the Node.
     pub(crate) async fn registered(&self, driver: &str) -> Value {
         let entry = until("an entry in the CSINode", || self.entry(driver)).await;
         until("the plugin", || async { self.plugins.get(driver) }).await;
@@ -236,10 +237,10 @@ impl Agent {
         entry
     }
 
-    /// Waits until nothing is left of it.
+    /// Waits until all its entries are removed.
     pub(crate) async fn deregistered(&self, driver: &str) {
-        until("the entry to go", || async { self.entry(driver).await.is_none().then_some(()) }).await;
-        until("the annotation to go", || async {
+        until("the entry to be removed", || async { self.entry(driver).await.is_none().then_some(()) }).await;
+        until("the annotation to be removed", || async {
             self.node_ids().await.is_none_or(|ids| ids.get(driver).is_none()).then_some(())
         })
         .await;
@@ -252,42 +253,42 @@ fn unavailable() -> http::Response<rest::Body> {
     http::Response::builder().status(503).body(body).unwrap()
 }
 
-/// What a driver says; it may change its mind.
+/// A driver's responses, which tests can change.
 #[derive(Debug, Clone)]
-pub(crate) struct Says {
+pub(crate) struct DriverBehavior {
     pub(crate) name: String,
     pub(crate) node_id: String,
     pub(crate) max_volumes: i64,
     pub(crate) topology: BTreeMap<String, String>,
-    pub(crate) can: Vec<rpc::Type>,
-    /// What NodeGetInfo fails with.
-    pub(crate) fails: Option<String>,
-    /// How often NodeGetInfo was asked for.
-    pub(crate) asked: usize,
+    pub(crate) capabilities: Vec<rpc::Type>,
+    /// NodeGetInfo fails with this message.
+    pub(crate) error: Option<String>,
+    /// Number of NodeGetInfo calls.
+    pub(crate) node_info_calls: usize,
 }
 
-/// A driver of which only what it says of itself is there.
+/// A driver with identity and node info only.
 #[derive(Clone)]
-pub(crate) struct Driver(Arc<Mutex<Says>>);
+pub(crate) struct Driver(Arc<Mutex<DriverBehavior>>);
 
 impl Driver {
     pub(crate) fn new(name: &str) -> Self {
-        Self(Arc::new(Mutex::new(Says {
+        Self(Arc::new(Mutex::new(DriverBehavior {
             name: name.into(),
             node_id: "id-of-a".into(),
             max_volumes: 5,
             topology: BTreeMap::from([("topology.example.com/rack".into(), "r1".into())]),
-            can: vec![rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats],
-            fails: None,
-            asked: 0,
+            capabilities: vec![rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats],
+            error: None,
+            node_info_calls: 0,
         })))
     }
 
-    pub(crate) fn says(&self) -> MutexGuard<'_, Says> {
+    pub(crate) fn behavior(&self) -> MutexGuard<'_, DriverBehavior> {
         self.0.lock().unwrap()
     }
 
-    /// Serves at a path, in a directory that is made.
+    /// Serves at a path; creates its directory.
     pub(crate) fn serve(&self, path: &Path) -> Served {
         Served::at(path, None, Some(self.clone()))
     }
@@ -332,7 +333,7 @@ impl Served {
 }
 
 /// A driver and its plugin on their sockets.
-pub(crate) struct Plugged {
+pub(crate) struct RunningDriver {
     pub(crate) driver: Driver,
     pub(crate) registrar: Registrar,
     /// The driver's socket.
@@ -343,13 +344,13 @@ pub(crate) struct Plugged {
     pub(crate) plugin: Served,
 }
 
-/// A plugin's own half of the registration, which says what it is told to and keeps what it hears.
+/// A plugin's registration service with a configurable response; records the notifications.
 #[derive(Clone)]
 pub(crate) struct Registrar {
     pub(crate) info: PluginInfo,
-    heard: Arc<Mutex<Vec<RegistrationStatus>>>,
+    notifications: Arc<Mutex<Vec<RegistrationStatus>>>,
     /// GetInfo fails.
-    pub(crate) silent: Arc<AtomicBool>,
+    pub(crate) get_info_fails: Arc<AtomicBool>,
 }
 
 impl Registrar {
@@ -360,32 +361,37 @@ impl Registrar {
             endpoint: endpoint.to_str().unwrap().into(),
             supported_versions: vec!["1.0.0".into()],
         };
-        Self { info, heard: Arc::default(), silent: Arc::default() }
+        Self { info, notifications: Arc::default(), get_info_fails: Arc::default() }
     }
 
     pub(crate) fn serve(&self, path: &Path) -> Served {
         Served::at(path, Some(self.clone()), None)
     }
 
-    /// Both behind one socket.
+    /// Registration and driver on one socket.
     pub(crate) fn serve_with(&self, path: &Path, driver: &Driver) -> Served {
         Served::at(path, Some(self.clone()), Some(driver.clone()))
     }
 
-    pub(crate) fn heard(&self) -> Vec<RegistrationStatus> {
-        self.heard.lock().unwrap().clone()
+    pub(crate) fn notifications(&self) -> Vec<RegistrationStatus> {
+        self.notifications.lock().unwrap().clone()
     }
 
-    /// Waits for a yes.
+    /// Waits for a successful notification.
     pub(crate) async fn accepted(&self) {
-        until("a yes", || async { self.heard().iter().any(|status| status.plugin_registered).then_some(()) })
-            .await;
+        until("a successful registration", || async {
+            self.notifications().iter().any(|status| status.plugin_registered).then_some(())
+        })
+        .await;
     }
 
-    /// Waits for a no, and gives its reason.
+    /// Waits for a failed notification, and returns its error.
     pub(crate) async fn refused(&self) -> String {
-        until("a no", || async {
-            self.heard().into_iter().find(|status| !status.plugin_registered).map(|status| status.error)
+        until("a failed registration", || async {
+            self.notifications()
+                .into_iter()
+                .find(|status| !status.plugin_registered)
+                .map(|status| status.error)
         })
         .await
     }
@@ -394,7 +400,7 @@ impl Registrar {
 #[tonic::async_trait]
 impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        match self.silent.load(Ordering::Relaxed) {
+        match self.get_info_fails.load(Ordering::Relaxed) {
             true => Err(Status::internal("not yet")),
             false => Ok(Response::new(self.info.clone())),
         }
@@ -404,7 +410,7 @@ impl Registration for Registrar {
         &self,
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
-        self.heard.lock().unwrap().push(request.into_inner());
+        self.notifications.lock().unwrap().push(request.into_inner());
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
@@ -415,7 +421,7 @@ impl Identity for Driver {
         &self,
         _: Request<v1::GetPluginInfoRequest>,
     ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
-        let name = self.says().name.clone();
+        let name = self.behavior().name.clone();
         let vendor_version = "7".into();
         Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version, ..Default::default() }))
     }
@@ -432,7 +438,7 @@ impl Identity for Driver {
     }
 }
 
-/// The Node service, in which nobody makes most calls here.
+/// The Node service; most calls are unimplemented.
 macro_rules! node_service {
     ($($name:ident($request:ident) -> $response:ident;)*) => {
         #[tonic::async_trait]
@@ -441,15 +447,15 @@ macro_rules! node_service {
                 &self,
                 _: Request<v1::NodeGetInfoRequest>,
             ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
-                let mut says = self.says();
-                says.asked += 1;
-                match &says.fails {
+                let mut behavior = self.behavior();
+                behavior.node_info_calls += 1;
+                match &behavior.error {
                     Some(error) => Err(Status::internal(error.clone())),
                     None => Ok(Response::new(v1::NodeGetInfoResponse {
-                        node_id: says.node_id.clone(),
-                        max_volumes_per_node: says.max_volumes,
+                        node_id: behavior.node_id.clone(),
+                        max_volumes_per_node: behavior.max_volumes,
                         accessible_topology: Some(v1::Topology {
-                            segments: says.topology.clone().into_iter().collect(),
+                            segments: behavior.topology.clone().into_iter().collect(),
                         }),
                     })),
                 }
@@ -459,10 +465,10 @@ macro_rules! node_service {
                 &self,
                 _: Request<v1::NodeGetCapabilitiesRequest>,
             ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
-                let capability = |can: &rpc::Type| v1::NodeServiceCapability {
-                    r#type: Some(node_service_capability::Type::Rpc(Rpc { r#type: *can as i32 })),
+                let capability = |capabilities: &rpc::Type| v1::NodeServiceCapability {
+                    r#type: Some(node_service_capability::Type::Rpc(Rpc { r#type: *capabilities as i32 })),
                 };
-                let capabilities = self.says().can.iter().map(capability).collect();
+                let capabilities = self.behavior().capabilities.iter().map(capability).collect();
                 Ok(Response::new(v1::NodeGetCapabilitiesResponse { capabilities }))
             }
 

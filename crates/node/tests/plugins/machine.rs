@@ -1,4 +1,4 @@
-//! The Node object.
+//! The Node object and Lease that the agent maintains.
 
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ async fn ready_is(agent: &Agent, status: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_machine_registers_and_is_ready_once_its_csi_node_is_there() {
+async fn node_is_ready_once_its_csi_node_exists() {
     let mut agent = Agent::new().await;
-    agent.health.trouble("CSINode", "CSINode is not yet initialized");
+    agent.health.report_problem("CSINode", "CSINode is not yet initialized");
     agent.run_machine(|_| {});
     let node = ready_is(&agent, "False").await;
     assert_eq!(ready(&node).unwrap()["message"], "CSINode is not yet initialized");
@@ -47,18 +47,18 @@ async fn a_machine_registers_and_is_ready_once_its_csi_node_is_there() {
         "a node does not change its own taints: {taints}"
     );
 
-    agent.health.trouble("disk", "no room");
+    agent.health.report_problem("disk", "no room");
     ready_is(&agent, "False").await;
-    agent.health.well("disk");
+    agent.health.clear_problem("disk");
     ready_is(&agent, "True").await;
 }
 
 #[tokio::test]
-async fn where_nobody_else_sees_to_it_the_taint_goes() {
-    // A node may not do that itself; it is lent the name of somebody who may.
+async fn not_ready_taint_is_maintained_with_wider_permissions() {
+    // A node's permissions do not allow it to change taints, so the agent gets an additional client.
     let mut agent = Agent::new().await;
     agent.wide = Some(agent.admin.clone());
-    agent.run_machine(|settings| settings.taints = true);
+    agent.run_machine(|settings| settings.manage_taints = true);
     let tainted = |node: &Value| {
         let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
         taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
@@ -67,14 +67,14 @@ async fn where_nobody_else_sees_to_it_the_taint_goes() {
         until("the taint", || async { (tainted(&agent.node().await?) == expected).then_some(()) }).await;
     };
     taint_is(&agent, false).await;
-    agent.health.trouble("disk", "no room");
+    agent.health.report_problem("disk", "no room");
     taint_is(&agent, true).await;
-    agent.health.well("disk");
+    agent.health.clear_problem("disk");
     taint_is(&agent, false).await;
 }
 
 #[tokio::test]
-async fn the_heartbeat() {
+async fn lease_is_renewed_and_recreated() {
     let mut agent = Agent::new().await;
     agent.run_machine(|settings| settings.renew_every = Duration::from_millis(20));
     let key = Key::namespaced("kube-node-lease", NODE);
@@ -92,12 +92,12 @@ async fn the_heartbeat() {
     let second = renewed(&lease).await;
     agent.admin.delete(&Lease::API, &key, Preconditions::default()).await.unwrap();
     let third = renewed(&second).await;
-    assert_ne!(third["metadata"]["uid"], lease["metadata"]["uid"], "made again");
+    assert_ne!(third["metadata"]["uid"], lease["metadata"]["uid"], "created again");
 }
 
-/// A Node that is there keeps what others wrote; one that is deleted stays away, unless asked otherwise.
+/// An existing Node keeps the fields that others have set. A deleted Node is created again only if this is configured.
 #[tokio::test]
-async fn nodes_that_are_found_and_nodes_that_go() {
+async fn existing_node_is_adopted_and_deleted_node_stays_deleted() {
     for again in [false, true] {
         let mut agent = Agent::with(User::admin()).await;
         let body = json!({
@@ -106,7 +106,7 @@ async fn nodes_that_are_found_and_nodes_that_go() {
             "spec": {"unschedulable": true},
         });
         let made = agent.admin.create(&Node::API, None, &body).await.unwrap();
-        agent.run_machine(|settings| settings.register_again = again);
+        agent.run_machine(|settings| settings.recreate_node = again);
         let found = ready_is(&agent, "True").await;
         assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
         assert_eq!(found["metadata"]["labels"]["zone"], "x");

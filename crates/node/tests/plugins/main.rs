@@ -1,6 +1,6 @@
 //! The plugin manager and the Node object on the embedded API, with drivers and plugins on real sockets.
 
-#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+#![allow(clippy::unwrap_used)] // test helpers may panic
 
 mod harness;
 mod machine;
@@ -9,12 +9,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Agent, DRIVER, Driver, NODE, Plugged, Registrar, until};
+use harness::{Agent, DRIVER, Driver, NODE, Registrar, RunningDriver, until};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::User;
-use wharf_cluster::{Notice, Patch, Preconditions, WatchOptions};
+use wharf_cluster::{Patch, Preconditions, StoreEvent, WatchOptions};
 use wharf_csi::v1::node_service_capability::rpc;
 use wharf_model::whole::Node;
 use wharf_model::{CSINode, Key, Kind as _};
@@ -22,7 +22,7 @@ use wharf_node::plugins::NodeCapabilities;
 use wharf_sidecar::process::{self, Sidecar};
 use wharf_sidecar::registrar;
 
-/// Our own registrar for a driver's socket.
+/// Runs our own registrar for a driver's socket.
 fn sidecar(agent: &Agent, driver: &Path) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let stop = CancellationToken::new();
     let sidecar = Sidecar {
@@ -41,10 +41,10 @@ fn sidecar(agent: &Agent, driver: &Path) -> (CancellationToken, tokio::task::Joi
     (stop, tokio::spawn(run))
 }
 
-/// kubernetes.md 1.6 "Register", "Order", "Removed", 1.7 "Node patch": with our own registrar, the socket goes, the
-/// entries go; it comes back, and they do.
+/// kubernetes.md 1.6 "Register", "Order", "Removed", 1.7 "Node patch": with our own registrar; removing the socket
+/// removes the entries, and re-creating it restores them.
 #[tokio::test]
-async fn a_driver_comes_goes_and_comes_back() {
+async fn driver_is_registered_deregistered_and_registered_again() {
     let agent = Agent::running(|_| {}).await;
     let socket = agent.dir.path().join("plugins/a/csi.sock");
     let driver = Driver::new(DRIVER);
@@ -67,12 +67,12 @@ async fn a_driver_comes_goes_and_comes_back() {
     assert!(migrated.unwrap().starts_with("kubernetes.io/aws-ebs,kubernetes.io/azure-disk,"));
 
     let plugin = agent.plugins.get(DRIVER).unwrap();
-    let can = NodeCapabilities { stage_unstage: true, stats: true, ..NodeCapabilities::default() };
-    assert_eq!((plugin.capabilities, plugin.max_volumes), (can, 5));
+    let capabilities = NodeCapabilities { stage_unstage: true, stats: true, ..NodeCapabilities::default() };
+    assert_eq!((plugin.capabilities, plugin.max_volumes), (capabilities, 5));
     assert_eq!((plugin.node_id.as_str(), plugin.vendor_version.as_str()), ("id-of-a", "7"));
     assert_eq!(plugin.endpoint.path(), socket);
 
-    let mut changed = agent.plugins.changed();
+    let mut changed = agent.plugins.subscribe();
     changed.mark_unchanged();
     stop.cancel();
     task.await.unwrap();
@@ -81,7 +81,7 @@ async fn a_driver_comes_goes_and_comes_back() {
     let node = agent.node().await.unwrap();
     assert_eq!(node["metadata"]["labels"]["topology.example.com/rack"], "r1", "labels stay");
 
-    driver.says().max_volumes = 9;
+    driver.behavior().max_volumes = 9;
     let (stop, task) = sidecar(&agent, &socket);
     assert_eq!(agent.registered(DRIVER).await["allocatable"], json!({"count": 9}));
     stop.cancel();
@@ -90,15 +90,15 @@ async fn a_driver_comes_goes_and_comes_back() {
 
 /// Issue: retry after a failed handler. Kubelet waits for a new socket; we do not.
 #[tokio::test]
-async fn what_fails_first_works_later_without_a_new_socket() {
+async fn failed_registration_is_retried_without_a_new_socket() {
     let agent = Agent::running(|_| {}).await;
-    let (silent, failing) = (Driver::new("silent.example.com"), Driver::new(DRIVER));
-    failing.says().fails = Some("the cloud is away".into());
-    let place = |name: &str| agent.dir.path().join(name);
-    let _drivers = [silent.serve(&place("silent.sock")), failing.serve(&place("failing.sock"))];
-    let first = Registrar::new("silent.example.com", &place("silent.sock"));
-    first.silent.store(true, Ordering::Relaxed);
-    let second = Registrar::new(DRIVER, &place("failing.sock"));
+    let (unready, failing) = (Driver::new("silent.example.com"), Driver::new(DRIVER));
+    failing.behavior().error = Some("the cloud is away".into());
+    let socket = |name: &str| agent.dir.path().join(name);
+    let _drivers = [unready.serve(&socket("silent.sock")), failing.serve(&socket("failing.sock"))];
+    let first = Registrar::new("silent.example.com", &socket("silent.sock"));
+    first.get_info_fails.store(true, Ordering::Relaxed);
+    let second = Registrar::new(DRIVER, &socket("failing.sock"));
     let registry = agent.registry();
     let _plugins = [first.serve(&registry.join("silent.sock")), second.serve(&registry.join("failing.sock"))];
 
@@ -106,29 +106,29 @@ async fn what_fails_first_works_later_without_a_new_socket() {
     assert!(error.starts_with("RegisterPlugin error -- plugin registration failed with err: "), "{error}");
     assert!(error.contains("the cloud is away"), "{error}");
     assert!(agent.entry(DRIVER).await.is_none() && agent.plugins.get(DRIVER).is_none());
-    until("another try", || async { (failing.says().asked > 1).then_some(()) }).await;
-    assert!(first.heard().is_empty(), "one that does not say who it is hears nothing");
+    until("a retry", || async { (failing.behavior().node_info_calls > 1).then_some(()) }).await;
+    assert!(first.notifications().is_empty(), "a plugin without GetInfo gets no notification");
 
-    failing.says().fails = None;
-    first.silent.store(false, Ordering::Relaxed);
+    failing.behavior().error = None;
+    first.get_info_fails.store(false, Ordering::Relaxed);
     second.accepted().await;
     first.accepted().await;
     agent.registered(DRIVER).await;
     agent.registered("silent.example.com").await;
-    assert!(second.heard().last().unwrap().plugin_registered);
+    assert!(second.notifications().last().unwrap().plugin_registered);
 }
 
-/// kubernetes.md 1.6 "No retry", where that is asked for.
+/// kubernetes.md 1.6 "No retry", if so configured.
 #[tokio::test]
 async fn without_retry_a_new_socket_is_needed() {
     let agent = Agent::running(|settings| settings.retry = false).await;
     let driver = Driver::new(DRIVER);
-    driver.says().fails = Some("no".into());
-    let Plugged { registrar, path, plugin, serving: _serving, .. } = agent.plug(&driver);
+    driver.behavior().error = Some("no".into());
+    let RunningDriver { registrar, path, plugin, serving: _serving, .. } = agent.start_driver(&driver);
     registrar.refused().await;
-    driver.says().fails = None;
+    driver.behavior().error = None;
     sleep(Duration::from_millis(400)).await;
-    assert_eq!(driver.says().asked, 1);
+    assert_eq!(driver.behavior().node_info_calls, 1);
     drop(plugin);
     let _plugin = registrar.serve(&path);
     registrar.accepted().await;
@@ -137,7 +137,7 @@ async fn without_retry_a_new_socket_is_needed() {
 /// kubernetes.md 1.6 "Registry", "GetInfo": existing first, subdirectories, an empty endpoint is the registration
 /// socket.
 #[tokio::test]
-async fn sockets_that_are_there_first_and_beneath() {
+async fn existing_sockets_and_subdirectories_are_found() {
     let mut agent = Agent::new().await;
     let driver = Driver::new(DRIVER);
     let mut registrar = Registrar::new(DRIVER, Path::new("/"));
@@ -153,56 +153,58 @@ async fn sockets_that_are_there_first_and_beneath() {
     agent.registered(DRIVER).await;
     assert_eq!(agent.plugins.get(DRIVER).unwrap().endpoint.path(), path);
 
-    // One that comes while we run, in a directory that comes with it.
+    // A socket that appears later, in a new directory.
     let later = Driver::new("later.example.com");
     let mut second = Registrar::new("later.example.com", Path::new("/"));
     second.info.endpoint.clear();
     let second_plugin = second.serve_with(&agent.registry().join("c/reg.sock"), &later);
     second.accepted().await;
-    assert!(hidden.heard().is_empty());
+    assert!(hidden.notifications().is_empty());
 
     drop(second_plugin);
     agent.deregistered("later.example.com").await;
     assert!(agent.entry(DRIVER).await.is_some());
 }
 
-/// Whether the driver's entry went while its socket was made anew.
+/// Whether the driver's entry was missing at any time while its socket was re-created.
 async fn gap_in_the_entry(handover: bool) -> bool {
     let agent = Agent::running(|settings| settings.handover = handover).await;
-    let Plugged { driver, socket, path, plugin: before, serving: _serving, .. } = agent.plugged().await;
+    let RunningDriver { driver, socket, path, plugin: before, serving: _serving, .. } =
+        agent.running_driver().await;
 
     let store = agent.admin.store::<CSINode>(WatchOptions::default());
-    store.synced().await;
-    let mut changes = store.changes();
+    store.wait_synced().await;
+    let mut changes = store.subscribe();
     std::fs::remove_file(&path).unwrap();
     let after = Registrar::new(DRIVER, &socket);
-    driver.says().can.push(rpc::Type::ExpandVolume);
+    driver.behavior().capabilities.push(rpc::Type::ExpandVolume);
     let _after = after.serve(&path);
     drop(before);
     after.accepted().await;
     agent.registered(DRIVER).await;
-    assert!(agent.plugins.get(DRIVER).unwrap().capabilities.expand, "asked anew");
+    assert!(agent.plugins.get(DRIVER).unwrap().capabilities.expand, "queried again");
     let mut gap = false;
     while let Ok(Some(notice)) = timeout(Duration::from_millis(200), changes.next()).await {
-        if let Notice::Change(change) = notice {
+        if let StoreEvent::Change(change) = notice {
             gap |= change.new.is_none_or(|csi_node| csi_node.driver(DRIVER).is_none());
         }
     }
     gap
 }
 
-/// kubernetes.md 1.6 "New socket". Ours hands over; kubelet's way is there to choose.
+/// kubernetes.md 1.6 "New socket". Ours hands over without a gap; kubelet's behaviour is configurable.
 #[tokio::test]
-async fn a_socket_made_anew_registers_anew() {
+async fn recreated_socket_hands_over_without_a_gap() {
     assert!(!gap_in_the_entry(true).await, "handed over");
     assert!(gap_in_the_entry(false).await, "unregister first");
 }
 
-/// A socket that takes the place of another and is dead: the driver goes, and comes with the next.
+/// A dead socket that replaces a live one deregisters the driver; the next live one registers it again.
 #[tokio::test]
-async fn a_dead_socket_takes_nobodys_place_for_long() {
+async fn dead_socket_deregisters_the_driver_until_it_is_replaced() {
     let agent = Agent::running(|_| {}).await;
-    let Plugged { registrar, path, plugin: before, serving: _serving, .. } = agent.plugged().await;
+    let RunningDriver { registrar, path, plugin: before, serving: _serving, .. } =
+        agent.running_driver().await;
     drop(before);
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     agent.deregistered(DRIVER).await;
@@ -211,9 +213,9 @@ async fn a_dead_socket_takes_nobodys_place_for_long() {
     agent.registered(DRIVER).await;
 }
 
-/// kubernetes.md 1.7 "Collision": a hard error, until somebody settles it.
+/// kubernetes.md 1.7 "Collision": a hard error, until the label is fixed.
 #[tokio::test]
-async fn a_node_that_is_said_to_be_elsewhere() {
+async fn topology_label_collision_fails_registration_until_resolved() {
     let mut agent = Agent::new().await;
     agent.run_machine(|_| {});
     until("the Node", || agent.node()).await;
@@ -222,8 +224,8 @@ async fn a_node_that_is_said_to_be_elsewhere() {
     let key = Key::cluster(NODE);
     agent.admin.patch(&Node::API, &key, None, label(json!("r2"))).await.unwrap();
     agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
-    let plugged = agent.plug(&Driver::new(DRIVER));
-    let registrar = &plugged.registrar;
+    let running_driver = agent.start_driver(&Driver::new(DRIVER));
+    let registrar = &running_driver.registrar;
     let error = registrar.refused().await;
     let reason = r#"detected topology value collision: driver reported "topology.example.com/rack":"r1" but existing label is "topology.example.com/rack":"r2""#;
     assert!(error.contains(reason), "{error}");
@@ -234,20 +236,20 @@ async fn a_node_that_is_said_to_be_elsewhere() {
     agent.registered(DRIVER).await;
 }
 
-/// kubernetes.md 1.6 "Same name". Who was refused comes when the name is free.
+/// kubernetes.md 1.6 "Same name". A refused socket registers when the name is released.
 #[tokio::test]
-async fn two_sockets_of_one_name() {
+async fn highest_version_owns_the_name_until_released() {
     let agent = Agent::running(|settings| settings.retry_start = Duration::from_secs(600)).await;
-    let place = |name: &str| agent.dir.path().join(name);
+    let socket = |name: &str| agent.dir.path().join(name);
     let drivers = [Driver::new(DRIVER), Driver::new(DRIVER), Driver::new(DRIVER)];
-    drivers[1].says().max_volumes = 6;
-    drivers[2].says().max_volumes = 7;
+    drivers[1].behavior().max_volumes = 6;
+    drivers[2].behavior().max_volumes = 7;
     let _drivers: Vec<_> = drivers
         .iter()
         .zip(["0.sock", "1.sock", "2.sock"])
-        .map(|(driver, at)| driver.serve(&place(at)))
+        .map(|(driver, at)| driver.serve(&socket(at)))
         .collect();
-    let registrars = ["0.sock", "1.sock", "2.sock"].map(|at| Registrar::new(DRIVER, &place(at)));
+    let registrars = ["0.sock", "1.sock", "2.sock"].map(|at| Registrar::new(DRIVER, &socket(at)));
     let mut higher = registrars[2].clone();
     higher.info.supported_versions.push("1.1.0".into());
 
@@ -262,7 +264,7 @@ async fn two_sockets_of_one_name() {
     assert_eq!(agent.plugins.get(DRIVER).unwrap().max_volumes, 7);
     drop(first);
     sleep(Duration::from_millis(400)).await;
-    assert_eq!(agent.plugins.get(DRIVER).unwrap().max_volumes, 7, "the name is not the first one's any more");
+    assert_eq!(agent.plugins.get(DRIVER).unwrap().max_volumes, 7, "the first socket no longer owns the name");
     assert_eq!(agent.entry(DRIVER).await.unwrap()["allocatable"], json!({"count": 7}));
 
     drop(third);
@@ -270,9 +272,9 @@ async fn two_sockets_of_one_name() {
     assert_eq!(agent.registered(DRIVER).await["allocatable"], json!({"count": 6}));
 }
 
-/// kubernetes.md 1.6 "Order", "GetInfo", "Versions": who is refused is told why.
+/// kubernetes.md 1.6 "Order", "GetInfo", "Versions": a refused plugin gets the reason.
 #[tokio::test]
-async fn what_is_no_driver_is_told_so() {
+async fn invalid_plugins_are_refused_with_a_reason() {
     let agent = Agent::running(|_| {}).await;
     let driver = Driver::new("other.example.com");
     let socket = agent.dir.path().join("csi.sock");
@@ -293,7 +295,7 @@ async fn what_is_no_driver_is_told_so() {
             change(|plugin| plugin.info.supported_versions = vec!["0.3.0".into()]),
             r#"None of the versions specified ["0.3.0"] are supported"#,
         ),
-        ("name", change(|plugin| plugin.info.name = "no/name".into()), "is not the name of a CSI driver"),
+        ("name", change(|plugin| plugin.info.name = "no/name".into()), "is not a valid CSI driver name"),
         (
             "endpoint",
             change(|plugin| plugin.info.endpoint = "tcp://127.0.0.1:1".into()),
@@ -302,38 +304,39 @@ async fn what_is_no_driver_is_told_so() {
         (
             "another",
             change(|_| {}),
-            r#"calls itself "other.example.com", and was registered as "a.example.com""#,
+            r#"reports the name "other.example.com", but was registered as "a.example.com""#,
         ),
     ] {
         let _plugin = registrar.serve(&agent.registry().join(format!("{name}.sock")));
         let error = registrar.refused().await;
         assert!(error.contains(reason), "{name}: {error}");
     }
-    assert!(agent.plugins.all().is_empty());
+    assert!(agent.plugins.list().is_empty());
 }
 
-/// kubernetes.md 1.7 "Limits refreshed": by wish; and all that a driver says when it restarts.
+/// kubernetes.md 1.7 "Limits refreshed": on request; and all node info when the driver restarts.
 #[tokio::test]
-async fn a_driver_changes_its_mind() {
+async fn changed_node_info_updates_csi_node() {
     let agent = Agent::running(|_| {}).await;
-    let Plugged { driver, registrar, socket, serving: first, plugin: _plugin, .. } = agent.plugged().await;
+    let RunningDriver { driver, registrar, socket, serving: first, plugin: _plugin, .. } =
+        agent.running_driver().await;
 
-    driver.says().max_volumes = 3;
+    driver.behavior().max_volumes = 3;
     agent.plugins.refresh(DRIVER);
     until("the new limit", || async {
         (agent.entry(DRIVER).await?["allocatable"]["count"] == 3).then_some(())
     })
     .await;
     assert_eq!(agent.plugins.get(DRIVER).unwrap().max_volumes, 3);
-    let asked = driver.says().asked;
+    let node_info_calls = driver.behavior().node_info_calls;
 
     drop(first);
-    let mut changed = agent.plugins.changed();
+    let mut changed = agent.plugins.subscribe();
     changed.mark_unchanged();
     {
-        let mut says = driver.says();
-        says.node_id = "id-of-b".into();
-        says.can.push(rpc::Type::VolumeMountGroup);
+        let mut behavior = driver.behavior();
+        behavior.node_id = "id-of-b".into();
+        behavior.capabilities.push(rpc::Type::VolumeMountGroup);
     }
     let _second = driver.serve(&socket);
     timeout(Duration::from_secs(30), changed.changed()).await.unwrap().unwrap();
@@ -343,19 +346,19 @@ async fn a_driver_changes_its_mind() {
         (agent.node_ids().await?[DRIVER] == "id-of-b").then_some(())
     })
     .await;
-    assert!(driver.says().asked > asked);
-    assert_eq!(registrar.heard().len(), 1, "its socket was the same all the time");
+    assert!(driver.behavior().node_info_calls > node_info_calls);
+    assert_eq!(registrar.notifications().len(), 1, "its registration socket did not change");
 }
 
-/// Issue: Node deleted, CSINode collected; and where the Node comes again, so do the entries.
+/// Node deleted, CSINode garbage-collected; when the Node is created again, so are the entries.
 #[tokio::test]
-async fn the_node_goes_and_the_csi_node_with_it() {
+async fn deleted_and_recreated_node_gets_its_entries_back() {
     let mut agent = Agent::with(User::admin()).await;
     agent.run(|_| {});
-    let _plugged = agent.plugged().await;
+    let _plugged = agent.running_driver().await;
     let before = agent.node().await.unwrap()["metadata"]["uid"].clone();
     agent.admin.delete(&Node::API, &Key::cluster(NODE), Preconditions::default()).await.unwrap();
-    until("the CSINode to go", || async { agent.csi_node().await.is_none().then_some(()) }).await;
+    until("the CSINode to be deleted", || async { agent.csi_node().await.is_none().then_some(()) }).await;
     assert!(agent.node().await.is_none());
 
     let body = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}});
@@ -365,18 +368,18 @@ async fn the_node_goes_and_the_csi_node_with_it() {
     assert_eq!(agent.csi_node().await.unwrap()["metadata"]["ownerReferences"][0]["uid"], after);
 }
 
-/// What somebody else takes away is put back, where that can be seen: by an agent that may watch its CSINode, or is lent
-/// the name of somebody who may.
+/// Removed entries are restored, where that can be observed: by an agent that may watch its CSINode, or has a client
+/// that may.
 #[tokio::test]
-async fn entries_are_kept_right() {
-    for lent in [false, true] {
-        let mut agent = match lent {
+async fn removed_entries_are_restored() {
+    for wide in [false, true] {
+        let mut agent = match wide {
             true => Agent::new().await,
             false => Agent::with(User::admin()).await,
         };
-        agent.wide = lent.then(|| agent.admin.clone());
+        agent.wide = wide.then(|| agent.admin.clone());
         agent.run(|_| {});
-        let _plugged = agent.plugged().await;
+        let _plugged = agent.running_driver().await;
         let entry = agent.registered(DRIVER).await;
         let key = Key::cluster(NODE);
         let none = Patch::Merge(json!({"spec": {"drivers": null}}));
@@ -387,20 +390,23 @@ async fn entries_are_kept_right() {
         agent.admin.patch(&Node::API, &key, None, none).await.unwrap();
         until("the annotation", || agent.node_ids()).await;
         agent.admin.delete(&CSINode::API, &key, Preconditions::default()).await.unwrap();
-        assert_eq!(agent.registered(DRIVER).await, entry, "the CSINode is made again, entry and all");
+        assert_eq!(agent.registered(DRIVER).await, entry, "the CSINode is created again with its entry");
     }
 }
 
-/// Nothing is remembered, and nothing need be: what is written is written.
+/// No state is persisted, and none is needed: existing entries are left as they are.
 #[tokio::test]
-async fn a_restart_writes_nothing_that_is_there() {
+async fn restart_does_not_rewrite_existing_entries() {
     let mut agent = Agent::running(|_| {}).await;
-    let plugged = agent.plugged().await;
+    let running_driver = agent.running_driver().await;
     let before = agent.csi_node().await.unwrap();
     agent.crash().await;
     agent.run(|_| {});
     agent.registered(DRIVER).await;
-    until("another yes", || async { (plugged.registrar.heard().len() == 2).then_some(()) }).await;
+    until("another successful registration", || async {
+        (running_driver.registrar.notifications().len() == 2).then_some(())
+    })
+    .await;
     assert_eq!(agent.csi_node().await.unwrap(), before);
 
     let mut registry = prometheus_client::registry::Registry::default();
@@ -414,47 +420,49 @@ async fn a_restart_writes_nothing_that_is_there() {
     }
 }
 
-/// A server that does not answer: nothing is forgotten that was to be removed, or to be written.
+/// If the API server is unavailable, pending removals and writes are completed later.
 #[tokio::test]
-async fn what_the_server_did_not_take_is_written_later() {
+async fn failed_writes_are_completed_later() {
     let agent = Agent::running(|_| {}).await;
     until("the CSINode", || agent.csi_node()).await;
-    agent.broken.store(true, Ordering::Relaxed);
-    let Plugged { registrar, plugin, serving: _serving, .. } = agent.plug(&Driver::new(DRIVER));
+    agent.csi_node_writes_fail.store(true, Ordering::Relaxed);
+    let RunningDriver { registrar, plugin, serving: _serving, .. } = agent.start_driver(&Driver::new(DRIVER));
     let error = registrar.refused().await;
     assert!(error.contains("error updating CSINode object with CSI driver node info"), "{error}");
     assert!(agent.plugins.get(DRIVER).is_none());
-    agent.broken.store(false, Ordering::Relaxed);
+    agent.csi_node_writes_fail.store(false, Ordering::Relaxed);
     registrar.accepted().await;
     agent.registered(DRIVER).await;
 
-    agent.broken.store(true, Ordering::Relaxed);
+    agent.csi_node_writes_fail.store(true, Ordering::Relaxed);
     drop(plugin);
-    until("the plugin to go", || async { agent.plugins.get(DRIVER).is_none().then_some(()) }).await;
+    until("the plugin to be deregistered", || async { agent.plugins.get(DRIVER).is_none().then_some(()) })
+        .await;
     sleep(Duration::from_millis(200)).await;
     assert!(agent.entry(DRIVER).await.is_some());
-    agent.broken.store(false, Ordering::Relaxed);
+    agent.csi_node_writes_fail.store(false, Ordering::Relaxed);
     agent.deregistered(DRIVER).await;
 }
 
-/// A plugin may be there before the Node is.
+/// A plugin may register before the Node exists.
 #[tokio::test]
-async fn a_driver_that_comes_before_its_node() {
+async fn driver_registers_once_the_node_exists() {
     let mut agent = Agent::new().await;
     agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
-    let plugged = agent.plug(&Driver::new(DRIVER));
-    let error = plugged.registrar.refused().await;
-    assert!(error.ends_with("Node node-a is not there: it has to be registered first"), "{error}");
+    let running_driver = agent.start_driver(&Driver::new(DRIVER));
+    let error = running_driver.registrar.refused().await;
+    assert!(error.ends_with("Node node-a does not exist: it has to be registered first"), "{error}");
     agent.run_machine(|_| {});
-    plugged.registrar.accepted().await;
+    running_driver.registrar.accepted().await;
     agent.registered(DRIVER).await;
 }
 
-/// Volumes of one driver must not be handed to another that has come to its place.
+/// Volumes of one driver must not be passed to another driver that took over its socket.
 #[tokio::test]
-async fn another_driver_behind_the_same_socket() {
+async fn another_driver_at_the_endpoint_deregisters_the_first() {
     let agent = Agent::running(|_| {}).await;
-    let Plugged { registrar, socket, serving: first, plugin: _plugin, .. } = agent.plugged().await;
+    let RunningDriver { registrar, socket, serving: first, plugin: _plugin, .. } =
+        agent.running_driver().await;
     drop(first);
     let second = Driver::new("b.example.com").serve(&socket);
     agent.deregistered(DRIVER).await;
@@ -464,19 +472,19 @@ async fn another_driver_behind_the_same_socket() {
     agent.registered(DRIVER).await;
 }
 
-/// A registration that fails takes back what it wrote, and that is no news to try again for.
+/// A failed registration reverts its writes, which must not trigger a retry.
 #[tokio::test]
-async fn a_failure_does_not_wake_itself() {
+async fn failed_registration_does_not_trigger_its_own_retry() {
     let agent = Agent::running(|settings| settings.retry_start = Duration::from_secs(600)).await;
     until("the CSINode", || agent.csi_node()).await;
     let driver = Driver::new(DRIVER);
-    // The Node takes it, the CSINode does not.
-    driver.says().node_id = "i".repeat(300);
-    let plugged = agent.plug(&driver);
-    let error = plugged.registrar.refused().await;
+    // The Node accepts it, the CSINode does not.
+    driver.behavior().node_id = "i".repeat(300);
+    let running_driver = agent.start_driver(&driver);
+    let error = running_driver.registrar.refused().await;
     assert!(error.contains("must be 256 characters or less"), "{error}");
     sleep(Duration::from_millis(500)).await;
     assert!(agent.node_ids().await.is_none());
-    // Once more at most, for the label that was new on the Node.
-    assert!(driver.says().asked <= 2, "asked {} times", driver.says().asked);
+    // At most one more, for the new label on the Node.
+    assert!(driver.behavior().node_info_calls <= 2, "queried {} times", driver.behavior().node_info_calls);
 }

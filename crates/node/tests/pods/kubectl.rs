@@ -1,4 +1,4 @@
-//! `kubectl logs` and `kubectl exec` themselves, over TLS.
+//! The real `kubectl logs` and `kubectl exec`, over TLS.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -7,19 +7,19 @@ use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::Identity;
 use wharf_apiserver::server::Server;
 
-use crate::home::Home;
+use crate::harness::TestNode;
 
 #[tokio::test]
 #[ignore = "needs kubectl: in the PATH, or named by KUBECTL"]
-async fn logs_and_commands() {
-    let home = Home::new().await;
+async fn kubectl_logs_and_exec_work() {
+    let node = TestNode::new().await;
     let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
     let config = tempfile::NamedTempFile::new().unwrap();
-    let text = home.pki.kubeconfig(&Identity::Admin, &server.url(), wharf_cluster::now()).unwrap();
+    let text = node.pki.kubeconfig(&Identity::Admin, &server.url(), wharf_cluster::now()).unwrap();
     std::fs::write(config.path(), text).unwrap();
     let stop = CancellationToken::new();
     let serving = tokio::spawn({
-        let (api, pki, stop) = (home.api.clone(), home.pki.clone(), stop.clone());
+        let (api, pki, stop) = (node.api.clone(), node.pki.clone(), stop.clone());
         async move { server.run(api, pki, &[], stop).await }
     });
     let path = config.path().to_owned();
@@ -38,28 +38,28 @@ async fn logs_and_commands() {
     };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
 
-    home.pod("p", "echo hello; trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {}).await;
-    home.phase("p", "Running").await;
+    node.pod("p", "echo hello; trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {}).await;
+    node.phase("p", "Running").await;
     let logs = kubectl(&["logs", "p"], "").await;
     assert_eq!(text(&logs.stdout), "hello\n", "{}", text(&logs.stderr));
-    let said = kubectl(&["exec", "p", "--", "/bin/sh", "-c", "echo out; echo err >&2; exit 3"], "").await;
+    let executed = kubectl(&["exec", "p", "--", "/bin/sh", "-c", "echo out; echo err >&2; exit 3"], "").await;
     assert_eq!(
-        (text(&said.stdout).as_str(), said.status.code()),
+        (text(&executed.stdout).as_str(), executed.status.code()),
         ("out\n", Some(3)),
         "{}",
-        text(&said.stderr)
+        text(&executed.stderr)
     );
-    assert!(text(&said.stderr).starts_with("err\n"), "{}", text(&said.stderr));
+    assert!(text(&executed.stderr).starts_with("err\n"), "{}", text(&executed.stderr));
     let large = "0123456789abcdef".repeat(40_000);
     let echoed = kubectl(&["exec", "-i", "p", "--", "cat"], &large).await;
     assert!(echoed.status.success(), "{}", text(&echoed.stderr));
-    assert_eq!(text(&echoed.stdout).len(), large.len(), "all of it comes back, and its end is known");
+    assert_eq!(text(&echoed.stdout).len(), large.len(), "all input is echoed, up to its end");
     let none = kubectl(&["exec", "p", "-c", "none", "--", "true"], "").await;
     assert!(text(&none.stderr).contains("container none is not valid for pod p"), "{}", text(&none.stderr));
-    // A log that is followed ends with the container.
-    home.pod("q", "echo first; sleep 3; echo last", |pod| pod["spec"]["restartPolicy"] = "Never".into())
+    // `kubectl logs -f` ends when the container exits.
+    node.pod("q", "echo first; sleep 3; echo last", |pod| pod["spec"]["restartPolicy"] = "Never".into())
         .await;
-    home.phase("q", "Running").await;
+    node.phase("q", "Running").await;
     let followed = kubectl(&["logs", "-f", "q"], "").await;
     assert_eq!(text(&followed.stdout), "first\nlast\n", "{}", text(&followed.stderr));
     stop.cancel();

@@ -1,12 +1,12 @@
 //! Pods on the real kernel, with the embedded API, the volume manager and the container runtime: needs root.
 
-// Helpers of tests are tests: clippy's exception for tests does not see that.
+// Clippy's exception for tests does not cover test helpers.
 #![allow(clippy::unwrap_used)]
 
+mod fake_runtime;
 mod files;
-mod home;
+mod harness;
 mod kubectl;
-mod life;
+mod lifecycle;
 mod restart;
-mod seam;
 mod streams;

@@ -1,12 +1,12 @@
-//! Containers on the real kernel: needs root. One file for each thing that a container promises.
+//! Containers on the real kernel: needs root. One file for each aspect.
 
-// Helpers of tests are tests: clippy's exception for tests does not see that.
+// Clippy's exception for tests does not cover test helpers.
 #![allow(clippy::unwrap_used)]
 
 mod crash;
 mod exec;
-mod home;
+mod harness;
 mod isolation;
-mod life;
+mod lifecycle;
 mod logs;
 mod volumes;

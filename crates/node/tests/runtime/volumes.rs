@@ -1,4 +1,4 @@
-//! Volumes in containers: directories, files, parts of them, devices.
+//! Volumes in containers: directories, files, subPaths, devices.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use wharf_node::runtime::{ContainerDevice, ContainerMount, ContainerSpec, LogOptions, StartError};
 
-use crate::home::{Home, Mounted, command, eventually, sh, within};
+use crate::harness::{Mounted, TestRuntime, command, eventually, sh, within};
 
 fn mount(source: impl AsRef<Path>, target: &str) -> ContainerMount {
     ContainerMount { source: source.as_ref().to_owned(), target: target.into(), ..ContainerMount::default() }
 }
 
-/// A directory that the pod has named.
+/// A hostPath mount.
 fn of_host(source: impl AsRef<Path>, target: &str) -> ContainerMount {
     ContainerMount { host: true, ..mount(source, target) }
 }
@@ -22,9 +22,9 @@ fn part(source: impl AsRef<Path>, part: &str) -> ContainerMount {
 }
 
 #[tokio::test]
-async fn a_volume_is_written_to_and_a_read_only_one_is_not() {
-    let home = Home::new();
-    let (one, two) = (home.make("one"), home.make("two"));
+async fn read_only_volume_refuses_writes() {
+    let test = TestRuntime::new();
+    let (one, two) = (test.create_dir("one"), test.create_dir("two"));
     fs::write(two.join("old"), "old").unwrap();
     let mut spec = sh(
         "a",
@@ -32,70 +32,70 @@ async fn a_volume_is_written_to_and_a_read_only_one_is_not() {
     );
     spec.mounts =
         vec![ContainerMount { read_only: true, ..mount(&two, "/data/two") }, mount(&one, "/data/one")];
-    assert_eq!(home.output(spec).await, "old");
+    assert_eq!(test.output(spec).await, "old");
     assert_eq!(fs::read_to_string(one.join("new")).unwrap(), "new\n");
     assert!(!two.join("new").exists());
 }
 
 #[tokio::test]
-async fn volumes_lie_in_each_other_in_any_order() {
-    let home = Home::new();
-    let (outer, inner) = (home.make("outer"), home.make("inner"));
+async fn nested_volumes_are_mounted_in_any_order() {
+    let test = TestRuntime::new();
+    let (outer, inner) = (test.create_dir("outer"), test.create_dir("inner"));
     let mut spec = sh("a", "touch /data/in/inner /data/outer");
     spec.mounts = vec![mount(&inner, "/data/in"), mount(&outer, "/data")];
-    home.output(spec).await;
+    test.output(spec).await;
     assert!(inner.join("inner").exists() && outer.join("outer").exists());
 }
 
 #[tokio::test]
-async fn a_file_lies_over_a_file() {
-    let home = Home::new();
-    let file = home.directory.path().join("hosts");
+async fn single_file_is_mounted_over_a_file() {
+    let test = TestRuntime::new();
+    let file = test.directory.path().join("hosts");
     fs::write(&file, "127.0.0.1 pod\n").unwrap();
-    let log = home.directory.path().join("termination-log");
+    let log = test.directory.path().join("termination-log");
     fs::write(&log, "").unwrap();
     let mut spec = sh("a", "cat /etc/hosts; echo why > /dev/termination-log");
     spec.mounts = vec![mount(&file, "/etc/hosts"), mount(&log, "/dev/termination-log")];
-    assert_eq!(home.output(spec).await, "127.0.0.1 pod\n");
+    assert_eq!(test.output(spec).await, "127.0.0.1 pod\n");
     assert_eq!(fs::read_to_string(log).unwrap(), "why\n");
 }
 
 #[tokio::test]
-async fn a_missing_volume_is_an_error_that_names_it() {
-    let home = Home::new();
+async fn missing_volume_is_an_error_with_its_path() {
+    let test = TestRuntime::new();
     let mut spec = sh("a", "true");
-    spec.mounts = vec![mount(home.directory.path().join("nowhere"), "/data")];
-    let error = home.runtime.start(spec).await.unwrap_err();
+    spec.mounts = vec![mount(test.directory.path().join("nowhere"), "/data")];
+    let error = test.runtime.start(spec).await.unwrap_err();
     assert!(matches!(&error, StartError::Machine { .. }), "{error:?}");
     assert!(error.to_string().contains("nowhere for /data"), "{error}");
 }
 
 #[tokio::test]
-async fn a_part_of_a_volume_is_made_with_the_volumes_mode() {
-    let home = Home::new();
-    let volume = home.make("volume");
+async fn sub_path_is_created_with_the_volumes_mode() {
+    let test = TestRuntime::new();
+    let volume = test.create_dir("volume");
     fs::set_permissions(&volume, fs::Permissions::from_mode(0o2770)).unwrap();
     let mut spec = sh("a", "touch /data/x");
     spec.mounts = vec![part(&volume, "a/b")];
-    home.output(spec.clone()).await;
+    test.output(spec.clone()).await;
     assert!(volume.join("a/b/x").exists());
     for made in ["a", "a/b"] {
         assert_eq!(fs::metadata(volume.join(made)).unwrap().permissions().mode() & 0o7777, 0o2770, "{made}");
     }
     spec.container = "again".to_owned();
-    home.output(spec).await;
+    test.output(spec).await;
 }
 
 #[tokio::test]
-async fn links_are_followed_in_a_volume_but_not_out_of_it() {
-    let home = Home::new();
-    let volume = home.make("volume");
-    // As config maps are made.
+async fn sub_path_symlinks_cannot_leave_the_volume() {
+    let test = TestRuntime::new();
+    let volume = test.create_dir("volume");
+    // As in a ConfigMap volume.
     fs::create_dir(volume.join("..2026")).unwrap();
     fs::write(volume.join("..2026/settings"), "mine").unwrap();
     symlink("..2026", volume.join("..data")).unwrap();
     symlink("..data/settings", volume.join("settings")).unwrap();
-    fs::write(home.directory.path().join("other"), "another pod's").unwrap();
+    fs::write(test.directory.path().join("other"), "another pod's").unwrap();
     symlink("../other", volume.join("up")).unwrap();
     symlink("/etc/passwd", volume.join("absolute")).unwrap();
     symlink("/proc/self/root", volume.join("magic")).unwrap();
@@ -103,27 +103,27 @@ async fn links_are_followed_in_a_volume_but_not_out_of_it() {
 
     let with =
         |name: &str, part: ContainerMount| ContainerSpec { mounts: vec![part], ..sh(name, "cat /data") };
-    assert_eq!(home.output(with("a", part(&volume, "settings"))).await, "mine");
+    assert_eq!(test.output(with("a", part(&volume, "settings"))).await, "mine");
     for (index, path) in
         ["up", "absolute", "magic/etc/passwd", "parent/other", "parent/made"].iter().enumerate()
     {
-        let error = home.runtime.start(with(&format!("c{index}"), part(&volume, path))).await.unwrap_err();
+        let error = test.runtime.start(with(&format!("c{index}"), part(&volume, path))).await.unwrap_err();
         assert!(
-            matches!(&error, StartError::Config(message) if message.contains("out of its volume")),
+            matches!(&error, StartError::Config(message) if message.contains("leaves its volume")),
             "{path}: {error}"
         );
     }
-    assert!(!home.directory.path().join("made").exists());
-    let error = home.runtime.start(with("climbs", part(&volume, "a/../../other"))).await.unwrap_err();
+    assert!(!test.directory.path().join("made").exists());
+    let error = test.runtime.start(with("climbs", part(&volume, "a/../../other"))).await.unwrap_err();
     assert!(matches!(error, StartError::Config(_)), "{error}");
 }
 
-/// Nothing of a part's path is looked at twice: what is a directory for us first could be a link to other pods' volumes
-/// then.
+/// The path of a subPath is resolved once: what is a directory at first could be replaced by a symlink to other pods'
+/// volumes.
 #[tokio::test]
-async fn a_volume_brings_its_mounts_but_a_part_of_it_does_not() {
-    let home = Home::new();
-    let volume = home.make("volume");
+async fn nested_mounts_are_included_except_for_sub_paths() {
+    let test = TestRuntime::new();
+    let volume = test.create_dir("volume");
     let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
     fs::write(volume.join("sub/disk/file"), "").unwrap();
     let script = "cut -d' ' -f5 /proc/self/mountinfo | grep ^/data; find /data -name file";
@@ -132,15 +132,16 @@ async fn a_volume_brings_its_mounts_but_a_part_of_it_does_not() {
         ("part", part(&volume, "sub"), "/data\n"),
     ] {
         let spec = ContainerSpec { mounts: vec![mount], ..sh(name, script) };
-        assert_eq!(home.output(spec).await, expected, "{name}");
+        assert_eq!(test.output(spec).await, expected, "{name}");
     }
 }
 
-/// One that is covered by now: on the way to it there is a link, as a pod could make it while its container starts.
+/// A nested mount that is covered by now: its path contains a symlink, which a pod could create while its container
+/// starts.
 #[tokio::test]
-async fn what_is_mounted_in_a_volume_is_not_looked_for_by_links() {
-    let home = Home::new();
-    let (volume, other) = (home.make("volume"), home.make("other"));
+async fn nested_mounts_are_not_resolved_through_symlinks() {
+    let test = TestRuntime::new();
+    let (volume, other) = (test.create_dir("volume"), test.create_dir("other"));
     fs::write(other.join("secret"), "another pod's").unwrap();
     let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
     let _over = Mounted::tmpfs(&volume.join("sub"));
@@ -150,56 +151,57 @@ async fn what_is_mounted_in_a_volume_is_not_looked_for_by_links() {
             mounts: vec![mount],
             ..sh(name, "ls /data/sub; cut -d' ' -f5 /proc/self/mountinfo | grep -e ^/data -e /other")
         };
-        assert_eq!(home.output(spec).await, "disk\n/data\n/data/sub\n", "{name}");
+        assert_eq!(test.output(spec).await, "disk\n/data\n/data/sub\n", "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_directory_of_the_host_brings_its_mounts_but_not_hidden_ones() {
-    let home = Home::with(|settings| {
+async fn host_path_includes_nested_mounts_except_hidden_ones() {
+    let test = TestRuntime::with(|settings| {
         settings.hidden = vec![settings.directory.with_file_name("host").join("kubelet")]
     });
-    let host = home.make("host");
+    let host = test.create_dir("host");
     let _seen = Mounted::tmpfs(&host.join("disk"));
     let _hidden = Mounted::tmpfs(&host.join("kubelet/pods/1/volume"));
     fs::write(host.join("disk/file"), "").unwrap();
     fs::write(host.join("kubelet/pods/1/volume/file"), "").unwrap();
     let mut spec = sh("a", "cd /data && find . -name file; exec sleep 1000");
     spec.mounts = vec![of_host(&host, "/data")];
-    let id = home.runtime.start(spec).await.unwrap();
+    let id = test.runtime.start(spec).await.unwrap();
     let mut logs =
-        home.runtime.logs(&id, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
+        test.runtime.logs(&id, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
     assert_eq!(within(logs.next()).await.unwrap().unwrap(), b"./disk/file\n");
-    let table = fs::read_to_string(format!("/proc/{}/mountinfo", home.pid(&id))).unwrap();
+    let table = fs::read_to_string(format!("/proc/{}/mountinfo", test.pid(&id))).unwrap();
     assert!(table.contains(" /data/disk ") && !table.contains("/data/kubelet/"), "{table}");
 }
 
-/// A pod that names the data directory would have everybody's credentials and volumes.
+/// A pod that mounts the data directory would have all credentials and volumes.
 #[tokio::test]
-async fn a_path_of_the_host_that_leads_into_a_hidden_place_is_refused() {
-    let home = Home::with(|settings| settings.hidden = vec![settings.directory.with_file_name("data")]);
-    let data = home.make("data/deep").parent().unwrap().to_owned();
+async fn host_path_into_a_hidden_directory_is_refused() {
+    let test =
+        TestRuntime::with(|settings| settings.hidden = vec![settings.directory.with_file_name("data")]);
+    let data = test.create_dir("data/deep").parent().unwrap().to_owned();
     fs::write(data.join("kubeconfig"), "admin").unwrap();
-    let beside = home.make("beside");
-    symlink(&data, beside.join("link")).unwrap();
-    let bound = home.make("bound");
-    command("mount", &["--bind", home.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
+    let sibling = test.create_dir("sibling");
+    symlink(&data, sibling.join("link")).unwrap();
+    let bound = test.create_dir("bound");
+    command("mount", &["--bind", test.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
     let _bound = MountedOver(bound.clone());
-    let other = home.runtime.start(sh("other", "exec sleep 1000")).await.unwrap();
-    let of_other = format!("/proc/{}/root/etc", home.pid(&other));
+    let other = test.runtime.start(sh("other", "exec sleep 1000")).await.unwrap();
+    let of_other = format!("/proc/{}/root/etc", test.pid(&other));
     let part = |source: &Path, part: &str| ContainerMount {
         sub_path: Some(PathBuf::from(part)),
         ..of_host(source, "/data")
     };
-    for (index, (mount, words)) in [
-        (of_host(&data, "/data"), "which holds wharf's own data"),
-        (of_host(data.join("deep"), "/data"), "which holds wharf's own data"),
-        (of_host(data.join("kubeconfig"), "/data"), "which holds wharf's own data"),
-        (of_host(beside.join("link"), "/data"), "which holds wharf's own data"),
-        (of_host(bound.join("data"), "/data"), "which holds wharf's own data"),
-        (part(home.directory.path(), "data"), "which holds wharf's own data"),
-        (part(home.directory.path(), "data/new"), "which holds wharf's own data"),
-        (of_host(home.directory.path().join("containers"), "/data"), "which holds wharf's own data"),
+    for (index, (mount, expected)) in [
+        (of_host(&data, "/data"), "which holds data of Wharf"),
+        (of_host(data.join("deep"), "/data"), "which holds data of Wharf"),
+        (of_host(data.join("kubeconfig"), "/data"), "which holds data of Wharf"),
+        (of_host(sibling.join("link"), "/data"), "which holds data of Wharf"),
+        (of_host(bound.join("data"), "/data"), "which holds data of Wharf"),
+        (part(test.directory.path(), "data"), "which holds data of Wharf"),
+        (part(test.directory.path(), "data/new"), "which holds data of Wharf"),
+        (of_host(test.directory.path().join("containers"), "/data"), "which holds data of Wharf"),
         (of_host(of_other, "/data"), "another container's"),
     ]
     .into_iter()
@@ -207,35 +209,38 @@ async fn a_path_of_the_host_that_leads_into_a_hidden_place_is_refused() {
     {
         let name = format!("{} {:?}", mount.source.display(), mount.sub_path);
         let spec = ContainerSpec { mounts: vec![mount], ..sh(&format!("c{index}"), "true") };
-        let error = home.runtime.start(spec).await.expect_err(&name);
-        assert!(matches!(&error, StartError::Config(message) if message.contains(words)), "{name}: {error}");
+        let error = test.runtime.start(spec).await.expect_err(&name);
+        assert!(
+            matches!(&error, StartError::Config(message) if message.contains(expected)),
+            "{name}: {error}"
+        );
     }
     assert!(!data.join("new").exists());
 }
 
 #[tokio::test]
-async fn what_is_hidden_is_covered_in_the_directories_above_it() {
-    let home = Home::with(|settings| {
+async fn hidden_directories_are_covered_in_a_host_path_above_them() {
+    let test = TestRuntime::with(|settings| {
         settings.hidden =
             ["data", "data/logs", "file"].map(|name| settings.directory.with_file_name(name)).to_vec();
     });
-    let data = home.make("data");
+    let data = test.create_dir("data");
     fs::create_dir(data.join("logs")).unwrap();
     fs::write(data.join("kubeconfig"), "admin").unwrap();
-    fs::write(home.directory.path().join("file"), "admin").unwrap();
-    fs::write(home.directory.path().join("seen"), "seen\n").unwrap();
-    let bound = home.make("bound");
-    command("mount", &["--bind", home.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
+    fs::write(test.directory.path().join("file"), "admin").unwrap();
+    fs::write(test.directory.path().join("seen"), "seen\n").unwrap();
+    let bound = test.create_dir("bound");
+    command("mount", &["--bind", test.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
     let _bound = MountedOver(bound.clone());
     let script = "ls -A $1/data $1/containers; cat $1/file $1/seen; umount $1/data 2>/dev/null && echo unmounted; \
                   touch $1/data/new 2>/dev/null && echo written; ls -A $1/data";
-    let here = home.directory.path().display().to_string();
+    let here = test.directory.path().display().to_string();
     for (index, (source, read_only, inside)) in [
         (Path::new("/"), true, format!("/host{here}")),
         (Path::new("/"), false, format!("/host{here}")),
         (Path::new("/"), true, format!("/host{here}/bound")),
-        (home.directory.path(), true, "/host".to_owned()),
-        (home.directory.path(), false, "/host/bound".to_owned()),
+        (test.directory.path(), true, "/host".to_owned()),
+        (test.directory.path(), false, "/host/bound".to_owned()),
         (&*bound, false, "/host".to_owned()),
     ]
     .into_iter()
@@ -244,31 +249,31 @@ async fn what_is_hidden_is_covered_in_the_directories_above_it() {
         let mut spec = sh(&format!("c{index}"), script);
         spec.command.extend(["sh".to_owned(), inside.clone()]);
         spec.mounts = vec![ContainerMount { read_only, ..of_host(source, "/host") }];
-        let (_, said) = home.run(spec).await;
+        let (_, output) = test.run(spec).await;
         let expected = format!("{inside}/containers:\n\n{inside}/data:\nseen\n");
-        assert_eq!(said, expected, "{} {inside}", source.display());
+        assert_eq!(output, expected, "{} {inside}", source.display());
     }
     assert!(!data.join("new").exists());
 }
 
 #[tokio::test]
-async fn mounts_made_later_are_not_passed_on() {
-    let home = Home::new();
-    let volume = home.make("volume");
+async fn later_mounts_are_not_propagated() {
+    let test = TestRuntime::new();
+    let volume = test.create_dir("volume");
     let _volume = Mounted::tmpfs(&volume);
     command("mount", &["--make-shared", volume.to_str().unwrap()]);
     fs::create_dir(volume.join("sub")).unwrap();
     let mut spec = sh("a", "while test ! -e /data/go; do sleep 0.05; done; ls /data/sub");
     spec.mounts = vec![mount(&volume, "/data")];
-    let id = home.runtime.start(spec).await.unwrap();
+    let id = test.runtime.start(spec).await.unwrap();
     let _later = Mounted::tmpfs(&volume.join("sub"));
     fs::write(volume.join("sub/file"), "").unwrap();
     fs::write(volume.join("go"), "").unwrap();
-    within(home.runtime.exited(&id)).await.unwrap();
-    assert_eq!(home.log(&id, LogOptions::default()).await, "");
+    within(test.runtime.exited(&id)).await.unwrap();
+    assert_eq!(test.log(&id, LogOptions::default()).await, "");
 }
 
-/// A loop device that is gone at the end of the test.
+/// A loop device that is detached when dropped.
 struct Loop(String);
 
 impl Loop {
@@ -288,13 +293,13 @@ impl Drop for Loop {
 }
 
 #[tokio::test]
-async fn a_device_is_where_it_was_asked_for() {
-    let home = Home::new();
-    let image = home.directory.path().join("image");
+async fn device_is_available_at_its_path() {
+    let test = TestRuntime::new();
+    let image = test.directory.path().join("image");
     fs::write(&image, [b'x'; 1 << 20]).unwrap();
     let device = Loop::over(&image);
-    // Published as a raw volume is: bound over a file.
-    let published = home.directory.path().join("published");
+    // Like a published raw volume: bound over a file.
+    let published = test.directory.path().join("published");
     fs::write(&published, "").unwrap();
     command("mount", &["--bind", &device.0, published.to_str().unwrap()]);
     let _bound = MountedOver(published.clone());
@@ -307,23 +312,23 @@ async fn a_device_is_where_it_was_asked_for() {
         target: "/dev/xvda".into(),
         ..ContainerDevice::default()
     }];
-    assert_eq!(home.output(spec.clone()).await, "xx");
+    assert_eq!(test.output(spec.clone()).await, "xx");
     eventually("write to the image", || fs::read(&image).unwrap()[..3] == *b"yzx");
 
     spec.container = "b".to_owned();
     spec.devices[0].source = image;
-    let error = home.runtime.start(spec).await.unwrap_err();
+    let error = test.runtime.start(spec).await.unwrap_err();
     assert!(
         matches!(&error, StartError::Config(message) if message.contains("not a block device")),
         "{error}"
     );
 }
 
-/// A bind of a device's node may be all that a driver does for `readonly`, and keeps nobody from writing.
+/// A driver may implement `readonly` by a read-only bind mount of the device node, which does not prevent writes.
 #[tokio::test]
-async fn a_device_for_reading_is_refused_unless_it_refuses_writes() {
-    let home = Home::new();
-    let image = home.directory.path().join("image");
+async fn read_only_device_must_be_read_only_itself() {
+    let test = TestRuntime::new();
+    let image = test.directory.path().join("image");
     fs::write(&image, [b'x'; 1 << 20]).unwrap();
     let (writable, fixed) = (Loop::over(&image), Loop::reading(&image));
     let script =
@@ -336,9 +341,9 @@ async fn a_device_for_reading_is_refused_unless_it_refuses_writes() {
         }],
         ..sh(name, script)
     };
-    let error = home.runtime.start(with("a", &writable)).await.unwrap_err();
+    let error = test.runtime.start(with("a", &writable)).await.unwrap_err();
     assert!(matches!(&error, StartError::Config(message) if message.contains(&writable.0)), "{error}");
-    assert_eq!(home.output(with("b", &fixed)).await, "xx");
+    assert_eq!(test.output(with("b", &fixed)).await, "xx");
     assert!(fs::read(&image).unwrap().iter().all(|&byte| byte == b'x'));
 }
 
@@ -351,25 +356,25 @@ impl Drop for MountedOver {
 }
 
 #[tokio::test]
-async fn the_host_can_let_go_of_a_volume_when_its_container_has_ended() {
-    let home = Home::new();
-    let image = home.directory.path().join("image");
+async fn volume_is_released_when_its_container_exits() {
+    let test = TestRuntime::new();
+    let image = test.directory.path().join("image");
     fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
     command("mkfs.ext4", &["-q", image.to_str().unwrap()]);
     let device = Loop::over(&image);
-    let volume = home.make("volume");
+    let volume = test.create_dir("volume");
     command("mount", &[&device.0, volume.to_str().unwrap()]);
     let mounted = MountedOver(volume.clone());
-    // One that has the volume, and one that was started while it was mounted and has not.
-    let beside = home.runtime.start(sh("beside", "exec sleep 1000")).await.unwrap();
+    // One container with the volume, and one without that was started while it was mounted.
+    let other = test.runtime.start(sh("other", "exec sleep 1000")).await.unwrap();
     let mut spec = sh("a", "touch /data/x");
     spec.mounts = vec![mount(&volume, "/data")];
-    home.output(spec).await;
+    test.output(spec).await;
     drop(mounted);
-    // As long as any namespace holds the file system, the device cannot be opened for oneself.
+    // While any namespace holds the file system, the device cannot be opened exclusively.
     eventually("release of the device", || {
         let exclusive = rustix::fs::OFlags::EXCL | rustix::fs::OFlags::RDONLY;
         rustix::fs::open(device.0.as_str(), exclusive, rustix::fs::Mode::empty()).is_ok()
     });
-    assert!(home.pid(&beside) > 0);
+    assert!(test.pid(&other) > 0);
 }

@@ -1,4 +1,4 @@
-//! What changes under a manager that has looked already: sizes, attachments, drivers that stop answering.
+//! Changes under a running manager: sizes, attachments, drivers that stop responding.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -10,113 +10,114 @@ use wharf_model::{Key, PersistentVolumeClaim, VolumeAttachment};
 use wharf_node::plugins::Plugin;
 use wharf_node::volumes::Settings;
 
-use crate::harness::{Ground, MIB, until};
+use crate::harness::{Fixture, MIB, until};
 
-/// A driver that rounds up makes more than was allocated. What the node has expanded it does not expand again and again
-/// because it remembers the claim as it was before.
+/// A driver that rounds up creates more than was allocated. The node must not expand the volume repeatedly because of a
+/// stale copy of the claim.
 #[tokio::test]
-async fn a_volume_that_is_larger_than_allocated_grows_once() {
-    let mut ground = Ground::new().await;
-    // Nobody tells of the claim: it is seen when the pod is looked at, and that is long until the next time.
-    ground.lent = false;
-    ground.without_attach().await;
-    let volume = ground.volume("pv1", 320, "xfs").await;
-    let pod = ground.pod_of("p", &volume).await;
-    let agent = ground.agent();
-    agent.volumes.settle();
-    agent.volumes.want(pod.clone());
+async fn volume_larger_than_allocated_expands_once() {
+    let mut fixture = Fixture::new().await;
+    // The claim is not watched: it is read when the pod is resynced, and the next resync is far away.
+    fixture.wide = false;
+    fixture.without_attach().await;
+    let volume = fixture.volume("pv1", 320, "xfs").await;
+    let pod = fixture.pod_of("p", &volume).await;
+    let agent = fixture.agent();
+    agent.volumes.mark_pods_known();
+    agent.volumes.request(pod.clone());
     agent.mounted(&pod).await;
     let request = wharf_csi::v1::ControllerExpandVolumeRequest {
         volume_id: volume.handle.clone(),
         capacity_range: Some(wharf_csi::v1::CapacityRange { required_bytes: 641 * MIB, limit_bytes: 0 }),
         ..Default::default()
     };
-    ground.driver.controller().controller_expand_volume(request).await.unwrap();
-    ground.grow("pv1", "641Mi").await;
+    fixture.driver.controller().controller_expand_volume(request).await.unwrap();
+    fixture.grow("pv1", "641Mi").await;
     let pending = json!({
         "allocatedResources": {"storage": "640Mi"},
         "allocatedResourceStatuses": {"storage": "NodeResizePending"},
     });
-    ground.status::<PersistentVolumeClaim>(&Key::namespaced("default", "pv1"), pending).await;
-    agent.volumes.want(pod.clone());
+    fixture.status::<PersistentVolumeClaim>(&Key::namespaced("default", "pv1"), pending).await;
+    agent.volumes.request(pod.clone());
     until("the claim has its size", async || {
-        let status = ground.claim(&volume).await.status;
+        let status = fixture.claim(&volume).await.status;
         let done = status.allocated_resource_statuses.storage.is_none();
         (done && status.capacity.storage.unwrap().bytes() == 640 * MIB).then_some(())
     })
     .await;
-    let version = async || ground.claim(&volume).await.metadata.resource_version;
+    let version = async || fixture.claim(&volume).await.metadata.resource_version;
     let before = version().await;
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(version().await, before, "the claim is written to again and again");
+    assert_eq!(version().await, before, "the claim is written repeatedly");
 }
 
-/// A volume that was detached and attached again has another attachment: what that gives is read before it is used.
+/// A volume that was detached and attached again has a new attachment: its metadata is read before it is used.
 #[tokio::test]
-async fn an_attachment_that_comes_back_is_read_again() {
-    let ground = Ground::new().await;
-    let volume = ground.volume("pv1", 32, "ext4").await;
-    let agent = ground.agent();
-    agent.volumes.settle();
-    let first = ground.pod_of("p", &volume).await;
-    agent.volumes.want(first.clone());
-    ground.in_use(&[volume.unique()]).await;
-    ground.attach(&volume).await;
+async fn recreated_attachment_is_read_again() {
+    let fixture = Fixture::new().await;
+    let volume = fixture.volume("pv1", 32, "ext4").await;
+    let agent = fixture.agent();
+    agent.volumes.mark_pods_known();
+    let first = fixture.pod_of("p", &volume).await;
+    agent.volumes.request(first.clone());
+    fixture.in_use(&[volume.unique()]).await;
+    fixture.attach(&volume).await;
     agent.mounted(&first).await;
     let attached = async |attached: bool| {
         let key = Key::cluster(volume.attachment());
-        ground.status::<VolumeAttachment>(&key, json!({"attached": attached})).await;
+        fixture.status::<VolumeAttachment>(&key, json!({"attached": attached})).await;
     };
-    ground.attached(&[]).await;
+    fixture.attached(&[]).await;
     attached(false).await;
-    // So that it is seen before it is attached again.
+    // So that the detach is observed before it is attached again.
     sleep(Duration::from_millis(300)).await;
-    ground.attached(&[&volume]).await;
-    let second = ground.pod_of("q", &volume).await;
-    agent.volumes.want(second.clone());
-    let error = timeout(Duration::from_secs(30), agent.volumes.mounted(&second.metadata.uid)).await.unwrap();
-    let message = error.expect_err("it is used by what an earlier attachment gave").message;
+    fixture.attached(&[&volume]).await;
+    let second = fixture.pod_of("q", &volume).await;
+    agent.volumes.request(second.clone());
+    let error =
+        timeout(Duration::from_secs(30), agent.volumes.wait_mounted(&second.metadata.uid)).await.unwrap();
+    let message = error.expect_err("the context of the earlier attachment is used").message;
     assert!(message.contains("is not attached yet"), "{message}");
     attached(true).await;
     agent.mounted(&second).await;
 }
 
-/// One driver that hangs keeps no other from being asked how full its volumes are.
+/// A driver that hangs does not block the statistics of others.
 #[tokio::test]
-async fn statistics_of_drivers_beside_one_that_hangs() {
-    // Before the other one, in whatever order they are asked.
+async fn hanging_driver_does_not_block_statistics_of_others() {
+    // Sorted before the other driver.
     const HUNG: &str = "a.hung.example.com";
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     for driver in [HUNG, DRIVER_NAME] {
-        ground.without_attach_of(driver).await;
+        fixture.without_attach_of(driver).await;
     }
-    let good = ground.plugins.get(DRIVER_NAME).unwrap();
+    let good = fixture.plugins.get(DRIVER_NAME).unwrap();
     let register = |endpoint| {
         let mut plugin = Plugin::new(HUNG, endpoint);
         plugin.capabilities = good.capabilities;
-        ground.plugins.put(plugin);
+        fixture.plugins.insert(plugin);
     };
     register(good.endpoint.clone());
-    let first = ground.volume_of(HUNG, "pv1", 32, "ext4").await;
-    let pod = ground.pod_of("p", &first).await;
+    let first = fixture.volume_of(HUNG, "pv1", 32, "ext4").await;
+    let pod = fixture.pod_of("p", &first).await;
     let settings = Settings { statistics: Duration::from_millis(500), ..Settings::default() };
-    let agent = ground.agent_with(settings);
+    let agent = fixture.agent_with(settings);
     let mut registry = prometheus_client::registry::Registry::default();
     agent.volumes.statistics().register(&mut registry);
-    agent.volumes.settle();
-    agent.volumes.want(pod.clone());
+    agent.volumes.mark_pods_known();
+    agent.volumes.request(pod.clone());
     agent.mounted(&pod).await;
-    // From now on it takes calls and answers none.
-    let silent = ground.root.path().join("silent.sock");
+    // From now on it accepts calls and never responds.
+    let silent = fixture.root.path().join("silent.sock");
     let _listener = UnixListener::bind(&silent).unwrap();
     register(format!("unix://{}", silent.display()).parse().unwrap());
     sleep(Duration::from_secs(1)).await;
-    // A volume of the other one: how full it is can only have been asked since.
-    let later = ground.volume("pv2", 32, "ext4").await;
-    let pod = ground.pod_of("q", &later).await;
-    agent.volumes.want(pod.clone());
+    // A volume of the other driver: its statistics can only have been queried since.
+    let later = fixture.volume("pv2", 32, "ext4").await;
+    let pod = fixture.pod_of("q", &later).await;
+    agent.volumes.request(pod.clone());
     agent.mounted(&pod).await;
-    until("how full it is", async || {
+    until("the volume's statistics", async || {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         text.contains("kubelet_volume_stats_used_bytes{namespace=\"default\",persistentvolumeclaim=\"pv2\"}")

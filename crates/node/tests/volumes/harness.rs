@@ -1,5 +1,5 @@
-//! An embedded API, a local driver on a pool of its own, and a volume manager between them. What attaches is the test's
-//! own hand: it writes the attachment and the Node's `volumesAttached`.
+//! An embedded API server, a local driver on its own pool, and a volume manager between them. The test itself
+//! attaches: it writes the VolumeAttachment and the Node's `volumesAttached`.
 
 use std::future::ready;
 use std::path::{Path, PathBuf};
@@ -19,9 +19,9 @@ use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events, Patch};
+use wharf_cluster::{Cluster, EventRecorder, Patch};
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_csi::{Client, Endpoint, Here, v1};
+use wharf_csi::{Client, Endpoint, InProcessService, v1};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config, DRIVER_NAME};
 use wharf_linux::{FsType, Linux, Mounts as _};
@@ -29,16 +29,16 @@ use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
 use wharf_node::paths::{Root, hash};
 use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
-use wharf_node::volumes::{self, COMPONENT, Mounted, Parts, Place, Settings, Volumes};
+use wharf_node::volumes::{self, COMPONENT, Mounted, Settings, VolumeManagerDeps, VolumePath, Volumes};
 use wharf_testkit::{TestPool, capability};
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const MIB: i64 = 1 << 20;
-/// Nothing here takes so long.
+/// A timeout far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// The ground on which managers come and go.
-pub(crate) struct Ground {
+/// The environment in which managers are started and killed.
+pub(crate) struct Fixture {
     pub(crate) api: Api,
     pub(crate) cluster: Cluster,
     pub(crate) plugins: Plugins,
@@ -46,16 +46,16 @@ pub(crate) struct Ground {
     pub(crate) root: Root,
     stop: CancellationToken,
     serving: Option<std::thread::JoinHandle<()>>,
-    /// Managers are lent a wider name, beside a node's own.
-    pub(crate) lent: bool,
-    /// Its mounts and devices go with it, and before the directory that they are in.
+    /// Managers get an additional client with more permissions.
+    pub(crate) wide: bool,
+    /// Its mounts and devices must be removed before the directory that contains them.
     _pool: TestPool,
     _dir: TempDir,
 }
 
-impl Drop for Ground {
+impl Drop for Fixture {
     fn drop(&mut self) {
-        // The driver keeps its pool open to the end, and the pool cannot go before.
+        // The driver keeps its pool open until it stops.
         self.stop.cancel();
         if let Some(serving) = self.serving.take() {
             let _ = serving.join();
@@ -63,7 +63,7 @@ impl Drop for Ground {
     }
 }
 
-/// A manager that runs; dropped it is gone, as after kill -9, and what it mounted stays.
+/// A running manager; dropping it is like kill -9: its mounts stay.
 pub(crate) struct Agent {
     pub(crate) volumes: Volumes,
     task: JoinHandle<()>,
@@ -76,7 +76,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// Gone, to the last task.
+    /// Kills it, including all tasks.
     pub(crate) async fn kill(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
@@ -86,28 +86,30 @@ impl Agent {
         let uid = &pod.metadata.uid;
         let all = async {
             loop {
-                match self.volumes.mounted(uid).await {
+                match self.volumes.wait_mounted(uid).await {
                     Ok(mounted) => return mounted,
                     Err(error) => eprintln!("not yet: {error}"),
                 }
             }
         };
-        timeout(LONG, all).await.expect("the pod's volumes")
+        timeout(LONG, all).await.expect("timed out waiting for the pod's volumes")
     }
 
     pub(crate) async fn released(&self, pod: &Pod) {
-        timeout(LONG, self.volumes.released(&pod.metadata.uid)).await.expect("nothing of the pod is mounted");
+        timeout(LONG, self.volumes.wait_released(&pod.metadata.uid))
+            .await
+            .expect("timed out waiting for the pod's volumes to be unmounted");
     }
 }
 
-/// A claim's volume.
+/// A bound volume.
 pub(crate) struct Volume {
     pub(crate) handle: String,
     pub(crate) name: String,
 }
 
 impl Volume {
-    /// The name of its attachment.
+    /// The name of its VolumeAttachment.
     pub(crate) fn attachment(&self) -> String {
         format!("csi-{}", hash(&format!("{}{DRIVER_NAME}{NODE}", self.handle)))
     }
@@ -117,7 +119,7 @@ impl Volume {
     }
 }
 
-impl Ground {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = store::Options { sync: false, ..store::Options::default() };
@@ -131,37 +133,37 @@ impl Ground {
         let root = Root::new(dir.path().join("kubelet"));
         let driver = Client::new(&endpoint);
         let (plugins, serving) = (Plugins::new(), Some(serving));
-        let ground =
-            Self { api, cluster, plugins, driver, root, stop, serving, lent: true, _pool: pool, _dir: dir };
-        ground.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
-        ground.register(&endpoint).await;
-        ground
+        let fixture =
+            Self { api, cluster, plugins, driver, root, stop, serving, wide: true, _pool: pool, _dir: dir };
+        fixture.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
+        fixture.register(&endpoint).await;
+        fixture
     }
 
-    /// What the plugin manager would do.
+    /// Registers the driver like the plugin manager.
     pub(crate) async fn register(&self, endpoint: &Endpoint) {
         let request = v1::NodeGetCapabilitiesRequest::default();
-        let answer = until("the driver answers", async || {
+        let response = until("the driver to respond", async || {
             self.driver.node().node_get_capabilities(request).await.ok()
         });
-        let capabilities = NodeCapabilities::of(answer.await.get_ref());
+        let capabilities = NodeCapabilities::from_response(response.await.get_ref());
         let mut plugin = Plugin::new(DRIVER_NAME, endpoint.clone());
         plugin.capabilities = capabilities;
-        self.plugins.put(plugin);
+        self.plugins.insert(plugin);
     }
 
-    /// A new life of the manager.
+    /// Starts a new manager.
     pub(crate) fn agent(&self) -> Agent {
         self.agent_with(Settings::default())
     }
 
     pub(crate) fn agent_with(&self, settings: Settings) -> Agent {
-        // With a node's rights, and as `wharf up` has it.
+        // With node permissions, as in `wharf up`.
         let cluster = Cluster::with_client(kube::Client::new(self.api.service(User::node(NODE)), "default"));
-        let parts = Parts {
-            events: Events::start(&cluster, COMPONENT, NODE),
+        let parts = VolumeManagerDeps {
+            events: EventRecorder::start(&cluster, COMPONENT, NODE),
             cluster,
-            wide: self.lent.then(|| client(&self.api)),
+            wide: self.wide.then(|| client(&self.api)),
             plugins: self.plugins.clone(),
             kernel: Arc::new(Linux::new()),
             root: self.root.clone(),
@@ -183,24 +185,24 @@ impl Ground {
         self.cluster.patch(&K::API, key, Some("status"), patch).await.unwrap();
     }
 
-    /// The driver needs no attachments.
+    /// The driver does not require attaching.
     pub(crate) async fn without_attach(&self) {
         self.without_attach_of(DRIVER_NAME).await;
     }
 
-    /// The same for the driver under another name.
+    /// Like [`Self::without_attach`], for another driver name.
     pub(crate) async fn without_attach_of(&self, driver: &str) {
         let spec =
             json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
         self.create::<CSIDriver>(None, json!({"metadata": {"name": driver}, "spec": spec})).await;
     }
 
-    /// A volume of the driver, a PersistentVolume and a claim, bound to each other. `fs` empty: a device.
+    /// Creates a volume, a PersistentVolume and a bound claim. `fs` empty: a block volume.
     pub(crate) async fn volume(&self, name: &str, mib: i64, fs: &str) -> Volume {
         self.volume_of(DRIVER_NAME, name, mib, fs).await
     }
 
-    /// The same with the driver under another name.
+    /// Like [`Self::volume`], for another driver name.
     pub(crate) async fn volume_of(&self, driver: &str, name: &str, mib: i64, fs: &str) -> Volume {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
@@ -234,7 +236,7 @@ impl Ground {
         Volume { handle: made.volume_id, name: name.to_owned() }
     }
 
-    /// A pod with volumes; each is mounted by a container, or is a device in it.
+    /// Creates a pod with volumes; each is mounted by a container, or a device in it.
     pub(crate) async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
         let names: Vec<&str> =
             volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
@@ -254,7 +256,7 @@ impl Ground {
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
-    /// A pod with one claim, as `data`.
+    /// Creates a pod with one claim, as `data`.
     pub(crate) async fn pod_of(&self, name: &str, volume: &Volume) -> Arc<Pod> {
         self.pod(name, json!([claim("data", volume)]), &[], json!({})).await
     }
@@ -270,14 +272,14 @@ impl Ground {
         self.attached(&[volume]).await;
     }
 
-    /// Has the Node say that exactly these are attached.
+    /// Sets the Node's `volumesAttached` to exactly these.
     pub(crate) async fn attached(&self, volumes: &[&Volume]) {
         let attached: Vec<Value> =
             volumes.iter().map(|volume| json!({"name": volume.unique(), "devicePath": ""})).collect();
         self.status::<Node>(&Key::cluster(NODE), json!({"volumesAttached": attached})).await;
     }
 
-    /// Waits until the Node says that exactly these are in use.
+    /// Waits until the Node's `volumesInUse` is exactly these.
     pub(crate) async fn in_use(&self, volumes: &[String]) {
         until("volumesInUse", async || {
             let node = self.cluster.get::<Node>(&Key::cluster(NODE)).await.unwrap().unwrap();
@@ -286,7 +288,7 @@ impl Ground {
         .await;
     }
 
-    /// What is mounted beneath the root.
+    /// Mount points beneath the root.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         let table = Linux::new().mount_table().unwrap();
         let mounts = table.mounts().iter().filter(|mount| mount.mount_point.starts_with(self.root.path()));
@@ -295,8 +297,8 @@ impl Ground {
 
     /// Waits until nothing is mounted or recorded any more.
     pub(crate) async fn gone(&self) {
-        until("all is unmounted", async || self.mounts().is_empty().then_some(())).await;
-        until("nothing is recorded", async || records(self.root.path()).is_empty().then_some(())).await;
+        until("all volumes to be unmounted", async || self.mounts().is_empty().then_some(())).await;
+        until("all records to be removed", async || records(self.root.path()).is_empty().then_some(())).await;
     }
 
     pub(crate) async fn claim(&self, volume: &Volume) -> PersistentVolumeClaim {
@@ -323,49 +325,49 @@ pub(crate) fn claim(name: &str, volume: &Volume) -> Value {
     json!({"name": name, "persistentVolumeClaim": {"claimName": volume.name}})
 }
 
-/// Where a volume with files is.
+/// The path of a file system volume.
 pub(crate) fn directory(mounted: &Mounted, name: &str) -> PathBuf {
     match &mounted.volumes[name] {
-        Place::Directory { path, .. } | Place::Host { path } => path.clone(),
-        place => panic!("{place:?}"),
+        VolumePath::Directory { path, .. } | VolumePath::Host { path } => path.clone(),
+        volume_path => panic!("{volume_path:?}"),
     }
 }
 
-/// Asks until there is an answer.
-pub(crate) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-    let asking = async {
+/// Polls until the check returns a value.
+pub(crate) async fn until<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let polling = async {
         loop {
-            if let Some(answer) = ask().await {
-                return answer;
+            if let Some(found) = check().await {
+                return found;
             }
             sleep(Duration::from_millis(10)).await;
         }
     };
-    timeout(LONG, asking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+    timeout(LONG, polling).await.unwrap_or_else(|_| panic!("timed out waiting for {what}"))
 }
 
 pub(crate) fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
 }
 
-/// A driver that says yes to all it is asked and does nothing, and what it was asked.
-pub(crate) fn agreeing() -> (Plugin, Arc<Mutex<Vec<String>>>) {
+/// A driver that accepts all calls and does nothing, and the list of its calls.
+pub(crate) fn accepting_driver() -> (Plugin, Arc<Mutex<Vec<String>>>) {
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let asked = Arc::clone(&calls);
-    let here = Here::new(move |request| {
-        asked.lock().unwrap().push(request.uri().path().to_owned());
+    let recorded = Arc::clone(&calls);
+    let here = InProcessService::new(move |request| {
+        recorded.lock().unwrap().push(request.uri().path().to_owned());
         // A message without fields, and the status of success.
         let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from(0))]);
         let body = Full::new(Bytes::from_static(&[0; 5])).with_trailers(ready(Some(Ok(trailers))));
-        let answer = Response::builder().header("content-type", "application/grpc");
-        ready(Ok(answer.body(tonic::body::Body::new(body)).unwrap()))
+        let response = Response::builder().header("content-type", "application/grpc");
+        ready(Ok(response.body(tonic::body::Body::new(body)).unwrap()))
     });
     let endpoint: Endpoint = "unix:///nowhere".parse().unwrap();
-    let client = Client::here(here, &endpoint);
+    let client = Client::in_process(here, &endpoint);
     (Plugin::new(DRIVER_NAME, endpoint).with_client(client), calls)
 }
 
-/// The driver on a thread of its own: it ends when it is told to, whatever the test's own runtime does.
+/// Runs the driver on its own thread: it stops when `stop` is cancelled, whatever the test's own runtime does.
 fn serve(dir: &Path, pool: &Path, stop: CancellationToken) -> (Endpoint, std::thread::JoinHandle<()>) {
     let endpoint: Endpoint = format!("unix://{}", dir.join("csi.sock").display()).parse().unwrap();
     let driver = wharf_driver_local::driver(Arc::new(Linux::new()), Config::new(NODE, pool)).unwrap();

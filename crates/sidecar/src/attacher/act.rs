@@ -1,5 +1,5 @@
-//! Does the one step that was decided, and puts what came of it where the next view sees it: in the stores, by
-//! way of the server's answers, and in memory.
+//! Performs one step and records the result where the next view reads it: in the stores, which the server's responses
+//! update, and in the in-process state.
 
 use std::collections::BTreeMap;
 
@@ -9,87 +9,104 @@ use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeReq
 use wharf_model::patch::Patch;
 use wharf_model::{Key, Kind, PersistentVolume, SecretRef, VolumeAttachment};
 
-use super::decide::Step;
-use super::view::{Again, Doing, Failed, Memory, Published, Seen, Subject, View};
-use super::{Attacher, BATCH, ROLE};
-use crate::driver::described;
+use super::decide::AttachStep;
+use super::view::{
+    AttachOperation, AttachState, AttachmentInputs, AttemptError, Published, RetryPace, Subject, VolumeView,
+};
+use super::{Attacher, REFERENCE_CHECK_DELAY, ROLE};
+use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 
-/// So often in a row an object may turn out to be another than we saw, before that counts as a failure.
-const STALE: u32 = 5;
+/// How often in a row a write may conflict before that counts as a failure.
+const MAX_CONFLICTS: u32 = 5;
 
-/// What is held from one step to the next, and dropped when the volume is left.
+/// Carried from one step to the next, and dropped when the worker leaves the volume.
 #[derive(Default)]
-pub(super) struct Hand {
-    /// Read to see whether the driver can be called, and used when it is.
+pub(super) struct StepContext {
+    /// Read before the finalizer is added, to check that it exists, and used for the call.
     secret: Option<(SecretRef, BTreeMap<String, String>)>,
-    /// How often an object was not as we saw it.
+    /// How often a write conflicted.
     stale: u32,
 }
 
-/// How to go on.
-pub(super) enum Then {
-    /// With another look.
-    Again,
-    /// Not now.
-    End(Outcome),
+/// What the reconcile loop does after a step.
+pub(super) enum StepOutcome {
+    /// Decide again, from a fresh view.
+    Continue,
+    /// Leave the volume, with this outcome for the queue.
+    Stop(WorkOutcome),
 }
 
-/// What came of a write.
-enum Written {
-    Yes,
-    /// The object is another than we saw; by now the store has it as it is.
+/// The result of a write.
+enum WriteOutcome {
+    Done,
+    /// The object changed concurrently. The store has the current version now.
     Stale,
-    /// There is no such object.
-    Gone,
-    No(ApiError),
+    /// The object does not exist.
+    NotFound,
+    Failed(ApiError),
 }
 
 impl Attacher {
-    /// Does a step.
-    pub(super) async fn act(&self, subject: &Subject, view: &View<'_>, step: Step, hand: &mut Hand) -> Then {
+    /// Performs a step.
+    pub(super) async fn act(
+        &self,
+        subject: &Subject,
+        view: &VolumeView<'_>,
+        step: AttachStep,
+        step_context: &mut StepContext,
+    ) -> StepOutcome {
         match step {
-            Step::Done => Then::End(Outcome::Done),
-            Step::Wait(pause) => Then::End(Outcome::After(pause)),
-            Step::AskReferences { uid } => {
+            AttachStep::Idle => StepOutcome::Stop(WorkOutcome::Done),
+            AttachStep::Wait(pause) => StepOutcome::Stop(WorkOutcome::RetryAfter(pause)),
+            AttachStep::CheckReferences { uid } => {
                 if let Some(volume) = subject.volume() {
-                    self.memories.ask(volume, uid);
-                    self.queue.add_after(Subject::References, BATCH);
+                    self.states.request_check(volume, uid);
+                    self.queue.add_after(Subject::References, REFERENCE_CHECK_DELAY);
                 }
-                Then::End(Outcome::Done)
+                StepOutcome::Stop(WorkOutcome::Done)
             }
-            Step::ReleaseVolume { patch } => self.release_volume(subject, patch, hand).await,
-            Step::GuardVolume { ref attachment, .. }
-            | Step::GuardAttachment { ref attachment, .. }
-            | Step::Publish { ref attachment, .. }
-            | Step::MarkAttached { ref attachment, .. }
-            | Step::Unpublish { ref attachment, .. }
-            | Step::ReleaseAttachment { ref attachment, .. }
-            | Step::MarkDetached { ref attachment, .. }
-            | Step::Refuse { ref attachment, .. }
-            | Step::Report { ref attachment, .. } => {
-                let named = |seen: &&Seen| seen.attachment.metadata.name == *attachment;
+            AttachStep::RemoveVolumeFinalizer { patch } => {
+                self.remove_volume_finalizer(subject, patch, step_context).await
+            }
+            AttachStep::AddVolumeFinalizer { ref attachment, .. }
+            | AttachStep::PrepareAttachment { ref attachment, .. }
+            | AttachStep::Publish { ref attachment, .. }
+            | AttachStep::MarkAttached { ref attachment, .. }
+            | AttachStep::Unpublish { ref attachment, .. }
+            | AttachStep::RemoveAttachmentFinalizer { ref attachment, .. }
+            | AttachStep::MarkDetached { ref attachment, .. }
+            | AttachStep::Refuse { ref attachment, .. }
+            | AttachStep::ReportError { ref attachment, .. } => {
+                let named = |inputs: &&AttachmentInputs| inputs.attachment.metadata.name == *attachment;
                 match view.attachments.iter().find(named) {
-                    Some(seen) => One { attacher: self, subject, seen }.act(step, hand).await,
-                    None => Then::End(Outcome::Done),
+                    Some(inputs) => {
+                        AttachmentActor { attacher: self, subject, inputs }.act(step, step_context).await
+                    }
+                    None => StepOutcome::Stop(WorkOutcome::Done),
                 }
             }
         }
     }
 
-    async fn release_volume(&self, subject: &Subject, patch: Patch, hand: &mut Hand) -> Then {
-        let Some(volume) = subject.volume() else { return Then::End(Outcome::Done) };
-        match self.write::<PersistentVolume>(volume, None, patch, hand).await {
-            Written::Yes => {
-                tracing::info!(volume, "no attachment is left: the volume may go");
-                Then::Again
+    async fn remove_volume_finalizer(
+        &self,
+        subject: &Subject,
+        patch: Patch,
+        step_context: &mut StepContext,
+    ) -> StepOutcome {
+        let Some(volume) = subject.volume() else { return StepOutcome::Stop(WorkOutcome::Done) };
+        match self.write::<PersistentVolume>(volume, None, patch, step_context).await {
+            WriteOutcome::Done => {
+                tracing::info!(pv = volume, "removed finalizer from PersistentVolume; no attachment is left");
+                StepOutcome::Continue
             }
-            Written::Stale => Then::Again,
-            Written::Gone => Then::End(Outcome::Done),
-            Written::No(error) => {
-                tracing::warn!(volume, %error, "cannot take our finalizer off the volume");
-                Then::End(Outcome::Retry)
+            WriteOutcome::Stale => StepOutcome::Continue,
+            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
+            WriteOutcome::Failed(error) => {
+                tracing::warn!(pv = volume, %error, "failed to remove finalizer from PersistentVolume");
+                StepOutcome::Stop(WorkOutcome::Retry)
             }
         }
     }
@@ -99,155 +116,189 @@ impl Attacher {
         name: &str,
         subresource: Option<&str>,
         patch: Patch,
-        hand: &mut Hand,
-    ) -> Written {
+        step_context: &mut StepContext,
+    ) -> WriteOutcome {
         let (cluster, key) = (&self.context.cluster, Key::cluster(name));
         match cluster.patch(&K::API, &key, subresource, patch).await {
-            Ok(_) => Written::Yes,
-            Err(ApiError::NotFound(_)) => Written::Gone,
-            // Our store is behind: what we read now enters it.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if hand.stale < STALE => {
-                hand.stale += 1;
+            Ok(_) => WriteOutcome::Done,
+            Err(ApiError::NotFound(_)) => WriteOutcome::NotFound,
+            // The store lags: this read updates it.
+            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if step_context.stale < MAX_CONFLICTS => {
+                step_context.stale += 1;
                 match cluster.get::<K>(&key).await {
-                    Ok(Some(_)) => Written::Stale,
-                    Ok(None) => Written::Gone,
-                    Err(error) => Written::No(error),
+                    Ok(Some(_)) => WriteOutcome::Stale,
+                    Ok(None) => WriteOutcome::NotFound,
+                    Err(error) => WriteOutcome::Failed(error),
                 }
             }
-            Err(error) => Written::No(error),
+            Err(error) => WriteOutcome::Failed(error),
         }
     }
 
-    /// Asks the server once for all volumes that wait to know whether attachments refer to them.
-    pub(super) async fn ask_references(&self) -> Outcome {
-        let asked = self.memories.take_asked();
-        if asked.is_empty() {
-            return Outcome::Done;
+    /// Lists all attachments once, for all volumes that wait for a reference check.
+    pub(super) async fn check_references(&self) -> WorkOutcome {
+        let checks = self.states.take_checks();
+        if checks.is_empty() {
+            return WorkOutcome::Done;
         }
         let failed = match self.context.cluster.list::<VolumeAttachment>(&WatchOptions::default()).await {
-            Ok(listed) if listed.unreadable.is_empty() => {
+            Ok(listed) if listed.undecodable.is_empty() => {
                 let name =
                     |attachment: &VolumeAttachment| attachment.spec.source.persistent_volume_name.clone();
-                let referred: std::collections::BTreeSet<_> = listed.items.iter().filter_map(name).collect();
-                for (volume, uid) in asked {
-                    if !referred.contains(&volume) {
+                let referenced: std::collections::BTreeSet<_> =
+                    listed.items.iter().filter_map(name).collect();
+                for (volume, uid) in checks {
+                    if !referenced.contains(&volume) {
                         let subject = Subject::Volume(volume);
-                        self.memories.set_unreferenced(&subject, uid);
+                        self.states.set_unreferenced(&subject, uid);
                         self.queue.add(subject, Priority::Normal);
                     }
                 }
-                return Outcome::Done;
+                return WorkOutcome::Done;
             }
-            Ok(listed) => format!("{} VolumeAttachments cannot be read", listed.unreadable.len()),
+            Ok(listed) => format!("failed to decode {} VolumeAttachments", listed.undecodable.len()),
             Err(error) => error.to_string(),
         };
         let error = failed;
-        tracing::warn!(volumes = asked.len(), error, "cannot tell whether volumes are attached: they stay");
-        for (volume, uid) in asked {
-            self.memories.ask(&volume, uid);
+        tracing::warn!(
+            volumes = checks.len(),
+            error,
+            "failed to check whether volumes are attached; leaving their finalizers"
+        );
+        for (volume, uid) in checks {
+            self.states.request_check(&volume, uid);
         }
-        Outcome::Retry
+        WorkOutcome::Retry
     }
 }
 
-/// One attachment, to act on.
-struct One<'a> {
+/// Performs steps on one attachment.
+struct AttachmentActor<'a> {
     attacher: &'a Attacher,
     subject: &'a Subject,
-    seen: &'a Seen,
+    inputs: &'a AttachmentInputs,
 }
 
-impl One<'_> {
+impl AttachmentActor<'_> {
     fn name(&self) -> &str {
-        &self.seen.attachment.metadata.name
+        &self.inputs.attachment.metadata.name
     }
 
     fn node(&self) -> &str {
-        &self.seen.attachment.spec.node_name
+        &self.inputs.attachment.spec.node_name
     }
 
-    async fn act(&self, step: Step, hand: &mut Hand) -> Then {
+    async fn act(&self, step: AttachStep, step_context: &mut StepContext) -> StepOutcome {
         match step {
-            Step::GuardVolume { patch, .. } => self.guard_volume(patch, hand).await,
-            Step::GuardAttachment { patch, secret, .. } => self.guard(patch, secret.as_ref(), hand).await,
-            Step::Publish { request, secret, .. } => self.publish(*request, secret.as_ref(), hand).await,
-            Step::Unpublish { request, secret, .. } => self.unpublish(request, secret.as_ref(), hand).await,
-            Step::MarkAttached { patch, .. } => {
-                let written = self.write(Some("status"), patch, hand).await;
-                if matches!(written, Written::Yes) {
-                    self.remember(Memory::is_written);
-                    tracing::info!(attachment = self.name(), node = self.node(), "attached");
-                }
-                self.then(written, "cannot mark as attached")
+            AttachStep::AddVolumeFinalizer { patch, .. } => {
+                self.add_volume_finalizer(patch, step_context).await
             }
-            Step::ReleaseAttachment { patch, .. } => {
-                let written = self.write(None, patch, hand).await;
-                if matches!(written, Written::Yes) {
-                    tracing::info!(attachment = self.name(), node = self.node(), "detached");
-                }
-                self.then(written, "cannot take our finalizer off")
+            AttachStep::PrepareAttachment { patch, secret, .. } => {
+                self.prepare(patch, secret.as_ref(), step_context).await
             }
-            Step::MarkDetached { patch, .. } => {
-                let written = self.write(Some("status"), patch, hand).await;
-                if matches!(written, Written::Yes) {
-                    self.remember(Memory::is_written);
-                }
-                self.then(written, "cannot mark as detached")
+            AttachStep::Publish { request, secret, .. } => {
+                self.publish(*request, secret.as_ref(), step_context).await
             }
-            Step::Refuse { doing, why, .. } => self.failed(
-                doing,
+            AttachStep::Unpublish { request, secret, .. } => {
+                self.unpublish(request, secret.as_ref(), step_context).await
+            }
+            AttachStep::MarkAttached { patch, .. } => {
+                let written = self.write(Some("status"), patch, step_context).await;
+                if matches!(written, WriteOutcome::Done) {
+                    self.update_state(AttachState::record_written);
+                    tracing::info!(volume_attachment = self.name(), node = self.node(), "attached volume");
+                }
+                self.after_write(written, "failed to mark VolumeAttachment as attached")
+            }
+            AttachStep::RemoveAttachmentFinalizer { patch, .. } => {
+                let written = self.write(None, patch, step_context).await;
+                if matches!(written, WriteOutcome::Done) {
+                    tracing::info!(volume_attachment = self.name(), node = self.node(), "detached volume");
+                }
+                self.after_write(written, "failed to remove finalizer from VolumeAttachment")
+            }
+            AttachStep::MarkDetached { patch, .. } => {
+                let written = self.write(Some("status"), patch, step_context).await;
+                if matches!(written, WriteOutcome::Done) {
+                    self.update_state(AttachState::record_written);
+                }
+                self.after_write(written, "failed to mark VolumeAttachment as detached")
+            }
+            AttachStep::Refuse { operation, reason, .. } => self.record_failure(
+                operation,
                 "check",
-                Failed { doing, message: why.to_string(), code: None, again: Again::Slowly },
+                AttemptError { operation, message: reason.to_string(), code: None, retry: RetryPace::Slowly },
             ),
-            Step::Report { patch, .. } => {
-                // As good as it gets: the next attempt tells again.
-                if let Written::No(error) = self.write(Some("status"), patch, hand).await {
-                    tracing::warn!(attachment = self.name(), %error, "cannot write down the failure");
+            AttachStep::ReportError { patch, .. } => {
+                // Best effort: the next attempt reports again.
+                if let WriteOutcome::Failed(error) = self.write(Some("status"), patch, step_context).await {
+                    tracing::warn!(volume_attachment = self.name(), %error, "failed to report error in VolumeAttachment");
                 }
-                self.remember(|memory| {
-                    if let Some(failure) = &mut memory.failure {
+                self.update_state(|state| {
+                    if let Some(failure) = &mut state.failure {
                         failure.reported = true;
                     }
                 });
-                Then::Again
+                StepOutcome::Continue
             }
-            // Not about an attachment.
-            Step::Done | Step::Wait(_) | Step::AskReferences { .. } | Step::ReleaseVolume { .. } => {
-                Then::End(Outcome::Done)
-            }
+            // These steps do not concern an attachment.
+            AttachStep::Idle
+            | AttachStep::Wait(_)
+            | AttachStep::CheckReferences { .. }
+            | AttachStep::RemoveVolumeFinalizer { .. } => StepOutcome::Stop(WorkOutcome::Done),
         }
     }
 
-    async fn guard_volume(&self, patch: Patch, hand: &mut Hand) -> Then {
-        let Some(volume) = self.subject.volume() else { return Then::End(Outcome::Done) };
+    async fn add_volume_finalizer(&self, patch: Patch, step_context: &mut StepContext) -> StepOutcome {
+        let Some(volume) = self.subject.volume() else { return StepOutcome::Stop(WorkOutcome::Done) };
         let step = "add PersistentVolume finalizer";
-        match self.attacher.write::<PersistentVolume>(volume, None, patch, hand).await {
-            Written::Yes | Written::Stale => Then::Again,
-            Written::Gone => {
+        match self.attacher.write::<PersistentVolume>(volume, None, patch, step_context).await {
+            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
+            WriteOutcome::NotFound => {
                 let message = format!("could not {step}: PersistentVolume {volume:?} not found");
-                self.failed(Doing::Attach, step, soon(Doing::Attach, message))
+                self.record_failure(
+                    AttachOperation::Attach,
+                    step,
+                    retry_soon(AttachOperation::Attach, message),
+                )
             }
-            Written::No(error) => {
-                self.failed(Doing::Attach, step, soon(Doing::Attach, format!("could not {step}: {error}")))
-            }
+            WriteOutcome::Failed(error) => self.record_failure(
+                AttachOperation::Attach,
+                step,
+                retry_soon(AttachOperation::Attach, format!("could not {step}: {error}")),
+            ),
         }
     }
 
-    async fn guard(&self, patch: Patch, secret: Option<&SecretRef>, hand: &mut Hand) -> Then {
-        // What cannot be called now shall not hold up the attachment's deletion: the secret first.
-        let read = match self.secret(secret, hand).await {
-            Ok(read) => read,
+    async fn prepare(
+        &self,
+        patch: Patch,
+        secret: Option<&SecretRef>,
+        step_context: &mut StepContext,
+    ) -> StepOutcome {
+        // Read the secret first: if the driver cannot be called, our finalizer must not block the attachment's
+        // deletion.
+        let values = match self.secret(secret, step_context).await {
+            Ok(values) => values,
             Err(error) => {
-                return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string()));
+                return self.record_failure(
+                    AttachOperation::Attach,
+                    "secret",
+                    retry_soon(AttachOperation::Attach, error.to_string()),
+                );
             }
         };
-        hand.secret = secret.cloned().map(|secret| (secret, read));
-        match self.write(None, patch, hand).await {
-            Written::Yes | Written::Stale => Then::Again,
-            Written::Gone => Then::End(Outcome::Done),
-            Written::No(error) => {
+        step_context.secret = secret.cloned().map(|secret| (secret, values));
+        match self.write(None, patch, step_context).await {
+            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
+            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
+            WriteOutcome::Failed(error) => {
                 let message = format!("could not save VolumeAttachment: {error}");
-                self.failed(Doing::Attach, "guard", soon(Doing::Attach, message))
+                self.record_failure(
+                    AttachOperation::Attach,
+                    "add finalizer",
+                    retry_soon(AttachOperation::Attach, message),
+                )
             }
         }
     }
@@ -256,32 +307,45 @@ impl One<'_> {
         &self,
         request: ControllerPublishVolumeRequest,
         secret: Option<&SecretRef>,
-        hand: &mut Hand,
-    ) -> Then {
+        step_context: &mut StepContext,
+    ) -> StepOutcome {
         let method = "ControllerPublishVolume";
-        let secrets = match self.secret(secret, hand).await {
+        let secrets = match self.secret(secret, step_context).await {
             Ok(secrets) => secrets,
             Err(error) => {
-                return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string()));
+                return self.record_failure(
+                    AttachOperation::Attach,
+                    "secret",
+                    retry_soon(AttachOperation::Attach, error.to_string()),
+                );
             }
         };
         let (volume, node) = (request.volume_id.clone(), request.node_id.clone());
-        tracing::debug!(volume, node, attachment = self.name(), "publishing");
+        tracing::debug!(
+            volume_handle = volume,
+            node,
+            volume_attachment = self.name(),
+            "calling ControllerPublishVolume"
+        );
         let request =
             ControllerPublishVolumeRequest { secrets: secrets.clone().into_iter().collect(), ..request };
         let Attacher { context, settings, .. } = self.attacher;
-        let answer = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
+        let response = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
             client.controller_publish_volume(request).await
         });
-        match answer.await {
-            Ok(answer) => {
-                context.attempts.note(ROLE, self.name(), method, None);
-                let context = answer.publish_context.into_iter().collect();
-                let version = self.seen.attachment.metadata.resource_version.clone();
-                self.remember(|memory| memory.has_published(Published { context, version }));
-                Then::Again
+        match response.await {
+            Ok(response) => {
+                context.attempts.record(ROLE, self.name(), method, None);
+                let context = response.publish_context.into_iter().collect();
+                let version = self.inputs.attachment.metadata.resource_version.clone();
+                self.update_state(|state| state.record_published(Published { context, version }));
+                StepOutcome::Continue
             }
-            Err(status) => self.failed(Doing::Attach, method, refused(Doing::Attach, &status, &secrets)),
+            Err(status) => self.record_failure(
+                AttachOperation::Attach,
+                method,
+                driver_error(AttachOperation::Attach, &status, &secrets),
+            ),
         }
     }
 
@@ -289,30 +353,43 @@ impl One<'_> {
         &self,
         request: ControllerUnpublishVolumeRequest,
         secret: Option<&SecretRef>,
-        hand: &mut Hand,
-    ) -> Then {
+        step_context: &mut StepContext,
+    ) -> StepOutcome {
         let method = "ControllerUnpublishVolume";
-        let secrets = match self.secret(secret, hand).await {
+        let secrets = match self.secret(secret, step_context).await {
             Ok(secrets) => secrets,
             Err(error) => {
-                return self.failed(Doing::Detach, "secret", soon(Doing::Detach, error.to_string()));
+                return self.record_failure(
+                    AttachOperation::Detach,
+                    "secret",
+                    retry_soon(AttachOperation::Detach, error.to_string()),
+                );
             }
         };
         let (volume, node) = (request.volume_id.clone(), request.node_id.clone());
-        tracing::debug!(volume, node, attachment = self.name(), "unpublishing");
+        tracing::debug!(
+            volume_handle = volume,
+            node,
+            volume_attachment = self.name(),
+            "calling ControllerUnpublishVolume"
+        );
         let request =
             ControllerUnpublishVolumeRequest { secrets: secrets.clone().into_iter().collect(), ..request };
         let Attacher { context, settings, .. } = self.attacher;
-        let answer = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
+        let response = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
             client.controller_unpublish_volume(request).await
         });
-        match answer.await {
+        match response.await {
             Ok(_) => {
-                context.attempts.note(ROLE, self.name(), method, None);
-                self.remember(Memory::has_unpublished);
-                Then::Again
+                context.attempts.record(ROLE, self.name(), method, None);
+                self.update_state(AttachState::record_unpublished);
+                StepOutcome::Continue
             }
-            Err(status) => self.failed(Doing::Detach, method, refused(Doing::Detach, &status, &secrets)),
+            Err(status) => self.record_failure(
+                AttachOperation::Detach,
+                method,
+                driver_error(AttachOperation::Detach, &status, &secrets),
+            ),
         }
     }
 
@@ -320,76 +397,95 @@ impl One<'_> {
     async fn secret(
         &self,
         secret: Option<&SecretRef>,
-        hand: &mut Hand,
+        step_context: &mut StepContext,
     ) -> Result<BTreeMap<String, String>, SecretError> {
-        match hand.secret.take() {
+        match step_context.secret.take() {
             Some((held, values)) if Some(&held) == secret => Ok(values),
             _ => secret::read(&self.attacher.context.cluster, secret).await,
         }
     }
 
-    async fn write(&self, subresource: Option<&str>, patch: Patch, hand: &mut Hand) -> Written {
-        self.attacher.write::<VolumeAttachment>(self.name(), subresource, patch, hand).await
+    async fn write(
+        &self,
+        subresource: Option<&str>,
+        patch: Patch,
+        step_context: &mut StepContext,
+    ) -> WriteOutcome {
+        self.attacher.write::<VolumeAttachment>(self.name(), subresource, patch, step_context).await
     }
 
-    /// After a write that has no other way but to succeed.
-    fn then(&self, written: Written, what: &'static str) -> Then {
+    /// Maps the result of a write that is retried until it succeeds.
+    fn after_write(&self, written: WriteOutcome, what: &'static str) -> StepOutcome {
         match written {
-            Written::Yes | Written::Stale => Then::Again,
-            // The watch will tell, and there is nothing left to say to it.
-            Written::Gone => Then::End(Outcome::Done),
-            Written::No(error) => {
-                tracing::warn!(attachment = self.name(), node = self.node(), %error, "{what}");
-                Then::End(Outcome::Retry)
+            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
+            // The attachment is gone; the watch reports that.
+            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
+            WriteOutcome::Failed(error) => {
+                tracing::warn!(volume_attachment = self.name(), node = self.node(), %error, "{what}");
+                StepOutcome::Stop(WorkOutcome::Retry)
             }
         }
     }
 
-    fn failed(&self, doing: Doing, step: &'static str, failed: Failed) -> Then {
+    fn record_failure(
+        &self,
+        operation: AttachOperation,
+        step: &'static str,
+        failed: AttemptError,
+    ) -> StepOutcome {
         let Attacher { context, backoff, .. } = self.attacher;
         let error = failed.message.as_str();
-        let what = match doing {
-            Doing::Attach => "cannot attach",
-            Doing::Detach => "cannot detach",
+        let what = match operation {
+            AttachOperation::Attach => "failed to attach volume",
+            AttachOperation::Detach => "failed to detach volume",
         };
-        tracing::warn!(attachment = self.name(), node = self.node(), step, error, "{what}");
-        context.attempts.note(ROLE, self.name(), step, Some(failed.message.clone()));
-        self.remember(|memory| memory.has_failed(failed, *backoff, now()));
-        Then::Again
+        tracing::warn!(volume_attachment = self.name(), node = self.node(), step, error, "{what}");
+        context.attempts.record(ROLE, self.name(), step, Some(failed.message.clone()));
+        self.update_state(|state| state.record_failure(failed, *backoff, now()));
+        StepOutcome::Continue
     }
 
-    fn remember(&self, change: impl FnOnce(&mut Memory)) {
-        self.attacher.memories.change(self.subject, &self.seen.attachment, change);
+    fn update_state(&self, change: impl FnOnce(&mut AttachState)) {
+        self.attacher.states.update(self.subject, &self.inputs.attachment, change);
     }
 }
 
-fn soon(doing: Doing, message: String) -> Failed {
-    Failed { doing, message, code: None, again: Again::Soon }
+fn retry_soon(operation: AttachOperation, message: String) -> AttemptError {
+    AttemptError { operation, message, code: None, retry: RetryPace::Soon }
 }
 
-/// What the driver answered, in the words that upstream's attacher has for it.
-fn refused(doing: Doing, status: &Status, secrets: &BTreeMap<String, String>) -> Failed {
-    let message = described(status, secrets);
-    Failed { doing, message, code: Some(status.code() as i32), again: Again::after(status.code()) }
+/// The driver's error, formatted as upstream's attacher does.
+fn driver_error(
+    operation: AttachOperation,
+    status: &Status,
+    secrets: &BTreeMap<String, String>,
+) -> AttemptError {
+    let message = redacted_status_text(status, secrets);
+    AttemptError {
+        operation,
+        message,
+        code: Some(status.code() as i32),
+        retry: RetryPace::after(status.code()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// sidecars.md 1.2 "Errors": the message is upstream's, the code gRPC's; no secret gets out by it.
+    /// sidecars.md 1.2 "Errors": the message is upstream's, the code gRPC's, and secrets are redacted.
     #[test]
-    fn what_the_driver_said() {
+    fn driver_error_is_formatted_like_upstream_without_secrets() {
         let secrets = BTreeMap::from([("password".to_owned(), "hunter2".to_owned())]);
         let status = Status::resource_exhausted("hunter2 is no password of node n1");
-        let failed = refused(Doing::Attach, &status, &secrets);
+        let failed = driver_error(AttachOperation::Attach, &status, &secrets);
         assert_eq!(
             failed,
-            Failed {
-                doing: Doing::Attach,
+            AttemptError {
+                operation: AttachOperation::Attach,
                 message: "rpc error: code = ResourceExhausted desc = *** is no password of node n1".into(),
                 code: Some(8),
-                again: Again::Soon,
+                retry: RetryPace::Soon,
             }
         );
     }

@@ -1,5 +1,4 @@
-//! What the attacher writes into attachments: each a patch that names what it changes and the object's identity,
-//! and nothing else.
+//! Patches for VolumeAttachments. Each contains only the changed fields and the object's UID.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +7,13 @@ use wharf_model::names::annotation::NODE_ID;
 use wharf_model::patch::{Patch, add_finalizer};
 use wharf_model::{Meta, Time, VolumeAttachment};
 
-use super::view::{Doing, Failure};
+use super::view::{AttachOperation, Failure};
 
-/// `NODE_ID` as a step of a JSON pointer.
+/// The JSON pointer to the annotation `NODE_ID`.
 const NODE_ID_POINTER: &str = "/metadata/annotations/csi.alpha.kubernetes.io~1node-id";
 
-/// The finalizer and the node's identity in one write, before the driver is called; `None` if both are there.
-pub(super) fn guard(meta: &Meta, finalizer: &str, node_id: &str) -> Option<Patch> {
+/// Adds the finalizer and the node ID in one write, before the driver is called. `None`: both are present.
+pub(super) fn prepare(meta: &Meta, finalizer: &str, node_id: &str) -> Option<Patch> {
     let known = meta.annotation(NODE_ID) == Some(node_id);
     let mut operations = match add_finalizer(meta, finalizer) {
         Some(Patch::Json(Value::Array(operations))) => operations,
@@ -22,7 +21,7 @@ pub(super) fn guard(meta: &Meta, finalizer: &str, node_id: &str) -> Option<Patch
         _ => vec![json!({"op": "test", "path": "/metadata/uid", "value": meta.uid})],
     };
     if !known && meta.annotations.is_empty() {
-        // There is no map to add to. If somebody has begun one since, this fails and is tried again.
+        // There is no map to add to. If one was added concurrently, the test fails and the patch is retried.
         operations.push(json!({"op": "test", "path": "/metadata/annotations", "value": null}));
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {NODE_ID: node_id}}));
     } else if !known {
@@ -35,12 +34,12 @@ fn status(attachment: &VolumeAttachment, status: Value) -> Patch {
     Patch::Merge(json!({"metadata": {"uid": attachment.metadata.uid}, "status": status}))
 }
 
-/// It is attached, with this publish context.
+/// Marks the attachment as attached, with this publish context.
 pub(super) fn attached(attachment: &VolumeAttachment, context: &BTreeMap<String, String>) -> Patch {
     let metadata = if context.is_empty() {
         Value::Null
     } else {
-        // Merging keeps keys that are not mentioned: old ones have to be removed by name.
+        // A merge patch preserves keys that it does not mention: old ones have to be removed by name.
         let old = attachment.status.attachment_metadata.keys().map(|key| (key.to_owned(), Value::Null));
         let new = context.iter().map(|(key, value)| (key.clone(), json!(value)));
         Value::Object(old.chain(new).collect::<Map<_, _>>())
@@ -48,26 +47,28 @@ pub(super) fn attached(attachment: &VolumeAttachment, context: &BTreeMap<String,
     status(attachment, json!({"attached": true, "attachmentMetadata": metadata, "attachError": null}))
 }
 
-/// It is attached, by a driver that has nothing to do for it.
+/// Marks the attachment as attached, for a driver that does not publish volumes.
 pub(super) fn trivially_attached(attachment: &VolumeAttachment) -> Patch {
     attached(attachment, &BTreeMap::new())
 }
 
-/// It is detached.
+/// Marks the attachment as detached.
 pub(super) fn detached(attachment: &VolumeAttachment) -> Patch {
     status(attachment, json!({"attached": false, "attachmentMetadata": null, "detachError": null}))
 }
 
-/// It could not be attached or detached.
+/// Reports an attach or detach error.
 pub(super) fn error(attachment: &VolumeAttachment, failure: &Failure) -> Patch {
     let Failure { message, at, code, .. } = failure;
     let time = |at: &Time| at.to_string();
-    match failure.doing {
-        Doing::Attach => status(
+    match failure.operation {
+        AttachOperation::Attach => status(
             attachment,
             json!({"attachError": {"message": message, "time": time(at), "errorCode": code}}),
         ),
-        Doing::Detach => status(attachment, json!({"detachError": {"message": message, "time": time(at)}})),
+        AttachOperation::Detach => {
+            status(attachment, json!({"detachError": {"message": message, "time": time(at)}}))
+        }
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
 
     /// sidecars.md 1.2 "Attach order": finalizer and annotation in one patch.
     #[test]
-    fn one_patch_guards() {
+    fn one_patch_adds_finalizer_and_node_id() {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});
         let finalizer = json!({"op": "add", "path": "/metadata/finalizers/-", "value": "f"});
         let node = json!({"op": "add", "path": NODE_ID_POINTER, "value": "n1"});
@@ -113,7 +114,7 @@ mod tests {
         ] {
             let meta = attachment(annotations, finalizers).metadata;
             assert_eq!(
-                guard(&meta, "f", "n1"),
+                prepare(&meta, "f", "n1"),
                 operations.map(Patch::Json),
                 "{annotations:?} {finalizers:?}"
             );
@@ -122,7 +123,7 @@ mod tests {
 
     /// sidecars.md 1.2 "Attach order", "Detach", "Errors".
     #[test]
-    fn statuses() {
+    fn status_patches_match_upstream() {
         let attachment = attachment(&[], &[]);
         let of = |patch| match patch {
             Patch::Merge(body) => {
@@ -148,8 +149,8 @@ mod tests {
             of(detached(&attachment)),
             json!({"attached": false, "detachError": null, "attachmentMetadata": null})
         );
-        let failure = |doing, code| Failure {
-            doing,
+        let failure = |operation, code| Failure {
+            operation,
             message: "no".into(),
             code,
             at: Time(1_500),
@@ -159,15 +160,15 @@ mod tests {
         };
         let time = "1970-01-01T00:00:01Z";
         assert_eq!(
-            of(error(&attachment, &failure(Doing::Attach, Some(8)))),
+            of(error(&attachment, &failure(AttachOperation::Attach, Some(8)))),
             json!({"attachError": {"message": "no", "time": time, "errorCode": 8}})
         );
         assert_eq!(
-            of(error(&attachment, &failure(Doing::Attach, None))),
+            of(error(&attachment, &failure(AttachOperation::Attach, None))),
             json!({"attachError": {"message": "no", "time": time, "errorCode": null}})
         );
         assert_eq!(
-            of(error(&attachment, &failure(Doing::Detach, Some(8)))),
+            of(error(&attachment, &failure(AttachOperation::Detach, Some(8)))),
             json!({"detachError": {"message": "no", "time": time}})
         );
     }

@@ -1,8 +1,8 @@
-//! Compares what attachments say with what the driver lists, for drivers that tell where volumes are published.
-//! Nothing is done here: where the two differ, the attachment is looked at once more as if it said nothing.
+//! Compares VolumeAttachments with the driver's ListVolumes, for drivers that report published nodes. This module only
+//! finds differences: the attacher then calls the driver again for such an attachment, whatever its status says.
 //!
-//! Promise: only attachments that are there are acted on, and only as they ask. What the driver lists and no
-//! attachment speaks of is not ours.
+//! Guarantee: only existing attachments are acted on, and only as they request. Volumes that the driver lists without
+//! an attachment are ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use wharf_csi::v1;
 use super::view::Subject;
 use crate::driver::Driver;
 
-/// What an attachment says, as of a version.
+/// The state that an attachment records, at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct RecordedAttachment {
     pub(super) subject: Subject,
     pub(super) attachment: String,
     pub(super) version: String,
@@ -24,27 +24,29 @@ pub(super) struct Said {
     pub(super) attached: bool,
 }
 
-/// Where volumes are published: the nodes by the volume's handle. `None`: the driver lists the volume and does
-/// not say.
+/// The published nodes by volume handle. `None`: the driver lists the volume without its nodes.
 pub(super) type Published = BTreeMap<String, Option<BTreeSet<String>>>;
 
-/// The attachments that say another thing than the driver.
-pub(super) fn differing<'a>(said: &'a [Said], published: &Published) -> Vec<&'a Said> {
-    let differs = |said: &&Said| match published.get(&said.handle) {
+/// The attachments that differ from the driver's list.
+pub(super) fn differing<'a>(
+    recorded: &'a [RecordedAttachment],
+    published: &Published,
+) -> Vec<&'a RecordedAttachment> {
+    let differs = |recorded: &&RecordedAttachment| match published.get(&recorded.handle) {
         Some(None) => false,
-        Some(Some(nodes)) => nodes.contains(&said.node_id) != said.attached,
-        None => said.attached,
+        Some(Some(nodes)) => nodes.contains(&recorded.node_id) != recorded.attached,
+        None => recorded.attached,
     };
-    said.iter().filter(differs).collect()
+    recorded.iter().filter(differs).collect()
 }
 
-/// All the driver lists, or an error: of half a list nothing follows.
+/// All volumes that the driver lists, or an error: a partial list proves nothing.
 pub(super) async fn list(driver: &Driver, timeout: Duration, max_entries: i32) -> Result<Published, Status> {
     let mut published = Published::new();
     let mut starting_token = String::new();
     loop {
         let request = v1::ListVolumesRequest { max_entries, starting_token: starting_token.clone() };
-        // Each page has its own time, or a long list would never end.
+        // Each page has its own timeout, or a long list could never complete.
         let call = driver.controller("ListVolumes", timeout, |mut client| async move {
             client.list_volumes(request).await
         });
@@ -55,7 +57,7 @@ pub(super) async fn list(driver: &Driver, timeout: Duration, max_entries: i32) -
         }
         if page.next_token == starting_token {
             return Err(Status::internal(format!(
-                "ListVolumes gives the same page for ever: next_token is {starting_token:?} again"
+                "ListVolumes does not advance: next_token {starting_token:?} is repeated"
             )));
         }
         starting_token = page.next_token;
@@ -74,8 +76,8 @@ fn add(published: &mut Published, entries: Vec<v1::list_volumes_response::Entry>
 mod tests {
     use super::*;
 
-    fn said(handle: &str, node_id: &str, attached: bool) -> Said {
-        Said {
+    fn recorded(handle: &str, node_id: &str, attached: bool) -> RecordedAttachment {
+        RecordedAttachment {
             subject: Subject::Volume(handle.into()),
             attachment: format!("{handle}-{node_id}"),
             version: "1".into(),
@@ -85,15 +87,15 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.2 "Reconcile". User pain 21: only what an attachment asks for is ever done.
+    /// sidecars.md 1.2 "Reconcile". User pain 21: only what an attachment requests is ever done.
     #[test]
-    fn differences() {
+    fn differing_attachments_are_found() {
         let nodes = |ids: &[&str]| Some(ids.iter().map(|&id| id.to_owned()).collect());
         let published = Published::from([
             ("h1".into(), nodes(&["n1"])),
             ("h2".into(), nodes(&[])),
             ("h3".into(), None),
-            ("nobody's".into(), nodes(&["n1", "n2"])),
+            ("unattached".into(), nodes(&["n1", "n2"])),
         ]);
         for (handle, node, attached, differs) in [
             ("h1", "n1", true, false),
@@ -102,21 +104,21 @@ mod tests {
             ("h1", "n2", false, false),
             ("h2", "n1", true, true),
             ("h2", "n1", false, false),
-            // Listed without saying where: no reason to do anything.
+            // Listed without nodes: nothing to compare.
             ("h3", "n1", true, false),
             ("h3", "n1", false, false),
-            // Not listed: as if published nowhere.
+            // Not listed: published nowhere.
             ("h4", "n1", true, true),
             ("h4", "n1", false, false),
         ] {
-            let said = [said(handle, node, attached)];
-            assert_eq!(!differing(&said, &published).is_empty(), differs, "{handle} {node} {attached}");
+            let recorded = [recorded(handle, node, attached)];
+            assert_eq!(!differing(&recorded, &published).is_empty(), differs, "{handle} {node} {attached}");
         }
         assert!(differing(&[], &published).is_empty());
     }
 
     #[test]
-    fn entries_of_pages_come_together() {
+    fn entries_of_all_pages_are_combined() {
         let entry = |id: &str, nodes: Option<&[&str]>| v1::list_volumes_response::Entry {
             volume: Some(v1::Volume { volume_id: id.into(), ..v1::Volume::default() }),
             status: nodes.map(|nodes| v1::list_volumes_response::VolumeStatus {

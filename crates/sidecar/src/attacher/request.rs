@@ -1,34 +1,34 @@
-//! What the driver is asked: a volume's spec in the words of CSI. Secrets are added when the call is made.
+//! Builds the CSI requests from a volume's spec. Secrets are added when the call is sent.
 
 use wharf_csi::v1;
 use wharf_model::access::AccessError;
-use wharf_model::volume::{CsiSource, VolumeSpec};
+use wharf_model::volume::{CsiVolumeSource, PersistentVolumeSpec};
 
-use super::view::Rules;
+use super::view::AttacherConfig;
 use crate::capability;
 
-/// To publish a volume to a node.
+/// ControllerPublishVolume for a node.
 pub(super) fn publish(
-    rules: &Rules,
-    spec: &VolumeSpec,
-    csi: &CsiSource,
+    config: &AttacherConfig,
+    spec: &PersistentVolumeSpec,
+    csi: &CsiVolumeSource,
     node_id: &str,
 ) -> Result<v1::ControllerPublishVolumeRequest, AccessError> {
-    let multi_writer = rules.can.single_node_multi_writer;
-    let capability = capability::of_volume(spec, &rules.default_fstype, multi_writer)?;
+    let multi_writer = config.can.single_node_multi_writer;
+    let capability = capability::for_volume(spec, &config.default_fstype, multi_writer)?;
     Ok(v1::ControllerPublishVolumeRequest {
         volume_id: csi.volume_handle.clone(),
         node_id: node_id.to_owned(),
         volume_capability: Some(capability),
-        // CSI forbids to ask it of a driver that did not say that it can.
-        readonly: csi.read_only && rules.can.publish_readonly,
+        // CSI forbids `readonly` for a driver without PUBLISH_READONLY.
+        readonly: csi.read_only && config.can.publish_readonly,
         volume_context: (&csi.volume_attributes).into(),
         ..v1::ControllerPublishVolumeRequest::default()
     })
 }
 
-/// To unpublish it.
-pub(super) fn unpublish(csi: &CsiSource, node_id: &str) -> v1::ControllerUnpublishVolumeRequest {
+/// ControllerUnpublishVolume for a node.
+pub(super) fn unpublish(csi: &CsiVolumeSource, node_id: &str) -> v1::ControllerUnpublishVolumeRequest {
     v1::ControllerUnpublishVolumeRequest {
         volume_id: csi.volume_handle.clone(),
         node_id: node_id.to_owned(),
@@ -44,15 +44,15 @@ mod tests {
     use super::*;
     use crate::driver::Capabilities;
 
-    fn published(spec: Value, rules: &Rules) -> v1::ControllerPublishVolumeRequest {
-        let spec: VolumeSpec = serde_json::from_value(spec).unwrap();
-        publish(rules, &spec, spec.csi.as_ref().unwrap(), "n1").unwrap()
+    fn published(spec: Value, config: &AttacherConfig) -> v1::ControllerPublishVolumeRequest {
+        let spec: PersistentVolumeSpec = serde_json::from_value(spec).unwrap();
+        publish(config, &spec, spec.csi.as_ref().unwrap(), "n1").unwrap()
     }
 
-    /// sidecars.md 1.2 "Read-only": the file system, the options, block, and the access mode of all modes.
+    /// sidecars.md 1.2 "Read-only": file system, mount options, block mode, and the combined access mode.
     #[test]
-    fn capabilities() {
-        let rules = Rules { default_fstype: "xfs".into(), ..Rules::default() };
+    fn capability_follows_volume_spec() {
+        let config = AttacherConfig { default_fstype: "xfs".into(), ..AttacherConfig::default() };
         let mount = |fs_type: &str, flags: &[&str]| {
             AccessType::Mount(MountVolume {
                 fs_type: fs_type.into(),
@@ -77,16 +77,16 @@ mod tests {
             (json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"], "csi": {}}), mount("xfs", &[]), 5),
             (json!({"accessModes": ["ReadOnlyMany"], "csi": {}}), mount("xfs", &[]), 3),
         ] {
-            let capability = published(spec.clone(), &rules).volume_capability.unwrap();
+            let capability = published(spec.clone(), &config).volume_capability.unwrap();
             assert_eq!(capability.access_type, Some(access_type), "{spec}");
             assert_eq!(capability.access_mode.unwrap().mode, mode, "{spec}");
         }
     }
 
-    /// sidecars.md 1.0 "Access modes": the driver's capability tells single writers apart; what CSI has no word
-    /// for is an error.
+    /// sidecars.md 1.0 "Access modes": the driver's capability distinguishes single-node modes; combinations that CSI
+    /// cannot express are errors.
     #[test]
-    fn access_modes() {
+    fn access_modes_are_combined_or_rejected() {
         let capable = Capabilities { single_node_multi_writer: true, ..Capabilities::default() };
         for (modes, can, mode) in [
             (json!(["ReadWriteOnce"]), Capabilities::default(), Ok(1)),
@@ -100,9 +100,10 @@ mod tests {
             (json!(["ReadWriteOncePod", "ReadWriteOnce"]), capable, Err(AccessError::OncePodNotAlone)),
             (json!([]), capable, Err(AccessError::Unsupported(vec![]))),
         ] {
-            let spec: VolumeSpec = serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
-            let rules = Rules { can, ..Rules::default() };
-            let request = publish(&rules, &spec, spec.csi.as_ref().unwrap(), "n1");
+            let spec: PersistentVolumeSpec =
+                serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
+            let config = AttacherConfig { can, ..AttacherConfig::default() };
+            let request = publish(&config, &spec, spec.csi.as_ref().unwrap(), "n1");
             let got = request.map(|request| request.volume_capability.unwrap().access_mode.unwrap().mode);
             assert_eq!(got, mode, "{modes}");
         }
@@ -110,7 +111,7 @@ mod tests {
 
     /// sidecars.md 1.2 "Read-only".
     #[test]
-    fn read_only_only_where_the_driver_can() {
+    fn readonly_needs_driver_capability() {
         let can = Capabilities { publish_readonly: true, ..Capabilities::default() };
         for (read_only, can, sent) in [
             (true, can, true),
@@ -119,17 +120,17 @@ mod tests {
             (false, Capabilities::default(), false),
         ] {
             let spec = json!({"accessModes": ["ReadWriteOnce"], "csi": {"readOnly": read_only}});
-            let rules = Rules { can, ..Rules::default() };
-            assert_eq!(published(spec, &rules).readonly, sent);
+            let config = AttacherConfig { can, ..AttacherConfig::default() };
+            assert_eq!(published(spec, &config).readonly, sent);
         }
     }
 
     #[test]
-    fn names_and_context() {
+    fn request_has_ids_and_volume_context() {
         let spec = json!({
             "accessModes": ["ReadWriteOnce"], "csi": {"volumeHandle": "h", "volumeAttributes": {"a": "b"}},
         });
-        let request = published(spec, &Rules::default());
+        let request = published(spec, &AttacherConfig::default());
         assert_eq!((request.volume_id.as_str(), request.node_id.as_str()), ("h", "n1"));
         assert_eq!(request.volume_context, [("a".to_owned(), "b".to_owned())].into());
         assert!(request.secrets.is_empty());

@@ -1,18 +1,18 @@
-//! Drivers that have nothing to do for an attachment: somebody made one, so somebody waits for it to be attached.
-//! No finalizers, for there is nothing to undo.
+//! The rules for drivers that do not publish volumes. Their attachments are marked as attached at once, since pods wait
+//! for that. No finalizers are needed: there is nothing to undo.
 
-use super::decide::Step;
+use super::decide::AttachStep;
 use super::patches;
-use super::view::View;
+use super::view::VolumeView;
 
-/// What to do next.
-pub(super) fn decide(view: &View<'_>) -> Step {
-    let waiting = view.attachments.iter().find(|seen| !seen.attachment.status.attached);
+/// Decides the next step.
+pub(super) fn decide(view: &VolumeView<'_>) -> AttachStep {
+    let waiting = view.attachments.iter().find(|inputs| !inputs.attachment.status.attached);
     match waiting {
-        Some(seen) => Step::MarkAttached {
-            attachment: seen.attachment.metadata.name.clone(),
-            patch: patches::trivially_attached(&seen.attachment),
+        Some(inputs) => AttachStep::MarkAttached {
+            attachment: inputs.attachment.metadata.name.clone(),
+            patch: patches::trivially_attached(&inputs.attachment),
         },
-        None => Step::Done,
+        None => AttachStep::Idle,
     }
 }

@@ -1,5 +1,5 @@
-//! What the attacher sees of one volume: its attachments, the volume itself, and what was tried before. Plain
-//! data, taken from the stores and from [`Memory`].
+//! The inputs for deciding about one volume: the volume, its attachments, and the results of earlier attempts. Plain
+//! data from the stores and from [`AttachState`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
 use crate::driver::Capabilities;
 
-/// Waits for a driver that is busy or away are never longer: it may be ready any moment.
-const SOON: Duration = Duration::from_secs(30);
+/// The longest backoff for a driver that is busy or unreachable: it may recover at any moment.
+const MAX_SOON_PAUSE: Duration = Duration::from_secs(30);
 
-/// What is worked on at once by one worker only: a volume, whatever nodes it is on. Two workers with two
-/// attachments of one volume could publish it to one node before it is off the other.
+/// The queue's key: a volume, whatever nodes it is attached to. Two workers with two attachments of one volume could
+/// publish it to one node before it is unpublished from the other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
     /// A PersistentVolume, by name.
     Volume(String),
-    /// A volume that attachments spell out themselves, by its handle.
+    /// An inline volume, by its handle.
     Inline(String),
     /// An attachment that names no volume, by its own name.
     Attachment(String),
-    /// Not a volume: the question which volumes attachments refer to, for those that wait for the answer.
+    /// Not a volume: the pending reference checks of all volumes.
     References,
 }
 
 impl Subject {
-    /// What an attachment is about.
+    /// The subject of an attachment.
     pub(super) fn of(attachment: &VolumeAttachment) -> Self {
         let source = &attachment.spec.source;
         if let Some(name) = &source.persistent_volume_name {
@@ -41,7 +41,7 @@ impl Subject {
         }
     }
 
-    /// Its name in the index of attachments.
+    /// The value in the index of attachments.
     pub(super) fn index(&self) -> String {
         match self {
             Self::Volume(name) => format!("volume/{name}"),
@@ -52,113 +52,108 @@ impl Subject {
     }
 }
 
-/// What holds for every volume of the driver.
+/// The configuration, which is the same for all volumes of the driver.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rules {
+pub(super) struct AttacherConfig {
     /// The driver's name.
     pub(super) driver: String,
-    /// The finalizer that we put on volumes and attachments.
+    /// Our finalizer on volumes and attachments.
     pub(super) finalizer: String,
-    /// What the driver can do.
+    /// The driver's capabilities.
     pub(super) can: Capabilities,
-    /// The file system where the volume names none.
+    /// The file system if the volume names none.
     pub(super) default_fstype: String,
-    /// The node whose attachments alone are ours.
+    /// With node deployment, the node whose attachments this process handles.
     pub(super) node: Option<String>,
 }
 
-impl Rules {
-    /// Whether an attachment is ours to see to.
+impl AttacherConfig {
+    /// Whether this process handles an attachment.
     pub(super) fn owns(&self, attachment: &VolumeAttachment) -> bool {
         let spec = &attachment.spec;
         spec.attacher == self.driver && self.node.as_ref().is_none_or(|node| *node == spec.node_name)
     }
 }
 
-/// One volume.
+/// One volume and everything that its next step depends on.
 #[derive(Debug, Clone)]
-pub(super) struct View<'a> {
-    /// What holds for all.
-    pub(super) rules: &'a Rules,
-    /// The volume, if it is a PersistentVolume and known.
+pub(super) struct VolumeView<'a> {
+    pub(super) config: &'a AttacherConfig,
+    /// The PersistentVolume, if the subject is one and it exists.
     pub(super) volume: Option<Arc<PersistentVolume>>,
-    /// Its attachments that are ours.
-    pub(super) attachments: Vec<Seen>,
-    /// Whether others than we have attachments of it.
-    pub(super) elsewhere: bool,
-    /// Whether we are shown all attachments there are.
+    /// Its attachments that this process handles.
+    pub(super) attachments: Vec<AttachmentInputs>,
+    /// Whether it has attachments of other attachers.
+    pub(super) has_foreign_attachments: bool,
+    /// Whether the store has all attachments.
     pub(super) complete: bool,
-    /// The server said of the volume with this uid, after its deletion was asked for, that no attachment refers
-    /// to it.
+    /// The UID of the volume for which the server confirmed, after its deletion was requested, that no attachment
+    /// refers to it.
     pub(super) unreferenced: Option<String>,
 }
 
-/// One attachment.
+/// One attachment and its state.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
-    /// The attachment.
+pub(super) struct AttachmentInputs {
     pub(super) attachment: Arc<VolumeAttachment>,
-    /// What the driver calls its node, by the CSINode.
+    /// The driver's node ID, from the CSINode.
     pub(super) node_id: Option<String>,
-    /// What was tried.
-    pub(super) memory: Memory,
+    pub(super) state: AttachState,
 }
 
-/// What is being done to an attachment.
+/// The operation on an attachment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Doing {
-    /// ControllerPublishVolume, and what has to be before it.
+pub(super) enum AttachOperation {
+    /// ControllerPublishVolume and the steps before it.
     Attach,
-    /// ControllerUnpublishVolume, likewise.
+    /// ControllerUnpublishVolume and the steps before it.
     Detach,
 }
 
-/// What we remember of an attachment, and may forget at any time: a call would be repeated, or made sooner.
+/// In-process state of an attachment. It may be lost at any time: then a call is repeated, or made sooner.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Memory {
-    /// Of this attachment, not of another of its name.
+pub(super) struct AttachState {
+    /// The UID of the attachment: the state is void for another one of the same name.
     pub(super) uid: String,
-    /// The driver has published; the attachment does not say so yet.
+    /// The driver has published the volume; the status is not updated yet.
     pub(super) published: Option<Published>,
-    /// The driver has unpublished; the attachment does not say so yet.
+    /// The driver has unpublished the volume; the attachment is not updated yet.
     pub(super) unpublished: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
-    /// At this version the attachment said another thing than the driver did: call once more.
+    /// At this version the attachment differed from the driver's list: call the driver again.
     pub(super) forced: Option<String>,
 }
 
-/// What the driver answered.
+/// The driver's response to ControllerPublishVolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Published {
-    /// The publish context.
     pub(super) context: BTreeMap<String, String>,
-    /// The attachment's version then. At any other, somebody may have published since, as when the lease was
-    /// another's for a while: then the driver is asked again.
+    /// The attachment's version at that time. If it has changed, another leader may have published the volume since:
+    /// then the driver is called again.
     pub(super) version: String,
 }
 
-/// An attempt that failed.
+/// A failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// What was tried.
-    pub(super) doing: Doing,
-    /// What went wrong, for people.
+    /// The operation that failed.
+    pub(super) operation: AttachOperation,
+    /// The error message for the status.
     pub(super) message: String,
-    /// The driver's code.
+    /// The gRPC code of the driver's error.
     pub(super) code: Option<i32>,
-    /// When.
     pub(super) at: Time,
-    /// No new attempt sooner than this.
+    /// The backoff before the next attempt.
     pub(super) pause: Duration,
-    /// How often in a row.
+    /// Consecutive failures.
     pub(super) count: u32,
-    /// Whether the attachment was told, or need not be.
+    /// Whether the status has the error, or need not.
     pub(super) reported: bool,
 }
 
 impl Failure {
-    /// Whether it is time for another attempt. A clock that went back does not make anybody wait.
+    /// Whether the backoff is over. A clock that was set back causes no wait.
     pub(super) fn is_over(&self, now: Time) -> bool {
         now < self.at || now >= self.at.plus(self.pause)
     }
@@ -166,15 +161,15 @@ impl Failure {
 
 /// How soon a failed attempt is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    /// It may work any moment: the driver is busy or away, or an object changed.
+pub(super) enum RetryPace {
+    /// It may succeed at any moment: the driver is busy or unreachable, or an object changed.
     Soon,
-    /// Somebody has to change something, and we shall most likely be woken when they do.
+    /// Something has to change first, and that change most likely wakes the volume.
     Slowly,
 }
 
-impl Again {
-    /// After an answer of the driver. sidecars.md 1.2 "Errors": non-final ones say that the call may still run.
+impl RetryPace {
+    /// After an error of the driver. sidecars.md 1.2 "Errors": with a non-final error the call may still run.
     pub(super) fn after(code: tonic::Code) -> Self {
         match classify(Operation::Attach, code) {
             ErrorClass::StillRunning => Self::Soon,
@@ -183,53 +178,54 @@ impl Again {
     }
 }
 
-impl Memory {
-    /// The driver has published.
-    pub(super) fn has_published(&mut self, published: Published) {
+impl AttachState {
+    /// Records that the driver published the volume.
+    pub(super) fn record_published(&mut self, published: Published) {
         *self = Self { uid: std::mem::take(&mut self.uid), published: Some(published), ..Self::default() };
     }
 
-    /// The driver has unpublished.
-    pub(super) fn has_unpublished(&mut self) {
+    /// Records that the driver unpublished the volume.
+    pub(super) fn record_unpublished(&mut self) {
         *self = Self { uid: std::mem::take(&mut self.uid), unpublished: true, ..Self::default() };
     }
 
-    /// The attachment says what is so.
-    pub(super) fn is_written(&mut self) {
+    /// Records that the status is updated.
+    pub(super) fn record_written(&mut self) {
         *self = Self { uid: std::mem::take(&mut self.uid), ..Self::default() };
     }
 
-    /// An attempt has failed.
-    pub(super) fn has_failed(&mut self, failed: Failed, backoff: Backoff, now: Time) {
-        let Failed { doing, message, code, again } = failed;
-        let earlier = self.failure.as_ref().filter(|before| before.doing == doing).map_or(0, |f| f.count);
-        let max = match again {
-            Again::Soon => backoff.max.min(SOON),
-            Again::Slowly => backoff.max,
+    /// Records a failed attempt.
+    pub(super) fn record_failure(&mut self, failed: AttemptError, backoff: Backoff, now: Time) {
+        let AttemptError { operation, message, code, retry } = failed;
+        let earlier =
+            self.failure.as_ref().filter(|before| before.operation == operation).map_or(0, |f| f.count);
+        let max = match retry {
+            RetryPace::Soon => backoff.max.min(MAX_SOON_PAUSE),
+            RetryPace::Slowly => backoff.max,
         };
-        let pause = Backoff { max, ..backoff }.after(earlier);
+        let pause = Backoff { max, ..backoff }.delay(earlier);
         let count = earlier.saturating_add(1);
-        self.failure = Some(Failure { doing, message, code, at: now, pause, count, reported: false });
+        self.failure = Some(Failure { operation, message, code, at: now, pause, count, reported: false });
         self.forced = None;
     }
 
-    /// Something changed that may let it work now.
-    pub(super) fn wake(&mut self) {
+    /// Clears the failure after a change that may let the next attempt succeed.
+    pub(super) fn clear_failure(&mut self) {
         self.failure = None;
     }
 }
 
-/// How an attempt failed.
+/// The error of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Failed {
-    /// What was tried.
-    pub(super) doing: Doing,
-    /// What went wrong, for people.
+pub(super) struct AttemptError {
+    /// The operation that failed.
+    pub(super) operation: AttachOperation,
+    /// The error message for the status.
     pub(super) message: String,
-    /// The driver's code.
+    /// The gRPC code of the driver's error.
     pub(super) code: Option<i32>,
-    /// How soon to try again.
-    pub(super) again: Again,
+    /// How soon to retry.
+    pub(super) retry: RetryPace,
 }
 
 #[cfg(test)]
@@ -246,9 +242,9 @@ mod tests {
         .unwrap()
     }
 
-    /// Nobody waits for another volume, whatever the names; and all attachments of one volume are found.
+    /// Different volumes have different keys, and all attachments of one volume have the same.
     #[test]
-    fn what_an_attachment_is_about() {
+    fn subject_identifies_volume_of_attachment() {
         let inline = json!({"csi": {"driver": "d", "volumeHandle": "x"}});
         for (source, subject, index, volume) in [
             (json!({"persistentVolumeName": "x"}), Subject::Volume("x".into()), "volume/x", Some("x")),
@@ -263,9 +259,9 @@ mod tests {
         assert_eq!((Subject::References.index().as_str(), Subject::References.volume()), ("", None));
     }
 
-    /// sidecars.md 1.2 "Handler choice": the driver's own, and with node deployment those of the node.
+    /// sidecars.md 1.2 "Handler choice": attachments of the driver and, with node deployment, of the node.
     #[test]
-    fn whose_an_attachment_is() {
+    fn config_owns_attachments_of_driver_and_node() {
         for (node, attacher, on, ours) in [
             (None, "d", "n", true),
             (None, "e", "n", false),
@@ -273,34 +269,43 @@ mod tests {
             (Some("n"), "d", "m", false),
             (Some("n"), "e", "n", false),
         ] {
-            let rules = Rules { driver: "d".into(), node: node.map(str::to_owned), ..Rules::default() };
-            assert_eq!(rules.owns(&attachment(attacher, on, json!({}))), ours, "{node:?} {attacher} {on}");
+            let config = AttacherConfig {
+                driver: "d".into(),
+                node: node.map(str::to_owned),
+                ..AttacherConfig::default()
+            };
+            assert_eq!(config.owns(&attachment(attacher, on, json!({}))), ours, "{node:?} {attacher} {on}");
         }
     }
 
-    /// What was done is remembered of the same attachment, and what it makes void is forgotten.
+    /// A success replaces all earlier state except the UID.
     #[test]
-    fn a_success_is_all_that_is_remembered() {
+    fn success_replaces_earlier_state() {
         let published = Published { context: BTreeMap::new(), version: "7".into() };
         let uid = || "u".to_owned();
-        let mut memory = Memory { uid: uid(), forced: Some("1".into()), ..Memory::default() };
-        memory.has_published(published.clone());
-        assert_eq!(memory, Memory { uid: uid(), published: Some(published), ..Memory::default() });
-        memory.has_unpublished();
-        assert_eq!(memory, Memory { uid: uid(), unpublished: true, ..Memory::default() });
-        memory.is_written();
-        assert_eq!(memory, Memory { uid: uid(), ..Memory::default() });
-        let failed = Failed { doing: Doing::Attach, message: "no".into(), code: None, again: Again::Soon };
-        memory.has_failed(failed, Backoff::default(), Time(0));
-        assert!(memory.failure.is_some());
-        memory.wake();
-        assert_eq!(memory, Memory { uid: uid(), ..Memory::default() });
+        let mut state = AttachState { uid: uid(), forced: Some("1".into()), ..AttachState::default() };
+        state.record_published(published.clone());
+        assert_eq!(state, AttachState { uid: uid(), published: Some(published), ..AttachState::default() });
+        state.record_unpublished();
+        assert_eq!(state, AttachState { uid: uid(), unpublished: true, ..AttachState::default() });
+        state.record_written();
+        assert_eq!(state, AttachState { uid: uid(), ..AttachState::default() });
+        let failed = AttemptError {
+            operation: AttachOperation::Attach,
+            message: "no".into(),
+            code: None,
+            retry: RetryPace::Soon,
+        };
+        state.record_failure(failed, Backoff::default(), Time(0));
+        assert!(state.failure.is_some());
+        state.clear_failure();
+        assert_eq!(state, AttachState { uid: uid(), ..AttachState::default() });
     }
 
-    /// User pain 14: no volume that has become ready waits minutes, and no hopeless call is made every few
+    /// User pain 14: no volume that has become ready waits for minutes, and no hopeless call is repeated every few
     /// seconds.
     #[test]
-    fn pauses_by_code() {
+    fn backoff_depends_on_error_code() {
         use tonic::Code;
 
         let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
@@ -315,47 +320,60 @@ mod tests {
             (Code::NotFound, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]),
             (Code::FailedPrecondition, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300]),
         ] {
-            let mut memory = Memory::default();
+            let mut state = AttachState::default();
             let got = std::array::from_fn(|_| {
-                let failed = Failed {
-                    doing: Doing::Attach,
+                let failed = AttemptError {
+                    operation: AttachOperation::Attach,
                     message: String::new(),
                     code: None,
-                    again: Again::after(code),
+                    retry: RetryPace::after(code),
                 };
-                memory.has_failed(failed, backoff, Time(0));
-                memory.failure.as_ref().unwrap().pause.as_secs()
+                state.record_failure(failed, backoff, Time(0));
+                state.failure.as_ref().unwrap().pause.as_secs()
             });
             assert_eq!(got, seconds, "{code:?}");
         }
-        // A shorter longest pause holds for all.
+        // A shorter maximum applies to all codes.
         let backoff = Backoff { max: Duration::from_secs(5), ..backoff };
-        let mut memory = Memory::default();
+        let mut state = AttachState::default();
         for _ in 0..9 {
-            let failed =
-                Failed { doing: Doing::Attach, message: String::new(), code: None, again: Again::Soon };
-            memory.has_failed(failed, backoff, Time(0));
+            let failed = AttemptError {
+                operation: AttachOperation::Attach,
+                message: String::new(),
+                code: None,
+                retry: RetryPace::Soon,
+            };
+            state.record_failure(failed, backoff, Time(0));
         }
-        assert_eq!(memory.failure.unwrap().pause, Duration::from_secs(5));
+        assert_eq!(state.failure.unwrap().pause, Duration::from_secs(5));
     }
 
     #[test]
-    fn another_operation_begins_anew() {
+    fn failures_are_counted_per_operation() {
         let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
-        let failed = |doing| Failed { doing, message: "no".into(), code: Some(13), again: Again::Slowly };
-        let mut memory = Memory { forced: Some("1".into()), ..Memory::default() };
-        for (doing, count) in [(Doing::Attach, 1), (Doing::Attach, 2), (Doing::Detach, 1), (Doing::Detach, 2)]
-        {
-            memory.has_failed(failed(doing), backoff, Time(0));
-            assert_eq!(memory.failure.as_ref().unwrap().count, count);
-            assert_eq!(memory.forced, None, "a force is for one attempt");
+        let failed = |operation| AttemptError {
+            operation,
+            message: "no".into(),
+            code: Some(13),
+            retry: RetryPace::Slowly,
+        };
+        let mut state = AttachState { forced: Some("1".into()), ..AttachState::default() };
+        for (operation, count) in [
+            (AttachOperation::Attach, 1),
+            (AttachOperation::Attach, 2),
+            (AttachOperation::Detach, 1),
+            (AttachOperation::Detach, 2),
+        ] {
+            state.record_failure(failed(operation), backoff, Time(0));
+            assert_eq!(state.failure.as_ref().unwrap().count, count);
+            assert_eq!(state.forced, None, "a forced call is for one attempt");
         }
     }
 
     #[test]
-    fn a_pause_ends() {
+    fn backoff_ends_after_pause_or_clock_reset() {
         let failure = Failure {
-            doing: Doing::Attach,
+            operation: AttachOperation::Attach,
             message: String::new(),
             code: None,
             at: Time(10_000),
@@ -364,6 +382,6 @@ mod tests {
             reported: false,
         };
         let over = [9_999, 10_000, 11_999, 12_000].map(|now| failure.is_over(Time(now)));
-        assert_eq!(over, [true, false, false, true], "and a clock that went back makes nobody wait");
+        assert_eq!(over, [true, false, false, true], "a clock that was set back causes no wait");
     }
 }

@@ -1,23 +1,23 @@
-//! What calls for a look at a volume, and how urgently. Changes that are our own writes do not: they would cut
-//! short the pause after a failure.
+//! Which changes trigger a reconcile of a volume, and with which priority. Our own writes do not: they would cut short
+//! the backoff after a failure.
 
 use wharf_cluster::{Change, Priority};
 use wharf_model::names::annotation::NODE_ID;
 use wharf_model::{CSINode, PersistentVolume, VolumeAttachment};
 
-use super::view::{Rules, Subject};
+use super::view::{AttacherConfig, Subject};
 
-/// A look that a changed attachment calls for.
+/// A reconcile that a changed attachment triggers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct Wakeup {
     pub(super) subject: Subject,
     pub(super) priority: Priority,
-    /// The attachment whose pause has no reason any more.
+    /// The attachment whose backoff ends.
     pub(super) woken: Option<String>,
 }
 
-/// How urgent an attachment is: pods wait for attaches; detaches come in bursts, when nodes are drained, and
-/// must not hold those up (user pain 5).
+/// The priority of an attachment. Pods wait for attaches. Detaches come in bursts when nodes are drained and must not
+/// delay attaches (user pain 5).
 pub(super) fn priority(attachment: &VolumeAttachment) -> Priority {
     if attachment.metadata.is_deleting() {
         Priority::Normal
@@ -29,66 +29,66 @@ pub(super) fn priority(attachment: &VolumeAttachment) -> Priority {
 }
 
 /// sidecars.md 1.2 "VA filter", "Requeue filter".
-pub(super) fn by_attachment(change: &Change<VolumeAttachment>, rules: &Rules) -> Option<Look> {
+pub(super) fn by_attachment(change: &Change<VolumeAttachment>, config: &AttacherConfig) -> Option<Wakeup> {
     match (&change.old, &change.new) {
         (old, Some(new)) => {
-            let changed = old.as_ref().is_none_or(|old| concerns(old, new, rules));
-            (rules.owns(new) && changed).then(|| Look {
+            let changed = old.as_ref().is_none_or(|old| is_relevant(old, new, config));
+            (config.owns(new) && changed).then(|| Wakeup {
                 subject: Subject::of(new),
                 priority: priority(new),
                 woken: old.is_some().then(|| new.metadata.name.clone()),
             })
         }
-        // Also of other drivers: the volume may have waited for this one to go.
+        // Also of other drivers: the volume may have waited for its deletion.
         (Some(old), None) => {
-            Some(Look { subject: Subject::of(old), priority: Priority::Normal, woken: None })
+            Some(Wakeup { subject: Subject::of(old), priority: Priority::Normal, woken: None })
         }
         (None, None) => None,
     }
 }
 
-/// Whether there is more to a change than what we write ourselves.
-fn concerns(old: &VolumeAttachment, new: &VolumeAttachment, rules: &Rules) -> bool {
+/// Whether a change has more than our own writes.
+fn is_relevant(old: &VolumeAttachment, new: &VolumeAttachment, config: &AttacherConfig) -> bool {
     let detached = old.status.attached && !new.status.attached && !new.metadata.is_deleting();
-    detached || theirs(old, rules) != theirs(new, rules)
+    detached || without_own_fields(old, config) != without_own_fields(new, config)
 }
 
-/// The parts that others write.
-fn theirs(attachment: &VolumeAttachment, rules: &Rules) -> VolumeAttachment {
-    let mut theirs = VolumeAttachment { status: Default::default(), ..attachment.clone() };
-    let meta = &mut theirs.metadata;
+/// The attachment without the fields that the attacher writes.
+fn without_own_fields(attachment: &VolumeAttachment, config: &AttacherConfig) -> VolumeAttachment {
+    let mut without_own_fields = VolumeAttachment { status: Default::default(), ..attachment.clone() };
+    let meta = &mut without_own_fields.metadata;
     meta.resource_version.clear();
-    meta.finalizers.retain(|finalizer| *finalizer != rules.finalizer);
+    meta.finalizers.retain(|finalizer| *finalizer != config.finalizer);
     meta.annotations.remove(NODE_ID);
-    theirs
+    without_own_fields
 }
 
-/// What a changed volume calls for.
+/// What a changed volume triggers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum VolumeNews {
-    /// It may be time to let it go.
-    Going,
-    /// Attachments that could not be seen to may be now.
+pub(super) enum VolumeChange {
+    /// Its finalizer may have to be removed.
+    Deleting,
+    /// Attachments that were refused may succeed now.
     Usable,
 }
 
-/// sidecars.md 1.2 "PV finalizer removal": a volume that is being deleted is looked at, and one that appears.
-pub(super) fn by_volume(change: &Change<PersistentVolume>, rules: &Rules) -> Option<VolumeNews> {
+/// sidecars.md 1.2 "PV finalizer removal": volumes in deletion and new volumes are reconciled.
+pub(super) fn by_volume(change: &Change<PersistentVolume>, config: &AttacherConfig) -> Option<VolumeChange> {
     let new = change.new.as_ref()?;
     if new.metadata.is_deleting() {
-        return new.metadata.has_finalizer(&rules.finalizer).then_some(VolumeNews::Going);
+        return new.metadata.has_finalizer(&config.finalizer).then_some(VolumeChange::Deleting);
     }
     match &change.old {
         Some(old) => (old.metadata.uid != new.metadata.uid || old.spec.csi != new.spec.csi)
-            .then_some(VolumeNews::Usable),
-        None => Some(VolumeNews::Usable),
+            .then_some(VolumeChange::Usable),
+        None => Some(VolumeChange::Usable),
     }
 }
 
-/// The node on which the driver has appeared, or has another name for it now.
-pub(super) fn by_node<'a>(change: &'a Change<CSINode>, rules: &Rules) -> Option<&'a str> {
+/// The node where the driver was registered or its node ID changed.
+pub(super) fn by_node<'a>(change: &'a Change<CSINode>, config: &AttacherConfig) -> Option<&'a str> {
     let id = |node: &Option<std::sync::Arc<CSINode>>| {
-        node.as_ref().and_then(|node| node.driver(&rules.driver)).map(|driver| driver.node_id.clone())
+        node.as_ref().and_then(|node| node.driver(&config.driver)).map(|driver| driver.node_id.clone())
     };
     let new = id(&change.new)?;
     (id(&change.old) != Some(new)).then_some(change.key.name.as_str())
@@ -103,8 +103,12 @@ mod tests {
 
     use super::*;
 
-    fn rules() -> Rules {
-        Rules { driver: "d.test".into(), finalizer: "external-attacher/d-test".into(), ..Rules::default() }
+    fn config() -> AttacherConfig {
+        AttacherConfig {
+            driver: "d.test".into(),
+            finalizer: "external-attacher/d-test".into(),
+            ..AttacherConfig::default()
+        }
     }
 
     fn change<K: Kind>(old: Option<Value>, new: Option<Value>) -> Change<K> {
@@ -124,10 +128,10 @@ mod tests {
         attachment
     }
 
-    /// sidecars.md 1.2 "VA filter": others' attachments are not even queued. User pain 5: detaches do not go
-    /// before attaches.
+    /// sidecars.md 1.2 "VA filter": attachments of other attachers are not queued. User pain 5: attaches precede
+    /// detaches.
     #[test]
-    fn new_attachments() {
+    fn new_attachment_is_queued_by_priority() {
         let deleting = json!({
             "name": "a", "uid": "u", "resourceVersion": "1", "deletionTimestamp": "2026-01-01T00:00:00Z",
         });
@@ -137,26 +141,29 @@ mod tests {
             (json!({"/metadata": deleting}), Some(Priority::Normal)),
             (json!({"/spec/attacher": "other.test"}), None),
         ] {
-            let look = by_attachment(&change(None, Some(attachment(with.clone()))), &rules());
-            let expected =
-                priority.map(|priority| Look { subject: Subject::Volume("v".into()), priority, woken: None });
-            assert_eq!(look, expected, "{with}");
+            let wakeup = by_attachment(&change(None, Some(attachment(with.clone()))), &config());
+            let expected = priority.map(|priority| Wakeup {
+                subject: Subject::Volume("v".into()),
+                priority,
+                woken: None,
+            });
+            assert_eq!(wakeup, expected, "{with}");
         }
-        let ours = Rules { node: Some("n".into()), ..rules() };
-        let others = Rules { node: Some("m".into()), ..rules() };
+        let ours = AttacherConfig { node: Some("n".into()), ..config() };
+        let others = AttacherConfig { node: Some("m".into()), ..config() };
         let new = change(None, Some(attachment(json!({}))));
         assert!(by_attachment(&new, &ours).is_some());
         assert_eq!(by_attachment(&new, &others), None);
     }
 
-    /// sidecars.md 1.2 "Requeue filter": our own writes do not end a pause, others' do.
+    /// sidecars.md 1.2 "Requeue filter": our own writes do not end a backoff, other changes do.
     #[test]
-    fn changed_attachments() {
+    fn only_foreign_changes_wake_attachment() {
         let finalizer = json!(["external-attacher/d-test"]);
         let error = json!({"attached": false, "attachError": {"message": "no"}});
         let again = json!({"attached": false, "attachError": {"message": "still no"}});
         let detach_error = json!({"attached": false, "detachError": {"message": "no"}});
-        for (old, new, looked) in [
+        for (old, new, woken_up) in [
             (json!({}), json!({"/metadata/resourceVersion": "2"}), false),
             (json!({}), json!({"/status": error}), false),
             (json!({"/status": error}), json!({"/status": again}), false),
@@ -178,50 +185,50 @@ mod tests {
             ),
         ] {
             let change = change(Some(attachment(old.clone())), Some(attachment(new.clone())));
-            let look = by_attachment(&change, &rules());
-            assert_eq!(look.is_some(), looked, "{old} {new}");
-            assert!(look.is_none_or(|look| look.woken.as_deref() == Some("a")), "its pause ends");
+            let wakeup = by_attachment(&change, &config());
+            assert_eq!(wakeup.is_some(), woken_up, "{old} {new}");
+            assert!(wakeup.is_none_or(|wakeup| wakeup.woken.as_deref() == Some("a")), "its backoff ends");
         }
     }
 
-    /// sidecars.md 1.2 "PV finalizer removal": triggered by an attachment's end, also another driver's, or by a
-    /// change of the volume.
+    /// sidecars.md 1.2 "PV finalizer removal": triggered by the deletion of an attachment, also of another driver, or
+    /// by a change of the volume.
     #[test]
-    fn what_ends_a_volumes_wait() {
+    fn deleted_attachment_or_changed_volume_wakes_volume() {
         for attacher in ["d.test", "other.test"] {
             let gone = change(Some(attachment(json!({"/spec/attacher": attacher}))), None);
-            let look = by_attachment(&gone, &rules()).unwrap();
-            assert_eq!((look.subject, look.priority), (Subject::Volume("v".into()), Priority::Normal));
+            let wakeup = by_attachment(&gone, &config()).unwrap();
+            assert_eq!((wakeup.subject, wakeup.priority), (Subject::Volume("v".into()), Priority::Normal));
         }
         let finalizer = ["external-attacher/d-test"];
         let deleting = "2026-01-01T00:00:00Z";
         let csi = json!({"driver": "d.test"});
-        for (old, new, news) in [
+        for (old, new, expected) in [
             (
                 Some(json!({"metadata": {"finalizers": finalizer}})),
                 Some(json!({"metadata": {"finalizers": finalizer, "deletionTimestamp": deleting}})),
-                Some(VolumeNews::Going),
+                Some(VolumeChange::Deleting),
             ),
             (Some(json!({"metadata": {}})), Some(json!({"metadata": {"deletionTimestamp": deleting}})), None),
-            (None, Some(json!({"metadata": {}})), Some(VolumeNews::Usable)),
+            (None, Some(json!({"metadata": {}})), Some(VolumeChange::Usable)),
             (
                 Some(json!({"metadata": {}})),
                 Some(json!({"metadata": {}, "spec": {"csi": csi}})),
-                Some(VolumeNews::Usable),
+                Some(VolumeChange::Usable),
             ),
             (Some(json!({"metadata": {}})), Some(json!({"metadata": {"labels": {"a": "b"}}})), None),
             (Some(json!({"metadata": {}})), None, None),
         ] {
-            assert_eq!(by_volume(&change(old.clone(), new.clone()), &rules()), news, "{old:?} {new:?}");
+            assert_eq!(by_volume(&change(old.clone(), new.clone()), &config()), expected, "{old:?} {new:?}");
         }
     }
 
-    /// A driver that registers on a node is what attachments to that node waited for.
+    /// Attachments to a node wait for the driver to register there.
     #[test]
-    fn nodes() {
+    fn registered_driver_wakes_node() {
         let with = |id: &str| Some(json!({"spec": {"drivers": [{"name": "d.test", "nodeID": id}]}}));
         let without = || Some(json!({"spec": {"drivers": [{"name": "other.test", "nodeID": "n"}]}}));
-        for (old, new, news) in [
+        for (old, new, expected) in [
             (None, with("1"), true),
             (None, without(), false),
             (without(), with("1"), true),
@@ -231,8 +238,8 @@ mod tests {
             (with("1"), None, false),
         ] {
             assert_eq!(
-                by_node(&change(old.clone(), new.clone()), &rules()).is_some(),
-                news,
+                by_node(&change(old.clone(), new.clone()), &config()).is_some(),
+                expected,
                 "{old:?} {new:?}"
             );
         }

@@ -8,7 +8,7 @@ use wharf_csi::{Endpoint, bind};
 
 use super::*;
 
-/// A driver that has a name and services, and says that it is ready from the second question on.
+/// A driver with a name and services that is ready from the second Probe on.
 struct Named {
     name: &'static str,
     services: Vec<PluginService>,
@@ -45,7 +45,7 @@ impl Identity for Named {
     }
 }
 
-/// A driver in a thread of its own: its end ends its connections too, as a process's end does.
+/// A driver in its own thread: stopping it closes its connections, as the exit of a process does.
 struct Served {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -77,34 +77,34 @@ fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Serve
     Served { stop: Some(stop), thread: Some(thread) }
 }
 
-/// sidecars.md 1.0 "Connect", "Readiness", "Driver name": a driver that is not there, not ready, or replaced by
-/// another is waited for and asked again, and nothing exits.
+/// sidecars.md 1.0 "Connect", "Readiness", "Driver name": discovery waits for a driver that is missing or not
+/// ready, reads a replaced driver again, and never exits.
 #[tokio::test]
-async fn drivers_are_waited_for_and_asked_anew() {
+async fn discovery_waits_for_driver_and_reads_replaced_one() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("csi.sock");
     let client = Client::new(&socket.to_str().unwrap().parse().unwrap());
     let metrics = Metrics::new();
-    let asking = tokio::spawn({
+    let discovery = tokio::spawn({
         let (client, metrics) = (client.clone(), metrics.clone());
         async move { Driver::discover(&client, &metrics, false).await }
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!asking.is_finished(), "there is no driver yet");
+    assert!(!discovery.is_finished(), "no driver is running yet");
     let first = serve(&socket, "first.test", &[]);
-    let driver = asking.await.unwrap();
-    assert_eq!((driver.name(), *driver.can()), ("first.test", Capabilities::default()));
+    let driver = discovery.await.unwrap();
+    assert_eq!((driver.name(), *driver.capabilities()), ("first.test", Capabilities::default()));
     drop(first);
     let _second = serve(&socket, "first.test", &[PluginService::VolumeAccessibilityConstraints]);
     let driver = Driver::discover(&client, &metrics, false).await;
-    assert!(driver.can().topology, "the same connection reaches the driver that came after");
-    let text = metrics.text();
+    assert!(driver.capabilities().topology, "the same client reaches the replaced driver");
+    let text = metrics.encode();
     assert!(text.contains(r#"driver_name="first.test",method_name="/csi.v1.Identity/Probe""#), "{text}");
 }
 
-/// sidecars.md 1.0 "Driver name": what the driver declares is what rules read.
+/// sidecars.md 1.0 "Driver name": each declared capability sets its field.
 #[test]
-fn capabilities_are_read() {
+fn each_rpc_sets_its_capability() {
     use controller_service_capability::{Rpc, Type};
     let controller = |rpc: ControllerRpc| v1::ControllerServiceCapability {
         r#type: Some(Type::Rpc(Rpc { r#type: rpc as i32 })),

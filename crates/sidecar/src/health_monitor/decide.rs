@@ -1,4 +1,4 @@
-//! The rules: whether users are told something of a volume, and when the driver is asked.
+//! Rules: which event to record for a volume, and when to call the driver.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -6,40 +6,40 @@ use std::time::Duration;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, Time};
 
-use super::view::{Report, Told, View};
+use super::view::{Report, Reported, View};
 
-/// Events are thrown away after a while (an hour, if nobody chose another time): what is still wrong is said again.
-pub(crate) const REPEAT: Duration = Duration::from_secs(600);
-/// The shortest pause between two questions to the driver, or two events: fifty a second.
-pub(crate) const GAP: Duration = Duration::from_millis(20);
+/// Events expire, by default after an hour: problems that persist are reported again after this time.
+pub(crate) const REPEAT_AFTER: Duration = Duration::from_secs(600);
+/// Minimum interval between two driver calls or two events: 50 per second.
+pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A list that is longer never ends: of pages of a hundred, it has a million volumes.
-const MOST_PAGES: usize = 10_000;
+/// A list with more pages is taken as endless. With 100 volumes per page this is a million volumes.
+const MAX_PAGES: usize = 10_000;
 
-/// The way through a driver's list.
+/// Tracks the pages of a driver's list.
 #[derive(Debug, Default)]
-pub(crate) struct Pages {
+pub(crate) struct ListPages {
     seen: HashSet<String>,
 }
 
 /// Why a list does not end.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Endless {
-    /// The driver goes round in a circle.
-    #[error("gives the same pages for ever: next_token is {0:?} again")]
-    Again(String),
-    /// It goes on and on.
-    #[error("has more than {MOST_PAGES} pages")]
-    TooMany,
+pub(crate) enum EndlessList {
+    /// The driver returned a token for the second time.
+    #[error("returned next_token {0:?} twice; the list never ends")]
+    RepeatedToken(String),
+    /// The list has too many pages.
+    #[error("has more than {MAX_PAGES} pages")]
+    TooManyPages,
 }
 
-impl Pages {
-    /// The token of the page after this one, if there is one.
-    pub(crate) fn after(&mut self, next_token: String) -> Result<Option<String>, Endless> {
+impl ListPages {
+    /// The token of the next page, if there is one.
+    pub(crate) fn after(&mut self, next_token: String) -> Result<Option<String>, EndlessList> {
         match next_token {
             token if token.is_empty() => Ok(None),
-            token if self.seen.contains(&token) => Err(Endless::Again(token)),
-            _ if self.seen.len() + 1 >= MOST_PAGES => Err(Endless::TooMany),
+            token if self.seen.contains(&token) => Err(EndlessList::RepeatedToken(token)),
+            _ if self.seen.len() + 1 >= MAX_PAGES => Err(EndlessList::TooManyPages),
             token => {
                 self.seen.insert(token.clone());
                 Ok(Some(token))
@@ -48,68 +48,68 @@ impl Pages {
     }
 }
 
-/// One step.
+/// The next step for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing.
-    Leave(Why),
-    /// Tell the claim's users what is wrong.
+    /// Nothing to do.
+    Idle(NoEventReason),
+    /// Report a problem on the claim.
     Warn {
-        /// In the driver's words.
+        /// The driver's message.
         message: String,
     },
-    /// Tell them that nothing is wrong any more.
+    /// Report that the volume recovered.
     Recover,
 }
 
-/// Why nothing is told.
+/// Why no event is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// There is no claim to tell it on, or it is not this volume's.
+pub(crate) enum NoEventReason {
+    /// The claim does not exist or is not bound to this volume.
     NoClaim,
-    /// The driver did not say anything.
-    NothingSaid,
-    /// Nothing is wrong, and nothing else was told.
-    Well,
-    /// Nothing is wrong, and nobody knows yet what was told before.
-    UnknownPast,
-    /// It was told already.
-    ToldAlready,
+    /// The driver reported nothing.
+    Unknown,
+    /// The volume is healthy and no problem was reported.
+    Healthy,
+    /// The volume is healthy, and it is not known yet what was reported before.
+    HistoryNotLoaded,
+    /// The problem was reported already.
+    AlreadyReported,
 }
 
-/// Whether the driver is asked about a volume: it is a claim's, and stays one's.
-pub(crate) fn is_watched(volume: &PersistentVolume, driver: &str) -> bool {
-    volume.is_of(driver)
+/// Whether to check a volume: it is bound and not in deletion.
+pub(crate) fn is_monitored(volume: &PersistentVolume, driver: &str) -> bool {
+    volume.is_for_driver(driver)
         && volume.status.phase == VolumePhase::Bound
         && !volume.metadata.is_deleting()
         && volume.spec.csi.as_ref().is_some_and(|csi| !csi.volume_handle.is_empty())
 }
 
-/// Decides.
+/// Decides the next step.
 pub(crate) fn decide(view: &View<'_>, now: Time) -> Step {
-    // By its identity: another claim of that name has nothing to do with this volume.
+    // By UID: another claim of that name is unrelated to this volume.
     if !view.claim.is_some_and(|claim| view.volume.is_bound_to(&claim.metadata)) {
-        return Step::Leave(Why::NoClaim);
+        return Step::Idle(NoEventReason::NoClaim);
     }
-    match (view.report, view.told) {
-        (Report::Unknown, _) => Step::Leave(Why::NothingSaid),
-        (Report::Abnormal { message, .. }, Told::Abnormal { message: told, at })
-            if message == told && now < at.plus(REPEAT) =>
+    match (view.report, view.reported) {
+        (Report::Unknown, _) => Step::Idle(NoEventReason::Unknown),
+        (Report::Abnormal { message, .. }, Reported::Abnormal { message: reported, at })
+            if message == reported && now < at.plus(REPEAT_AFTER) =>
         {
-            Step::Leave(Why::ToldAlready)
+            Step::Idle(NoEventReason::AlreadyReported)
         }
         (Report::Abnormal { message, .. }, _) => Step::Warn { message: message.clone() },
-        (Report::Healthy, Told::Abnormal { .. }) => Step::Recover,
-        (Report::Healthy, Told::Nothing) => Step::Leave(Why::Well),
-        // Had something been told, we would take it back too early or never: first look.
-        (Report::Healthy, Told::Unknown) => Step::Leave(Why::UnknownPast),
+        (Report::Healthy, Reported::Abnormal { .. }) => Step::Recover,
+        (Report::Healthy, Reported::Nothing) => Step::Idle(NoEventReason::Healthy),
+        // A recovery would be reported too early or never: load the history first.
+        (Report::Healthy, Reported::Unknown) => Step::Idle(NoEventReason::HistoryNotLoaded),
     }
 }
 
-/// The pause between two volumes, so that a pass fills its interval and never outruns the driver.
-pub(crate) fn gap(interval: Duration, volumes: usize) -> Duration {
+/// The interval between two volumes, so that a pass fills its interval without exceeding the rate limit.
+pub(crate) fn volume_interval(interval: Duration, volumes: usize) -> Duration {
     let volumes = u32::try_from(volumes).unwrap_or(u32::MAX).max(1);
-    (interval / volumes).max(GAP)
+    (interval / volumes).max(MIN_INTERVAL)
 }
 
 #[cfg(test)]
@@ -140,8 +140,8 @@ mod tests {
 
     /// sidecars.md 1.6 "Modes": bound volumes of this driver.
     #[test]
-    fn volumes_that_are_asked_about() {
-        assert!(is_watched(&volume(|_| {}), "d"));
+    fn only_bound_volumes_of_the_driver_are_monitored() {
+        assert!(is_monitored(&volume(|_| {}), "d"));
         for (row, other) in [
             ("phase", volume(|v| v["status"]["phase"] = json!("Released"))),
             ("driver", volume(|v| v["spec"]["csi"]["driver"] = json!("e"))),
@@ -149,71 +149,71 @@ mod tests {
             ("no handle", volume(|v| v["spec"]["csi"]["volumeHandle"] = json!(""))),
             ("deleting", volume(|v| v["metadata"]["deletionTimestamp"] = json!("2026-11-15T10:20:30Z"))),
         ] {
-            assert!(!is_watched(&other, "d"), "{row}");
+            assert!(!is_monitored(&other, "d"), "{row}");
         }
     }
 
-    /// sidecars.md 1.6 "Output": abnormal again when it is new or old enough, normal once and only after abnormal,
-    /// also if that was told before we started.
+    /// sidecars.md 1.6 "Output": abnormal when it is new or old enough, normal once and only after abnormal, also
+    /// if that was reported before this start.
     #[test]
-    fn what_is_told() {
+    fn abnormal_repeats_after_a_while_and_recovery_is_reported_once() {
         let at = Time(1_000_000);
         let abnormal = |message: &str| Report::Abnormal { state: State::Abnormal, message: message.into() };
-        let told = |message: &str| Told::Abnormal { message: message.into(), at };
+        let reported = |message: &str| Reported::Abnormal { message: message.into(), at };
         let warn = |message: &str| Step::Warn { message: message.into() };
-        let (soon, late) = (at.plus(REPEAT - Duration::from_millis(1)), at.plus(REPEAT));
-        for (report, told, now, expected) in [
-            (Report::Unknown, Told::Unknown, soon, Step::Leave(Why::NothingSaid)),
-            (Report::Unknown, told("m"), late, Step::Leave(Why::NothingSaid)),
-            (abnormal("m"), Told::Unknown, soon, warn("m")),
-            (abnormal("m"), Told::Nothing, soon, warn("m")),
-            (abnormal("m"), told("m"), soon, Step::Leave(Why::ToldAlready)),
-            (abnormal("m"), told("m"), late, warn("m")),
-            (abnormal("n"), told("m"), soon, warn("n")),
-            (Report::Healthy, Told::Unknown, soon, Step::Leave(Why::UnknownPast)),
-            (Report::Healthy, Told::Nothing, late, Step::Leave(Why::Well)),
-            (Report::Healthy, told("m"), soon, Step::Recover),
+        let (soon, late) = (at.plus(REPEAT_AFTER - Duration::from_millis(1)), at.plus(REPEAT_AFTER));
+        for (report, reported, now, expected) in [
+            (Report::Unknown, Reported::Unknown, soon, Step::Idle(NoEventReason::Unknown)),
+            (Report::Unknown, reported("m"), late, Step::Idle(NoEventReason::Unknown)),
+            (abnormal("m"), Reported::Unknown, soon, warn("m")),
+            (abnormal("m"), Reported::Nothing, soon, warn("m")),
+            (abnormal("m"), reported("m"), soon, Step::Idle(NoEventReason::AlreadyReported)),
+            (abnormal("m"), reported("m"), late, warn("m")),
+            (abnormal("n"), reported("m"), soon, warn("n")),
+            (Report::Healthy, Reported::Unknown, soon, Step::Idle(NoEventReason::HistoryNotLoaded)),
+            (Report::Healthy, Reported::Nothing, late, Step::Idle(NoEventReason::Healthy)),
+            (Report::Healthy, reported("m"), soon, Step::Recover),
         ] {
             let (volume, claim) = (volume(|_| {}), claim("u"));
-            let view = View { volume: &volume, claim: Some(&claim), report: &report, told: &told };
-            assert_eq!(decide(&view, now), expected, "{report:?} {told:?}");
-            for nobody in [None, Some(&super::tests::claim("another"))] {
-                let view = View { claim: nobody, ..view };
-                assert_eq!(decide(&view, now), Step::Leave(Why::NoClaim), "{report:?} {told:?}");
+            let view = View { volume: &volume, claim: Some(&claim), report: &report, reported: &reported };
+            assert_eq!(decide(&view, now), expected, "{report:?} {reported:?}");
+            for other in [None, Some(&super::tests::claim("another"))] {
+                let view = View { claim: other, ..view };
+                assert_eq!(decide(&view, now), Step::Idle(NoEventReason::NoClaim), "{report:?} {reported:?}");
             }
         }
     }
 
     #[test]
-    fn a_list_ends() {
-        let mut pages = Pages::default();
+    fn repeated_token_or_too_many_pages_end_list() {
+        let mut pages = ListPages::default();
         for token in ["a", "b"] {
             assert_eq!(pages.after(token.to_owned()), Ok(Some(token.to_owned())));
         }
-        // In turns, not only at once.
+        // Also if the tokens alternate.
         for token in ["a", "b"] {
-            assert_eq!(pages.after(token.to_owned()), Err(Endless::Again(token.to_owned())));
+            assert_eq!(pages.after(token.to_owned()), Err(EndlessList::RepeatedToken(token.to_owned())));
         }
         assert_eq!(pages.after(String::new()), Ok(None));
-        let mut pages = Pages::default();
-        let asked = (1..).find_map(|page| pages.after(page.to_string()).err().map(|why| (page, why)));
-        assert_eq!(asked, Some((MOST_PAGES, Endless::TooMany)));
+        let mut pages = ListPages::default();
+        let ended = (1..).find_map(|page| pages.after(page.to_string()).err().map(|error| (page, error)));
+        assert_eq!(ended, Some((MAX_PAGES, EndlessList::TooManyPages)));
     }
 
-    /// sidecars.md 1.6 "Modes": a pass takes its interval, and however many volumes there are, no more than fifty
-    /// questions a second are asked.
+    /// sidecars.md 1.6 "Modes": a pass takes its interval, and regardless of the number of volumes there are at
+    /// most 50 calls per second.
     #[test]
-    fn questions_are_spread() {
+    fn calls_are_spread_over_interval() {
         let minute = Duration::from_secs(60);
         for (volumes, expected) in [
             (0, minute),
             (1, minute),
             (60, Duration::from_secs(1)),
-            (3_000, GAP),
-            (100_000, GAP),
-            (usize::MAX, GAP),
+            (3_000, MIN_INTERVAL),
+            (100_000, MIN_INTERVAL),
+            (usize::MAX, MIN_INTERVAL),
         ] {
-            assert_eq!(gap(minute, volumes), expected, "{volumes}");
+            assert_eq!(volume_interval(minute, volumes), expected, "{volumes}");
         }
     }
 }

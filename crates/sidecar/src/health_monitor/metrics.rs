@@ -1,4 +1,5 @@
-//! What the health monitor counts: volumes by state, never by name, so that the number of series is bounded.
+//! Metrics of the health monitor. Volumes are counted by state, not by name, so that the number of series is
+//! bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,39 +14,39 @@ use super::view::State;
 
 const BUCKETS: [f64; 10] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 
-/// The gauges; clones are the same.
+/// The metrics; clones share them.
 #[derive(Clone)]
-pub(crate) struct Counts {
+pub(crate) struct HealthMetrics {
     volumes: Family<[(&'static str, String); 2], Gauge>,
     pass: Histogram,
     failed: Counter,
 }
 
-impl Counts {
-    /// Makes and registers them.
+impl HealthMetrics {
+    /// Registers the metrics.
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let counts =
+        let metrics =
             Self { volumes: Family::default(), pass: Histogram::new(BUCKETS), failed: Counter::default() };
         registry.register(
             "wharf_volume_health",
-            "Volumes by what the driver said of them in the last pass",
-            counts.volumes.clone(),
+            "Number of volumes by health state in the last pass",
+            metrics.volumes.clone(),
         );
         registry.register(
             "wharf_volume_health_pass_seconds",
-            "How long it took to ask about all volumes",
-            counts.pass.clone(),
+            "Duration of one pass over all volumes",
+            metrics.pass.clone(),
         );
         registry.register(
             "wharf_volume_health_failures",
-            "Questions about health that the driver did not answer",
-            counts.failed.clone(),
+            "Number of failed health calls to the driver",
+            metrics.failed.clone(),
         );
-        counts
+        metrics
     }
 
-    /// A pass has ended.
-    pub(crate) fn passed(&self, driver: &str, states: &BTreeMap<State, i64>, took: Duration) {
+    /// Records a completed pass.
+    pub(crate) fn record_pass(&self, driver: &str, states: &BTreeMap<State, i64>, took: Duration) {
         for state in State::ALL {
             let labels = [("driver_name", driver.to_owned()), ("state", state.name().to_owned())];
             self.volumes.get_or_create(&labels).set(states.get(&state).copied().unwrap_or(0));
@@ -53,13 +54,13 @@ impl Counts {
         self.pass.observe(took.as_secs_f64());
     }
 
-    /// A question was not answered.
-    pub(crate) fn failed(&self) {
+    /// Records a failed call.
+    pub(crate) fn record_failure(&self) {
         self.failed.inc();
     }
 
-    /// Somebody else looks from now on: two that tell of the same volumes would count them twice.
-    pub(crate) fn silence(&self) {
+    /// Removes the gauges when the lease is lost: two replicas would count the same volumes twice.
+    pub(crate) fn clear_volumes(&self) {
         self.volumes.clear();
     }
 }
@@ -71,21 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_that_are_over_are_zero() {
+    fn states_without_volumes_are_zero() {
         let mut registry = Registry::default();
-        let counts = Counts::register(&mut registry);
+        let metrics = HealthMetrics::register(&mut registry);
         let text = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
             text
         };
-        counts.passed("d", &[(State::Healthy, 7), (State::DataLoss, 1)].into(), Duration::from_secs(2));
+        metrics.record_pass("d", &[(State::Healthy, 7), (State::DataLoss, 1)].into(), Duration::from_secs(2));
         assert!(text().contains(r#"wharf_volume_health{driver_name="d",state="data_loss"} 1"#), "{}", text());
-        counts.passed("d", &[(State::Healthy, 8)].into(), Duration::from_secs(2));
+        metrics.record_pass("d", &[(State::Healthy, 8)].into(), Duration::from_secs(2));
         assert!(text().contains(r#"wharf_volume_health{driver_name="d",state="data_loss"} 0"#), "{}", text());
         assert!(text().contains(r#"wharf_volume_health{driver_name="d",state="healthy"} 8"#), "{}", text());
         assert!(text().contains("wharf_volume_health_pass_seconds_count 2"), "{}", text());
-        counts.silence();
+        metrics.clear_volumes();
         assert!(!text().contains("wharf_volume_health{"), "{}", text());
     }
 }

@@ -1,4 +1,4 @@
-//! What the health monitor sees of one volume, and how a driver is asked.
+//! Inputs of the health monitor's rules, and the choice of the RPC that reports health.
 
 use wharf_csi::v1;
 use wharf_csi::v1::VolumeHealthErrorType;
@@ -6,10 +6,10 @@ use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time};
 
 use crate::driver::Capabilities;
 
-/// Which question the driver answers. Health is CSI 1.13's, conditions are what it took the place of; one question
-/// for all volumes is better than one for each.
+/// The RPC that reports health. CSI 1.13 replaced volume conditions by volume health. One list for all volumes is
+/// preferred to one call per volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum HealthSource {
     /// ControllerListVolumeHealth.
     ListHealth,
     /// ControllerGetVolumeHealth.
@@ -20,9 +20,9 @@ pub(crate) enum Asks {
     GetConditions,
 }
 
-impl Asks {
-    /// As the driver says; `None` if it says nothing of its volumes' health.
-    pub(crate) fn of(can: &Capabilities) -> Option<Self> {
+impl HealthSource {
+    /// Chooses by the driver's capabilities; `None` if it does not report health.
+    pub(crate) fn from_capabilities(can: &Capabilities) -> Option<Self> {
         let conditions = can.volume_condition;
         match () {
             () if !can.controller_service => None,
@@ -34,12 +34,12 @@ impl Asks {
         }
     }
 
-    /// Whether one question is for all volumes.
-    pub(crate) fn lists(self) -> bool {
+    /// Whether one call covers all volumes.
+    pub(crate) fn is_list(self) -> bool {
         matches!(self, Self::ListHealth | Self::ListConditions)
     }
 
-    /// The RPC, for those who read about it.
+    /// The RPC's name.
     pub(crate) fn method(self) -> &'static str {
         match self {
             Self::ListHealth => "ControllerListVolumeHealth",
@@ -49,9 +49,9 @@ impl Asks {
         }
     }
 
-    /// What follows for a volume that the driver does not list. Of health it lists only what is not well; of volumes
-    /// all, so that one which is missing may be new, or gone.
-    pub(crate) fn unlisted(self) -> Report {
+    /// The report on a volume that the driver does not list. ControllerListVolumeHealth lists only volumes with
+    /// problems. ListVolumes lists all, so that a missing one may be new or deleted.
+    pub(crate) fn report_if_unlisted(self) -> Report {
         match self {
             Self::ListHealth => Report::Healthy,
             _ => Report::Unknown,
@@ -59,45 +59,45 @@ impl Asks {
     }
 }
 
-/// What the driver says of a volume.
+/// The driver's report on a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// Nothing: it was not asked, or could not answer.
+    /// No report: the driver was not called or the call failed.
     Unknown,
-    /// Nothing is wrong.
+    /// No problem.
     Healthy,
-    /// Something is wrong.
+    /// A problem.
     Abnormal {
-        /// How bad it is.
+        /// Severity.
         state: State,
-        /// The driver's words.
+        /// The driver's message.
         message: String,
     },
 }
 
-/// How a volume is, for the gauges; the later, the worse.
+/// State of a volume, for the gauges, in order of severity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// Nobody knows.
+    /// Not known.
     Unknown,
-    /// Nothing is wrong.
+    /// No problem.
     Healthy,
-    /// Something is wrong; the driver cannot say it better.
+    /// A problem of unspecified severity.
     Abnormal,
-    /// It works, but not as well as it should.
+    /// Usable with reduced performance or redundancy.
     Degraded,
-    /// It cannot be used.
+    /// Not usable.
     Inaccessible,
     /// Data is lost.
     DataLoss,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub(crate) const ALL: [Self; 6] =
         [Self::Unknown, Self::Healthy, Self::Abnormal, Self::Degraded, Self::Inaccessible, Self::DataLoss];
 
-    /// The value of a label.
+    /// The label value.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -111,7 +111,7 @@ impl State {
 }
 
 impl Report {
-    /// Of a condition. A driver that says none says that nothing is wrong, as upstream reads it.
+    /// From a volume condition. No condition means healthy, as upstream reads it.
     pub(crate) fn of_condition(condition: Option<v1::VolumeCondition>) -> Self {
         match condition {
             Some(v1::VolumeCondition { abnormal: true, message }) => {
@@ -121,17 +121,17 @@ impl Report {
         }
     }
 
-    /// Of health: everything that is wrong, the worst first.
+    /// From volume health: all problems, the worst first.
     pub(crate) fn of_health(health: &v1::VolumeHealth) -> Self {
-        let mut entries: Vec<(State, String)> = health.health_statuses.iter().map(told).collect();
+        let mut entries: Vec<(State, String)> = health.health_statuses.iter().map(describe_entry).collect();
         entries.sort_by_key(|(state, _)| std::cmp::Reverse(*state));
         let Some((state, _)) = entries.first() else { return Self::Healthy };
         let state = *state;
-        let message = entries.into_iter().map(|(_, words)| words).collect::<Vec<_>>().join("; ");
+        let message = entries.into_iter().map(|(_, text)| text).collect::<Vec<_>>().join("; ");
         Self::Abnormal { state, message }
     }
 
-    /// For the gauges.
+    /// The state for the gauges.
     pub(crate) fn state(&self) -> State {
         match self {
             Self::Unknown => State::Unknown,
@@ -141,45 +141,45 @@ impl Report {
     }
 }
 
-/// One thing that is wrong, in words.
-fn told(entry: &v1::volume_health::VolumeHealthEntry) -> (State, String) {
-    let (state, word) = match entry.status() {
+/// The severity and text of one problem.
+fn describe_entry(entry: &v1::volume_health::VolumeHealthEntry) -> (State, String) {
+    let (state, label) = match entry.status() {
         VolumeHealthErrorType::UnknownVolumeHealthType => (State::Abnormal, "ABNORMAL"),
         VolumeHealthErrorType::Degraded => (State::Degraded, "DEGRADED"),
         VolumeHealthErrorType::Inaccessible => (State::Inaccessible, "INACCESSIBLE"),
         VolumeHealthErrorType::DataLoss => (State::DataLoss, "DATA_LOSS"),
     };
-    let parts = [word, &entry.reason, &entry.message];
+    let parts = [label, &entry.reason, &entry.message];
     (state, parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(": "))
 }
 
-/// What users were last told of a volume.
+/// What was last reported for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// Nobody has looked yet what was told before we started.
+pub(crate) enum Reported {
+    /// Earlier events are not loaded yet.
     Unknown,
-    /// That it is well, or nothing.
+    /// Nothing, or that it is healthy.
     Nothing,
-    /// That something is wrong.
+    /// A problem.
     Abnormal {
-        /// In which words.
+        /// The reported message.
         message: String,
-        /// When last.
+        /// Time of the last report.
         at: Time,
     },
 }
 
-/// One volume and what belongs to it.
+/// One volume and the objects related to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     /// The volume.
     pub(crate) volume: &'a PersistentVolume,
-    /// The claim that it names, if there is one of that name.
+    /// The claim that it names, if one of that name exists.
     pub(crate) claim: Option<&'a PersistentVolumeClaim>,
-    /// What the driver says.
+    /// The driver's report.
     pub(crate) report: &'a Report,
-    /// What users were told.
-    pub(crate) told: &'a Told,
+    /// What was last reported.
+    pub(crate) reported: &'a Reported,
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
 
     /// sidecars.md 1.6 "Needs", "Modes".
     #[test]
-    fn how_drivers_are_asked() {
+    fn health_source_follows_capabilities() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
         let lists = Capabilities { list_volumes: true, ..controller };
         let gets = Capabilities { get_volume: true, ..controller };
@@ -199,19 +199,19 @@ mod tests {
             (lists, None),
             (gets, None),
             (Capabilities { volume_condition: true, ..controller }, None),
-            (Capabilities { volume_condition: true, ..gets }, Some(Asks::GetConditions)),
-            (both, Some(Asks::ListConditions)),
-            (newer, Some(Asks::GetHealth)),
-            (Capabilities { list_volume_health: true, ..newer }, Some(Asks::ListHealth)),
+            (Capabilities { volume_condition: true, ..gets }, Some(HealthSource::GetConditions)),
+            (both, Some(HealthSource::ListConditions)),
+            (newer, Some(HealthSource::GetHealth)),
+            (Capabilities { list_volume_health: true, ..newer }, Some(HealthSource::ListHealth)),
             (Capabilities { controller_service: false, ..both }, None),
         ] {
-            assert_eq!(Asks::of(&can), expected, "{can:?}");
+            assert_eq!(HealthSource::from_capabilities(&can), expected, "{can:?}");
         }
     }
 
-    /// sidecars.md 1.6 "Output": the driver's words, and those of CSI 1.13 in one sentence.
+    /// sidecars.md 1.6 "Output": the driver's message, and several CSI 1.13 entries joined into one.
     #[test]
-    fn what_drivers_say() {
+    fn conditions_and_health_entries_become_reports() {
         let condition =
             |abnormal| Report::of_condition(Some(v1::VolumeCondition { abnormal, message: "m".into() }));
         assert_eq!(condition(true), Report::Abnormal { state: State::Abnormal, message: "m".into() });
@@ -240,8 +240,8 @@ mod tests {
     }
 
     #[test]
-    fn absence_says_something_of_one_list_only() {
-        assert_eq!(Asks::ListHealth.unlisted(), Report::Healthy);
-        assert_eq!(Asks::ListConditions.unlisted(), Report::Unknown);
+    fn unlisted_volume_is_healthy_only_in_health_list() {
+        assert_eq!(HealthSource::ListHealth.report_if_unlisted(), Report::Healthy);
+        assert_eq!(HealthSource::ListConditions.report_if_unlisted(), Report::Unknown);
     }
 }

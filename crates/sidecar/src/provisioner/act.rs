@@ -1,4 +1,4 @@
-//! Does the one step it is given, with a deadline, and notes what came of it where the next view sees it.
+//! Performs one step, with a deadline, and records the result where the next view reads it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,251 +7,266 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tonic::Code;
 use wharf_cluster::{ApiError, now};
-use wharf_csi::{ErrorClass, Operation, classify, speaks_of_the_request, v1};
+use wharf_csi::{ErrorClass, Operation, classify, is_request_error, v1};
 use wharf_model::names::annotation;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
-use self::tell::{Told, Whom, refusal};
+use self::events::{EventRecord, EventTarget, error_text};
 use super::capacity::CapacityHandle;
-use super::claiming::{self, BidOutcome};
-use super::decide::{self, Step, Unselect, attributes_class};
+use super::competition::{self, CompeteOutcome};
+use super::decide::{self, ProvisionStep, Unselect, attributes_class};
 use super::intent::Intent;
 use super::journal::Journal;
-use super::metrics::Counts;
-use super::reclaim::{self, Acted, ReclaimStep};
-use super::source::{Source, gather};
-use super::view::{Attributes, Happened, Looked, Memory, Own};
-use super::volume::Flaw;
-use super::world::Seen;
+use super::metrics::ProvisionerMetrics;
+use super::reclaim::{self, ReclaimOutcome, ReclaimStep};
+use super::source::{Source, fetch_snapshot};
+use super::stores::Inputs;
+use super::view::{AttributesClass, Fetched, ProvisionState, ProvisionerConfig, Transition};
+use super::volume::InvalidVolume;
 use super::{request, source};
 use crate::context::Context;
-use crate::driver::described;
+use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 
-mod tell;
+mod events;
 
-/// Whose attempts they are.
+/// The role's name in `/debug/attempts`.
 pub(crate) const ROLE: &str = "provisioner";
 
-/// What is remembered of each volume under way; clones share it.
+/// The in-process state of each volume that is being provisioned. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Memories(Arc<Mutex<HashMap<String, Memory>>>);
+pub(crate) struct ProvisionStates(Arc<Mutex<HashMap<String, ProvisionState>>>);
 
-impl Memories {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Memory>> {
+impl ProvisionStates {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, ProvisionState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is remembered of a volume.
-    pub(crate) fn get(&self, volume: &str) -> Memory {
+    /// A copy of the volume's state.
+    pub(crate) fn get(&self, volume: &str) -> ProvisionState {
         self.lock().get(volume).cloned().unwrap_or_default()
     }
 
-    fn note(&self, volume: &str, happened: Happened) {
-        let mut memories = self.lock();
-        let memory = memories.entry(volume.to_owned()).or_default();
-        memory.after(happened, now());
-        if *memory == Memory::default() {
-            memories.remove(volume);
+    fn apply(&self, volume: &str, transition: Transition) {
+        let mut states = self.lock();
+        let state = states.entry(volume.to_owned()).or_default();
+        state.apply(transition, now());
+        if *state == ProvisionState::default() {
+            states.remove(volume);
         }
     }
 
-    fn forget(&self, volume: &str) {
+    fn remove(&self, volume: &str) {
         self.lock().remove(volume);
     }
 }
 
-/// How it goes on after a step.
-pub(crate) enum Progress {
-    /// With a fresh view.
-    Again,
-    /// Not now.
-    End(Outcome),
+/// What the reconcile loop does after a step.
+pub(crate) enum Next {
+    /// Decide again, from a fresh view.
+    Continue,
+    /// Leave the volume, with this outcome for the queue.
+    Stop(WorkOutcome),
 }
 
-/// Why a step did not succeed.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 enum StepError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
-    Source(#[from] source::GatherError),
+    Source(#[from] source::FetchError),
     #[error(transparent)]
     Protection(#[from] super::protection::ProtectError),
     #[error(transparent)]
     Journal(#[from] super::journal::JournalError),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    #[error("the driver answered CreateVolume without a volume id, so the volume cannot be found again")]
+    #[error("CreateVolume returned no volume_id, so the volume cannot be identified")]
     NoHandle,
-    #[error("{flaw}. Cleanup of volume {volume} failed, it is tried again: {reason}")]
-    Cleanup { flaw: Flaw, volume: String, reason: String },
+    #[error("{problem}. Cleanup of volume {volume} failed, retrying: {reason}")]
+    Cleanup { problem: InvalidVolume, volume: String, reason: String },
 }
 
-/// Does steps.
+/// Performs steps.
 #[derive(Clone)]
 pub(crate) struct Actor {
     pub(crate) context: Context,
-    pub(crate) own: Arc<Own>,
+    pub(crate) config: Arc<ProvisionerConfig>,
     pub(crate) journal: Journal,
-    pub(crate) memories: Memories,
-    pub(crate) counts: Counts,
-    /// Who wants to know that there may be less room than before.
+    pub(crate) states: ProvisionStates,
+    pub(crate) metrics: ProvisionerMetrics,
+    /// Notified when the capacity of a class may have changed.
     pub(crate) capacity: CapacityHandle,
 }
 
 impl Actor {
-    /// Does a step of a volume, for which it was decided from what was seen.
-    pub(crate) async fn act(&self, volume: &str, seen: &Seen, step: Step) -> Progress {
-        let claim = seen.claim.as_deref();
+    /// Performs a step that was decided from these inputs.
+    pub(crate) async fn act(&self, volume: &str, inputs: &Inputs, step: ProvisionStep) -> Next {
+        let claim = inputs.claim.as_deref();
         match step {
-            Step::Reclaim(step) => match &seen.present {
-                Some(present) => self.reclaim(present, step).await,
-                None => Progress::Again,
+            ProvisionStep::Reclaim(step) => match &inputs.pv {
+                Some(pv) => self.reclaim(pv, step).await,
+                None => Next::Continue,
             },
-            Step::Rest(reason) => {
-                tracing::debug!(volume, %reason, "nothing to do");
-                Progress::End(Outcome::Done)
+            ProvisionStep::Idle(reason) => {
+                tracing::debug!(pv = volume, %reason, "nothing to do");
+                Next::Stop(WorkOutcome::Done)
             }
-            Step::Forget => {
-                self.memories.forget(volume);
-                Progress::End(Outcome::Done)
+            ProvisionStep::DropState => {
+                self.states.remove(volume);
+                Next::Stop(WorkOutcome::Done)
             }
-            Step::Wait { reason, pause, competing } => {
-                tracing::debug!(volume, %reason, ?pause, "waiting");
+            ProvisionStep::Wait { reason, pause, competing } => {
+                tracing::debug!(pv = volume, %reason, retry_in = ?pause, "waiting");
                 if competing {
-                    self.memories.note(volume, Happened::Competing);
+                    self.states.apply(volume, Transition::CompetitionStarted);
                 }
-                Progress::End(Outcome::After(pause))
+                Next::Stop(WorkOutcome::RetryAfter(pause))
             }
-            Step::LeaveToPopulator => {
+            ProvisionStep::LeaveToPopulator => {
                 if let Some(claim) = claim {
-                    self.tell(&Whom::waits(volume, claim), &Told::Left);
+                    self.record_event(&EventTarget::for_claim(volume, claim), &EventRecord::LeftToPopulator);
                 }
-                Progress::End(Outcome::Done)
+                Next::Stop(WorkOutcome::Done)
             }
-            Step::Create(intent) => self.create(claim, &intent).await,
-            Step::Save { intent, object, kept } => self.save(claim, &intent, &object, kept).await,
-            Step::Undo { intent, handle, flaw, beside } => {
-                self.undo(claim, &intent, handle, flaw, beside).await
+            ProvisionStep::CreateVolume(intent) => self.create(claim, &intent).await,
+            ProvisionStep::SavePv { intent, object, retain } => {
+                self.save(claim, &intent, &object, retain).await
             }
-            Step::GiveUp { intent, retry } => {
+            ProvisionStep::DeleteCreated { intent, handle, problem, other_pv_uid } => {
+                self.delete_created(claim, &intent, handle, problem, other_pv_uid).await
+            }
+            ProvisionStep::DropIntent { intent, retry } => {
                 self.journal.finish(&intent.volume);
-                self.memories.note(volume, Happened::GaveUp);
-                tracing::debug!(volume, "there is no volume, the intent is forgotten");
-                if retry { Progress::End(Outcome::Retry) } else { Progress::Again }
+                self.states.apply(volume, Transition::IntentDropped);
+                tracing::debug!(pv = volume, "removed intent; no volume exists");
+                if retry { Next::Stop(WorkOutcome::Retry) } else { Next::Continue }
             }
-            Step::Settle { intent, held_by } => {
-                let held = held_by.is_some();
-                if let Some(holder) = held_by {
+            ProvisionStep::FinishIntent { intent, handle_owner } => {
+                let held = handle_owner.is_some();
+                if let Some(handle_owner) = handle_owner {
                     tracing::warn!(
-                        volume,
-                        holder,
-                        "another PersistentVolume stands for what the driver made for this one: it is left alone"
+                        pv = volume,
+                        handle_owner,
+                        "another PersistentVolume uses the handle of the created volume; leaving it alone"
                     );
                 }
                 self.journal.finish(&intent.volume);
-                self.memories.forget(volume);
-                // The claim would get the same answer again, and again.
-                if held { Progress::End(Outcome::Retry) } else { Progress::Again }
+                self.states.remove(volume);
+                // The claim would get the same result again: back off.
+                if held { Next::Stop(WorkOutcome::Retry) } else { Next::Continue }
             }
-            // The rest is for a claim that is there.
+            // All other steps need the claim.
             step => match claim {
-                Some(claim) => self.begin(volume, claim, seen, step).await,
-                None => Progress::End(Outcome::Done),
+                Some(claim) => self.prepare(volume, claim, inputs, step).await,
+                None => Next::Stop(WorkOutcome::Done),
             },
         }
     }
 
-    /// The steps until the intent is written.
-    async fn begin(&self, volume: &str, claim: &PersistentVolumeClaim, seen: &Seen, step: Step) -> Progress {
-        let whom = Whom::waits(volume, claim);
+    /// Performs a step that precedes or writes the intent.
+    async fn prepare(
+        &self,
+        volume: &str,
+        claim: &PersistentVolumeClaim,
+        inputs: &Inputs,
+        step: ProvisionStep,
+    ) -> Next {
+        let target = EventTarget::for_claim(volume, claim);
         let done = match step {
-            Step::Bid => return self.bid(&whom, claim, seen).await,
-            Step::Look => self.look(claim).await.map(Happened::Looked),
-            Step::Protect(source) => self.protect(&source).await.map(|()| Happened::Protected),
-            Step::Write(intent) => {
-                self.tell(&whom, &Told::Beginning);
-                self.journal.write(*intent).await.map(|()| Happened::Wrote).map_err(StepError::from)
+            ProvisionStep::CompeteForClaim => return self.compete(&target, claim, inputs).await,
+            ProvisionStep::FetchSources => self.fetch(claim).await.map(Transition::Fetched),
+            ProvisionStep::ProtectSource(source) => {
+                self.protect(&source).await.map(|()| Transition::SourceProtected)
             }
-            Step::Refuse(refusal) => {
-                self.tell(&whom, &Told::Beginning);
-                self.memories.note(volume, Happened::Stopped);
-                self.failed(&whom, "prepare", &refusal.to_string());
-                return Progress::End(Outcome::Retry);
+            ProvisionStep::WriteIntent(intent) => {
+                self.record_event(&target, &EventRecord::Provisioning);
+                self.journal.write(*intent).await.map(|()| Transition::IntentWritten).map_err(StepError::from)
             }
-            Step::Unselect(why) => {
-                if let Unselect::Topology(_) = why {
-                    self.tell(&whom, &Told::Beginning);
-                    self.failed(&whom, "prepare", &why.to_string());
+            ProvisionStep::Refuse(refusal) => {
+                self.record_event(&target, &EventRecord::Provisioning);
+                self.states.apply(volume, Transition::AttemptEnded);
+                self.record_failure(&target, "prepare", &refusal.to_string());
+                return Next::Stop(WorkOutcome::Retry);
+            }
+            ProvisionStep::UnselectNode(reason) => {
+                if let Unselect::Topology(_) = reason {
+                    self.record_event(&target, &EventRecord::Provisioning);
+                    self.record_failure(&target, "prepare", &reason.to_string());
                 }
                 match self.unselect(claim).await {
-                    // The watch will tell.
-                    Ok(false) => return Progress::End(Outcome::Done),
-                    Ok(true) => Ok(Happened::Unselected),
+                    // The claim is gone; the watch reports it.
+                    Ok(false) => return Next::Stop(WorkOutcome::Done),
+                    Ok(true) => Ok(Transition::NodeUnselected),
                     Err(error) => Err(error),
                 }
             }
-            _ => return Progress::End(Outcome::Done),
+            _ => return Next::Stop(WorkOutcome::Done),
         };
         match done {
-            Ok(happened) => {
-                self.memories.note(volume, happened);
-                Progress::Again
+            Ok(transition) => {
+                self.states.apply(volume, transition);
+                Next::Continue
             }
-            // The lease was lost meanwhile: nothing that a claim's owner should read.
-            Err(_) if !self.context.gate.is_open() => Progress::End(Outcome::After(Duration::ZERO)),
+            // The lease was lost: not an error that the claim's owner should see.
+            Err(_) if !self.context.gate.is_open() => Next::Stop(WorkOutcome::RetryAfter(Duration::ZERO)),
             Err(error) => {
-                self.memories.note(volume, Happened::Stopped);
-                self.failed(&whom, "prepare", &error.to_string());
-                Progress::End(Outcome::Retry)
+                self.states.apply(volume, Transition::AttemptEnded);
+                self.record_failure(&target, "prepare", &error.to_string());
+                Next::Stop(WorkOutcome::Retry)
             }
         }
     }
 
-    async fn bid(&self, whom: &Whom<'_>, claim: &PersistentVolumeClaim, seen: &Seen) -> Progress {
-        // Nobody bids without a node, or for a claim without a class.
-        let (Some(node), Some(class)) = (&self.own.node, &seen.class) else {
-            return Progress::End(Outcome::Done);
+    async fn compete(
+        &self,
+        target: &EventTarget<'_>,
+        claim: &PersistentVolumeClaim,
+        inputs: &Inputs,
+    ) -> Next {
+        // Only node deployment competes, and only for claims with a class.
+        let (Some(node), Some(class)) = (&self.config.node, &inputs.class) else {
+            return Next::Stop(WorkOutcome::Done);
         };
-        let timeout = self.own.settings.pace.timeout;
-        match claiming::bid(&self.context, timeout, claim, class, node).await {
-            Ok(BidOutcome::Won) => Progress::Again,
-            // The watch tells how, and wakes us. Until it does we would ask the same again and again.
-            Ok(BidOutcome::Changed) => Progress::End(Outcome::Retry),
-            Ok(BidOutcome::NoRoom) => {
-                tracing::debug!(claim = %whom.claim, "no room for the claim on this node");
-                Progress::End(Outcome::Retry)
+        let timeout = self.config.settings.pace.timeout;
+        match competition::compete(&self.context, timeout, claim, class, node).await {
+            Ok(CompeteOutcome::Won) => Next::Continue,
+            // The watch reports the change and wakes the claim. An immediate retry would read the same stale claim.
+            Ok(CompeteOutcome::Conflict) => Next::Stop(WorkOutcome::Retry),
+            Ok(CompeteOutcome::NoCapacity) => {
+                tracing::debug!(pvc = %target.claim, "not enough capacity on this node for the claim");
+                Next::Stop(WorkOutcome::Retry)
             }
             Err(error) => {
-                self.failed(whom, "compete for the claim", &error.to_string());
-                Progress::End(Outcome::Retry)
+                self.record_failure(target, "compete for the claim", &error.to_string());
+                Next::Stop(WorkOutcome::Retry)
             }
         }
     }
 
-    async fn look(&self, claim: &PersistentVolumeClaim) -> Result<Arc<Looked>, StepError> {
+    async fn fetch(&self, claim: &PersistentVolumeClaim) -> Result<Arc<Fetched>, StepError> {
         let cluster = &self.context.cluster;
         let attributes = match attributes_class(claim) {
-            None => Attributes::None,
+            None => AttributesClass::None,
             Some(name) => match cluster.get::<VolumeAttributesClass>(&Key::cluster(name)).await {
-                Ok(Some(class)) => Attributes::Found(Arc::new(class)),
-                Ok(None) => Attributes::Missing,
-                // An API server from before this kind: it is as if the claim named none.
-                Err(ApiError::NotServed(_)) => Attributes::None,
+                Ok(Some(class)) => AttributesClass::Found(Arc::new(class)),
+                Ok(None) => AttributesClass::Missing,
+                // The API server does not serve this kind: treat the claim as if it named no class.
+                Err(ApiError::NotServed(_)) => AttributesClass::None,
                 Err(error) => return Err(error.into()),
             },
         };
-        let source::Gathered { snapshot, content } = gather(cluster, claim).await?;
-        Ok(Arc::new(Looked { attributes, snapshot, content }))
+        let source::FetchedSnapshot { snapshot, content } = fetch_snapshot(cluster, claim).await?;
+        Ok(Arc::new(Fetched { attributes, snapshot, content }))
     }
 
     async fn protect(&self, source: &Source) -> Result<(), StepError> {
         Ok(super::protection::protect(&self.context, source).await?)
     }
 
-    /// Takes the chosen node off the claim, so that the scheduler chooses again; `false` if the claim is gone.
+    /// Removes the selected node from the claim, so that the scheduler chooses again. `false`: the claim is gone.
     async fn unselect(&self, claim: &PersistentVolumeClaim) -> Result<bool, StepError> {
         let (api, key) = (&PersistentVolumeClaim::API, claim.key());
         let Some(mut raw) = self.context.cluster.get_raw(api, &key).await? else { return Ok(false) };
@@ -268,69 +283,69 @@ impl Actor {
             Some(annotations) if keys.iter().any(|key| selects(key, annotations)) => {
                 annotations.retain(|key, _| !keys.contains(&key.as_str()));
             }
-            // Somebody has chosen another one meanwhile, which is what we want.
+            // Another node is selected already.
             _ => return Ok(true),
         }
         self.context.cluster.update(api, &key, None, &raw).await?;
-        tracing::info!(claim = %key, node, "the scheduler is to choose another node");
+        tracing::info!(pvc = %key, node, "removed selected node; the scheduler chooses another");
         Ok(true)
     }
 
-    async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> Progress {
-        let whom = Whom::intended(intent, claim);
+    async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> Next {
+        let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
-        let happened = |class, exhausted, vague| {
+        let transition = |class, exhausted, inconclusive| {
             let class_uid = intent.class_uid.clone();
-            Happened::Failed { class, exhausted, vague, class_uid }
+            Transition::CreateFailed { class, exhausted, inconclusive, class_uid }
         };
         let secrets = match secret::read(&self.context.cluster, decide::secret(intent).as_ref()).await {
             Ok(secrets) => secrets,
             Err(error) => {
-                // An earlier call may have made the volume, and a call without the secret proves nothing: the
-                // intent stays until there is one. Unless there was no call.
+                // An earlier call may have created the volume, and a call without the secret proves nothing: keep
+                // the intent until the secret exists. If CreateVolume was never sent, the intent can be dropped.
                 let api = matches!(error, SecretError::Api(_));
-                let never = self.memories.get(volume).uncalled && !api;
-                self.failed(&whom, "CreateVolume", &error.to_string());
-                if never {
-                    self.memories.note(volume, happened(ErrorClass::Final, false, false));
-                    return Progress::Again;
+                let never_sent = self.states.get(volume).create_unsent && !api;
+                self.record_failure(&target, "CreateVolume", &error.to_string());
+                if never_sent {
+                    self.states.apply(volume, transition(ErrorClass::Final, false, false));
+                    return Next::Continue;
                 }
-                return Progress::End(Outcome::Retry);
+                return Next::Stop(WorkOutcome::Retry);
             }
         };
-        self.memories.note(volume, Happened::Calling);
-        let given = secrets.clone();
-        tracing::debug!(volume, claim = %whom.claim, "asking the driver for the volume");
-        let request = request::create(intent, secrets);
-        let answer = self
+        self.states.apply(volume, Transition::CreateSent);
+        let sent_secrets = secrets.clone();
+        tracing::debug!(pv = volume, pvc = %target.claim, "calling CreateVolume");
+        let request = request::create_volume_request(intent, secrets);
+        let response = self
             .context
             .driver
-            .controller("CreateVolume", self.own.settings.pace.timeout, |mut driver| async move {
+            .controller("CreateVolume", self.config.settings.pace.timeout, |mut driver| async move {
                 driver.create_volume(request).await
             })
             .await;
-        match answer {
-            Ok(answer) => match request::made(answer) {
-                Some(made) => {
-                    tracing::info!(volume, claim = %whom.claim, handle = made.handle, "the driver has made the volume");
-                    self.memories.note(volume, Happened::Made(Arc::new(made)));
-                    Progress::Again
+        match response {
+            Ok(response) => match request::created_volume(response) {
+                Some(created) => {
+                    tracing::info!(pv = volume, pvc = %target.claim, volume_handle = created.handle, "created volume");
+                    self.states.apply(volume, Transition::Created(Arc::new(created)));
+                    Next::Continue
                 }
                 None => {
-                    self.failed(&whom, "CreateVolume", &StepError::NoHandle.to_string());
-                    Progress::End(Outcome::Retry)
+                    self.record_failure(&target, "CreateVolume", &StepError::NoHandle.to_string());
+                    Next::Stop(WorkOutcome::Retry)
                 }
             },
             Err(status) => {
                 let class = classify(Operation::Create, status.code());
-                self.failed(&whom, "CreateVolume", &refusal(&status, class, &given));
-                let (exhausted, vague) =
-                    (status.code() == Code::ResourceExhausted, !speaks_of_the_request(status.code()));
-                self.memories.note(volume, happened(class, exhausted, vague));
-                // Without an answer that counts it is asked again, and not at once.
-                match self.memories.get(volume).answer {
-                    None => Progress::End(Outcome::Retry),
-                    Some(_) => Progress::Again,
+                self.record_failure(&target, "CreateVolume", &error_text(&status, class, &sent_secrets));
+                let (exhausted, inconclusive) =
+                    (status.code() == Code::ResourceExhausted, !is_request_error(status.code()));
+                self.states.apply(volume, transition(class, exhausted, inconclusive));
+                // Without a final response the call is repeated after a backoff.
+                match self.states.get(volume).outcome {
+                    None => Next::Stop(WorkOutcome::Retry),
+                    Some(_) => Next::Continue,
                 }
             }
         }
@@ -341,131 +356,139 @@ impl Actor {
         claim: Option<&PersistentVolumeClaim>,
         intent: &Arc<Intent>,
         object: &Value,
-        kept: bool,
-    ) -> Progress {
-        let whom = Whom::intended(intent, claim);
+        retain: bool,
+    ) -> Next {
+        let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
         match self.context.cluster.create(&PersistentVolume::API, None, object).await {
             Ok(_) => {
-                tracing::info!(volume, claim = %whom.claim, "the volume is written");
-                if kept {
+                tracing::info!(pv = volume, pvc = %target.claim, "created PersistentVolume");
+                if retain {
                     tracing::warn!(
-                        volume,
-                        claim = %whom.claim,
-                        "the claim is gone and the intent is old: the volume is kept (Retain) for somebody to \
-                         look at; delete the PersistentVolume and the volume behind it if it is of no use"
+                        pv = volume,
+                        pvc = %target.claim,
+                        "set reclaim policy Retain: the claim is gone and its intent is old; if the data is not \
+                        needed, delete the PersistentVolume and its volume"
                     );
                 }
                 let took = Duration::from_millis(u64::try_from(now().0 - intent.written).unwrap_or(0));
-                self.counts.made(&whom.class, whom.source, took);
-                self.context.attempts.note(ROLE, &whom.claim.to_string(), "write the volume", None);
-                self.tell(&whom, &Told::Made);
-                Progress::Again
+                self.metrics.provisioned(&target.class, target.source, took);
+                self.context.attempts.record(
+                    ROLE,
+                    &target.claim.to_string(),
+                    "create PersistentVolume",
+                    None,
+                );
+                self.record_event(&target, &EventRecord::Provisioned);
+                Next::Continue
             }
-            // Perhaps ours, perhaps not: the next view compares.
+            // It may be ours or not: the next view compares them.
             Err(ApiError::AlreadyExists(_)) => {
                 match self.context.cluster.get::<PersistentVolume>(&Key::cluster(volume)).await {
-                    Ok(_) => Progress::Again,
-                    Err(error) => self.not_saved(&whom, &error),
+                    Ok(_) => Next::Continue,
+                    Err(error) => self.save_failed(&target, &error),
                 }
             }
-            // It will be refused the next time too: nothing can stand for what was made.
+            // A retry would be rejected, too: no PersistentVolume can represent the created volume.
             Err(error @ ApiError::Invalid(_)) => {
-                self.memories.note(volume, Happened::Unsaved(error.to_string()));
-                Progress::Again
+                self.states.apply(volume, Transition::SaveRejected(error.to_string()));
+                Next::Continue
             }
-            Err(error) => self.not_saved(&whom, &error),
+            Err(error) => self.save_failed(&target, &error),
         }
     }
 
-    /// The driver's answer is remembered, and the intent stays: only writing is tried again.
-    fn not_saved(&self, whom: &Whom<'_>, error: &ApiError) -> Progress {
-        tracing::warn!(volume = whom.volume, claim = %whom.claim, %error, "the volume could not be written");
-        self.context.attempts.note(
+    /// The driver's response and the intent are kept: only creating the PersistentVolume is retried.
+    fn save_failed(&self, target: &EventTarget<'_>, error: &ApiError) -> Next {
+        tracing::warn!(pv = target.volume, pvc = %target.claim, %error, "failed to create PersistentVolume");
+        self.context.attempts.record(
             ROLE,
-            &whom.claim.to_string(),
-            "write the volume",
+            &target.claim.to_string(),
+            "create PersistentVolume",
             Some(error.to_string()),
         );
-        Progress::End(Outcome::Retry)
+        Next::Stop(WorkOutcome::Retry)
     }
 
-    async fn undo(
+    async fn delete_created(
         &self,
         claim: Option<&PersistentVolumeClaim>,
         intent: &Arc<Intent>,
         handle: String,
-        flaw: Flaw,
-        beside: Option<String>,
-    ) -> Progress {
-        let whom = Whom::intended(intent, claim);
+        problem: InvalidVolume,
+        other_pv_uid: Option<String>,
+    ) -> Next {
+        let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
-        // A cache that shows no volume is no proof that there is none; what stands for the handle stays.
+        // A missing object in the cache does not prove that there is none, so read from the server: a volume that a
+        // PersistentVolume refers to must stay.
         match self.context.cluster.get::<PersistentVolume>(&Key::cluster(volume)).await {
-            Ok(Some(present)) if Some(&present.metadata.uid) != beside.as_ref() => return Progress::Again,
+            Ok(Some(pv)) if Some(&pv.metadata.uid) != other_pv_uid.as_ref() => return Next::Continue,
             Ok(_) => {}
-            Err(error) => return self.not_undone(&whom, flaw, error.to_string()),
+            Err(error) => return self.cleanup_failed(&target, problem, error.to_string()),
         }
         let secrets = match reclaim::secrets(&self.context, volume, decide::secret(intent).as_ref()).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.not_undone(&whom, flaw, error.to_string()),
+            Err(error) => return self.cleanup_failed(&target, problem, error.to_string()),
         };
-        let given = secrets.clone();
+        let sent_secrets = secrets.clone();
         let request = v1::DeleteVolumeRequest { volume_id: handle.clone(), secrets };
-        let answer = self
+        let response = self
             .context
             .driver
-            .controller("DeleteVolume", self.own.settings.pace.timeout, |mut driver| async move {
+            .controller("DeleteVolume", self.config.settings.pace.timeout, |mut driver| async move {
                 driver.delete_volume(request).await
             })
             .await;
-        match answer {
+        match response {
             Ok(_) => {
-                tracing::info!(volume, handle, %flaw, "what the driver made is deleted again");
-                self.failed(&whom, "CreateVolume", &flaw.to_string());
-                self.memories.note(volume, Happened::Undone);
-                Progress::Again
+                tracing::info!(pv = volume, volume_handle = handle, %problem, "deleted invalid volume");
+                self.record_failure(&target, "CreateVolume", &problem.to_string());
+                self.states.apply(volume, Transition::CleanedUp);
+                Next::Continue
             }
-            Err(status) => self.not_undone(&whom, flaw, described(&status, &given)),
+            Err(status) => {
+                self.cleanup_failed(&target, problem, redacted_status_text(&status, &sent_secrets))
+            }
         }
     }
 
-    fn not_undone(&self, whom: &Whom<'_>, flaw: Flaw, reason: String) -> Progress {
-        let error = StepError::Cleanup { flaw, volume: whom.volume.to_owned(), reason };
-        self.failed(whom, "DeleteVolume", &error.to_string());
-        Progress::End(Outcome::Retry)
+    fn cleanup_failed(&self, target: &EventTarget<'_>, problem: InvalidVolume, reason: String) -> Next {
+        let error = StepError::Cleanup { problem, volume: target.volume.to_owned(), reason };
+        self.record_failure(target, "DeleteVolume", &error.to_string());
+        Next::Stop(WorkOutcome::Retry)
     }
 
-    async fn reclaim(&self, present: &PersistentVolume, step: ReclaimStep) -> Progress {
-        let (volume, class) = (present.metadata.name.as_str(), present.spec.storage_class_name.as_str());
-        match reclaim::act(&self.context, self.own.settings.pace.timeout, present, step).await {
-            Acted::Again => Progress::Again,
-            Acted::Deleted(took) => {
-                self.counts.deleted(class, took);
-                self.memories.note(volume, Happened::Deleted { uid: present.metadata.uid.clone() });
-                Progress::Again
+    async fn reclaim(&self, pv: &PersistentVolume, step: ReclaimStep) -> Next {
+        let (volume, class) = (pv.metadata.name.as_str(), pv.spec.storage_class_name.as_str());
+        match reclaim::act(&self.context, self.config.settings.pace.timeout, pv, step).await {
+            ReclaimOutcome::Continue => Next::Continue,
+            ReclaimOutcome::Deleted(took) => {
+                self.metrics.deleted(class, took);
+                self.states.apply(volume, Transition::VolumeDeleted { uid: pv.metadata.uid.clone() });
+                Next::Continue
             }
-            Acted::Failed => {
-                self.counts.not_deleted(class);
-                Progress::End(Outcome::Retry)
+            ReclaimOutcome::Failed => {
+                self.metrics.delete_failed(class);
+                Next::Stop(WorkOutcome::Retry)
             }
-            Acted::End(outcome) => Progress::End(outcome),
+            ReclaimOutcome::Stop(outcome) => Next::Stop(outcome),
         }
     }
 
-    /// Tells that an attempt failed, wherever one may look for it.
-    fn failed(&self, whom: &Whom<'_>, step: &'static str, error: &str) {
-        tracing::warn!(volume = whom.volume, claim = %whom.claim, step, error, "no volume yet");
-        self.counts.not_made(&whom.class, whom.source);
-        self.context.attempts.note(ROLE, &whom.claim.to_string(), step, Some(error.to_owned()));
-        self.tell(whom, &Told::Failed(error));
-        // Perhaps there is no room.
-        self.capacity.touched_class(&whom.class);
+    /// Records a failed attempt in the log, metrics, attempts and events.
+    fn record_failure(&self, target: &EventTarget<'_>, step: &'static str, error: &str) {
+        tracing::warn!(pv = target.volume, pvc = %target.claim, step, error, "failed to provision volume");
+        self.metrics.provision_failed(&target.class, target.source);
+        self.context.attempts.record(ROLE, &target.claim.to_string(), step, Some(error.to_owned()));
+        self.record_event(target, &EventRecord::Failed(error));
+        // The capacity may be exhausted.
+        self.capacity.refresh_class(&target.class);
     }
 
-    fn tell(&self, whom: &Whom<'_>, told: &Told<'_>) {
-        if whom.there {
-            self.context.events.record(whom.event(told));
+    fn record_event(&self, target: &EventTarget<'_>, event: &EventRecord<'_>) {
+        if target.claim_exists {
+            self.context.events.record(target.event(event));
         }
     }
 }

@@ -1,12 +1,12 @@
-//! CSIStorageCapacity: how much room there is for each class in each place, for the scheduler.
+//! Publishes CSIStorageCapacity objects: the capacity for each class in each topology, for the scheduler.
 //!
-//! - One object for each place of the driver and each class that waits for a pod; others go, also duplicates.
-//!   Only objects under our own labels are ever touched.
-//! - Written when something changes: when volumes come, go or grow, when one could not be made, when a node or a
-//!   class appears. The driver is asked at intervals besides.
-//! - Many changes in a short time cost one question: a place is asked about at most once a second.
+//! - There is one object for each topology of the driver and each class with late binding. All others, including
+//!   duplicates, are deleted. Only objects with the sidecar's own labels are ever touched.
+//! - An object is refreshed when volumes are created, deleted or expanded, when provisioning fails, and when a node
+//!   or a class appears. GetCapacity is also polled at intervals.
+//! - Many changes in a short time cost one call: at most one GetCapacity per second for an object.
 //!
-//! What there is to be is in [`view`], the rules for one object in [`decide`], requests in [`act`].
+//! [`view`] computes the desired objects, [`decide`] has the rules for one object, [`act`] the requests.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,16 +16,16 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
-use wharf_cluster::{ApiError, Change, Notice, Priority, Queue, jitter};
+use wharf_cluster::{ApiError, Change, Priority, Queue, StoreEvent, jitter};
 use wharf_model::{CSIStorageCapacity, Key, Kind, PersistentVolume};
 
-use self::act::{CapacityError, Keeper};
+use self::act::{CapacityApi, CapacityError};
 use self::decide::{Step, decide};
 use self::stores::Stores;
-use self::view::{Census, Room, Subject, View};
+use self::view::{Capacity, Inventory, Subject, View};
 use super::CapacitySettings;
 use crate::context::Context;
-use wharf_cluster::work::{Outcome, Pace, work};
+use wharf_cluster::work::{WorkOutcome, WorkerOptions, run_workers};
 
 mod act;
 mod decide;
@@ -33,289 +33,292 @@ mod owner;
 mod stores;
 mod view;
 
-/// The role's name where attempts are told.
+/// The role's name in `/debug/attempts`.
 const ROLE: &str = "capacity";
-/// Changes within so short a time are one.
-const GATHER: Duration = Duration::from_millis(200);
-/// A place is not asked about more often because of volumes.
-const AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// Items worked on at once: few, since the scheduler can wait and claims cannot.
+/// Changes within this time are handled together.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Minimum time between calls for one object because of changed volumes.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// Concurrent workers: few, since the scheduler can wait and claims cannot.
 const WORKERS: usize = 4;
-/// Where others say that there may be more or less room than before; clones are the same one.
+/// Requests refreshes when the capacity may have changed. Clones share the requests.
 #[derive(Clone, Default)]
 pub(crate) struct CapacityHandle {
-    touched: Arc<Touched>,
+    pending: Arc<PendingRefreshes>,
 }
 
 #[derive(Default)]
-struct Touched {
+struct PendingRefreshes {
     classes: Mutex<BTreeSet<String>>,
     wake: Notify,
 }
 
 impl CapacityHandle {
-    /// A volume of this class could not be made: perhaps there is no room. Volumes that were made, deleted or
-    /// expanded need not be told: they are seen.
-    pub(crate) fn touched_class(&self, class: &str) {
-        let mut classes = self.touched.classes.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Requests a refresh for a class, after provisioning failed: its capacity may be exhausted. Created, deleted and
+    /// expanded volumes need no request: the controller watches them.
+    pub(crate) fn refresh_class(&self, class: &str) {
+        let mut classes = self.pending.classes.lock().unwrap_or_else(PoisonError::into_inner);
         classes.insert(class.to_owned());
-        self.touched.wake.notify_one();
+        self.pending.wake.notify_one();
     }
 
     async fn next(&self) -> BTreeSet<String> {
         loop {
             {
-                let mut classes = self.touched.classes.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut classes = self.pending.classes.lock().unwrap_or_else(PoisonError::into_inner);
                 if !classes.is_empty() {
                     return std::mem::take(&mut classes);
                 }
             }
-            self.touched.wake.notified().await;
+            self.pending.wake.notified().await;
         }
     }
 }
 
-/// Keeps the objects until the stop.
-pub(crate) async fn run(context: Context, pace: Pace, settings: CapacitySettings, touched: CapacityHandle) {
+/// Publishes the objects until the gate stops.
+pub(crate) async fn run(
+    context: Context,
+    pace: WorkerOptions,
+    settings: CapacitySettings,
+    pending: CapacityHandle,
+) {
     let until_stop = async {
         if let Some(controller) = Controller::start(context.clone(), pace, &settings).await {
-            controller.run(touched).await;
+            controller.run(pending).await;
         }
         std::future::pending::<()>().await;
     };
     tokio::select! {
         biased;
         () = until_stop => {}
-        () = context.gate.stopped() => {}
+        () = context.gate.wait_stopped() => {}
     }
 }
 
-/// The controller; clones are the same one.
+/// The controller. Clones share its state.
 #[derive(Clone)]
 struct Controller {
     context: Context,
-    pace: Pace,
+    pace: WorkerOptions,
     immediate: bool,
     poll: Duration,
-    keeper: Arc<Keeper>,
+    api: Arc<CapacityApi>,
     stores: Stores,
     queue: Queue<Subject>,
     state: Arc<Mutex<State>>,
-    numbers: Numbers,
+    metrics: CapacityMetrics,
 }
 
 #[derive(Default)]
 struct State {
-    census: Census,
-    /// When the driver was last asked.
-    asked: HashMap<Subject, Instant>,
+    inventory: Inventory,
+    /// When GetCapacity was last called.
+    last_called: HashMap<Subject, Instant>,
 }
 
 impl Controller {
-    async fn start(context: Context, pace: Pace, settings: &CapacitySettings) -> Option<Self> {
-        if !context.driver.can().get_capacity {
-            tracing::warn!(
-                "the driver cannot tell its capacity (GET_CAPACITY), so no CSIStorageCapacity is kept"
-            );
+    async fn start(context: Context, pace: WorkerOptions, settings: &CapacitySettings) -> Option<Self> {
+        if !context.driver.capabilities().get_capacity {
+            tracing::warn!("driver does not report GET_CAPACITY; not publishing CSIStorageCapacity objects");
             return None;
         }
         let owner = match owner::owner(&context.cluster, &context.namespace, settings).await {
             Ok(owner) => owner,
             Err(error) => {
-                tracing::warn!(%error, "capacities have no owner and stay when the driver is uninstalled");
+                tracing::warn!(%error, "CSIStorageCapacity objects have no owner reference and will not be garbage-collected");
                 None
             }
         };
-        let keeper = Keeper {
+        let api = CapacityApi {
             namespace: context.namespace.clone(),
             driver: context.driver.name().to_owned(),
             node: context.node.as_ref().map(|node| node.name.clone()),
             owner,
         };
-        let stores = Stores::open(&context, &keeper).await;
+        let stores = Stores::open(&context, &api).await;
         let backoff = pace.backoff();
         Some(Self {
             queue: Queue::new("csistoragecapacity", backoff, context.cluster.metrics()),
-            numbers: context.metrics.family(Numbers::register),
+            metrics: context.metrics.get_or_register(CapacityMetrics::register),
             context,
             pace,
             immediate: settings.immediate_binding,
             poll: settings.poll_interval,
-            keeper: Arc::new(keeper),
+            api: Arc::new(api),
             stores,
             state: Arc::default(),
         })
     }
 
-    async fn run(&self, touched: CapacityHandle) {
-        let worked = work(&self.queue, &self.context.gate, WORKERS, |subject| {
+    async fn run(&self, pending: CapacityHandle) {
+        let worked = run_workers(&self.queue, &self.context.gate, WORKERS, |subject| {
             let controller = self.clone();
-            async move { controller.one(&subject).await }
+            async move { controller.reconcile(&subject).await }
         });
-        tokio::join!(worked, self.survey(), self.follow_volumes(), self.follow_failures(touched));
+        tokio::join!(worked, self.watch_inputs(), self.watch_volumes(), self.watch_failures(pending));
     }
 
-    /// Looks at what there is and what there is to be, whenever that may have changed.
-    async fn survey(&self) {
+    /// Compares desired and existing objects whenever one of the inputs changes.
+    async fn watch_inputs(&self) {
         let mut changes = self.stores.changes();
         loop {
             changes.next().await;
-            self.look();
-            // What comes meanwhile is looked at together.
-            sleep(GATHER).await;
+            self.sync();
+            // Handle changes of this interval together.
+            sleep(DEBOUNCE).await;
         }
     }
 
-    fn look(&self) {
+    fn sync(&self) {
         let Some(goal) = self.stores.goal(self.context.driver.name(), self.immediate) else { return };
         let objects = self.stores.capacities.all();
-        let census = Census::new(goal, objects.iter().map(|object| &**object));
-        self.numbers.set(census.numbers());
+        let inventory = Inventory::new(goal, objects.iter().map(|object| &**object));
+        self.metrics.set(inventory.counts());
         let mut state = self.lock();
-        let news = census.news(&state.census);
-        state.asked.retain(|subject, _| census.wants(subject).is_some());
-        state.census = census;
+        let changed = inventory.changed_since(&state.inventory);
+        state.last_called.retain(|subject, _| inventory.wanted_class(subject).is_some());
+        state.inventory = inventory;
         drop(state);
-        for subject in news {
-            self.queue.reset(&subject);
+        for subject in changed {
+            self.queue.reset_backoff(&subject);
             self.queue.add(subject, Priority::High);
         }
     }
 
-    /// Volumes that come, go or grow take room or leave it.
-    async fn follow_volumes(&self) {
+    /// Refreshes the capacity when volumes are created, deleted or expanded.
+    async fn watch_volumes(&self) {
         let driver = self.context.driver.name();
-        let mut volumes = self.stores.volumes.changes();
+        let mut volumes = self.stores.volumes.subscribe();
         while let Some(notice) = volumes.next().await {
-            // What was there before we looked counts at the next poll.
-            let Notice::Change(change) = notice else { continue };
-            if let Some(volume) = takes_room(&change).filter(|volume| volume.is_of(driver)) {
+            // Existing volumes count at the next poll.
+            let StoreEvent::Change(change) = notice else { continue };
+            if let Some(volume) = changes_capacity(&change).filter(|volume| volume.is_for_driver(driver)) {
                 let subjects = {
                     let state = self.lock();
                     match &volume.spec.node_affinity {
-                        Some(affinity) => state.census.of_affinity(affinity),
-                        None => state.census.of_class(&volume.spec.storage_class_name),
+                        Some(affinity) => state.inventory.of_affinity(affinity),
+                        None => state.inventory.of_class(&volume.spec.storage_class_name),
                     }
                 };
-                self.touch(subjects);
+                self.refresh(subjects);
             }
         }
     }
 
-    async fn follow_failures(&self, touched: CapacityHandle) {
+    async fn watch_failures(&self, pending: CapacityHandle) {
         loop {
-            for class in touched.next().await {
-                let subjects = self.lock().census.of_class(&class);
-                self.touch(subjects);
+            for class in pending.next().await {
+                let subjects = self.lock().inventory.of_class(&class);
+                self.refresh(subjects);
             }
         }
     }
 
-    /// There may be more or less room here.
-    fn touch(&self, subjects: Vec<Subject>) {
+    /// Enqueues subjects whose capacity may have changed.
+    fn refresh(&self, subjects: Vec<Subject>) {
         let now = Instant::now();
         for subject in subjects {
-            let asked = self.lock().asked.get(&subject).copied();
-            self.queue.add_after(subject, pause(asked, now));
+            let last_called = self.lock().last_called.get(&subject).copied();
+            self.queue.add_after(subject, refresh_delay(last_called, now));
         }
     }
 
-    /// Brings one item to what it should be.
-    async fn one(&self, subject: &Subject) -> Outcome {
-        let mut room = None;
+    /// Reconciles one subject.
+    async fn reconcile(&self, subject: &Subject) -> WorkOutcome {
+        let mut capacity = None;
         loop {
             if !self.context.gate.is_open() {
-                return Outcome::After(Duration::ZERO);
+                return WorkOutcome::RetryAfter(Duration::ZERO);
             }
             let text = subject.text();
             let objects = self.stores.capacities.by_index(stores::BY_SUBJECT, &text);
-            let wanted = self.lock().census.wants(subject).is_some();
+            let wanted = self.lock().inventory.wanted_class(subject).is_some();
             let present =
                 objects.iter().map(|object| &**object).filter(|object| !object.metadata.is_deleting());
-            let view = View { wanted, objects: present.collect(), room, owner: self.keeper.owner.as_ref() };
+            let view = View { wanted, objects: present.collect(), capacity, owner: self.api.owner.as_ref() };
             let step = decide(&view);
             let (name, done) = match &step {
-                Step::Done { again } => {
+                Step::Done { poll_again } => {
                     if !wanted {
-                        self.context.attempts.forget(ROLE, &text);
+                        self.context.attempts.remove(ROLE, &text);
                     }
-                    // Not `reset`: a volume that came meanwhile would have the driver asked again at once.
-                    self.queue.forgive(subject);
-                    return if *again { self.next_poll() } else { Outcome::Done };
+                    // Not `reset`: that would drop the delay of a refresh that was requested in between.
+                    self.queue.clear_failures(subject);
+                    return if *poll_again { self.next_poll() } else { WorkOutcome::Done };
                 }
-                Step::Ask => ("ask", self.ask(subject).await),
-                Step::Create(room) => ("create", self.create(subject, *room).await),
-                Step::Update(object, room) => ("update", self.update(object, *room).await),
+                Step::GetCapacity => ("GetCapacity", self.get_capacity(subject).await),
+                Step::Create(capacity) => ("create", self.create(subject, *capacity).await),
+                Step::Update(object, capacity) => ("update", self.update(object, *capacity).await),
                 Step::Delete(object) => ("delete", self.delete(object).await),
             };
             let error = done.as_ref().err().map(ToString::to_string);
             if let Some(error) = &error {
-                tracing::warn!(capacity = text, step = name, error, "a capacity is not up to date");
+                tracing::warn!(key = text, step = name, error, "failed to update CSIStorageCapacity");
             }
-            self.context.attempts.note(ROLE, &text, name, error);
+            self.context.attempts.record(ROLE, &text, name, error);
             match done {
-                Ok(After::Look(told)) => room = told.or(room),
-                Ok(After::Poll) => {
-                    self.queue.forgive(subject);
+                Ok(Next::Continue(available)) => capacity = available.or(capacity),
+                Ok(Next::WaitForPoll) => {
+                    self.queue.clear_failures(subject);
                     return self.next_poll();
                 }
-                Ok(After::Soon) => return Outcome::After(GATHER),
-                Ok(After::Gone) => return Outcome::Done,
-                Err(_) => return Outcome::Retry,
+                Ok(Next::RetrySoon) => return WorkOutcome::RetryAfter(DEBOUNCE),
+                Ok(Next::Stop) => return WorkOutcome::Done,
+                Err(_) => return WorkOutcome::Retry,
             }
         }
     }
 
-    async fn ask(&self, subject: &Subject) -> Result<After, CapacityError> {
-        let Subject::Item(item) = subject else { return Ok(After::Gone) };
-        // Gone since the last survey: the next one sees that too.
+    async fn get_capacity(&self, subject: &Subject) -> Result<Next, CapacityError> {
+        let Subject::Item(item) = subject else { return Ok(Next::Stop) };
+        // The class was deleted since the last comparison. The next one handles that.
         let key = Key::cluster(&item.class);
-        let Some(class) = self.stores.classes.get(&key) else { return Ok(After::Gone) };
-        self.lock().asked.insert(subject.clone(), Instant::now());
-        let room = act::ask(&self.context.driver, self.pace.timeout, item, &class).await?;
-        Ok(After::Look(Some(room)))
+        let Some(class) = self.stores.classes.get(&key) else { return Ok(Next::Stop) };
+        self.lock().last_called.insert(subject.clone(), Instant::now());
+        let capacity = act::get_capacity(&self.context.driver, self.pace.timeout, item, &class).await?;
+        Ok(Next::Continue(Some(capacity)))
     }
 
-    /// What was created or changed is looked at no more this time: should it not enter our store, we would do it
-    /// over and over.
-    async fn create(&self, subject: &Subject, room: Room) -> Result<After, CapacityError> {
-        let Subject::Item(item) = subject else { return Ok(After::Gone) };
-        self.keeper.create(&self.context.cluster, item, room).await?;
-        tracing::info!(capacity = subject.text(), bytes = room.capacity, "capacity created");
-        Ok(After::Poll)
+    /// After a create or update the subject waits for the next poll: if the object does not appear in the store, it
+    /// would be written again and again.
+    async fn create(&self, subject: &Subject, capacity: Capacity) -> Result<Next, CapacityError> {
+        let Subject::Item(item) = subject else { return Ok(Next::Stop) };
+        self.api.create(&self.context.cluster, item, capacity).await?;
+        tracing::info!(key = subject.text(), bytes = capacity.available, "created CSIStorageCapacity");
+        Ok(Next::WaitForPoll)
     }
 
-    async fn update(&self, object: &CSIStorageCapacity, room: Room) -> Result<After, CapacityError> {
-        match self.keeper.update(&self.context.cluster, object, room).await {
+    async fn update(&self, object: &CSIStorageCapacity, capacity: Capacity) -> Result<Next, CapacityError> {
+        match self.api.update(&self.context.cluster, object, capacity).await {
             Ok(()) => {
                 tracing::debug!(
-                    capacity = Subject::of(object).text(),
-                    bytes = room.capacity,
-                    "capacity updated"
+                    key = Subject::of(object).text(),
+                    bytes = capacity.available,
+                    "updated CSIStorageCapacity"
                 );
-                Ok(After::Poll)
+                Ok(Next::WaitForPoll)
             }
-            // It is not as it was: look again.
-            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(After::Soon),
+            // It changed concurrently: decide again.
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(Next::RetrySoon),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn delete(&self, object: &CSIStorageCapacity) -> Result<After, CapacityError> {
-        match self.keeper.delete(&self.context.cluster, object).await {
+    async fn delete(&self, object: &CSIStorageCapacity) -> Result<Next, CapacityError> {
+        match self.api.delete(&self.context.cluster, object).await {
             Ok(()) => {
-                tracing::info!(capacity = Subject::of(object).text(), object = %object.key(), "capacity deleted");
-                Ok(After::Look(None))
+                tracing::info!(key = Subject::of(object).text(), name = %object.key(), "deleted CSIStorageCapacity");
+                Ok(Next::Continue(None))
             }
-            // Somebody else has; our store is about to know.
-            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(After::Soon),
+            // It is deleted or replaced already; the store lags.
+            Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(Next::RetrySoon),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Not all at the same moment.
-    fn next_poll(&self) -> Outcome {
-        Outcome::After(self.poll.mul_f64(1.0 - 0.2 * jitter()).max(GATHER))
+    /// The next poll, with jitter to spread the calls.
+    fn next_poll(&self) -> WorkOutcome {
+        WorkOutcome::RetryAfter(self.poll.mul_f64(1.0 - 0.2 * jitter()).max(DEBOUNCE))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -323,26 +326,27 @@ impl Controller {
     }
 }
 
-/// What follows a step that went well.
-enum After {
-    /// A fresh look, perhaps with what the driver said.
-    Look(Option<Room>),
-    /// Nothing until the next poll.
-    Poll,
-    /// A look when our stores have caught up.
-    Soon,
-    /// Nothing: there is nothing to look at.
-    Gone,
+/// What the reconcile loop does after a successful step.
+enum Next {
+    /// Decide again, with the driver's response if there is one.
+    Continue(Option<Capacity>),
+    /// Wait for the next poll.
+    WaitForPoll,
+    /// Decide again when the store has caught up.
+    RetrySoon,
+    /// Leave the subject: it no longer exists.
+    Stop,
 }
 
-/// How long a touched item waits.
-fn pause(asked: Option<Instant>, now: Instant) -> Duration {
-    let rest = asked.map(|asked| AT_MOST_EVERY.saturating_sub(now.saturating_duration_since(asked)));
-    rest.unwrap_or_default().max(GATHER)
+/// How long a requested refresh is delayed.
+fn refresh_delay(last_called: Option<Instant>, now: Instant) -> Duration {
+    let rest = last_called
+        .map(|last_called| MIN_INTERVAL.saturating_sub(now.saturating_duration_since(last_called)));
+    rest.unwrap_or_default().max(DEBOUNCE)
 }
 
-/// The volume of a change that takes room or leaves it.
-fn takes_room(change: &Change<PersistentVolume>) -> Option<&PersistentVolume> {
+/// The volume, if the change affects the available capacity.
+fn changes_capacity(change: &Change<PersistentVolume>) -> Option<&PersistentVolume> {
     match (&change.old, &change.new) {
         (Some(old), Some(new)) => (old.spec.capacity != new.spec.capacity).then_some(&**new),
         (Some(volume), None) | (None, Some(volume)) => Some(&**volume),
@@ -350,37 +354,37 @@ fn takes_room(change: &Change<PersistentVolume>) -> Option<&PersistentVolume> {
     }
 }
 
-/// Upstream's gauges.
+/// Upstream's metrics.
 #[derive(Clone, Default)]
-struct Numbers {
+struct CapacityMetrics {
     goal: Gauge,
     current: Gauge,
     obsolete: Gauge,
 }
 
-impl Numbers {
+impl CapacityMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let numbers = Self::default();
+        let metrics = Self::default();
         registry.register(
             "csistoragecapacities_desired_goal",
-            "CSIStorageCapacity objects that there are to be",
-            numbers.goal.clone(),
+            "Number of CSIStorageCapacity objects that should exist",
+            metrics.goal.clone(),
         );
         registry.register(
             "csistoragecapacities_desired_current",
-            "CSIStorageCapacity objects that there are, of those that there are to be",
-            numbers.current.clone(),
+            "Number of CSIStorageCapacity objects that exist and should exist",
+            metrics.current.clone(),
         );
         registry.register(
             "csistoragecapacities_obsolete",
-            "CSIStorageCapacity objects that are about to be deleted",
-            numbers.obsolete.clone(),
+            "Number of CSIStorageCapacity objects that will be deleted",
+            metrics.obsolete.clone(),
         );
-        numbers
+        metrics
     }
 
-    fn set(&self, numbers: view::Numbers) {
-        let view::Numbers { goal, current, obsolete } = numbers;
+    fn set(&self, counts: view::Counts) {
+        let view::Counts { goal, current, obsolete } = counts;
         for (gauge, number) in [(&self.goal, goal), (&self.current, current), (&self.obsolete, obsolete)] {
             gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         }
@@ -394,19 +398,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_touched_item_waits_for_company_and_for_its_turn() {
+    fn refresh_is_debounced_and_rate_limited() {
         let now = Instant::now();
         for (ago, pause_millis) in
             [(None, 200), (Some(0), 1000), (Some(300), 700), (Some(900), 200), (Some(5000), 200)]
         {
-            let asked = ago.map(|ago| now - Duration::from_millis(ago));
-            assert_eq!(pause(asked, now), Duration::from_millis(pause_millis), "{ago:?}");
+            let last_called = ago.map(|ago| now - Duration::from_millis(ago));
+            assert_eq!(refresh_delay(last_called, now), Duration::from_millis(pause_millis), "{ago:?}");
         }
     }
 
     /// sidecars.md 1.1 "Capacity": refresh on provision and delete; here on expansion too.
     #[test]
-    fn volumes_that_come_go_or_grow_take_room() {
+    fn created_deleted_and_expanded_volumes_change_capacity() {
         let volume = |size: &str, phase: &str| -> Option<Arc<PersistentVolume>> {
             let object = json!({"spec": {"capacity": {"storage": size}}, "status": {"phase": phase}});
             Some(Arc::new(serde_json::from_value(object).unwrap()))
@@ -418,15 +422,15 @@ mod tests {
             (volume("1Gi", "Bound"), volume("1Gi", "Released"), false),
         ] {
             let change = Change { key: Key::cluster("v"), old, new };
-            assert_eq!(takes_room(&change).is_some(), expected, "{change:?}");
+            assert_eq!(changes_capacity(&change).is_some(), expected, "{change:?}");
         }
     }
 
     #[tokio::test]
-    async fn what_was_touched_is_told_once() {
+    async fn refresh_request_is_delivered_once() {
         let handle = CapacityHandle::default();
         for class in ["a", "b", "a"] {
-            handle.touched_class(class);
+            handle.refresh_class(class);
         }
         assert_eq!(handle.next().await, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
         let next = tokio::time::timeout(Duration::from_millis(10), handle.next()).await;

@@ -1,9 +1,12 @@
-//! The rules: from what is seen of a volume, its one next step. No I/O, no clock but the one handed in.
+//! Provisioning rules: given everything known about one volume, the next step.
 //!
-//! Three stages, told apart by what there is. A PersistentVolume: an intent for it is settled, then it is kept or
-//! deleted by the rules of [`reclaim`](super::reclaim). An intent and no PersistentVolume: the call is repeated
-//! until the driver gives a final answer, and what it made is written down or undone, whatever became of claim,
-//! class and node meanwhile. Neither: a claim may call for a volume.
+//! Pure functions: no I/O, and the time is a parameter. [`decide`] is the entry point. It distinguishes three cases by
+//! what exists:
+//!
+//! - A PersistentVolume: finish its intent, then keep or delete it by the rules of [`reclaim`](super::reclaim).
+//! - An intent without a PersistentVolume: repeat the call until the driver gives a final response, then save or undo
+//!   what it created, whatever happened to the claim, its class and its node.
+//! - Neither: a claim may need a volume.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,69 +14,75 @@ use std::time::Duration;
 
 use serde_json::Value;
 use wharf_model::names::annotation;
-use wharf_model::topology::{self, Selected, TopologyError, TopologyRequirement};
+use wharf_model::topology::{self, SelectedNode, TopologyError, TopologyRequirement};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, SecretRef, StorageClass, Time};
 
-use super::claiming::{Claiming, claiming};
+use super::competition::{Ownership, ownership};
 use super::intent::{ContentSource, Intent};
 use super::reclaim::{self, ReclaimStep, ReclaimView};
-use super::request::{self, Ask, RequestError};
-use super::source::{self, Named, Source, SourceError, SourceView};
-use super::view::{Answer, Attributes, Looked, Made, Memory, View};
-use super::volume::{self, Flaw};
+use super::request::{self, CreateRequest, RequestError};
+use super::source::{self, Source, SourceError, SourceRef, SourceView};
+use super::view::{AttributesClass, CreateOutcome, CreatedVolume, Fetched, ProvisionState, ProvisionView};
+use super::volume::{self, InvalidVolume};
 
-/// An intent whose claim is gone and that is older than this comes from a time when nobody of ours ran: somebody
-/// may have kept the volume on purpose, so it is not deleted.
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
+/// If the claim is gone and its intent is older than this, Wharf has not run for that time. Somebody may have kept the
+/// volume on purpose, so it is retained and not deleted.
+const RETAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is to be done next.
+/// The next step for a volume.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Step {
-    /// Nothing, until something changes.
-    Rest(Reason),
-    /// Nothing is left to remember.
-    Forget,
-    /// Nothing, for this long. With `competing` the time counts in the competition between nodes.
+pub(crate) enum ProvisionStep {
+    /// Do nothing until something changes.
+    Idle(Reason),
+    /// Drop the in-process state.
+    DropState,
+    /// Wait. With `competing`, the time counts towards the delay before this node competes for the claim.
     Wait { reason: Reason, pause: Duration, competing: bool },
-    /// Tell that somebody else sees to the claim.
+    /// Record that a volume populator provisions the claim.
     LeaveToPopulator,
     /// Compete with other nodes for the claim.
-    Bid,
-    /// Read from the server what no store holds.
-    Look,
-    /// Keep the source of the content from being deleted.
-    Protect(Source),
-    /// Tell why there is no volume, and try again later. The driver was not asked.
+    CompeteForClaim,
+    /// Read the objects that no store holds from the server.
+    FetchSources,
+    /// Prevent the deletion of the data source.
+    ProtectSource(Source),
+    /// Record why the claim cannot be provisioned, and retry later. The driver is not called.
     Refuse(Refusal),
-    /// Tell the same, and let the scheduler choose another node.
-    Unselect(Unselect),
-    /// Write down what the driver will be asked.
-    Write(Box<Intent>),
-    /// Ask the driver.
-    Create(Arc<Intent>),
-    /// Write the PersistentVolume. `kept` is set where it stays although its class said otherwise.
-    Save { intent: Arc<Intent>, object: Value, kept: bool },
-    /// Delete what the driver made. `beside` is another's PersistentVolume of the same name.
-    Undo { intent: Arc<Intent>, handle: String, flaw: Flaw, beside: Option<String> },
-    /// There is no volume: forget the intent. With `retry`, begin again after the backoff.
-    GiveUp { intent: Arc<Intent>, retry: bool },
-    /// The PersistentVolume is there: forget the intent.
-    Settle { intent: Arc<Intent>, held_by: Option<String> },
-    /// The volume's own life.
+    /// Record why, and let the scheduler choose another node.
+    UnselectNode(Unselect),
+    /// Write the intent to the journal.
+    WriteIntent(Box<Intent>),
+    /// Call CreateVolume.
+    CreateVolume(Arc<Intent>),
+    /// Create the PersistentVolume. `retain` overrides the reclaim policy of the class.
+    SavePv { intent: Arc<Intent>, object: Value, retain: bool },
+    /// Delete what the driver created. `other_pv_uid` is the UID of a PersistentVolume of the same name that is not
+    /// ours.
+    DeleteCreated {
+        intent: Arc<Intent>,
+        handle: String,
+        problem: InvalidVolume,
+        other_pv_uid: Option<String>,
+    },
+    /// No volume exists: remove the intent. With `retry`, start again after the backoff.
+    DropIntent { intent: Arc<Intent>, retry: bool },
+    /// The PersistentVolume exists: remove the intent. `handle_owner` is another PersistentVolume that has the handle.
+    FinishIntent { intent: Arc<Intent>, handle_owner: Option<String> },
+    /// A step of the PersistentVolume's own lifecycle.
     Reclaim(ReclaimStep),
 }
 
-/// Why nothing is done.
+/// Why a volume is idle or waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reason {
     NoClaim,
-    NotOfThisDriver,
+    OtherProvisioner,
     Bound,
     Deleting,
     NoClass(String),
-    ClassOfAnother { class: String, provisioner: String },
+    ClassOfOtherProvisioner { class: String, provisioner: String },
     NoNodeSelected,
-    OfAnotherNode(&'static str),
+    NotThisNode(&'static str),
     Competing,
     Infeasible,
 }
@@ -81,25 +90,27 @@ pub(crate) enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoClaim => f.write_str("no claim asks for this volume"),
-            Self::NotOfThisDriver => f.write_str("the claim is for another provisioner"),
-            Self::Bound => f.write_str("the claim has a volume"),
+            Self::NoClaim => f.write_str("no claim needs this volume"),
+            Self::OtherProvisioner => f.write_str("the claim is for another provisioner"),
+            Self::Bound => f.write_str("the claim is bound to a volume"),
             Self::Deleting => f.write_str("the claim is being deleted"),
             Self::NoClass(class) => write!(f, "StorageClass {class:?} does not exist"),
-            Self::ClassOfAnother { class, provisioner } => {
-                write!(f, "StorageClass {class:?} is now of provisioner {provisioner:?}")
+            Self::ClassOfOtherProvisioner { class, provisioner } => {
+                write!(f, "StorageClass {class:?} now belongs to provisioner {provisioner:?}")
             }
-            Self::NoNodeSelected => f.write_str("no pod that uses the claim has a node yet"),
-            Self::OfAnotherNode(why) => f.write_str(why),
+            Self::NoNodeSelected => {
+                f.write_str("waiting for the scheduler to select a node for the claim's first pod")
+            }
+            Self::NotThisNode(reason) => f.write_str(reason),
             Self::Competing => f.write_str("waiting before competing with other nodes for the claim"),
             Self::Infeasible => f.write_str(
-                "the driver cannot make such a volume; retries are delayed until the class changes",
+                "the driver cannot provide such a volume; retries are delayed until the class changes",
             ),
         }
     }
 }
 
-/// Why there is no volume, before the driver is asked.
+/// Why a claim cannot be provisioned, found before the driver is called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("claim Selector is not supported")]
@@ -110,131 +121,153 @@ pub(crate) enum Refusal {
     Topology(#[from] TopologyError),
     #[error("VolumeAttributesClass {0} does not exist")]
     NoAttributesClass(String),
-    #[error("VolumeAttributesClass {name} is of driver {driver}, not of {own}")]
-    AttributesOfAnother { name: String, driver: String, own: String },
-    #[error("the driver cannot apply a VolumeAttributesClass: it does not report MODIFY_VOLUME")]
+    #[error("VolumeAttributesClass {name} belongs to driver {driver}, not to {expected}")]
+    AttributesClassOfOtherDriver { name: String, driver: String, expected: String },
+    #[error("the driver does not support VolumeAttributesClass: it does not report MODIFY_VOLUME")]
     CannotModify,
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error(transparent)]
-    NameTaken(#[from] Flaw),
+    NameTaken(#[from] InvalidVolume),
 }
 
-/// Why the scheduler has to choose again.
+/// Why the scheduler has to select another node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unselect {
-    /// The driver has said so, and that was told already.
-    #[error("there is no room where the selected node is")]
+    /// The driver reported it, and an event was recorded then.
+    #[error("no capacity in the topology of the selected node")]
     Exhausted,
     #[error("error generating accessibility requirements: {0}")]
     Topology(TopologyError),
 }
 
-/// The next step of a volume.
-pub(crate) fn decide(view: &View<'_>, now: Time) -> Step {
-    match (view.present, view.intent) {
-        (Some(present), Some(intent)) => settle(view, present, intent),
-        (Some(present), None) => keep(view, present, now),
-        (None, Some(intent)) => finish(view, intent, now),
-        (None, None) => match provision(view, now) {
-            // What is remembered of a claim that is no more, or no longer ours, is of no use.
-            Step::Rest(_) if *view.memory != Memory::default() => Step::Forget,
+/// Decides the next step for a volume.
+pub(crate) fn decide(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
+    match (view.pv, view.intent) {
+        (Some(pv), Some(intent)) => finish_intent(view, pv, intent),
+        (Some(pv), None) => reconcile_pv(view, pv, now),
+        (None, Some(intent)) => complete_intent(view, intent, now),
+        (None, None) => match start(view, now) {
+            // The claim is gone or not ours any more: its state is useless.
+            ProvisionStep::Idle(_) if *view.state != ProvisionState::default() => ProvisionStep::DropState,
             step => step,
         },
     }
 }
 
-/// The secret for making the volume and for deleting what was made.
+/// The secret for CreateVolume, and for DeleteVolume if the result has to be undone.
 pub(crate) fn secret(intent: &Intent) -> Option<SecretRef> {
     let (namespace, name) = intent.request.secret.clone()?;
     Some(SecretRef { name, namespace })
 }
 
-/// A volume that is there: its own life. A claim that would get the same name and is not its claim has to be told.
-fn keep(view: &View<'_>, present: &PersistentVolume, now: Time) -> Step {
+/// The PersistentVolume exists: reclaim rules apply. A claim that would get the same name without being bound to it
+/// gets an error.
+fn reconcile_pv(view: &ProvisionView<'_>, pv: &PersistentVolume, now: Time) -> ProvisionStep {
     let step = reclaim::decide(&ReclaimView {
-        volume: present,
-        class: view.present_class,
-        driver: &view.own.driver,
+        volume: pv,
+        class: view.pv_class,
+        driver: &view.config.driver,
         attached: view.attached,
         siblings: view.siblings,
-        own: view.own.node.as_ref(),
-        memory: &view.memory.reclaim,
+        node: view.config.node.as_ref(),
+        state: &view.state.reclaim,
     });
-    let waits = |claim: &&PersistentVolumeClaim| {
-        !present.is_bound_to(&claim.metadata) && ours(view, claim, now).is_ok()
+    let needs_volume = |claim: &&PersistentVolumeClaim| {
+        !pv.is_bound_to(&claim.metadata) && class_to_provision(view, claim, now).is_ok()
     };
-    match (step, view.claim.filter(waits)) {
-        (ReclaimStep::Nothing(_), Some(_)) => {
-            Step::Refuse(Flaw::NameTaken { name: view.volume.to_owned() }.into())
+    match (step, view.claim.filter(needs_volume)) {
+        (ReclaimStep::Idle(_), Some(_)) => {
+            ProvisionStep::Refuse(InvalidVolume::NameTaken { name: view.volume.to_owned() }.into())
         }
-        (step, _) => Step::Reclaim(step),
+        (step, _) => ProvisionStep::Reclaim(step),
     }
 }
 
-/// There is a volume of the intent's name. If it is not the intent's, what the driver made for us is in nobody's
-/// hands: it is found by asking again, and deleted.
-fn settle(view: &View<'_>, present: &PersistentVolume, intent: &Arc<Intent>) -> Step {
-    let made = view.memory.made();
-    if volume::is_the_one(present, intent, &view.own.driver, made.map(|made| &**made)) {
-        return Step::Settle { intent: Arc::clone(intent), held_by: None };
+/// A PersistentVolume with the intent's name exists. If it is not the intent's, no object refers to the volume that
+/// the driver may have created for the intent: repeat the call to find it, then delete it.
+fn finish_intent(view: &ProvisionView<'_>, pv: &PersistentVolume, intent: &Arc<Intent>) -> ProvisionStep {
+    let created = view.state.created();
+    if volume::matches_intent(pv, intent, &view.config.driver, created.map(|created| &**created)) {
+        return ProvisionStep::FinishIntent { intent: Arc::clone(intent), handle_owner: None };
     }
-    match (&view.memory.answer, made) {
-        (None, _) if !view.memory.uncalled => Step::Create(Arc::clone(intent)),
-        (_, Some(made)) => {
-            let flaw = Flaw::NameTaken { name: view.volume.to_owned() };
-            undo(view, intent, made, flaw, Some(present.metadata.uid.clone()))
+    match (&view.state.outcome, created) {
+        (None, _) if !view.state.create_unsent => ProvisionStep::CreateVolume(Arc::clone(intent)),
+        (_, Some(created)) => {
+            let problem = InvalidVolume::NameTaken { name: view.volume.to_owned() };
+            delete_created(view, intent, created, problem, Some(pv.metadata.uid.clone()))
         }
-        _ => Step::GiveUp { intent: Arc::clone(intent), retry: false },
+        _ => ProvisionStep::DropIntent { intent: Arc::clone(intent), retry: false },
     }
 }
 
-/// There is an intent and no volume: the driver has to be asked, and its answer carried out.
-fn finish(view: &View<'_>, intent: &Arc<Intent>, now: Time) -> Step {
-    let give_up = |retry| Step::GiveUp { intent: Arc::clone(intent), retry };
+/// An intent exists but no PersistentVolume: call the driver, or act on its last response.
+fn complete_intent(view: &ProvisionView<'_>, intent: &Arc<Intent>, now: Time) -> ProvisionStep {
+    let drop_intent = |retry| ProvisionStep::DropIntent { intent: Arc::clone(intent), retry };
     let claim = view.claim;
-    match &view.memory.answer {
-        // Nobody wants it, and nobody was asked for it.
-        None if view.memory.uncalled && claim.is_none() => give_up(false),
-        None => Step::Create(Arc::clone(intent)),
-        Some(Answer::Made(made)) => match volume::flaw(intent, made).or(unsaved(view.memory)) {
-            Some(flaw) => undo(view, intent, made, flaw, None),
-            None => {
-                let kept = claim.is_none() && now > Time(intent.written).plus(STALE);
-                let object = volume::complete(intent, made, view.own, kept);
-                Step::Save { intent: Arc::clone(intent), object, kept }
+    match &view.state.outcome {
+        // The claim is gone and CreateVolume was never sent: nothing can have been created.
+        None if view.state.create_unsent && claim.is_none() => drop_intent(false),
+        None => ProvisionStep::CreateVolume(Arc::clone(intent)),
+        Some(CreateOutcome::Created(created)) => {
+            match volume::validate(intent, created).or(save_rejection(view.state)) {
+                Some(problem) => delete_created(view, intent, created, problem, None),
+                None => {
+                    let retain = claim.is_none() && now > Time(intent.written).plus(RETAIN_AFTER);
+                    let object = volume::build_pv(intent, created, view.config, retain);
+                    ProvisionStep::SavePv { intent: Arc::clone(intent), object, retain }
+                }
             }
+        }
+        Some(CreateOutcome::Refused | CreateOutcome::CleanedUp) => drop_intent(claim.is_some()),
+        Some(CreateOutcome::Exhausted) => {
+            drop_intent(claim.is_some_and(|claim| !can_reschedule(view, claim)))
+        }
+        Some(CreateOutcome::Infeasible { .. }) => drop_intent(false),
+    }
+}
+
+/// The API server's rejection of the PersistentVolume, if there was one.
+fn save_rejection(state: &ProvisionState) -> Option<InvalidVolume> {
+    state.save_error.clone().map(InvalidVolume::Rejected)
+}
+
+/// Deletes the created volume, unless a PersistentVolume refers to its handle.
+fn delete_created(
+    view: &ProvisionView<'_>,
+    intent: &Arc<Intent>,
+    created: &CreatedVolume,
+    problem: InvalidVolume,
+    other_pv_uid: Option<String>,
+) -> ProvisionStep {
+    match view.handle_owner {
+        Some(handle_owner) => ProvisionStep::FinishIntent {
+            intent: Arc::clone(intent),
+            handle_owner: Some(handle_owner.to_owned()),
         },
-        Some(Answer::Refused | Answer::Undone) => give_up(claim.is_some()),
-        Some(Answer::Exhausted) => give_up(claim.is_some_and(|claim| !reschedules(view, claim))),
-        Some(Answer::Infeasible { .. }) => give_up(false),
+        None => ProvisionStep::DeleteCreated {
+            intent: Arc::clone(intent),
+            handle: created.handle.clone(),
+            problem,
+            other_pv_uid,
+        },
     }
 }
 
-/// What the server said to a volume that it will never take.
-fn unsaved(memory: &Memory) -> Option<Flaw> {
-    memory.unsaved.clone().map(Flaw::Unsaved)
+/// Whether another node may have capacity.
+fn can_reschedule(view: &ProvisionView<'_>, claim: &PersistentVolumeClaim) -> bool {
+    view.config.can.topology && claim.selected_node().is_some()
 }
 
-/// What was made is deleted, unless a volume stands for it: then it is in somebody's hands.
-fn undo(view: &View<'_>, intent: &Arc<Intent>, made: &Made, flaw: Flaw, beside: Option<String>) -> Step {
-    match view.holder {
-        Some(holder) => Step::Settle { intent: Arc::clone(intent), held_by: Some(holder.to_owned()) },
-        None => Step::Undo { intent: Arc::clone(intent), handle: made.handle.clone(), flaw, beside },
-    }
-}
-
-/// Whether another node may help.
-fn reschedules(view: &View<'_>, claim: &PersistentVolumeClaim) -> bool {
-    view.own.can.topology && claim.selected_node().is_some()
-}
-
-/// Whether a volume is to be made for the claim; if so, of which class.
-fn selects<'a>(view: &View<'a>, claim: &PersistentVolumeClaim) -> Result<&'a StorageClass, Reason> {
-    let driver = view.own.driver.as_str();
+/// The class to provision the claim with, or why the claim is not provisioned.
+fn select_class<'a>(
+    view: &ProvisionView<'a>,
+    claim: &PersistentVolumeClaim,
+) -> Result<&'a StorageClass, Reason> {
+    let driver = view.config.driver.as_str();
     let migrated = claim.metadata.annotation(annotation::MIGRATED_TO);
     if claim.provisioner() != Some(driver) && migrated != Some(driver) {
-        return Err(Reason::NotOfThisDriver);
+        return Err(Reason::OtherProvisioner);
     }
     if !claim.spec.volume_name.is_empty() {
         return Err(Reason::Bound);
@@ -245,7 +278,10 @@ fn selects<'a>(view: &View<'a>, claim: &PersistentVolumeClaim) -> Result<&'a Sto
     let name = || claim.class().unwrap_or_default().to_owned();
     let class = view.class.ok_or_else(|| Reason::NoClass(name()))?;
     if class.provisioner != driver {
-        return Err(Reason::ClassOfAnother { class: name(), provisioner: class.provisioner.clone() });
+        return Err(Reason::ClassOfOtherProvisioner {
+            class: name(),
+            provisioner: class.provisioner.clone(),
+        });
     }
     if class.waits_for_first_consumer() && claim.selected_node().is_none() {
         return Err(Reason::NoNodeSelected);
@@ -253,120 +289,135 @@ fn selects<'a>(view: &View<'a>, claim: &PersistentVolumeClaim) -> Result<&'a Sto
     Ok(class)
 }
 
-/// Whether it is for us to make a volume for the claim; if so, of which class. If not, what to do instead.
-fn ours<'a>(view: &View<'a>, claim: &PersistentVolumeClaim, now: Time) -> Result<&'a StorageClass, Step> {
-    let class = selects(view, claim).map_err(Step::Rest)?;
-    if source::wanted(claim) == Ok(Some(Named::Foreign)) {
-        // Of many nodes the chosen one tells.
-        let elsewhere = view.own.node.as_ref().filter(|node| claim.selected_node() != Some(&node.name));
+/// The class, if this process has to provision the claim; otherwise the step to take instead.
+fn class_to_provision<'a>(
+    view: &ProvisionView<'a>,
+    claim: &PersistentVolumeClaim,
+    now: Time,
+) -> Result<&'a StorageClass, ProvisionStep> {
+    let class = select_class(view, claim).map_err(ProvisionStep::Idle)?;
+    if source::requested_source(claim) == Ok(Some(SourceRef::Foreign)) {
+        // With node deployment, only the selected node records the event.
+        let elsewhere = view.config.node.as_ref().filter(|node| claim.selected_node() != Some(&node.name));
         return Err(match elsewhere {
-            Some(_) => Step::Rest(Reason::OfAnotherNode("a populator sees to it")),
-            None => Step::LeaveToPopulator,
+            Some(_) => ProvisionStep::Idle(Reason::NotThisNode("a volume populator provisions the claim")),
+            None => ProvisionStep::LeaveToPopulator,
         });
     }
-    let waited = view.memory.waiting_since.map(|since| elapsed(since, now));
-    let binding = view.own.settings.immediate_binding.as_ref();
-    match claiming(claim, class, view.own.node.as_ref(), binding, waited) {
-        Claiming::Ours => Ok(class),
-        Claiming::NotOurs(why) => Err(Step::Rest(Reason::OfAnotherNode(why))),
-        Claiming::Wait(pause) => Err(Step::Wait { reason: Reason::Competing, pause, competing: true }),
-        Claiming::Bid => Err(Step::Bid),
+    let waited = view.state.competing_since.map(|since| elapsed(since, now));
+    let binding = view.config.settings.immediate_binding.as_ref();
+    match ownership(claim, class, view.config.node.as_ref(), binding, waited) {
+        Ownership::Ours => Ok(class),
+        Ownership::NotOurs(reason) => Err(ProvisionStep::Idle(Reason::NotThisNode(reason))),
+        Ownership::Wait(pause) => {
+            Err(ProvisionStep::Wait { reason: Reason::Competing, pause, competing: true })
+        }
+        Ownership::Compete => Err(ProvisionStep::CompeteForClaim),
     }
 }
 
-/// There is neither volume nor intent.
-fn provision(view: &View<'_>, now: Time) -> Step {
-    let Some(claim) = view.claim else { return Step::Rest(Reason::NoClaim) };
-    let class = match ours(view, claim, now) {
+/// Neither a PersistentVolume nor an intent exists.
+fn start(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
+    let Some(claim) = view.claim else { return ProvisionStep::Idle(Reason::NoClaim) };
+    let class = match class_to_provision(view, claim, now) {
         Ok(class) => class,
         Err(step) => return step,
     };
-    match &view.memory.answer {
-        Some(Answer::Exhausted) if reschedules(view, claim) => return Step::Unselect(Unselect::Exhausted),
-        Some(Answer::Infeasible { class_uid, since }) if *class_uid == class.metadata.uid => {
-            let until = since.plus(view.own.settings.pace.retry_max);
+    match &view.state.outcome {
+        Some(CreateOutcome::Exhausted) if can_reschedule(view, claim) => {
+            return ProvisionStep::UnselectNode(Unselect::Exhausted);
+        }
+        Some(CreateOutcome::Infeasible { class_uid, since }) if *class_uid == class.metadata.uid => {
+            let until = since.plus(view.config.settings.pace.retry_max);
             if now < until {
                 let pause = elapsed(now, until);
-                return Step::Wait { reason: Reason::Infeasible, pause, competing: false };
+                return ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
             }
         }
         _ => {}
     }
-    let names_snapshot = matches!(source::wanted(claim), Ok(Some(Named::Snapshot(_))));
-    let looked = match &view.memory.looked {
-        Some(looked) => Arc::clone(looked),
-        None if names_snapshot || attributes_class(claim).is_some() => return Step::Look,
+    let names_snapshot = matches!(source::requested_source(claim), Ok(Some(SourceRef::Snapshot(_))));
+    let fetched = match &view.state.fetched {
+        Some(fetched) => Arc::clone(fetched),
+        None if names_snapshot || attributes_class(claim).is_some() => return ProvisionStep::FetchSources,
         None => Arc::default(),
     };
-    prepare(view, claim, class, &looked, now).unwrap_or_else(|refusal| match refusal {
-        Refusal::Topology(error) if error.reschedules() => Step::Unselect(Unselect::Topology(error)),
-        refusal => Step::Refuse(refusal),
+    prepare_intent(view, claim, class, &fetched, now).unwrap_or_else(|refusal| match refusal {
+        Refusal::Topology(error) if error.needs_rescheduling() => {
+            ProvisionStep::UnselectNode(Unselect::Topology(error))
+        }
+        refusal => ProvisionStep::Refuse(refusal),
     })
 }
 
-/// The mutable class that a claim names.
+/// The VolumeAttributesClass that a claim names.
 pub(crate) fn attributes_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.volume_attributes_class_name.as_deref().filter(|name| !name.is_empty())
 }
 
-fn prepare(
-    view: &View<'_>,
+fn prepare_intent(
+    view: &ProvisionView<'_>,
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
-    looked: &Looked,
+    fetched: &Fetched,
     now: Time,
-) -> Result<Step, Refusal> {
-    let own = view.own;
+) -> Result<ProvisionStep, Refusal> {
+    let config = view.config;
     if claim.spec.selector.is_some() {
         return Err(Refusal::Selector);
     }
     let source = source::resolve(&SourceView {
         claim,
         class,
-        snapshot: looked.snapshot.as_ref(),
-        content: looked.content.as_ref(),
+        snapshot: fetched.snapshot.as_ref(),
+        content: fetched.content.as_ref(),
         source_claim: view.source_claim,
         source_volume: view.source_volume,
-        driver: &own.driver,
-        can: &own.can,
-        prevent_mode_conversion: own.settings.prevent_volume_mode_conversion,
+        driver: &config.driver,
+        can: &config.can,
+        prevent_mode_conversion: config.settings.prevent_volume_mode_conversion,
     })?;
-    let attributes = match (&looked.attributes, attributes_class(claim)) {
-        (Attributes::Found(class), _) if class.driver_name != own.driver => {
-            return Err(Refusal::AttributesOfAnother {
+    let attributes = match (&fetched.attributes, attributes_class(claim)) {
+        (AttributesClass::Found(class), _) if class.driver_name != config.driver => {
+            return Err(Refusal::AttributesClassOfOtherDriver {
                 name: class.metadata.name.clone(),
                 driver: class.driver_name.clone(),
-                own: own.driver.clone(),
+                expected: config.driver.clone(),
             });
         }
-        (Attributes::Found(_), _) if !own.can.modify_volume => return Err(Refusal::CannotModify),
-        (Attributes::Found(class), _) => Some(&**class),
-        (Attributes::Missing, name) => {
+        (AttributesClass::Found(_), _) if !config.can.modify_volume => return Err(Refusal::CannotModify),
+        (AttributesClass::Found(class), _) => Some(&**class),
+        (AttributesClass::Missing, name) => {
             return Err(Refusal::NoAttributesClass(name.unwrap_or_default().to_owned()));
         }
-        (Attributes::None, _) => None,
+        (AttributesClass::None, _) => None,
     };
-    let places = places(view, claim, class)?;
+    let topology = topology_requirement(view, claim, class)?;
     let content = match &source {
         Source::None | Source::Foreign => None,
         Source::Snapshot { handle, .. } => Some(ContentSource::Snapshot(handle.clone())),
         Source::Volume { handle, .. } => Some(ContentSource::Volume(handle.clone())),
     };
-    let protects = content.is_some() && !view.memory.protected;
-    let ask = Ask { volume: view.volume, own, claim, class, source: content, places, attributes };
-    let intent = request::intent(ask, now)?;
-    // Last, so that nothing is protected for a claim that cannot be met.
-    Ok(if protects { Step::Protect(source) } else { Step::Write(Box::new(intent)) })
+    let protects = content.is_some() && !view.state.source_protected;
+    let request =
+        CreateRequest { volume: view.volume, config, claim, class, source: content, topology, attributes };
+    let intent = request::build_intent(request, now)?;
+    // Last, so that no source is protected for a claim that cannot be provisioned.
+    Ok(if protects {
+        ProvisionStep::ProtectSource(source)
+    } else {
+        ProvisionStep::WriteIntent(Box::new(intent))
+    })
 }
 
-/// Where the volume is to be.
-fn places(
-    view: &View<'_>,
+/// The topology requirement for CreateVolume. `None`: none is sent.
+fn topology_requirement(
+    view: &ProvisionView<'_>,
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
 ) -> Result<Option<TopologyRequirement>, TopologyError> {
-    let (own, nodes) = (view.own, view.nodes);
-    if !own.can.topology {
+    let (config, nodes) = (view.config, view.nodes);
+    if !config.can.topology {
         return Ok(None);
     }
     let (place, keys);
@@ -379,21 +430,21 @@ fn places(
             let csi_node = nodes.csi_node(node);
             let labels = nodes.node(node);
             let labels = labels.as_ref().map(|node| &node.metadata.labels);
-            place = topology::place_of(node, &own.driver, csi_node.as_deref(), labels)?;
-            keys = csi_node.map(|csi_node| topology::keys(&csi_node, &own.driver).to_vec());
-            Some(Selected { node, place: &place })
+            place = topology::node_segments(node, &config.driver, csi_node.as_deref(), labels)?;
+            keys = csi_node.map(|csi_node| topology::topology_keys(&csi_node, &config.driver).to_vec());
+            Some(SelectedNode { node, segments: &place })
         }
     };
-    let ask = topology::Ask {
+    let request = topology::RequirementInputs {
         claim: &claim.metadata.name,
         allowed: &class.allowed_topologies,
         selected,
-        strict: own.settings.strict_topology,
-        immediate: own.settings.immediate_topology,
+        strict: config.settings.strict_topology,
+        immediate: config.settings.immediate_topology,
     };
-    topology::requirement(&ask, || {
-        let keys = keys.unwrap_or_else(|| nodes.keys(&own.driver));
-        nodes.places(&keys)
+    topology::requirement(&request, || {
+        let keys = keys.unwrap_or_else(|| nodes.keys(&config.driver));
+        nodes.topologies(&keys)
     })
 }
 

@@ -1,17 +1,16 @@
-//! The intent journal: what the provisioner is about to do, written down before the driver is asked, so that a
-//! crash leaves no volume that nobody knows of.
+//! The intent journal: records each CreateVolume before it is sent, so that a crash leaves no unknown volume behind.
 //!
-//! Intents are kept in Lease objects of the sidecar's own namespace, since that is the one kind which upstream's
-//! rules for a provisioner let it create and delete there. Promises:
+//! Intents are stored in Lease objects in the sidecar's own namespace, since that is the only kind that upstream's RBAC
+//! rules for a provisioner allow it to create and delete there. Guarantees:
 //!
-//! - When [`Journal::write`] returns, the intent outlives us; it does until [`Journal::finish`], and perhaps a
-//!   little longer: who finds one looks whether it is done already.
-//! - Many intents cost one request; finished ones are deleted off the critical path.
-//! - Where we may not keep a journal, intents live in memory, which is what upstream does, and we say so once. So
-//!   does one that is larger than Kubernetes lets it be.
-//! - After a lost lease the journal is read again before anything is written.
+//! - When [`Journal::write`] returns, the intent survives a crash. It stays until [`Journal::finish`], and perhaps a
+//!   little longer: a process that finds an intent checks whether it is done already.
+//! - Many intents cost one request. Finished ones are deleted off the critical path.
+//! - Without permission to store a journal, intents are held in memory, as upstream does, and a warning is logged once.
+//!   An intent that exceeds the size limit of Kubernetes is held in memory, too.
+//! - After the lease was lost, the journal is read again before anything is written.
 //!
-//! The rules are in [`book`] and [`removals`], the form of a segment in [`segment`], requests in [`act`].
+//! The rules are in [`planner`] and [`removals`], the format of a segment in [`segment`], the requests in [`act`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,40 +26,43 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::ApiError;
 
-use self::act::Place;
-use self::book::{Answers, Book, Job, Loaded, Ticket, Written};
-use self::removals::Removed;
+use self::act::JournalStore;
+use self::planner::{Job, LoadOutcome, Planner, WriteId, WriteOutcome, WriteResults};
+use self::removals::RemoveOutcome;
 use self::segment::Owner;
 use super::intent::Intent;
 use crate::context::Context;
 use wharf_cluster::work::Gate;
 
 mod act;
-mod book;
+mod planner;
 mod removals;
 mod segment;
 
-/// How long an end waits for finished intents to be deleted.
+#[cfg(feature = "fuzzing")]
+pub use segment::rewrite_intent;
+
+/// How long shutdown waits for finished intents to be deleted.
 const FLUSH: Duration = Duration::from_secs(2);
 
-/// Why an intent is not written. Nothing may be done for it.
+/// Why an intent was not written. CreateVolume must not be sent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum JournalError {
-    /// Another one is open for the volume: look at it first.
-    #[error("another intent for volume {volume} is open already")]
+    /// Another intent is open for the volume and has to be handled first.
+    #[error("another intent for volume {volume} is already open")]
     Exists { volume: String },
     /// Another replica may be writing the journal.
-    #[error("the intent journal is not ours now: the lease was lost, or the sidecar ends")]
-    Shut,
-    /// The server did not take it.
-    #[error("the intent was not written: {0}")]
+    #[error("the intent journal is closed: the lease was lost, or the sidecar is stopping")]
+    Closed,
+    /// The API server rejected the write.
+    #[error("failed to write the intent: {0}")]
     Api(ApiError),
-    /// It has no form in JSON.
+    /// The intent cannot be serialized.
     #[error("the intent for volume {volume} cannot be written as JSON: {reason}")]
     NotJson { volume: String, reason: String },
 }
 
-/// The journal; clones are the same one.
+/// The journal. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Journal {
     shared: Arc<Shared>,
@@ -69,25 +71,25 @@ pub(crate) struct Journal {
 
 struct Shared {
     state: Mutex<State>,
-    metrics: Counts,
-    /// There is something for the writer to do.
+    metrics: JournalMetrics,
+    /// Notified when the writer may have a job.
     wake: Notify,
-    /// Something has ended that others may wait for.
-    news: Notify,
+    /// Notified when the planner's state changed.
+    changed: Notify,
 }
 
 struct State {
-    book: Book,
-    waiting: HashMap<Ticket, oneshot::Sender<Result<(), JournalError>>>,
-    last: Ticket,
-    /// What was said last of whether the journal can be kept.
-    told: Option<bool>,
+    planner: Planner,
+    waiting: HashMap<WriteId, oneshot::Sender<Result<(), JournalError>>>,
+    last: WriteId,
+    /// Whether the last log message reported the journal as durable.
+    reported_durable: Option<bool>,
 }
 
 impl Journal {
-    /// Waits until we may act, and reads what is there; after a stop, gives a journal that takes nothing.
+    /// Waits for the lease and loads the journal. After a stop, returns a journal that rejects writes.
     pub(crate) async fn open(context: &Context) -> Self {
-        let place = Place {
+        let store = JournalStore {
             cluster: context.cluster.clone(),
             namespace: context.namespace.clone(),
             owner: Owner {
@@ -95,46 +97,54 @@ impl Journal {
                 node: context.node.as_ref().map(|node| node.name.clone()),
             },
         };
-        let journal = Self::start(place, context.gate.clone(), context.metrics.family(Counts::register));
+        let journal = Self::start(
+            store,
+            context.gate.clone(),
+            context.metrics.get_or_register(JournalMetrics::register),
+        );
         tokio::select! {
             biased;
             () = journal.ready() => {}
-            () = context.gate.stopped() => {}
+            () = context.gate.wait_stopped() => {}
         }
         journal
     }
 
-    fn start(place: Place, gate: Gate, metrics: Counts) -> Self {
-        let state = State { book: Book::new(), waiting: HashMap::new(), last: 0, told: None };
-        let shared =
-            Arc::new(Shared { state: Mutex::new(state), metrics, wake: Notify::new(), news: Notify::new() });
-        let writer = tokio::spawn(Arc::clone(&shared).run(place));
-        let watcher = tokio::spawn(Arc::clone(&shared).follow(gate));
+    fn start(store: JournalStore, gate: Gate, metrics: JournalMetrics) -> Self {
+        let state =
+            State { planner: Planner::new(), waiting: HashMap::new(), last: 0, reported_durable: None };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            metrics,
+            wake: Notify::new(),
+            changed: Notify::new(),
+        });
+        let writer = tokio::spawn(Arc::clone(&shared).run(store));
+        let watcher = tokio::spawn(Arc::clone(&shared).follow_lease(gate));
         Self { shared, _tasks: Arc::new([writer, watcher].map(AbortOnDropHandle::new)) }
     }
 
     async fn ready(&self) {
-        self.shared.until(|book| book.is_ready().then_some(())).await;
+        self.shared.wait_for(|planner| planner.is_ready().then_some(())).await;
     }
 
     /// The open intent of a volume.
     pub(crate) fn get(&self, volume: &str) -> Option<Arc<Intent>> {
-        self.shared.lock().book.get(volume)
+        self.shared.lock().planner.get(volume)
     }
 
     /// The volumes with open intents.
     pub(crate) fn volumes(&self) -> Vec<String> {
-        self.shared.lock().book.volumes()
+        self.shared.lock().planner.volumes()
     }
 
-    /// Waits until intents are found that we did not write, and gives their volumes: at the start, and when the
-    /// journal was read again after a lost lease. Each is given once; safe to drop while it waits.
+    /// Waits for intents that this process did not write and returns their volumes: after the start, and after the
+    /// journal was read again because the lease had been lost. Returns each once. Cancel-safe.
     pub(crate) async fn found(&self) -> Vec<String> {
-        self.shared.until(|book| Some(book.take_found()).filter(|found| !found.is_empty())).await
+        self.shared.wait_for(|planner| Some(planner.take_found()).filter(|found| !found.is_empty())).await
     }
 
-    /// Writes an intent down. The same intent again is no second one; another one for a volume that has one is
-    /// refused.
+    /// Writes an intent. Writing the same intent again has no effect; a different one for the same volume is rejected.
     pub(crate) async fn write(&self, intent: Intent) -> Result<(), JournalError> {
         let text = serde_json::to_string(&intent).map_err(|error| JournalError::NotJson {
             volume: intent.volume.clone(),
@@ -143,99 +153,99 @@ impl Journal {
         if !segment::fits(&text) {
             self.shared.metrics.too_large.inc();
             tracing::warn!(
-                volume = intent.volume,
+                pv = intent.volume,
                 bytes = text.len(),
-                "the intent is too large for the journal: the volume may leak if the sidecar dies while it is made; \
-                 --strict-topology makes it small"
+                "intent is too large for the journal: the volume may leak if the sidecar crashes during CreateVolume; \
+                --strict-topology reduces its size"
             );
         }
-        let told = {
+        let result = {
             let mut state = self.shared.lock();
             state.last += 1;
-            let ticket = state.last;
-            match state.book.write(ticket, Arc::new(intent), text.into(), Instant::now()) {
-                Some(answer) => {
-                    self.shared.count(&state);
-                    return answer;
+            let write_id = state.last;
+            match state.planner.write(write_id, Arc::new(intent), text.into(), Instant::now()) {
+                Some(result) => {
+                    self.shared.update_gauges(&state);
+                    return result;
                 }
                 None => {
-                    let (sender, told) = oneshot::channel();
-                    state.waiting.insert(ticket, sender);
-                    told
+                    let (sender, result) = oneshot::channel();
+                    state.waiting.insert(write_id, sender);
+                    result
                 }
             }
         };
         self.shared.wake.notify_one();
-        // The writer lives as long as the journal does.
-        told.await.unwrap_or(Err(JournalError::Shut))
+        // The writer runs as long as the journal exists.
+        result.await.unwrap_or(Err(JournalError::Closed))
     }
 
-    /// All is done for this volume: made and recorded, or known never to have been made.
+    /// Closes the intent: the volume is saved as a PersistentVolume, or certainly does not exist.
     pub(crate) fn finish(&self, volume: &str) {
         let mut state = self.shared.lock();
-        state.book.finish(volume, Instant::now());
-        self.shared.count(&state);
+        state.planner.finish(volume, Instant::now());
+        self.shared.update_gauges(&state);
         self.shared.wake.notify_one();
     }
 
-    /// Deletes what is finished, for an end. What is left is found settled at the next start.
+    /// Deletes finished intents before shutdown. The next start finds the rest and closes them.
     pub(crate) async fn flush(&self) {
-        self.shared.lock().book.removals.hurry(Instant::now());
+        self.shared.lock().planner.removals.expedite(Instant::now());
         self.shared.wake.notify_one();
-        let tidy = self.shared.until(|book| book.removals.is_tidy(Instant::now()).then_some(()));
-        if timeout(FLUSH, tidy).await.is_err() {
-            tracing::warn!("finished intents are still in the journal; the next start looks at them again");
+        let idle = self.shared.wait_for(|planner| planner.removals.is_idle(Instant::now()).then_some(()));
+        if timeout(FLUSH, idle).await.is_err() {
+            tracing::warn!("finished intents remain in the journal; the next start removes them");
         }
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The book is whole between any two of its calls.
+        // The planner's state is consistent between any two calls.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the book has an answer.
-    async fn until<T>(&self, mut answer: impl FnMut(&mut Book) -> Option<T>) -> T {
+    /// Waits until the planner returns a result.
+    async fn wait_for<T>(&self, mut result: impl FnMut(&mut Planner) -> Option<T>) -> T {
         loop {
-            let news = self.news.notified();
-            tokio::pin!(news);
-            // Before the book is asked, so that nothing is missed.
-            news.as_mut().enable();
-            if let Some(answer) = answer(&mut self.lock().book) {
-                return answer;
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Register before the check, so that no notification is missed.
+            changed.as_mut().enable();
+            if let Some(result) = result(&mut self.lock().planner) {
+                return result;
             }
-            news.await;
+            changed.await;
         }
     }
 
-    /// Opens the book when we may act, and shuts it when we may not.
-    async fn follow(self: Arc<Self>, gate: Gate) {
+    /// Notifies the planner when the lease is acquired and when it is lost.
+    async fn follow_lease(self: Arc<Self>, gate: Gate) {
         loop {
-            gate.opened().await;
-            self.lock().book.opened(Instant::now());
+            gate.wait_open().await;
+            self.lock().planner.lease_acquired(Instant::now());
             self.wake.notify_one();
-            gate.lost().await;
-            self.change(Book::shut);
-            tracing::info!("the lease is lost: the intent journal is read again when it is back");
+            gate.wait_lost().await;
+            self.update(Planner::lease_lost);
+            tracing::info!("lease lost; closed the intent journal until it is acquired again");
         }
     }
 
-    /// Does what the book says, for ever.
-    async fn run(self: Arc<Self>, place: Place) {
-        let mut running: JoinSet<Ended> = JoinSet::new();
+    /// Runs the planner's jobs. Never returns.
+    async fn run(self: Arc<Self>, store: JournalStore) {
+        let mut running: JoinSet<JobResult> = JoinSet::new();
         loop {
             let due = loop {
                 let mut state = self.lock();
-                match state.book.next(Instant::now(), || place.owner.segment_name(random())) {
+                match state.planner.next(Instant::now(), || store.owner.segment_name(random())) {
                     Some(job) => {
                         if let Job::Write { intents, .. } = &job {
                             self.metrics.writes.inc();
                             self.metrics.batch.observe(intents.len() as f64);
                         }
-                        running.spawn(work(place.clone(), job));
+                        running.spawn(work(store.clone(), job));
                     }
-                    None => break state.book.due(),
+                    None => break state.planner.due(),
                 }
             };
             let due = async {
@@ -246,105 +256,105 @@ impl Shared {
             };
             tokio::select! {
                 biased;
-                Some(Ok(ended)) = running.join_next() => self.ended(ended),
+                Some(Ok(ended)) = running.join_next() => self.job_ended(ended),
                 () = self.wake.notified() => {}
                 () = due => {}
             }
         }
     }
 
-    fn ended(&self, ended: Ended) {
+    fn job_ended(&self, ended: JobResult) {
         let refused = match &ended {
-            Ended::Load(Loaded::NotAllowed(error)) | Ended::Write(_, Written::NotAllowed(error)) => {
-                Some(error.clone())
-            }
+            JobResult::Load(LoadOutcome::Forbidden(error))
+            | JobResult::Write(_, WriteOutcome::Forbidden(error)) => Some(error.clone()),
             _ => None,
         };
-        self.change(|book| {
+        self.update(|planner| {
             let now = Instant::now();
             match ended {
-                Ended::Load(outcome) => book.loaded(outcome, now),
-                Ended::Write(name, outcome) => book.written(&name, outcome, now),
-                Ended::Remove(name, outcome) => {
-                    book.removals.ended(&name, outcome, now);
-                    Answers::new()
+                JobResult::Load(outcome) => planner.loaded(outcome, now),
+                JobResult::Write(name, outcome) => planner.written(&name, outcome, now),
+                JobResult::Remove(name, outcome) => {
+                    planner.removals.ended(&name, outcome, now);
+                    WriteResults::new()
                 }
             }
         });
         if let Some(error) = refused {
-            self.say_if_unavailable(&error);
+            self.warn_if_unavailable(&error);
         }
     }
 
-    /// Changes the book and tells those who wait.
-    fn change(&self, change: impl FnOnce(&mut Book) -> Answers) {
+    /// Updates the planner and sends results to waiting writers.
+    fn update(&self, change: impl FnOnce(&mut Planner) -> WriteResults) {
         let mut state = self.lock();
-        let before = state.book.is_durable();
-        for (ticket, answer) in change(&mut state.book) {
-            if let Some(waiting) = state.waiting.remove(&ticket) {
-                // Who is gone does not need to know.
-                let _ = waiting.send(answer);
+        let before = state.planner.is_durable();
+        for (write_id, result) in change(&mut state.planner) {
+            if let Some(waiting) = state.waiting.remove(&write_id) {
+                // The writer may have been dropped.
+                let _ = waiting.send(result);
             }
         }
-        if !before && state.book.is_durable() && state.told.replace(true) == Some(false) {
-            tracing::info!("the intent journal can be kept now");
+        if !before && state.planner.is_durable() && state.reported_durable.replace(true) == Some(false) {
+            tracing::info!("intent journal is available again");
         }
-        self.count(&state);
+        self.update_gauges(&state);
         drop(state);
-        self.news.notify_waiters();
+        self.changed.notify_waiters();
     }
 
-    fn say_if_unavailable(&self, error: &ApiError) {
+    fn warn_if_unavailable(&self, error: &ApiError) {
         let mut state = self.lock();
-        if !state.book.is_durable() && state.told.replace(false) != Some(false) {
+        if !state.planner.is_durable() && state.reported_durable.replace(false) != Some(false) {
             tracing::warn!(
                 %error,
-                "the intent journal cannot be kept: volumes may leak if the sidecar dies while they are made; \
-                 grant create, list and delete of leases in the sidecar's namespace"
+                "intent journal is unavailable: volumes may leak if the sidecar crashes during CreateVolume; \
+                grant create, list and delete on leases in the sidecar's namespace"
             );
         }
     }
 
-    fn count(&self, state: &State) {
-        let (intents, segments) = state.book.sizes();
+    fn update_gauges(&self, state: &State) {
+        let (intents, segments) = state.planner.sizes();
         self.metrics.intents.set(intents as i64);
         self.metrics.segments.set(segments as i64);
-        self.metrics.available.set(i64::from(state.book.is_durable()));
+        self.metrics.available.set(i64::from(state.planner.is_durable()));
     }
 }
 
-enum Ended {
-    Load(Loaded),
-    Write(String, Written),
-    Remove(String, Removed),
+enum JobResult {
+    Load(LoadOutcome),
+    Write(String, WriteOutcome),
+    Remove(String, RemoveOutcome),
 }
 
-async fn work(place: Place, job: Job) -> Ended {
+async fn work(store: JournalStore, job: Job) -> JobResult {
     match job {
-        Job::Load => Ended::Load(place.load().await),
+        Job::Load => JobResult::Load(store.load().await),
         Job::Write { name, intents } => {
-            let outcome = place.write(&name, &intents).await;
-            Ended::Write(name, outcome)
+            let outcome = store.write(&name, &intents).await;
+            JobResult::Write(name, outcome)
         }
         Job::Remove { name, uid } => {
-            let outcome = place.remove(&name, uid).await;
-            Ended::Remove(name, outcome)
+            let outcome = store.remove(&name, uid).await;
+            JobResult::Remove(name, outcome)
         }
     }
 }
 
-/// A number for a name. Without randomness the clock has to do: a name that is taken is refused by the server.
+/// A number for a segment's name. If randomness is unavailable, the clock is used: the server rejects a name that
+/// exists.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    match wharf_model::chance::fill(&mut bytes) {
+    match wharf_model::random::fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
         Err(_) => wharf_cluster::now().0 as u64,
     }
 }
 
-/// What the journal counts.
+/// The journal's metrics.
 #[derive(Clone)]
-struct Counts {
+struct JournalMetrics {
     available: Gauge,
     intents: Gauge,
     segments: Gauge,
@@ -353,9 +363,9 @@ struct Counts {
     too_large: Counter,
 }
 
-impl Counts {
+impl JournalMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let counts = Self {
+        let metrics = Self {
             available: Gauge::default(),
             intents: Gauge::default(),
             segments: Gauge::default(),
@@ -365,27 +375,31 @@ impl Counts {
         };
         registry.register(
             "wharf_provisioner_journal_available",
-            "1 while intents outlive the process, 0 while they are in memory only",
-            counts.available.clone(),
+            "1 if intents survive a crash, 0 if they are held in memory only",
+            metrics.available.clone(),
         );
-        registry.register("wharf_provisioner_journal_intents", "Open intents", counts.intents.clone());
+        registry.register("wharf_provisioner_journal_intents", "Open intents", metrics.intents.clone());
         registry.register(
             "wharf_provisioner_journal_segments",
-            "Leases with open intents",
-            counts.segments.clone(),
+            "Lease objects with open intents",
+            metrics.segments.clone(),
         );
-        registry.register("wharf_provisioner_journal_writes", "Segments written", counts.writes.clone());
+        registry.register(
+            "wharf_provisioner_journal_writes",
+            "Lease objects written",
+            metrics.writes.clone(),
+        );
         registry.register(
             "wharf_provisioner_journal_batch_size",
-            "Intents in a segment that was written",
-            counts.batch.clone(),
+            "Number of intents in a written Lease object",
+            metrics.batch.clone(),
         );
         registry.register(
             "wharf_provisioner_journal_too_large",
-            "Intents that were too large to be written",
-            counts.too_large.clone(),
+            "Intents that were too large for the journal",
+            metrics.too_large.clone(),
         );
-        counts
+        metrics
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the provisioner counts, under upstream's names and labels, so that dashboards go on working.
+//! The provisioner's metrics, with upstream's names and labels so that existing dashboards keep working.
 
 use std::time::Duration;
 
@@ -7,85 +7,87 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Those that Prometheus' Go library has where nobody chose others.
+/// The default buckets of Prometheus' Go library.
 const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-type Made = [(&'static str, String); 2];
-type Deleted = [(&'static str, String); 1];
+type ProvisionLabels = [(&'static str, String); 2];
+type DeleteLabels = [(&'static str, String); 1];
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// The counters; clones count together.
+/// The metrics. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Counts {
-    made: Family<Made, Counter>,
-    not_made: Family<Made, Counter>,
-    making: Durations<Made>,
-    deleted: Family<Deleted, Counter>,
-    not_deleted: Family<Deleted, Counter>,
-    deleting: Durations<Deleted>,
+pub(crate) struct ProvisionerMetrics {
+    provisioned: Family<ProvisionLabels, Counter>,
+    provision_failed: Family<ProvisionLabels, Counter>,
+    provision_duration: Durations<ProvisionLabels>,
+    deleted: Family<DeleteLabels, Counter>,
+    delete_failed: Family<DeleteLabels, Counter>,
+    delete_duration: Durations<DeleteLabels>,
 }
 
-impl Counts {
-    /// Makes and registers them.
+impl ProvisionerMetrics {
+    /// Creates and registers the metrics.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        let counts = Self {
-            made: Family::default(),
-            not_made: Family::default(),
-            making: Family::new_with_constructor(histogram),
+        let metrics = Self {
+            provisioned: Family::default(),
+            provision_failed: Family::default(),
+            provision_duration: Family::new_with_constructor(histogram),
             deleted: Family::default(),
-            not_deleted: Family::default(),
-            deleting: Family::new_with_constructor(histogram),
+            delete_failed: Family::default(),
+            delete_duration: Family::new_with_constructor(histogram),
         };
         let claim = "controller_persistentvolumeclaim_provision";
-        registry.register(claim, "Volumes made, by class and source", counts.made.clone());
+        registry.register(claim, "Volumes provisioned, by class and source", metrics.provisioned.clone());
         registry.register(
             format!("{claim}_failed"),
-            "Failed attempts to make a volume, by class and source",
-            counts.not_made.clone(),
+            "Failed attempts to provision a volume, by class and source",
+            metrics.provision_failed.clone(),
         );
         registry.register(
             format!("{claim}_duration_seconds"),
-            "How long it took to make a volume, by class and source",
-            counts.making.clone(),
+            "Time to provision a volume, by class and source",
+            metrics.provision_duration.clone(),
         );
         let volume = "controller_persistentvolume_delete";
-        registry.register(volume, "Volumes deleted, by class", counts.deleted.clone());
+        registry.register(volume, "Volumes deleted, by class", metrics.deleted.clone());
         registry.register(
             format!("{volume}_failed"),
             "Failed attempts to delete a volume, by class",
-            counts.not_deleted.clone(),
+            metrics.delete_failed.clone(),
         );
         registry.register(
             format!("{volume}_duration_seconds"),
-            "How long it took to delete a volume, by class",
-            counts.deleting.clone(),
+            "Time to delete a volume, by class",
+            metrics.delete_duration.clone(),
         );
-        counts
+        metrics
     }
 
-    /// A volume was made and written; `source` is the kind that its content came from, or empty.
-    pub(crate) fn made(&self, class: &str, source: &str, took: Duration) {
+    /// Records a provisioned volume. `source` is the kind of its data source, or empty.
+    pub(crate) fn provisioned(&self, class: &str, source: &str, took: Duration) {
         let labels = [("class", class.to_owned()), ("source", source.to_owned())];
-        self.making.get_or_create(&labels).observe(took.as_secs_f64());
-        self.made.get_or_create(&labels).inc();
+        self.provision_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        self.provisioned.get_or_create(&labels).inc();
     }
 
-    /// An attempt to make a volume failed.
-    pub(crate) fn not_made(&self, class: &str, source: &str) {
-        self.not_made.get_or_create(&[("class", class.to_owned()), ("source", source.to_owned())]).inc();
+    /// Records a failed attempt to provision a volume.
+    pub(crate) fn provision_failed(&self, class: &str, source: &str) {
+        self.provision_failed
+            .get_or_create(&[("class", class.to_owned()), ("source", source.to_owned())])
+            .inc();
     }
 
-    /// A volume was deleted.
+    /// Records a deleted volume.
     pub(crate) fn deleted(&self, class: &str, took: Duration) {
         let labels = [("class", class.to_owned())];
-        self.deleting.get_or_create(&labels).observe(took.as_secs_f64());
+        self.delete_duration.get_or_create(&labels).observe(took.as_secs_f64());
         self.deleted.get_or_create(&labels).inc();
     }
 
-    /// An attempt to delete a volume failed.
-    pub(crate) fn not_deleted(&self, class: &str) {
-        self.not_deleted.get_or_create(&[("class", class.to_owned())]).inc();
+    /// Records a failed attempt to delete a volume.
+    pub(crate) fn delete_failed(&self, class: &str) {
+        self.delete_failed.get_or_create(&[("class", class.to_owned())]).inc();
     }
 }
 
@@ -96,14 +98,14 @@ mod tests {
 
     /// sidecars.md 1.1 "Metrics"
     #[test]
-    fn names_and_labels_are_upstreams() {
-        let metrics = Metrics::new();
-        let counts = metrics.family(Counts::register);
-        counts.made("fast", "", Duration::from_millis(20));
-        counts.not_made("fast", "VolumeSnapshot");
-        counts.deleted("fast", Duration::from_secs(11));
-        counts.not_deleted("fast");
-        let text = metrics.text();
+    fn names_and_labels_match_upstream() {
+        let shared = Metrics::new();
+        let metrics = shared.get_or_register(ProvisionerMetrics::register);
+        metrics.provisioned("fast", "", Duration::from_millis(20));
+        metrics.provision_failed("fast", "VolumeSnapshot");
+        metrics.deleted("fast", Duration::from_secs(11));
+        metrics.delete_failed("fast");
+        let text = shared.encode();
         for line in [
             r#"controller_persistentvolumeclaim_provision_total{class="fast",source=""} 1"#,
             r#"controller_persistentvolumeclaim_provision_failed_total{class="fast",source="VolumeSnapshot"} 1"#,

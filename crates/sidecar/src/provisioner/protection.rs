@@ -1,18 +1,18 @@
-//! Sources that volumes are made from are not deleted meanwhile: upstream's finalizers on claims that are cloned and
-//! on snapshots that are restored from.
+//! Protects data sources from deletion while volumes are created from them, with upstream's finalizers on cloned claims
+//! and restored snapshots.
 //!
-//! [`protect`] puts one on before the driver is asked; [`run`] takes it off when nobody needs the source any more:
-//! from a claim once it is to be deleted, from a snapshot at once. Promises:
+//! [`protect`] adds the finalizer before CreateVolume. [`run`] removes it when nothing needs the source any more: from
+//! a claim once it is being deleted, from a snapshot at once. Guarantees:
 //!
-//! - No finalizer goes while a claim waits to be made from the source, or while the journal holds an intent that
-//!   names it, also if that intent's claim is gone.
-//! - Whatever is forgotten (a crash, a claim deleted in between) is found again: claims in deletion by the watch,
-//!   snapshots by a sweep.
-//! - Without permission to change snapshots they are restored from unprotected, as by older releases upstream; that
-//!   is said once, and counted.
+//! - No finalizer is removed while a pending claim names the source, or while the journal holds an intent that names
+//!   it, even if the claim of that intent is gone.
+//! - Leftover finalizers, for example after a crash, are found again: on claims in deletion by the watch, on snapshots
+//!   by a periodic sweep.
+//! - Without permission to update snapshots, restores run unprotected, as in older upstream releases. That is logged
+//!   once and counted.
 //!
-//! Rules in [`decide`] and [`wake`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch
-//! claims.
+//! The rules are in [`decide`] and [`wake`]. [`crate::finalizer`] updates the objects, since RBAC does not allow
+//! patching claims.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,30 +25,30 @@ use wharf_cluster::{ApiError, Backoff, Cluster, Priority, Queue, Store, WatchOpt
 use wharf_model::names::finalizer::{CLONING_PROTECTION, SNAPSHOT_SOURCE_PROTECTION};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot};
 
-use self::decide::{CloneView, Hold, SnapshotView, Step};
+use self::decide::{CloneView, HeldBy, SnapshotView, Step};
 use super::intent::Intent;
-use super::source::{Named, Source, content_of};
+use super::source::{Source, SourceRef, fetch_content};
 use crate::context::Context;
 use crate::finalizer;
-use wharf_cluster::work::{Outcome, feed, work};
+use wharf_cluster::work::{WorkOutcome, enqueue_changes, run_workers};
 
 mod decide;
 mod wake;
 
 pub(crate) use crate::finalizer::ProtectError;
 
-/// Claims that wait for their volumes, by the source that these are to be made from.
+/// The index of pending claims by data source.
 const BY_SOURCE: &str = "provisioner/source";
-/// How often an intent that holds a source is looked for again; its end is not told to us.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
-/// A claim that holds a source wakes us by its change. A change may be left out when very many come at once, so one
-/// looks again.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Sources looked at once.
+/// How often a source held by an intent is checked again: the end of an intent wakes nothing here.
+const INTENT_RECHECK: Duration = Duration::from_secs(5);
+/// A source held by a claim is woken when the claim changes. A watch may skip changes under heavy load, so it is also
+/// checked at this interval.
+const CLAIM_RECHECK: Duration = Duration::from_secs(60);
+/// Concurrent workers for each kind.
 const WORKERS: usize = 4;
 const ROLE: &str = "provisioner";
 
-/// Protects a source before a volume is made from it.
+/// Protects a source before a volume is created from it.
 pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), ProtectError> {
     let cluster = &context.cluster;
     match source {
@@ -62,7 +62,7 @@ pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), Pr
                     .await;
             match added {
                 Err(ProtectError::Api(error @ ApiError::Forbidden(_))) => {
-                    context.metrics.family(Counts::register).forbidden(&error);
+                    context.metrics.get_or_register(ProtectionMetrics::register).forbidden(&error);
                     Ok(())
                 }
                 added => added,
@@ -73,22 +73,22 @@ pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), Pr
 
 /// Adds the index that [`run`] and [`waiting_for`] need.
 pub(crate) fn index(claims: &Store<PersistentVolumeClaim>) {
-    claims.index(BY_SOURCE, wake::values);
+    claims.add_index(BY_SOURCE, wake::index_values);
 }
 
-/// The claims that wait for volumes made from a source.
+/// The pending claims that name a source.
 pub(crate) fn waiting_for(
     claims: &Store<PersistentVolumeClaim>,
-    source: &Named,
+    source: &SourceRef,
 ) -> Vec<Arc<PersistentVolumeClaim>> {
-    claims.by_index(BY_SOURCE, &wake::value(source))
+    claims.by_index(BY_SOURCE, &wake::index_value(source))
 }
 
-/// What is under way, from the journal.
+/// Lists the open intents of the journal.
 pub(crate) type Intents = Arc<dyn Fn() -> Vec<Arc<Intent>> + Send + Sync>;
 
-/// Takes finalizers off sources that nobody needs any more, until it is dropped or stopped. Both stores must have
-/// been listed, the claims indexed and the journal read before: what is not known to wait must not be taken for done.
+/// Removes finalizers from unused sources until it is dropped or stopped. Both stores must be synced, the claims
+/// indexed and the journal loaded before: an unknown pending claim must not count as finished.
 pub(crate) async fn run(
     context: Context,
     claims: Store<PersistentVolumeClaim>,
@@ -101,33 +101,33 @@ pub(crate) async fn run(
     let cloned: Queue<Key> = Queue::new("clonesources", backoff, metrics);
     let restored: Queue<Key> = Queue::new("snapshotsources", backoff, metrics);
     let sources = Sources { context: context.clone(), claims: claims.clone(), volumes, intents };
-    let of_clones = feed(claims.clone(), cloned.clone(), {
+    let of_clones = enqueue_changes(claims.clone(), cloned.clone(), {
         let claims = claims.clone();
-        move |change| wake::cloned_by(change, |key| claims.get(key))
+        move |change| wake::clone_sources_released_by(change, |key| claims.get(key))
     });
-    let clones = work(&cloned, &context.gate, WORKERS, |key| sources.clone().claim(key));
+    let clones = run_workers(&cloned, &context.gate, WORKERS, |key| sources.clone().reconcile_claim(key));
     let snapshots = async {
-        if !context.driver.can().create_delete_snapshot {
+        if !context.driver.capabilities().create_delete_snapshot {
             return;
         }
         tokio::join!(
-            feed(claims.clone(), restored.clone(), wake::restored_by),
-            work(&restored, &context.gate, WORKERS, |key| sources.clone().snapshot(key)),
+            enqueue_changes(claims.clone(), restored.clone(), wake::snapshots_released_by),
+            run_workers(&restored, &context.gate, WORKERS, |key| sources.clone().reconcile_snapshot(key)),
             sweep(&context, &restored, sweep_every),
         );
     };
     tokio::select! {
         biased;
         ((), (), ()) = async { tokio::join!(of_clones, clones, snapshots) } => {}
-        () = context.gate.stopped() => {}
+        () = context.gate.wait_stopped() => {}
     }
 }
 
-/// Looks for snapshots with our finalizer, again and again: a watch of all snapshots is not worth it.
+/// Periodically lists the snapshots with our finalizer: a watch of all snapshots is not worth it.
 async fn sweep(context: &Context, queue: &Queue<Key>, every: Option<Duration>) {
     let Some(every) = every else { return };
     loop {
-        context.gate.opened().await;
+        context.gate.wait_open().await;
         match context.cluster.list::<VolumeSnapshot>(&WatchOptions::default()).await {
             Ok(listed) => {
                 let protected =
@@ -137,8 +137,10 @@ async fn sweep(context: &Context, queue: &Queue<Key>, every: Option<Duration>) {
                 }
             }
             Err(ApiError::NotServed(_)) => {}
-            Err(error @ ApiError::Forbidden(_)) => context.metrics.family(Counts::register).forbidden(&error),
-            Err(error) => tracing::warn!(%error, "cannot look for snapshots that are protected in vain"),
+            Err(error @ ApiError::Forbidden(_)) => {
+                context.metrics.get_or_register(ProtectionMetrics::register).forbidden(&error)
+            }
+            Err(error) => tracing::warn!(%error, "failed to list snapshots with leftover finalizers"),
         }
         sleep(every).await;
     }
@@ -154,56 +156,59 @@ struct Sources {
 }
 
 impl Sources {
-    fn waiting(&self, source: &Named) -> Vec<Arc<PersistentVolumeClaim>> {
+    fn waiting(&self, source: &SourceRef) -> Vec<Arc<PersistentVolumeClaim>> {
         waiting_for(&self.claims, source)
     }
 
-    /// A claim that may have been cloned.
-    async fn claim(self, key: Key) -> Outcome {
-        let Some(claim) = self.claims.get(&key) else { return Outcome::Done };
+    /// Reconciles the finalizer of a claim that may have been cloned.
+    async fn reconcile_claim(self, key: Key) -> WorkOutcome {
+        let Some(claim) = self.claims.get(&key) else { return WorkOutcome::Done };
         let volume = self.volumes.get(&Key::cluster(claim.spec.volume_name.as_str()));
-        let step = decide::cloned(&CloneView {
+        let step = decide::decide_clone(&CloneView {
             claim: &claim,
             volume: volume.as_deref(),
-            waiting: &self.waiting(&Named::Claim(key.clone())),
+            waiting: &self.waiting(&SourceRef::Claim(key.clone())),
             intents: &(self.intents)(),
             driver: self.context.driver.name(),
-            own: self.context.node.as_ref(),
+            node: self.context.node.as_ref(),
         });
         match step {
-            Step::Nothing => Outcome::Done,
-            Step::Wait(hold) => held(&key, hold),
+            Step::Idle => WorkOutcome::Done,
+            Step::Wait(holder) => wait_for_holder(&key, holder),
             Step::Remove => {
                 let api = &PersistentVolumeClaim::API;
                 let uid = &claim.metadata.uid;
-                self.ended(&key, finalizer::remove(self.cluster(), api, &key, uid, CLONING_PROTECTION).await)
+                self.after_removal(
+                    &key,
+                    finalizer::remove(self.cluster(), api, &key, uid, CLONING_PROTECTION).await,
+                )
             }
         }
     }
 
-    /// A snapshot that may have been restored from.
-    async fn snapshot(self, key: Key) -> Outcome {
+    /// Reconciles the finalizer of a snapshot that may have been restored.
+    async fn reconcile_snapshot(self, key: Key) -> WorkOutcome {
         match self.release(&key).await {
             Ok(outcome) => outcome,
-            // The next sweep finds it again.
+            // The next sweep tries again.
             Err(error @ ApiError::Forbidden(_)) => {
-                self.context.metrics.family(Counts::register).forbidden(&error);
-                Outcome::Done
+                self.context.metrics.get_or_register(ProtectionMetrics::register).forbidden(&error);
+                WorkOutcome::Done
             }
-            Err(error) => self.ended(&key, Err(error)),
+            Err(error) => self.after_removal(&key, Err(error)),
         }
     }
 
-    async fn release(&self, key: &Key) -> Result<Outcome, ApiError> {
+    async fn release(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let Some(snapshot) = self.cluster().get::<VolumeSnapshot>(key).await? else {
-            return Ok(Outcome::Done);
+            return Ok(WorkOutcome::Done);
         };
         if !snapshot.metadata.has_finalizer(SNAPSHOT_SOURCE_PROTECTION) {
-            return Ok(Outcome::Done);
+            return Ok(WorkOutcome::Done);
         }
-        let content = content_of(self.cluster(), &snapshot).await?;
-        let source = Named::Snapshot(key.clone());
-        let step = decide::restored(&SnapshotView {
+        let content = fetch_content(self.cluster(), &snapshot).await?;
+        let source = SourceRef::Snapshot(key.clone());
+        let step = decide::decide_snapshot(&SnapshotView {
             snapshot: &snapshot,
             content: content.as_ref(),
             waiting: &self.waiting(&source),
@@ -211,76 +216,76 @@ impl Sources {
             driver: self.context.driver.name(),
         });
         match step {
-            Step::Nothing => return Ok(Outcome::Done),
-            Step::Wait(hold) => return Ok(held(key, hold)),
+            Step::Idle => return Ok(WorkOutcome::Done),
+            Step::Wait(holder) => return Ok(wait_for_holder(key, holder)),
             Step::Remove => {}
         }
         let (api, uid) = (&VolumeSnapshot::API, &snapshot.metadata.uid);
         finalizer::remove(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await?;
-        // A claim may have come meanwhile and found the finalizer still there. If the snapshot cannot be protected
-        // any more, the driver will say what it can still do.
+        // A new claim may have relied on the finalizer just before it was removed: add it again. If the snapshot
+        // cannot be protected any more, CreateVolume reports whether it can still be restored.
         if !self.waiting(&source).is_empty() {
             let added = finalizer::add(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await;
-            tracing::debug!(snapshot = %key, ?added, "the snapshot is needed again");
+            tracing::debug!(snapshot = %key, ?added, "snapshot is needed again; added finalizer back");
         }
-        Ok(self.ended(key, Ok(())))
+        Ok(self.after_removal(key, Ok(())))
     }
 
     fn cluster(&self) -> &Cluster {
         &self.context.cluster
     }
 
-    fn ended(&self, key: &Key, removed: Result<(), ApiError>) -> Outcome {
+    fn after_removal(&self, key: &Key, removed: Result<(), ApiError>) -> WorkOutcome {
         match removed {
             Ok(()) => {
-                tracing::info!(source = %key, "the source is no longer protected: nothing is made from it");
-                self.context.attempts.forget(ROLE, &key.to_string());
-                Outcome::Done
+                tracing::info!(%key, "removed protection finalizer from unused data source");
+                self.context.attempts.remove(ROLE, &key.to_string());
+                WorkOutcome::Done
             }
-            // It is gone.
-            Err(ApiError::NotFound(_)) => Outcome::Done,
+            // It was deleted.
+            Err(ApiError::NotFound(_)) => WorkOutcome::Done,
             Err(error) => {
-                tracing::warn!(source = %key, %error, "the source's finalizer could not be removed, trying again");
-                let step = "end the protection of the source";
-                self.context.attempts.note(ROLE, &key.to_string(), step, Some(error.to_string()));
-                Outcome::Retry
+                tracing::warn!(%key, %error, "failed to remove protection finalizer from data source; retrying");
+                let step = "remove protection finalizer";
+                self.context.attempts.record(ROLE, &key.to_string(), step, Some(error.to_string()));
+                WorkOutcome::Retry
             }
         }
     }
 }
 
-fn held(source: &Key, hold: Hold) -> Outcome {
-    tracing::debug!(%source, ?hold, "the source stays protected");
-    match hold {
-        Hold::Claim(_) => Outcome::After(LOOK_AGAIN),
-        Hold::Intent(_) => Outcome::After(ASK_AGAIN),
+fn wait_for_holder(source: &Key, holder: HeldBy) -> WorkOutcome {
+    tracing::debug!(key = %source, ?holder, "data source is still in use");
+    match holder {
+        HeldBy::Claim(_) => WorkOutcome::RetryAfter(CLAIM_RECHECK),
+        HeldBy::Intent(_) => WorkOutcome::RetryAfter(INTENT_RECHECK),
     }
 }
 
-/// What is counted here.
+/// Metrics of source protection.
 #[derive(Clone)]
-struct Counts {
+struct ProtectionMetrics {
     forbidden: Counter,
-    told: Arc<AtomicBool>,
+    warned: Arc<AtomicBool>,
 }
 
-impl Counts {
+impl ProtectionMetrics {
     fn register(registry: &mut Registry) -> Self {
-        let counts = Self { forbidden: Counter::default(), told: Arc::default() };
+        let metrics = Self { forbidden: Counter::default(), warned: Arc::default() };
         registry.register(
             "wharf_provisioner_protection_forbidden",
-            "Times that a snapshot could not be protected or released for want of permission",
-            counts.forbidden.clone(),
+            "Times that RBAC did not allow updating a snapshot's protection finalizer",
+            metrics.forbidden.clone(),
         );
-        counts
+        metrics
     }
 
     fn forbidden(&self, error: &ApiError) {
         self.forbidden.inc();
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 %error,
-                "snapshots may be deleted while they are restored from: grant get, list and update of volumesnapshots"
+                "cannot protect snapshots from deletion during restores: grant get, list and update on volumesnapshots"
             );
         }
     }

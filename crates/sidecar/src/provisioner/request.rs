@@ -1,5 +1,5 @@
-//! What the driver is asked: a claim and its class, turned into an intent, and an intent turned into the call. The
-//! same intent always gives the same call.
+//! Builds an intent from a claim and its class, and the CreateVolume request from an intent. The same intent always
+//! yields the same request.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use wharf_csi::v1;
 use wharf_csi::v1::volume_content_source::{self, SnapshotSource, VolumeSource};
 use wharf_model::access::{self, AccessError};
 use wharf_model::names::key;
-use wharf_model::parameters::{ParameterError, Parameters, Purpose};
+use wharf_model::parameters::{ParameterError, Parameters, SecretPurpose};
 use wharf_model::secrets::TemplateError;
 use wharf_model::topology::{Segments, TopologyRequirement};
 use wharf_model::{PersistentVolumeClaim, StorageClass, Time, VolumeAttributesClass, VolumeMode};
 
-use super::intent::{Capability, ContentSource, Intent, IntentClaim, Places, Request};
-use super::view::{Made, Own};
-use super::volume::{self, Wanted};
+use super::intent::{Capability, ContentSource, Intent, IntentClaim, IntentTopology, Request};
+use super::view::{CreatedVolume, ProvisionerConfig};
+use super::volume::{self, TemplateInputs};
 use crate::capability;
 
-/// Everything that a request depends on, found and checked.
-pub(crate) struct Ask<'a> {
+/// Everything that a CreateVolume request depends on, looked up and validated.
+pub(crate) struct CreateRequest<'a> {
     pub(crate) volume: &'a str,
-    pub(crate) own: &'a Own,
+    pub(crate) config: &'a ProvisionerConfig,
     pub(crate) claim: &'a PersistentVolumeClaim,
     pub(crate) class: &'a StorageClass,
     pub(crate) source: Option<ContentSource>,
-    pub(crate) places: Option<TopologyRequirement>,
+    pub(crate) topology: Option<TopologyRequirement>,
     pub(crate) attributes: Option<&'a VolumeAttributesClass>,
 }
 
-/// Why nothing can be asked.
+/// Why no request can be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RequestError {
     #[error(transparent)]
@@ -39,36 +39,37 @@ pub(crate) enum RequestError {
     Access(#[from] AccessError),
 }
 
-/// What is to be written down before the driver is asked.
-pub(crate) fn intent(ask: Ask<'_>, now: Time) -> Result<Intent, RequestError> {
-    let Ask { volume, own, claim, class, source, places, attributes } = ask;
-    let Parameters { driver: mut parameters, fs_type, secrets } = Parameters::read(&class.parameters)?;
-    let fs_type = fs_type.unwrap_or_else(|| own.settings.default_fstype.clone());
+/// Builds the intent that is written to the journal before the call.
+pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Intent, RequestError> {
+    let CreateRequest { volume, config, claim, class, source, topology, attributes } = request;
+    let Parameters { driver: mut parameters, fs_type, secrets } = Parameters::parse(&class.parameters)?;
+    let fs_type = fs_type.unwrap_or_else(|| config.settings.default_fstype.clone());
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
-    if own.settings.extra_create_metadata {
+    if config.settings.extra_create_metadata {
         parameters.insert(key::CLAIM_NAME.to_owned(), claim.metadata.name.clone());
         parameters.insert(key::CLAIM_NAMESPACE.to_owned(), namespace.clone());
         parameters.insert(key::VOLUME_NAME.to_owned(), volume.to_owned());
     }
-    let modes = access::each(&claim.spec.access_modes, own.can.single_node_multi_writer)?;
+    let modes = access::individual_modes(&claim.spec.access_modes, config.can.single_node_multi_writer)?;
     let mount = match claim.volume_mode() {
         VolumeMode::Block => None,
         VolumeMode::Filesystem | VolumeMode::Unknown => Some((fs_type.clone(), class.mount_options.clone())),
     };
     let capability = |mode: access::CsiAccessMode| Capability { mode: mode.number(), mount: mount.clone() };
-    let secret = secrets.reference(Purpose::Provisioner, volume, Some(&claim.metadata))?;
+    let secret = secrets.resolve(SecretPurpose::Provisioner, volume, Some(&claim.metadata))?;
     let request = Request {
-        required_bytes: claim.requested().map_or(0, wharf_model::Quantity::bytes),
+        required_bytes: claim.requested_storage().map_or(0, wharf_model::Quantity::bytes),
         capabilities: modes.into_iter().map(capability).collect(),
         parameters,
         mutable_parameters: attributes.map(|class| class.parameters.clone()).unwrap_or_default(),
-        places: places.map(|TopologyRequirement { requisite, preferred }| Places { requisite, preferred }),
+        topology: topology
+            .map(|TopologyRequirement { requisite, preferred }| IntentTopology { requisite, preferred }),
         source,
         secret: secret.map(|secret| (secret.namespace, secret.name)),
     };
-    let template = volume::template(&Wanted {
+    let template = volume::template(&TemplateInputs {
         volume,
-        own,
+        config,
         claim,
         class,
         secrets: &secrets,
@@ -85,9 +86,12 @@ pub(crate) fn intent(ask: Ask<'_>, now: Time) -> Result<Intent, RequestError> {
     })
 }
 
-/// The call.
-pub(crate) fn create(intent: &Intent, secrets: BTreeMap<String, String>) -> v1::CreateVolumeRequest {
-    let Request { required_bytes, capabilities, parameters, mutable_parameters, places, source, secret: _ } =
+/// Builds the CreateVolume request.
+pub(crate) fn create_volume_request(
+    intent: &Intent,
+    secrets: BTreeMap<String, String>,
+) -> v1::CreateVolumeRequest {
+    let Request { required_bytes, capabilities, parameters, mutable_parameters, topology, source, secret: _ } =
         &intent.request;
     v1::CreateVolumeRequest {
         name: intent.volume.clone(),
@@ -96,7 +100,7 @@ pub(crate) fn create(intent: &Intent, secrets: BTreeMap<String, String>) -> v1::
         parameters: parameters.clone(),
         secrets,
         volume_content_source: source.as_ref().map(content_source),
-        accessibility_requirements: places.as_ref().map(|Places { requisite, preferred }| {
+        accessibility_requirements: topology.as_ref().map(|IntentTopology { requisite, preferred }| {
             v1::TopologyRequirement { requisite: topologies(requisite), preferred: topologies(preferred) }
         }),
         mutable_parameters: mutable_parameters.clone(),
@@ -123,18 +127,22 @@ fn content_source(source: &ContentSource) -> v1::VolumeContentSource {
     v1::VolumeContentSource { r#type: Some(kind) }
 }
 
-fn topologies(places: &[Segments]) -> Vec<v1::Topology> {
-    places.iter().map(|place| v1::Topology { segments: place.clone() }).collect()
+fn topologies(topology: &[Segments]) -> Vec<v1::Topology> {
+    topology.iter().map(|place| v1::Topology { segments: place.clone() }).collect()
 }
 
-/// What the driver says it made; `None` if it says nothing that can be found again.
-pub(crate) fn made(answer: v1::CreateVolumeResponse) -> Option<Made> {
-    let volume = answer.volume.filter(|volume| !volume.volume_id.is_empty())?;
-    Some(Made {
+/// The volume in the driver's response. `None`: the response has no volume ID.
+pub(crate) fn created_volume(response: v1::CreateVolumeResponse) -> Option<CreatedVolume> {
+    let volume = response.volume.filter(|volume| !volume.volume_id.is_empty())?;
+    Some(CreatedVolume {
         handle: volume.volume_id,
         capacity_bytes: volume.capacity_bytes,
         context: volume.volume_context,
-        places: volume.accessible_topology.into_iter().map(|topology| topology.segments).collect(),
+        accessible_topology: volume
+            .accessible_topology
+            .into_iter()
+            .map(|topology| topology.segments)
+            .collect(),
         has_source: volume.content_source.is_some(),
     })
 }

@@ -1,64 +1,64 @@
-//! What the provisioner is told: upstream's flags, as far as they mean something here.
+//! Settings of the provisioner: those of upstream's flags that have an effect here.
 
 use std::time::Duration;
 
 use wharf_model::names::VolumeNaming;
 
-use wharf_cluster::work::Pace;
+use wharf_cluster::work::WorkerOptions;
 
-/// What the provisioner is told.
+/// Settings of the provisioner.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
+    /// Concurrency, timeout and backoff.
+    pub pace: WorkerOptions,
     /// How volumes are named.
     pub naming: VolumeNaming,
-    /// The file system where the class names none; empty leaves it to the driver.
+    /// The file system if the class names none. Empty leaves it to the driver.
     pub default_fstype: String,
-    /// Tell the driver the names of claim and volume.
+    /// Pass the names of claim and volume to the driver.
     pub extra_create_metadata: bool,
-    /// The selected node's place and no other.
+    /// Pass only the selected node's topology to the driver.
     pub strict_topology: bool,
-    /// Tell the driver about places even where no node is selected.
+    /// Pass topology to the driver even if no node is selected.
     pub immediate_topology: bool,
     /// Restore a snapshot only in the volume mode of its source.
     pub prevent_volume_mode_conversion: bool,
-    /// Mark volumes that are only ever read as such.
+    /// Set `readOnly` on volumes whose only access mode is ReadOnlyMany.
     pub controller_publish_readonly: bool,
-    /// Keep CSIStorageCapacity objects.
+    /// Publish CSIStorageCapacity objects.
     pub capacity: Option<CapacitySettings>,
-    /// Where the sidecar is a node's own: how it competes with other nodes for claims that any node could have.
+    /// With node deployment: how to compete with other nodes for claims with immediate binding. `None`: do not compete.
     pub immediate_binding: Option<ImmediateBinding>,
-    /// How often snapshots are looked for whose protection was forgotten; `None`: never.
+    /// How often to search for snapshots whose protection finalizer was left behind. `None`: never.
     pub orphan_sweep: Option<Duration>,
 }
 
-/// How CSIStorageCapacity objects are kept.
+/// How CSIStorageCapacity objects are published.
 #[derive(Debug, Clone)]
 pub struct CapacitySettings {
-    /// Also for classes that bind at once.
+    /// Also for classes with immediate binding.
     pub immediate_binding: bool,
-    /// How often the driver is asked without another reason.
+    /// How often GetCapacity is called without any change.
     pub poll_interval: Duration,
-    /// Who owns them: 0 our pod, 1 what controls it, and so on; negative: nobody.
+    /// The owner: 0 is the sidecar's pod, 1 the pod's controller, and so on. Negative: no owner.
     pub owner_level: i32,
-    /// Our pod, for the owner.
+    /// The name of the sidecar's pod, to find the owner.
     pub pod: Option<String>,
 }
 
-/// How nodes compete for a claim that any of them could have.
+/// How nodes compete for a claim with immediate binding.
 #[derive(Debug, Clone)]
 pub struct ImmediateBinding {
-    /// The shortest wait.
+    /// The shortest delay.
     pub base_delay: Duration,
-    /// The longest.
+    /// The longest delay.
     pub max_delay: Duration,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace::with_timeout(Duration::from_secs(10)),
+            pace: WorkerOptions::with_timeout(Duration::from_secs(10)),
             naming: VolumeNaming::default(),
             default_fstype: String::new(),
             extra_create_metadata: false,

@@ -1,11 +1,11 @@
-//! The provisioner's rules in a world of their own: no server, no driver, no clock.
+//! Simulates the provisioner's rules without a server, a driver or a clock.
 //!
-//! A run is a list of numbers; each picks one of the things that can happen next: a user or Kubernetes changes
-//! something, a cache catches up, a step is decided, its effect happens, its answer comes or is lost, the process
-//! dies, or upstream's provisioner has the lease for a while. At the end everything calms down, and what is left
-//! must agree: volumes, their objects and their claims. A list that fails is made shorter until it is a story.
+//! A run is a list of numbers. Each selects one of the events that can happen next: a user or Kubernetes changes
+//! something, a cache catches up, a step is decided, its effect takes place, its response arrives or is lost, the
+//! process crashes, or upstream's provisioner holds the lease for a while. At the end the system converges without
+//! faults, and volumes, PersistentVolumes and claims must be consistent. A failing list is shrunk to a short trace.
 //!
-//! The bugs at the bottom are planted one by one, to show that this finds them.
+//! [`Bug`] lists defects that a test injects one at a time, to show that the simulation detects them.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
@@ -17,11 +17,11 @@ mod backend;
 mod process;
 mod world;
 
-/// Enough for a few claims to live and die, and for several crashes in between.
+/// Long enough for several claims to be created and deleted, with several crashes in between.
 const LENGTH: usize = 160;
 
 fn simulate(bug: Option<Bug>) -> Result<(), TestError<Vec<u16>>> {
-    // A planted bug only has to be found.
+    // An injected bug only has to be detected: its trace needs no shrinking.
     let max_shrink_iters = if bug.is_none() { 20_000 } else { 0 };
     let config = Config { cases: 1000, failure_persistence: None, max_shrink_iters, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]);
@@ -29,13 +29,13 @@ fn simulate(bug: Option<Bug>) -> Result<(), TestError<Vec<u16>>> {
     TestRunner::new_with_rng(config, rng).run(&choices, |choices| {
         let mut world = World::new(bug);
         let outcome =
-            choices.iter().try_for_each(|choice| world.happens(*choice)).and_then(|()| world.calms_down());
-        outcome.map_err(|wrong| TestCaseError::fail(format!("{wrong}\n{}", world.story())))
+            choices.iter().try_for_each(|choice| world.step(*choice)).and_then(|()| world.converge());
+        outcome.map_err(|violation| TestCaseError::fail(format!("{violation}\n{}", world.trace())))
     })
 }
 
 #[test]
-fn nothing_leaks_and_nothing_is_lost() {
+fn no_volume_leaks_or_is_lost() {
     if let Err(error) = simulate(None) {
         panic!("{error}");
     }

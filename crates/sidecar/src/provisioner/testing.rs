@@ -1,4 +1,4 @@
-//! Objects for tables: a driver with everything, a class, a claim that waits for a volume, and their parts.
+//! Test objects: a driver, a class, a pending claim, and what belongs to them.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Cluster, Events};
+use wharf_cluster::{Cluster, EventRecorder};
 use wharf_model::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use super::Settings;
 use super::intent::Intent;
-use super::request::{self, Ask};
-use super::view::{Made, Memory, Nodes, Own, View, WrittenNodes};
+use super::request::{self, CreateRequest};
+use super::view::{CreatedVolume, FixedNodes, Nodes, ProvisionState, ProvisionView, ProvisionerConfig};
 use crate::attempts::Attempts;
 use crate::context::Context;
 use crate::driver::{Capabilities, Driver, DriverInfo};
@@ -25,8 +25,8 @@ pub(crate) const VOLUME: &str = "pvc-u1";
 pub(crate) const GI: i64 = 1 << 30;
 pub(crate) const NOW: Time = Time(1_000_000);
 
-pub(crate) fn own() -> Own {
-    Own {
+pub(crate) fn config() -> ProvisionerConfig {
+    ProvisionerConfig {
         driver: DRIVER.into(),
         can: Capabilities { controller_service: true, create_delete_volume: true, ..Capabilities::default() },
         settings: Settings::default(),
@@ -35,7 +35,7 @@ pub(crate) fn own() -> Own {
     }
 }
 
-/// A value with some of its fields replaced, as a merge patch would.
+/// A value after a merge patch.
 pub(crate) fn with(mut base: Value, patch: &Value) -> Value {
     match patch.as_object() {
         None => patch.clone(),
@@ -78,30 +78,42 @@ pub(crate) fn class(patch: Value) -> StorageClass {
     serde_json::from_value(with(class, &patch)).unwrap()
 }
 
-/// The volume that is written for [`claim`], changed by the patch.
+/// The PersistentVolume of [`claim`], changed by the patch.
 pub(crate) fn volume(patch: Value) -> PersistentVolume {
-    let object = super::volume::complete(&intent(), &made(), &own(), false);
+    let object = super::volume::build_pv(&intent(), &created(), &config(), false);
     let object = with(object, &json!({"metadata": {"uid": "pv-1"}, "status": {"phase": "Bound"}}));
     serde_json::from_value(with(object, &patch)).unwrap()
 }
 
-/// What is written down for [`claim`].
+/// The intent of [`claim`].
 pub(crate) fn intent() -> Intent {
-    intent_of(&own(), &claim(json!({})), &class(json!({})))
+    intent_of(&config(), &claim(json!({})), &class(json!({})))
 }
 
-pub(crate) fn intent_of(own: &Own, claim: &PersistentVolumeClaim, class: &StorageClass) -> Intent {
-    let ask = Ask { volume: VOLUME, own, claim, class, source: None, places: None, attributes: None };
-    request::intent(ask, NOW).unwrap()
+pub(crate) fn intent_of(
+    config: &ProvisionerConfig,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+) -> Intent {
+    let inputs = CreateRequest {
+        volume: VOLUME,
+        config,
+        claim,
+        class,
+        source: None,
+        topology: None,
+        attributes: None,
+    };
+    request::build_intent(inputs, NOW).unwrap()
 }
 
-/// What the driver answers to it.
-pub(crate) fn made() -> Made {
-    Made { handle: "h1".into(), capacity_bytes: GI, ..Made::default() }
+/// The driver's response to it.
+pub(crate) fn created() -> CreatedVolume {
+    CreatedVolume { handle: "h1".into(), capacity_bytes: GI, ..CreatedVolume::default() }
 }
 
-/// Nodes with the driver on them, each with its zone.
-pub(crate) fn nodes(zones: &[(&str, &str)]) -> WrittenNodes {
+/// Nodes that run the driver, each with its zone.
+pub(crate) fn nodes(zones: &[(&str, &str)]) -> FixedNodes {
     let csi_node = |name: &str| -> CSINode {
         serde_json::from_value(json!({
             "metadata": {"name": name},
@@ -112,34 +124,33 @@ pub(crate) fn nodes(zones: &[(&str, &str)]) -> WrittenNodes {
     let node = |name: &str, zone: &str| -> Node {
         serde_json::from_value(json!({"metadata": {"name": name, "labels": {"zone": zone}}})).unwrap()
     };
-    WrittenNodes {
+    FixedNodes {
         csi_nodes: zones.iter().map(|(name, _)| Arc::new(csi_node(name))).collect(),
         nodes: zones.iter().map(|(name, zone)| Arc::new(node(name, zone))).collect(),
     }
 }
 
-/// What a role is handed, with an API server that answers as this function says (method, path, body) and a driver
-/// that is not there.
+/// A context with an API server whose responses come from this function (method, path, body) and an absent driver.
 pub(crate) fn context(
-    answers: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
+    respond: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
 ) -> Context {
-    let answers = Arc::new(answers);
+    let respond = Arc::new(respond);
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let answers = Arc::clone(&answers);
+        let respond = Arc::clone(&respond);
         async move {
             let (parts, body) = request.into_parts();
             let body = body.collect().await.unwrap().to_bytes();
             let body = serde_json::from_slice(&body).unwrap_or_default();
-            let (status, answer) = answers(parts.method.as_str(), parts.uri.path(), &body);
-            let body = Full::<Bytes>::from(answer.to_string());
+            let (status, response) = respond(parts.method.as_str(), parts.uri.path(), &body);
+            let body = Full::<Bytes>::from(response.to_string());
             Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap())
         }
     });
     let cluster = Cluster::with_client(kube::Client::new(service, "default"));
-    let Own { driver, can, node, .. } = own();
+    let ProvisionerConfig { driver, can, node, .. } = config();
     Context {
-        events: Events::start(&cluster, "test", "test"),
-        driver: Driver::absent(DriverInfo { name: driver, can, ..DriverInfo::default() }),
+        events: EventRecorder::start(&cluster, "test", "test"),
+        driver: Driver::unreachable(DriverInfo { name: driver, capabilities: can, ..DriverInfo::default() }),
         gate: Gate::new(None, CancellationToken::new()),
         attempts: Attempts::default(),
         metrics: Metrics::new(),
@@ -149,52 +160,52 @@ pub(crate) fn context(
     }
 }
 
-/// Owns what a view borrows. Begins with the claim and its class and nothing else.
+/// Owns what a view borrows. By default there are only the claim and its class.
 pub(crate) struct Scene {
-    pub(crate) own: Own,
-    pub(crate) present: Option<PersistentVolume>,
+    pub(crate) config: ProvisionerConfig,
+    pub(crate) pv: Option<PersistentVolume>,
     pub(crate) claim: Option<PersistentVolumeClaim>,
     pub(crate) class: Option<StorageClass>,
     pub(crate) intent: Option<Arc<Intent>>,
-    pub(crate) holder: Option<String>,
-    pub(crate) memory: Memory,
+    pub(crate) handle_owner: Option<String>,
+    pub(crate) state: ProvisionState,
     pub(crate) source_claim: Option<PersistentVolumeClaim>,
     pub(crate) source_volume: Option<PersistentVolume>,
-    pub(crate) nodes: WrittenNodes,
+    pub(crate) nodes: FixedNodes,
 }
 
 impl Default for Scene {
     fn default() -> Self {
         Self {
-            own: own(),
-            present: None,
+            config: config(),
+            pv: None,
             claim: Some(claim(json!({}))),
             class: Some(class(json!({}))),
             intent: None,
-            holder: None,
-            memory: Memory::default(),
+            handle_owner: None,
+            state: ProvisionState::default(),
             source_claim: None,
             source_volume: None,
-            nodes: WrittenNodes::default(),
+            nodes: FixedNodes::default(),
         }
     }
 }
 
 impl Scene {
-    pub(crate) fn view(&self) -> View<'_> {
-        View {
+    pub(crate) fn view(&self) -> ProvisionView<'_> {
+        ProvisionView {
             volume: VOLUME,
-            own: &self.own,
-            present: self.present.as_ref(),
+            config: &self.config,
+            pv: self.pv.as_ref(),
             claim: self.claim.as_ref(),
             class: self.class.as_ref(),
             intent: self.intent.as_ref(),
-            holder: self.holder.as_deref(),
-            memory: &self.memory,
+            handle_owner: self.handle_owner.as_deref(),
+            state: &self.state,
             source_claim: self.source_claim.as_ref(),
             source_volume: self.source_volume.as_ref(),
             nodes: &self.nodes as &dyn Nodes,
-            present_class: self.class.as_ref(),
+            pv_class: self.class.as_ref(),
             attached: &[],
             siblings: &[],
         }

@@ -1,4 +1,4 @@
-//! What the provisioner sees of one volume: plain data, gathered from the stores, the journal and its own memory.
+//! The inputs for deciding about one volume: plain data from the stores, the journal and the in-process state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,271 +12,273 @@ use wharf_model::{
 
 use super::Settings;
 use super::intent::Intent;
-use super::reclaim::ReclaimMemory;
-use crate::context::OwnNode;
+use super::reclaim::ReclaimState;
+use crate::context::LocalNode;
 use crate::driver::Capabilities;
 
-/// For whom volumes are made, and how: the same for all of them.
+/// The driver and the settings that volumes are provisioned with.
 #[derive(Debug, Clone)]
-pub(crate) struct Own {
+pub(crate) struct ProvisionerConfig {
     /// The driver's name.
     pub(crate) driver: String,
-    /// What it can do.
+    /// Its capabilities.
     pub(crate) can: Capabilities,
-    /// What we were told.
     pub(crate) settings: Settings,
-    /// The node whose volumes alone are ours.
-    pub(crate) node: Option<OwnNode>,
-    /// Goes into the attributes of every volume made.
+    /// With node deployment, the node whose volumes this process manages.
+    pub(crate) node: Option<LocalNode>,
+    /// Written to the attributes of each provisioned volume.
     pub(crate) identity: String,
 }
 
-/// One volume, by its name, and all that its next step depends on.
-pub(crate) struct View<'a> {
+/// One volume, by name, and everything that its next step depends on.
+pub(crate) struct ProvisionView<'a> {
     /// The volume's name.
     pub(crate) volume: &'a str,
-    /// For whom.
-    pub(crate) own: &'a Own,
+    pub(crate) config: &'a ProvisionerConfig,
     /// The PersistentVolume of this name.
-    pub(crate) present: Option<&'a PersistentVolume>,
-    /// The claim that this volume is for: the intent's, or else the one whose volume would have this name.
+    pub(crate) pv: Option<&'a PersistentVolume>,
+    /// The claim that this volume is for: the intent's, or the one whose volume would have this name.
     pub(crate) claim: Option<&'a PersistentVolumeClaim>,
     /// The claim's class, as it is now.
     pub(crate) class: Option<&'a StorageClass>,
-    /// What was written down before the driver was asked.
+    /// The journal's open intent for this volume.
     pub(crate) intent: Option<&'a Arc<Intent>>,
-    /// A PersistentVolume, of whatever name, that stands for what the driver has made.
-    pub(crate) holder: Option<&'a str>,
-    /// What this process remembers.
-    pub(crate) memory: &'a Memory,
-    /// The claim that is to be cloned, if the claim names one.
+    /// A PersistentVolume of any name that has the handle of the created volume.
+    pub(crate) handle_owner: Option<&'a str>,
+    pub(crate) state: &'a ProvisionState,
+    /// The claim to clone, if the claim names one.
     pub(crate) source_claim: Option<&'a PersistentVolumeClaim>,
     /// The volume that the claim to clone is bound to.
     pub(crate) source_volume: Option<&'a PersistentVolume>,
     /// The cluster's nodes.
     pub(crate) nodes: &'a dyn Nodes,
-    /// The class that `present` names.
-    pub(crate) present_class: Option<&'a StorageClass>,
-    /// The attachments of `present`; none where the driver attaches nothing.
+    /// The class of `pv`.
+    pub(crate) pv_class: Option<&'a StorageClass>,
+    /// The VolumeAttachments of `pv`. Empty if the driver does not attach volumes.
     pub(crate) attached: &'a [String],
-    /// The driver's PersistentVolumes with the same handle as `present`.
+    /// The driver's PersistentVolumes with the same handle as `pv`.
     pub(crate) siblings: &'a [Arc<PersistentVolume>],
 }
 
-/// So often in a row a driver has to be without room to be believed where a volume may be there already: some minutes, by
-/// the pauses between.
-pub(crate) const NO_ROOM: u32 = 10;
+/// If a volume may exist already, the driver has to report exhausted capacity this often in a row before it counts as
+/// final. With the backoff between calls that takes some minutes.
+pub(crate) const EXHAUSTED_LIMIT: u32 = 10;
 
-/// What this process remembers of a volume while it works on it. Nothing in it is needed for safety: a process
-/// that starts without it asks the driver again.
+/// In-process state of a volume that is being provisioned or deleted. It can be lost at any time: a process that
+/// starts without it calls the driver again.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Memory {
-    /// The driver's last answer that ended something.
-    pub(crate) answer: Option<Answer>,
-    /// The server will not take the PersistentVolume, in its own words: what was made is of no use.
-    pub(crate) unsaved: Option<String>,
-    /// The intent was written by this process, and the driver was not asked yet: nothing can have been made.
-    pub(crate) uncalled: bool,
-    /// Every call for the intent was ours, and is known to have made nothing. Where the intent was found, somebody before
-    /// us may have made a call that had its effect; the failure of ours says nothing of theirs.
-    pub(crate) settled: bool,
-    /// How often in a row the driver had no room, while it is not settled. It may be the volume that was made that takes
-    /// the room, or a driver that has too much to do: only the same answer over and over says that there is none.
-    pub(crate) without_room: u32,
-    /// What was read from the server for this attempt.
-    pub(crate) looked: Option<Arc<Looked>>,
-    /// The source of the content is protected.
-    pub(crate) protected: bool,
-    /// Since when the claim waits for one of the nodes that compete for it.
-    pub(crate) waiting_since: Option<Time>,
-    /// How far deleting the volume has come.
-    pub(crate) reclaim: ReclaimMemory,
+pub(crate) struct ProvisionState {
+    /// The driver's last final response.
+    pub(crate) outcome: Option<CreateOutcome>,
+    /// The API server's error for a PersistentVolume that it rejects for good: the created volume is useless.
+    pub(crate) save_error: Option<String>,
+    /// This process wrote the intent and has not sent CreateVolume yet: nothing can have been created.
+    pub(crate) create_unsent: bool,
+    /// This process sent every call for the intent, and none can have created a volume. For an intent that was found
+    /// in the journal it is `false`: an earlier process may have created the volume, and our failure does not
+    /// disprove that.
+    pub(crate) calls_settled: bool,
+    /// How often in a row the driver reported exhausted capacity while `calls_settled` is `false`. The created volume
+    /// itself may use up the capacity, or the driver may be overloaded: only repeated responses are conclusive.
+    pub(crate) exhausted_in_a_row: u32,
+    /// The objects that were read from the server for this attempt.
+    pub(crate) fetched: Option<Arc<Fetched>>,
+    /// The data source is protected from deletion.
+    pub(crate) source_protected: bool,
+    /// Since when the nodes wait to compete for the claim.
+    pub(crate) competing_since: Option<Time>,
+    /// The progress of deletion.
+    pub(crate) reclaim: ReclaimState,
 }
 
-/// An answer of the driver that ended something.
+/// The final outcome of CreateVolume.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Answer {
-    /// The volume is there.
-    Made(Arc<Made>),
-    /// It was not made.
+pub(crate) enum CreateOutcome {
+    /// The volume exists.
+    Created(Arc<CreatedVolume>),
+    /// The volume was not created.
     Refused,
-    /// It was not made: there is no room where it should be.
+    /// The volume was not created: the requested topology has no capacity.
     Exhausted,
-    /// It was not made, and will not be as long as the class is what it was.
+    /// The volume was not created, and cannot be with this class.
     Infeasible { class_uid: String, since: Time },
-    /// It was made, was not as asked for, and is deleted again.
-    Undone,
+    /// The volume was created, was invalid, and is deleted.
+    CleanedUp,
 }
 
-/// What the driver says of a volume it made.
+/// The driver's description of a volume that it created.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct CreatedVolume {
     pub(crate) handle: String,
     /// Zero: unknown.
     pub(crate) capacity_bytes: i64,
     pub(crate) context: BTreeMap<String, String>,
-    /// From where it can be reached.
-    pub(crate) places: Vec<Segments>,
-    /// Whether the driver says that the content was copied from somewhere.
+    /// The topologies that can access the volume.
+    pub(crate) accessible_topology: Vec<Segments>,
+    /// Whether the response has a content source.
     pub(crate) has_source: bool,
 }
 
-/// What is read from the server when it is needed, since no store holds it.
+/// Objects that are read from the server on demand, since no store holds them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Looked {
-    /// The mutable class, if the claim names one.
-    pub(crate) attributes: Attributes,
-    /// The snapshot that the claim names, if it names one and it is there.
+pub(crate) struct Fetched {
+    /// The claim's VolumeAttributesClass.
+    pub(crate) attributes: AttributesClass,
+    /// The VolumeSnapshot that the claim names, if it exists.
     pub(crate) snapshot: Option<VolumeSnapshot>,
-    /// The content that the snapshot is bound to.
+    /// The VolumeSnapshotContent that the snapshot is bound to.
     pub(crate) content: Option<VolumeSnapshotContent>,
 }
 
-/// A claim's mutable class.
+/// A claim's VolumeAttributesClass.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) enum Attributes {
-    /// None is named, or the API server does not know the kind.
+pub(crate) enum AttributesClass {
+    /// The claim names none, or the API server does not serve the kind.
     #[default]
     None,
-    /// There is none of this name.
+    /// The class does not exist.
     Missing,
-    /// Here it is.
+    /// The class exists.
     Found(Arc<VolumeAttributesClass>),
 }
 
-/// What came of a step, as far as memory is concerned.
+/// The result of a step that changes the state.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Happened {
-    /// The server was asked.
-    Looked(Arc<Looked>),
-    /// The source of the content is protected.
-    Protected,
-    /// The attempt ended before anything was written down.
-    Stopped,
+pub(crate) enum Transition {
+    /// The sources were read from the server.
+    Fetched(Arc<Fetched>),
+    /// The data source is protected from deletion.
+    SourceProtected,
+    /// The attempt ended before the intent was written.
+    AttemptEnded,
     /// The intent is written.
-    Wrote,
-    /// The driver is about to be asked.
-    Calling,
-    /// The driver has made the volume.
-    Made(Arc<Made>),
-    /// The server will never take the PersistentVolume, and why.
-    Unsaved(String),
-    /// The driver has refused, or could not be asked and never was.
-    /// `vague`: the answer is about how the call went, not about what was asked.
-    Failed { class: ErrorClass, exhausted: bool, vague: bool, class_uid: String },
-    /// What the driver made is deleted again.
-    Undone,
-    /// The intent is forgotten: there is no volume.
-    GaveUp,
-    /// The claim waits for a node to take it.
-    Competing,
-    /// The scheduler was asked to choose another node.
-    Unselected,
-    /// The driver has deleted the volume of the PersistentVolume with this identity.
-    Deleted { uid: String },
+    IntentWritten,
+    /// CreateVolume is about to be sent.
+    CreateSent,
+    /// The driver created the volume.
+    Created(Arc<CreatedVolume>),
+    /// The API server rejects the PersistentVolume for good, with this error.
+    SaveRejected(String),
+    /// CreateVolume failed, or was never sent and cannot be.
+    /// `inconclusive`: the error is about the call, not about the request.
+    CreateFailed { class: ErrorClass, exhausted: bool, inconclusive: bool, class_uid: String },
+    /// The created volume is deleted again.
+    CleanedUp,
+    /// The intent is removed: no volume exists.
+    IntentDropped,
+    /// The nodes wait to compete for the claim.
+    CompetitionStarted,
+    /// The selected node was removed from the claim.
+    NodeUnselected,
+    /// The driver deleted the volume of the PersistentVolume with this UID.
+    VolumeDeleted { uid: String },
 }
 
-impl Memory {
-    /// What is remembered after this.
-    pub(crate) fn after(&mut self, happened: Happened, now: Time) {
+impl ProvisionState {
+    /// Updates the state.
+    pub(crate) fn apply(&mut self, happened: Transition, now: Time) {
         match happened {
-            Happened::Looked(looked) => self.looked = Some(looked),
-            Happened::Protected => self.protected = true,
-            // What is named next time may be another source of the same name.
-            Happened::Stopped => (self.looked, self.protected) = (None, false),
-            Happened::Wrote => {
-                let waiting_since = self.waiting_since;
-                *self = Self { uncalled: true, settled: true, waiting_since, ..Self::default() };
+            Transition::Fetched(fetched) => self.fetched = Some(fetched),
+            Transition::SourceProtected => self.source_protected = true,
+            // The next attempt may find another source of the same name.
+            Transition::AttemptEnded => (self.fetched, self.source_protected) = (None, false),
+            Transition::IntentWritten => {
+                let competing_since = self.competing_since;
+                *self = Self { create_unsent: true, calls_settled: true, competing_since, ..Self::default() };
             }
-            Happened::Calling => self.uncalled = false,
-            Happened::Made(made) => (self.answer, self.unsaved) = (Some(Answer::Made(made)), None),
-            Happened::Unsaved(why) => self.unsaved = Some(why),
-            Happened::Failed { class, exhausted, vague, class_uid } => {
-                self.settled &= class != ErrorClass::StillRunning;
-                let doubtful = exhausted && !self.settled;
-                self.without_room = if doubtful { self.without_room.saturating_add(1) } else { 0 };
-                let vague = vague || (doubtful && self.without_room < NO_ROOM);
-                self.answer = match class {
+            Transition::CreateSent => self.create_unsent = false,
+            Transition::Created(created) => {
+                (self.outcome, self.save_error) = (Some(CreateOutcome::Created(created)), None)
+            }
+            Transition::SaveRejected(message) => self.save_error = Some(message),
+            Transition::CreateFailed { class, exhausted, inconclusive, class_uid } => {
+                self.calls_settled &= class != ErrorClass::StillRunning;
+                let doubtful = exhausted && !self.calls_settled;
+                self.exhausted_in_a_row =
+                    if doubtful { self.exhausted_in_a_row.saturating_add(1) } else { 0 };
+                let inconclusive = inconclusive || (doubtful && self.exhausted_in_a_row < EXHAUSTED_LIMIT);
+                self.outcome = match class {
                     ErrorClass::StillRunning => None,
-                    ErrorClass::Final if vague && !self.settled => None,
-                    ErrorClass::Final if exhausted => Some(Answer::Exhausted),
-                    ErrorClass::Final => Some(Answer::Refused),
-                    ErrorClass::Infeasible => Some(Answer::Infeasible { class_uid, since: now }),
+                    ErrorClass::Final if inconclusive && !self.calls_settled => None,
+                    ErrorClass::Final if exhausted => Some(CreateOutcome::Exhausted),
+                    ErrorClass::Final => Some(CreateOutcome::Refused),
+                    ErrorClass::Infeasible => Some(CreateOutcome::Infeasible { class_uid, since: now }),
                 }
             }
-            Happened::Undone => self.answer = Some(Answer::Undone),
-            Happened::GaveUp => {
-                let told = |answer: &Answer| matches!(answer, Answer::Exhausted | Answer::Infeasible { .. });
-                let answer = self.answer.take().filter(told);
-                *self = Self { answer, waiting_since: self.waiting_since, ..Self::default() };
+            Transition::CleanedUp => self.outcome = Some(CreateOutcome::CleanedUp),
+            Transition::IntentDropped => {
+                let kept = |outcome: &CreateOutcome| {
+                    matches!(outcome, CreateOutcome::Exhausted | CreateOutcome::Infeasible { .. })
+                };
+                let outcome = self.outcome.take().filter(kept);
+                *self = Self { outcome, competing_since: self.competing_since, ..Self::default() };
             }
-            Happened::Competing => self.waiting_since = self.waiting_since.or(Some(now)),
-            Happened::Unselected => *self = Self::default(),
-            Happened::Deleted { uid } => self.reclaim.deleted = Some(uid),
+            Transition::CompetitionStarted => self.competing_since = self.competing_since.or(Some(now)),
+            Transition::NodeUnselected => *self = Self::default(),
+            Transition::VolumeDeleted { uid } => self.reclaim.deleted = Some(uid),
         }
     }
 
-    /// What the driver made, if it is known and not undone.
-    pub(crate) fn made(&self) -> Option<&Arc<Made>> {
-        match &self.answer {
-            Some(Answer::Made(made)) => Some(made),
+    /// The created volume, if it is known and not deleted again.
+    pub(crate) fn created(&self) -> Option<&Arc<CreatedVolume>> {
+        match &self.outcome {
+            Some(CreateOutcome::Created(created)) => Some(created),
             _ => None,
         }
     }
 }
 
-/// The claim that a volume is for, of those whose volume would have its name. Names that were cut short may be
-/// several claims': the volume that is there decides, else the older claim.
+/// The claim that a volume is for, among the claims whose volume would have this name. A shortened name may match
+/// several claims: the one that an existing PersistentVolume is bound to wins, else the oldest.
 pub(crate) fn claimant(
     claims: Vec<Arc<PersistentVolumeClaim>>,
-    present: Option<&PersistentVolume>,
+    pv: Option<&PersistentVolume>,
 ) -> Option<Arc<PersistentVolumeClaim>> {
-    let others = |claim: &Arc<PersistentVolumeClaim>| {
-        !present.is_some_and(|present| present.is_bound_to(&claim.metadata))
-    };
+    let is_unbound =
+        |claim: &Arc<PersistentVolumeClaim>| !pv.is_some_and(|pv| pv.is_bound_to(&claim.metadata));
     let oldest = |claim: &Arc<PersistentVolumeClaim>| {
-        (others(claim), claim.metadata.creation_timestamp, claim.metadata.uid.clone())
+        (is_unbound(claim), claim.metadata.creation_timestamp, claim.metadata.uid.clone())
     };
     claims.into_iter().min_by_key(oldest)
 }
 
-/// The nodes, as far as places are concerned.
+/// The nodes' topology.
 pub(crate) trait Nodes {
-    /// The drivers of a node.
+    /// A node's CSINode.
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>>;
-    /// The node.
+    /// The Node object.
     fn node(&self, name: &str) -> Option<Arc<Node>>;
-    /// The topology keys of a driver, on any node where it has some; empty where it has none.
+    /// The topology keys of a driver, from any node where it has some. Empty if it has none.
     fn keys(&self, driver: &str) -> Vec<String>;
-    /// All places by these keys.
-    fn places(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError>;
+    /// The distinct topology segments of all nodes for these keys.
+    fn topologies(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError>;
 }
 
-/// Nodes that are written down: those of a test, or the one node of a node's own sidecar, which watches none.
+/// A fixed set of nodes: those of a test, or the one node of a sidecar with node deployment, which watches no nodes.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct WrittenNodes {
+pub(crate) struct FixedNodes {
     pub(crate) csi_nodes: Vec<Arc<CSINode>>,
     pub(crate) nodes: Vec<Arc<Node>>,
 }
 
-impl WrittenNodes {
-    /// A node that is where the driver says.
-    pub(crate) fn one(driver: &str, node: &OwnNode) -> Self {
+impl FixedNodes {
+    /// The local node, with the topology that the driver reported.
+    pub(crate) fn one(driver: &str, node: &LocalNode) -> Self {
         let mut csi_node = CSINode::default();
         csi_node.metadata.name.clone_from(&node.name);
         csi_node.spec.drivers.push(wharf_model::csinode::CSINodeDriver {
             name: driver.to_owned(),
-            topology_keys: node.place.keys().cloned().collect(),
+            topology_keys: node.topology.keys().cloned().collect(),
             ..Default::default()
         });
         let mut labelled = Node::default();
         labelled.metadata.name.clone_from(&node.name);
-        labelled.metadata.labels = node.place.iter().collect();
+        labelled.metadata.labels = node.topology.iter().collect();
         Self { csi_nodes: vec![Arc::new(csi_node)], nodes: vec![Arc::new(labelled)] }
     }
 }
 
-impl Nodes for WrittenNodes {
+impl Nodes for FixedNodes {
     fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
         self.csi_nodes.iter().find(|node| node.metadata.name == name).cloned()
     }
@@ -286,11 +288,11 @@ impl Nodes for WrittenNodes {
     }
 
     fn keys(&self, driver: &str) -> Vec<String> {
-        let keys = self.csi_nodes.iter().map(|node| topology::keys(node, driver));
+        let keys = self.csi_nodes.iter().map(|node| topology::topology_keys(node, driver));
         keys.into_iter().find(|keys| !keys.is_empty()).map(<[_]>::to_vec).unwrap_or_default()
     }
 
-    fn places(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {
-        topology::places(keys, self.nodes.iter().map(|node| &**node))
+    fn topologies(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {
+        topology::cluster_segments(keys, self.nodes.iter().map(|node| &**node))
     }
 }

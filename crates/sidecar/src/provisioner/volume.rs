@@ -1,10 +1,10 @@
-//! The PersistentVolume that is written: what is known before the driver is asked, what its answer adds, and
-//! whether a volume that is there already is the one.
+//! Builds the PersistentVolume: the template before CreateVolume and the fields that the response adds. Also validates
+//! a created volume, and checks whether an existing PersistentVolume belongs to an intent.
 
 use serde_json::{Map, Value, json};
 use wharf_model::names::{annotation, finalizer, key};
-use wharf_model::parameters::Purpose;
-use wharf_model::secrets::{Secrets, TemplateError};
+use wharf_model::parameters::SecretPurpose;
+use wharf_model::secrets::{SecretTemplates, TemplateError};
 use wharf_model::topology::node_affinity;
 use wharf_model::volume::ReclaimPolicy;
 use wharf_model::{
@@ -12,72 +12,72 @@ use wharf_model::{
 };
 
 use super::intent::Intent;
-use super::view::{Made, Own};
+use super::view::{CreatedVolume, ProvisionerConfig};
 
-/// The secrets of the CSI source, by the field that names each.
-const SECRET_FIELDS: [(Purpose, &str); 5] = [
-    (Purpose::ControllerPublish, "controllerPublishSecretRef"),
-    (Purpose::NodeStage, "nodeStageSecretRef"),
-    (Purpose::NodePublish, "nodePublishSecretRef"),
-    (Purpose::ControllerExpand, "controllerExpandSecretRef"),
-    (Purpose::NodeExpand, "nodeExpandSecretRef"),
+/// The secret references of the CSI source and their field names.
+const SECRET_FIELDS: [(SecretPurpose, &str); 5] = [
+    (SecretPurpose::ControllerPublish, "controllerPublishSecretRef"),
+    (SecretPurpose::NodeStage, "nodeStageSecretRef"),
+    (SecretPurpose::NodePublish, "nodePublishSecretRef"),
+    (SecretPurpose::ControllerExpand, "controllerExpandSecretRef"),
+    (SecretPurpose::NodeExpand, "nodeExpandSecretRef"),
 ];
 
-/// What a template is made of.
-pub(crate) struct Wanted<'a> {
+/// The inputs of a template.
+pub(crate) struct TemplateInputs<'a> {
     pub(crate) volume: &'a str,
-    pub(crate) own: &'a Own,
+    pub(crate) config: &'a ProvisionerConfig,
     pub(crate) claim: &'a PersistentVolumeClaim,
     pub(crate) class: &'a StorageClass,
-    pub(crate) secrets: &'a Secrets,
+    pub(crate) secrets: &'a SecretTemplates,
     pub(crate) fs_type: &'a str,
-    /// The mutable class.
+    /// The VolumeAttributesClass.
     pub(crate) attributes_class: Option<&'a str>,
 }
 
-/// What is wrong with a volume that the driver made.
+/// Why a volume that the driver created cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Flaw {
-    #[error("created volume capacity {made} less than requested capacity {requested}")]
-    TooSmall { made: i64, requested: i64 },
+pub(crate) enum InvalidVolume {
+    #[error("created volume capacity {created} less than requested capacity {requested}")]
+    TooSmall { created: i64, requested: i64 },
     #[error("volume content source missing")]
     NoSource,
-    /// Nothing can stand for it in the cluster.
-    #[error("the API server does not take its PersistentVolume: {0}")]
-    Unsaved(String),
-    /// Somebody else's volume has our name.
+    /// The API server rejects its PersistentVolume.
+    #[error("the API server rejects its PersistentVolume: {0}")]
+    Rejected(String),
+    /// A foreign PersistentVolume has the name.
     #[error(
-        "PersistentVolume {name} exists already and is not this claim's: delete it, or the claim, to get a volume"
+        "PersistentVolume {name} already exists and belongs to another claim: delete it, or delete and recreate the claim"
     )]
     NameTaken { name: String },
 }
 
-/// The volume to be, without handle, capacity, attributes and node affinity: those are the driver's to tell.
-pub(crate) fn template(wanted: &Wanted<'_>) -> Result<Value, TemplateError> {
-    let Wanted { volume, own, claim, class, secrets, fs_type, attributes_class } = *wanted;
-    let secret = |purpose| secrets.reference(purpose, volume, Some(&claim.metadata));
+/// The PersistentVolume without handle, capacity, attributes and node affinity, which come from the driver.
+pub(crate) fn template(wanted: &TemplateInputs<'_>) -> Result<Value, TemplateError> {
+    let TemplateInputs { volume, config, claim, class, secrets, fs_type, attributes_class } = *wanted;
+    let secret = |purpose| secrets.resolve(purpose, volume, Some(&claim.metadata));
 
     let mut csi = Map::new();
-    csi.insert("driver".to_owned(), json!(own.driver));
+    csi.insert("driver".to_owned(), json!(config.driver));
     for (purpose, field) in SECRET_FIELDS {
         if let Some(SecretRef { name, namespace }) = secret(purpose)? {
             csi.insert(field.to_owned(), json!({"name": name, "namespace": namespace}));
         }
     }
-    if own.settings.controller_publish_readonly && claim.spec.access_modes == [AccessMode::ReadOnlyMany] {
+    if config.settings.controller_publish_readonly && claim.spec.access_modes == [AccessMode::ReadOnlyMany] {
         csi.insert("readOnly".to_owned(), json!(true));
     }
     if claim.volume_mode() != VolumeMode::Block && !fs_type.is_empty() {
         csi.insert("fsType".to_owned(), json!(fs_type));
     }
 
-    let deletion = secret(Purpose::Provisioner)?.unwrap_or_default();
+    let deletion = secret(SecretPurpose::Provisioner)?.unwrap_or_default();
     let mut annotations = json!({
-        annotation::PROVISIONED_BY: own.driver,
+        annotation::PROVISIONED_BY: config.driver,
         annotation::DELETION_SECRET_NAME: deletion.name,
         annotation::DELETION_SECRET_NAMESPACE: deletion.namespace,
     });
-    if let Some(SecretRef { name, namespace }) = secret(Purpose::ControllerModify)? {
+    if let Some(SecretRef { name, namespace }) = secret(SecretPurpose::ControllerModify)? {
         annotations[annotation::MODIFY_SECRET_NAME] = json!(name);
         annotations[annotation::MODIFY_SECRET_NAMESPACE] = json!(namespace);
     }
@@ -118,53 +118,58 @@ pub(crate) fn template(wanted: &Wanted<'_>) -> Result<Value, TemplateError> {
     }))
 }
 
-/// The volume as it is written. With `keep` it stays when its claim goes, whatever the class said.
-pub(crate) fn complete(intent: &Intent, made: &Made, own: &Own, keep: bool) -> Value {
+/// The complete PersistentVolume. `retain` overrides the reclaim policy of the class with Retain.
+pub(crate) fn build_pv(
+    intent: &Intent,
+    created: &CreatedVolume,
+    config: &ProvisionerConfig,
+    retain: bool,
+) -> Value {
     let mut object = intent.template.clone();
     let spec = &mut object["spec"];
-    let bytes = match made.capacity_bytes {
+    let bytes = match created.capacity_bytes {
         0 => intent.request.required_bytes,
         bytes => bytes,
     };
     spec["capacity"] = json!({"storage": Quantity::from_bytes(bytes).to_string()});
-    let mut attributes = made.context.clone();
-    attributes.entry(key::PROVISIONER_IDENTITY.to_owned()).or_insert_with(|| own.identity.clone());
-    spec["csi"]["volumeHandle"] = json!(made.handle);
+    let mut attributes = created.context.clone();
+    attributes.entry(key::PROVISIONER_IDENTITY.to_owned()).or_insert_with(|| config.identity.clone());
+    spec["csi"]["volumeHandle"] = json!(created.handle);
     spec["csi"]["volumeAttributes"] = json!(attributes);
-    if own.can.topology
-        && let Some(affinity) = node_affinity(&made.places)
+    if config.can.topology
+        && let Some(affinity) = node_affinity(&created.accessible_topology)
     {
         spec["nodeAffinity"] = affinity;
     }
-    if keep {
+    if retain {
         spec["persistentVolumeReclaimPolicy"] = json!(ReclaimPolicy::Retain.as_str());
     }
     object
 }
 
-/// What is wrong with what the driver made.
-pub(crate) fn flaw(intent: &Intent, made: &Made) -> Option<Flaw> {
+/// Validates a created volume. `None`: it is valid.
+pub(crate) fn validate(intent: &Intent, created: &CreatedVolume) -> Option<InvalidVolume> {
     let requested = intent.request.required_bytes;
-    if made.capacity_bytes != 0 && made.capacity_bytes < requested {
-        return Some(Flaw::TooSmall { made: made.capacity_bytes, requested });
+    if created.capacity_bytes != 0 && created.capacity_bytes < requested {
+        return Some(InvalidVolume::TooSmall { created: created.capacity_bytes, requested });
     }
-    (intent.request.source.is_some() && !made.has_source).then_some(Flaw::NoSource)
+    (intent.request.source.is_some() && !created.has_source).then_some(InvalidVolume::NoSource)
 }
 
-/// Whether a volume that is there is the one that the intent is for. The name alone proves nothing; the handle is
-/// compared where it is known.
-pub(crate) fn is_the_one(
-    present: &PersistentVolume,
+/// Whether an existing PersistentVolume is the intent's. The name alone proves nothing; the handle is compared if it
+/// is known.
+pub(crate) fn matches_intent(
+    pv: &PersistentVolume,
     intent: &Intent,
     driver: &str,
-    made: Option<&Made>,
+    created: Option<&CreatedVolume>,
 ) -> bool {
     let claim = &intent.claim;
-    let for_claim = present.spec.claim_ref.as_ref().is_some_and(|reference| {
+    let for_claim = pv.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace
     });
-    let handle = |handle: &str| present.spec.csi.as_ref().is_some_and(|csi| csi.volume_handle == handle);
-    for_claim && present.is_of(driver) && made.is_none_or(|made| handle(&made.handle))
+    let handle = |handle: &str| pv.spec.csi.as_ref().is_some_and(|csi| csi.volume_handle == handle);
+    for_claim && pv.is_for_driver(driver) && created.is_none_or(|created| handle(&created.handle))
 }
 
 #[cfg(test)]

@@ -1,53 +1,52 @@
-//! The registrar's rules: what to do next, and how healthy it is.
+//! Rules of the registrar: the next step, and the health.
 //!
-//! Kubelet takes a driver out of the node and puts it in again whenever its socket is made anew. So a socket
-//! is made anew only if kubelet would otherwise not know something: never because a driver restarted as it
-//! was.
+//! Kubelet unregisters and registers a driver whenever its socket is re-created. Therefore the socket is re-created
+//! only if kubelet would otherwise miss something, never because a driver restarted unchanged.
 
 use std::time::Duration;
 
 use http::StatusCode;
 
-use super::view::{Driver, Held, Place, View, Word};
+use super::view::{Driver, KubeletStatus, OwnSocket, PathState, View};
 
-/// A socket that is gone or not served may be that of another registrar which takes over: it removes ours, makes
-/// its own, then listens. It gets this long.
-const GRACE: Duration = Duration::from_millis(250);
+/// A socket that is missing or not served may belong to another registrar that takes over: it removes ours, creates
+/// its own, then listens. It gets this much time.
+const TAKEOVER_GRACE: Duration = Duration::from_millis(250);
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Ask the driver for its name.
-    AskName,
-    /// Ask the driver what it tells kubelet of this node.
-    AskNode,
-    /// Make the socket, in the place of the one we had and of whatever socket is there.
-    Serve(Why),
-    /// End with an error: somebody has to look at it.
+    /// Call GetPluginInfo.
+    GetPluginInfo,
+    /// Call NodeGetInfo.
+    GetNodeInfo,
+    /// Create the socket, replacing ours and any other socket at its path.
+    Serve(SocketReason),
+    /// End with an error that needs attention.
     GiveUp,
-    /// Nothing, until something happens or this moment comes.
+    /// Wait for an event, or until this time.
     Wait(Option<Duration>),
 }
 
-/// What calls for a new socket.
+/// Why a new socket is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
-    /// The first one.
+pub(super) enum SocketReason {
+    /// There is none yet.
     First,
-    /// The driver is another one now.
+    /// The driver has another name now.
     Renamed,
-    /// Ours is gone: somebody cleaned the directory, as kubelet may when it restarts.
+    /// Ours is gone: the directory was cleaned, as kubelet may do when it restarts.
     Vanished,
-    /// Somebody else's took its place, and nobody serves it any more.
+    /// Another socket replaced ours and is no longer served.
     Stale,
-    /// The driver restarted, and tells other things of this node; kubelet asks only when it registers.
+    /// The restarted driver has other node info; kubelet reads it only during registration.
     NodeChanged,
-    /// Kubelet said no; it looks again at a new socket.
+    /// Kubelet refused; it tries again with a new socket.
     Refused,
 }
 
-impl Why {
-    /// For log lines and metrics.
+impl SocketReason {
+    /// The name in logs and metrics.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::First => "first",
@@ -60,66 +59,79 @@ impl Why {
     }
 }
 
-/// What to do next. Times count from the registrar's start.
+/// Decides the next step. Times count from the registrar's start.
 pub(super) fn decide(view: &View<'_>, now: Duration) -> Step {
     let due = |at: Duration, step: Step| if now >= at { step } else { Step::Wait(Some(at)) };
 
-    let (name, node, ask_node_at) = match view.driver {
-        // Kubelet calls the driver when it registers: without one there it could only say no.
-        Driver::Away => return Step::Wait(None),
-        Driver::Unasked { ask_at } => return due(ask_at, Step::AskName),
-        Driver::Named { name, ask_at } => (name, None, Some(ask_at)),
+    let (name, node, node_info_at) = match view.driver {
+        // Kubelet calls the driver during registration: without a driver it would fail.
+        Driver::NoSocket => return Step::Wait(None),
+        Driver::Unknown { call_at } => return due(call_at, Step::GetPluginInfo),
+        Driver::Named { name, call_at } => (name, None, Some(call_at)),
         Driver::Known { name, node } => (name, Some(node), None),
     };
-    let wanted = match view.held {
-        Held::Nothing if view.failed_until.is_some() => return Step::GiveUp,
-        Held::Nothing => Some((Why::First, Duration::ZERO)),
-        Held::Socket { name: held, .. } if held != name => Some((Why::Renamed, Duration::ZERO)),
-        Held::Socket { place: Place::Missing { since }, .. } => Some((Why::Vanished, since + GRACE)),
-        Held::Socket { place: Place::Stale { since }, .. } => Some((Why::Stale, since + GRACE)),
-        // Another registrar came after us, as in a rolling update. Taking it back would begin a quarrel.
-        Held::Socket { place: Place::Others | Place::NotASocket, .. } => None,
-        Held::Socket { place: Place::Ours, node: told, word, .. } => match (node, word) {
-            (Some(node), _) if told != Some(node) => Some((Why::NodeChanged, Duration::ZERO)),
-            (_, Word::Refused { again_at }) => Some((Why::Refused, again_at)),
-            (_, Word::Silent | Word::Registered) => None,
-        },
+    let needed = match view.own_socket {
+        OwnSocket::None if view.failed_until.is_some() => return Step::GiveUp,
+        OwnSocket::None => Some((SocketReason::First, Duration::ZERO)),
+        OwnSocket::Served { name: own_socket, .. } if own_socket != name => {
+            Some((SocketReason::Renamed, Duration::ZERO))
+        }
+        OwnSocket::Served { path_state: PathState::Missing { since }, .. } => {
+            Some((SocketReason::Vanished, since + TAKEOVER_GRACE))
+        }
+        OwnSocket::Served { path_state: PathState::Stale { since }, .. } => {
+            Some((SocketReason::Stale, since + TAKEOVER_GRACE))
+        }
+        // Another registrar took over, as in a rolling update. Do not fight over the socket.
+        OwnSocket::Served { path_state: PathState::Foreign | PathState::NotSocket, .. } => None,
+        OwnSocket::Served { path_state: PathState::Ours, node: registered_node, kubelet_status, .. } => {
+            match (node, kubelet_status) {
+                (Some(node), _) if registered_node != Some(node) => {
+                    Some((SocketReason::NodeChanged, Duration::ZERO))
+                }
+                (_, KubeletStatus::Refused { retry_at }) => Some((SocketReason::Refused, retry_at)),
+                (_, KubeletStatus::Pending | KubeletStatus::Registered) => None,
+            }
+        }
     };
-    let serve = wanted.map(|(why, at)| due(at.max(view.failed_until.unwrap_or_default()), Step::Serve(why)));
-    let ask = ask_node_at.map(|at| due(at, Step::AskNode));
-    match (serve, ask) {
-        (Some(Step::Wait(Some(serve))), Some(Step::Wait(Some(ask)))) => Step::Wait(Some(serve.min(ask))),
-        (Some(Step::Wait(_)), Some(ask)) => ask,
+    let serve =
+        needed.map(|(reason, at)| due(at.max(view.failed_until.unwrap_or_default()), Step::Serve(reason)));
+    let call = node_info_at.map(|at| due(at, Step::GetNodeInfo));
+    match (serve, call) {
+        (Some(Step::Wait(Some(serve))), Some(Step::Wait(Some(call)))) => Step::Wait(Some(serve.min(call))),
+        (Some(Step::Wait(_)), Some(call)) => call,
         (Some(serve), _) => serve,
-        (None, Some(ask)) => ask,
+        (None, Some(call)) => call,
         (None, None) => Step::Wait(None),
     }
 }
 
-/// What the health check found at the socket's path.
+/// What a health check found at the socket's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Nothing, or no path yet.
+pub(super) enum ProbeResult {
+    /// No socket.
     NoSocket,
-    /// A registrar that gives this name.
+    /// A registrar that serves this driver name.
     Name(String),
-    /// Something that does not answer.
-    NoAnswer(String),
+    /// No valid response.
+    Failed(String),
 }
 
-/// The answer to a health check. `name` is the driver's, `trouble` what keeps it from being registered.
-pub(super) fn health(found: Found, name: &str, trouble: Option<&str>) -> (StatusCode, String) {
-    match (found, trouble) {
-        (Found::NoSocket, None) => (StatusCode::NOT_FOUND, "registration socket does not exist".to_owned()),
-        (Found::NoSocket, Some(trouble)) => {
-            (StatusCode::NOT_FOUND, format!("registration socket does not exist: {trouble}"))
+/// The response to a health check. `name` is the driver's name, `problem` what prevents its registration.
+pub(super) fn health(found: ProbeResult, name: &str, problem: Option<&str>) -> (StatusCode, String) {
+    match (found, problem) {
+        (ProbeResult::NoSocket, None) => {
+            (StatusCode::NOT_FOUND, "registration socket does not exist".to_owned())
         }
-        (Found::NoAnswer(error), _) => (StatusCode::INTERNAL_SERVER_ERROR, error),
-        (Found::Name(found), _) if found != name => {
+        (ProbeResult::NoSocket, Some(problem)) => {
+            (StatusCode::NOT_FOUND, format!("registration socket does not exist: {problem}"))
+        }
+        (ProbeResult::Failed(error), _) => (StatusCode::INTERNAL_SERVER_ERROR, error),
+        (ProbeResult::Name(found), _) if found != name => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("the socket is served for driver {found:?}"))
         }
-        (Found::Name(_), Some(trouble)) => (StatusCode::INTERNAL_SERVER_ERROR, trouble.to_owned()),
-        (Found::Name(_), None) => (StatusCode::OK, "ok".to_owned()),
+        (ProbeResult::Name(_), Some(problem)) => (StatusCode::INTERNAL_SERVER_ERROR, problem.to_owned()),
+        (ProbeResult::Name(_), None) => (StatusCode::OK, "ok".to_owned()),
     }
 }
 
@@ -128,156 +140,176 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::registrar::view::NodeAnswer;
+    use crate::registrar::view::NodeInfo;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    const N1: &NodeAnswer = &NodeAnswer { node_id: String::new(), max_volumes: 1, topology: BTreeMap::new() };
-    const N2: &NodeAnswer = &NodeAnswer { node_id: String::new(), max_volumes: 2, topology: BTreeMap::new() };
+    const N1: &NodeInfo = &NodeInfo { node_id: String::new(), max_volumes: 1, topology: BTreeMap::new() };
+    const N2: &NodeInfo = &NodeInfo { node_id: String::new(), max_volumes: 2, topology: BTreeMap::new() };
 
-    /// A driver that is known, a socket in place, kubelet content; at 10 s.
+    /// The default case at 10 s: the driver is known, the socket in place, and the driver registered.
     fn decided(change: impl FnOnce(&mut View<'static>)) -> Step {
         let mut view = View {
             driver: Driver::Known { name: "d", node: N1 },
-            held: Held::Socket { name: "d", node: Some(N1), place: Place::Ours, word: Word::Registered },
+            own_socket: OwnSocket::Served {
+                name: "d",
+                node: Some(N1),
+                path_state: PathState::Ours,
+                kubelet_status: KubeletStatus::Registered,
+            },
             failed_until: None,
         };
         change(&mut view);
         decide(&view, s(10))
     }
 
-    fn place(place: Place) -> Step {
+    fn path_state(path_state: PathState) -> Step {
         decided(|view| {
-            if let Held::Socket { place: at, .. } = &mut view.held {
-                *at = place;
+            if let OwnSocket::Served { path_state: at, .. } = &mut view.own_socket {
+                *at = path_state;
             }
         })
     }
 
-    fn word(said: Word) -> Step {
+    fn kubelet_status(notification: KubeletStatus) -> Step {
         decided(|view| {
-            if let Held::Socket { word, .. } = &mut view.held {
-                *word = said;
+            if let OwnSocket::Served { kubelet_status, .. } = &mut view.own_socket {
+                *kubelet_status = notification;
             }
         })
     }
 
-    /// sidecars.md 1.7 "Health": `--timeout` … at start; we ask again where upstream exits.
+    /// sidecars.md 1.7 "Health": `--timeout` … at start; we retry where upstream exits.
     #[test]
-    fn a_driver_is_asked_until_it_answers() {
+    fn driver_is_called_until_it_responds() {
         for (driver, step) in [
-            (Driver::Away, Step::Wait(None)),
-            (Driver::Unasked { ask_at: s(10) }, Step::AskName),
-            (Driver::Unasked { ask_at: s(11) }, Step::Wait(Some(s(11)))),
-            (Driver::Named { name: "d", ask_at: s(10) }, Step::AskNode),
-            (Driver::Named { name: "d", ask_at: s(11) }, Step::Wait(Some(s(11)))),
+            (Driver::NoSocket, Step::Wait(None)),
+            (Driver::Unknown { call_at: s(10) }, Step::GetPluginInfo),
+            (Driver::Unknown { call_at: s(11) }, Step::Wait(Some(s(11)))),
+            (Driver::Named { name: "d", call_at: s(10) }, Step::GetNodeInfo),
+            (Driver::Named { name: "d", call_at: s(11) }, Step::Wait(Some(s(11)))),
         ] {
             assert_eq!(decided(|view| view.driver = driver.clone()), step, "{driver:?}");
         }
-        // The name is enough for a socket: upstream asks for no more either.
-        let unanswered = Driver::Named { name: "d", ask_at: s(10) };
-        let first = decided(|view| (view.driver, view.held) = (unanswered.clone(), Held::Nothing));
-        assert_eq!(first, Step::Serve(Why::First));
-        // Without a driver kubelet could only say no, so even a socket that is gone can wait.
-        let gone =
-            Held::Socket { name: "d", node: None, place: Place::Missing { since: s(9) }, word: Word::Silent };
-        let away = decided(|view| (view.driver, view.held) = (Driver::Away, gone.clone()));
+        // The name is enough for a socket: upstream needs no more either.
+        let named = Driver::Named { name: "d", call_at: s(10) };
+        let first = decided(|view| (view.driver, view.own_socket) = (named.clone(), OwnSocket::None));
+        assert_eq!(first, Step::Serve(SocketReason::First));
+        // Without a driver the registration would fail, so a missing socket is not re-created yet.
+        let missing = OwnSocket::Served {
+            name: "d",
+            node: None,
+            path_state: PathState::Missing { since: s(9) },
+            kubelet_status: KubeletStatus::Pending,
+        };
+        let away = decided(|view| (view.driver, view.own_socket) = (Driver::NoSocket, missing.clone()));
         assert_eq!(away, Step::Wait(None));
     }
 
     /// sidecars.md 1.7 "Socket"
     #[test]
-    fn the_socket_is_made_once_and_again_when_it_is_gone() {
-        assert_eq!(decided(|view| view.held = Held::Nothing), Step::Serve(Why::First));
+    fn socket_is_created_once_and_again_when_missing_or_stale() {
+        assert_eq!(decided(|view| view.own_socket = OwnSocket::None), Step::Serve(SocketReason::First));
         for (found, step) in [
-            (Place::Ours, Step::Wait(None)),
-            (Place::Missing { since: s(9) }, Step::Serve(Why::Vanished)),
-            (Place::Missing { since: s(10) }, Step::Wait(Some(s(10) + GRACE))),
-            (Place::Stale { since: s(9) }, Step::Serve(Why::Stale)),
-            (Place::Stale { since: s(10) }, Step::Wait(Some(s(10) + GRACE))),
-            (Place::Others, Step::Wait(None)),
-            (Place::NotASocket, Step::Wait(None)),
+            (PathState::Ours, Step::Wait(None)),
+            (PathState::Missing { since: s(9) }, Step::Serve(SocketReason::Vanished)),
+            (PathState::Missing { since: s(10) }, Step::Wait(Some(s(10) + TAKEOVER_GRACE))),
+            (PathState::Stale { since: s(9) }, Step::Serve(SocketReason::Stale)),
+            (PathState::Stale { since: s(10) }, Step::Wait(Some(s(10) + TAKEOVER_GRACE))),
+            (PathState::Foreign, Step::Wait(None)),
+            (PathState::NotSocket, Step::Wait(None)),
         ] {
-            assert_eq!(place(found), step, "{found:?}");
+            assert_eq!(path_state(found), step, "{found:?}");
         }
     }
 
     /// sidecars.md 1.7 "Socket": non-socket file → error
     #[test]
-    fn a_first_socket_that_cannot_be_made_is_the_end_and_a_later_one_is_tried_again() {
-        let failed = |held: Held<'static>, until| {
-            decided(|view| (view.held, view.failed_until) = (held.clone(), Some(until)))
+    fn failure_of_first_socket_is_fatal_and_later_ones_are_retried() {
+        let failed = |own_socket: OwnSocket<'static>, until| {
+            decided(|view| (view.own_socket, view.failed_until) = (own_socket.clone(), Some(until)))
         };
-        assert_eq!(failed(Held::Nothing, s(11)), Step::GiveUp);
-        let gone =
-            Held::Socket { name: "d", node: None, place: Place::Missing { since: s(9) }, word: Word::Silent };
-        assert_eq!(failed(gone.clone(), s(11)), Step::Wait(Some(s(11))));
-        assert_eq!(failed(gone, s(10)), Step::Serve(Why::Vanished));
+        assert_eq!(failed(OwnSocket::None, s(11)), Step::GiveUp);
+        let missing = OwnSocket::Served {
+            name: "d",
+            node: None,
+            path_state: PathState::Missing { since: s(9) },
+            kubelet_status: KubeletStatus::Pending,
+        };
+        assert_eq!(failed(missing.clone(), s(11)), Step::Wait(Some(s(11))));
+        assert_eq!(failed(missing, s(10)), Step::Serve(SocketReason::Vanished));
     }
 
-    /// sidecars.md 1.7 "API": NotifyRegistrationStatus(false) → exit 1; we make the socket anew instead.
+    /// sidecars.md 1.7 "API": NotifyRegistrationStatus(false) → exit 1; we re-create the socket instead.
     #[test]
-    fn kubelets_word() {
-        assert_eq!(word(Word::Silent), Step::Wait(None));
-        assert_eq!(word(Word::Registered), Step::Wait(None));
-        assert_eq!(word(Word::Refused { again_at: s(11) }), Step::Wait(Some(s(11))));
-        assert_eq!(word(Word::Refused { again_at: s(10) }), Step::Serve(Why::Refused));
-        let both = |again_at, ask_at| {
+    fn refused_registration_is_retried_with_new_socket() {
+        assert_eq!(kubelet_status(KubeletStatus::Pending), Step::Wait(None));
+        assert_eq!(kubelet_status(KubeletStatus::Registered), Step::Wait(None));
+        assert_eq!(kubelet_status(KubeletStatus::Refused { retry_at: s(11) }), Step::Wait(Some(s(11))));
+        assert_eq!(
+            kubelet_status(KubeletStatus::Refused { retry_at: s(10) }),
+            Step::Serve(SocketReason::Refused)
+        );
+        let both = |retry_at, call_at| {
             decided(|view| {
-                view.driver = Driver::Named { name: "d", ask_at };
-                if let Held::Socket { word, .. } = &mut view.held {
-                    *word = Word::Refused { again_at };
+                view.driver = Driver::Named { name: "d", call_at };
+                if let OwnSocket::Served { kubelet_status, .. } = &mut view.own_socket {
+                    *kubelet_status = KubeletStatus::Refused { retry_at };
                 }
             })
         };
         assert_eq!(both(s(12), s(11)), Step::Wait(Some(s(11))));
         assert_eq!(both(s(11), s(12)), Step::Wait(Some(s(11))));
-        assert_eq!(both(s(11), s(9)), Step::AskNode);
-        assert_eq!(both(s(9), s(9)), Step::Serve(Why::Refused));
+        assert_eq!(both(s(11), s(9)), Step::GetNodeInfo);
+        assert_eq!(both(s(9), s(9)), Step::Serve(SocketReason::Refused));
     }
 
     /// sidecars.md 1.7 "Health": does not watch the driver; we do.
     #[test]
-    fn a_driver_that_comes_back_is_registered_again_only_if_kubelet_would_not_know_it() {
-        for (name, node, told, step) in [
+    fn restarted_driver_is_registered_again_only_if_changed() {
+        for (name, node, registered_node, step) in [
             ("d", N1, Some(N1), Step::Wait(None)),
-            ("d", N2, Some(N1), Step::Serve(Why::NodeChanged)),
-            ("d", N1, None, Step::Serve(Why::NodeChanged)),
-            ("e", N1, Some(N1), Step::Serve(Why::Renamed)),
+            ("d", N2, Some(N1), Step::Serve(SocketReason::NodeChanged)),
+            ("d", N1, None, Step::Serve(SocketReason::NodeChanged)),
+            ("e", N1, Some(N1), Step::Serve(SocketReason::Renamed)),
         ] {
             let step_now = decided(|view| {
                 view.driver = Driver::Known { name, node };
-                view.held =
-                    Held::Socket { name: "d", node: told, place: Place::Ours, word: Word::Registered };
+                view.own_socket = OwnSocket::Served {
+                    name: "d",
+                    node: registered_node,
+                    path_state: PathState::Ours,
+                    kubelet_status: KubeletStatus::Registered,
+                };
             });
-            assert_eq!(step_now, step, "{name} {node:?} {told:?}");
+            assert_eq!(step_now, step, "{name} {node:?} {registered_node:?}");
         }
     }
 
-    /// Metrics carry them, so that dashboards can.
+    /// Dashboards depend on these names.
     #[test]
-    fn names_of_reasons() {
-        use Why::{First, NodeChanged, Refused, Renamed, Stale, Vanished};
-        let names = [First, Renamed, Vanished, Stale, NodeChanged, Refused].map(Why::name);
+    fn reason_names_are_stable() {
+        use SocketReason::{First, NodeChanged, Refused, Renamed, Stale, Vanished};
+        let names = [First, Renamed, Vanished, Stale, NodeChanged, Refused].map(SocketReason::name);
         assert_eq!(names, ["first", "renamed", "vanished", "stale", "node-changed", "refused"]);
     }
 
     /// sidecars.md 1.7 "Health": /healthz
     #[test]
-    fn health_answers() {
-        let named = |name: &str| Found::Name(name.to_owned());
-        for (found, trouble, status, text) in [
+    fn health_status_codes() {
+        let named = |name: &str| ProbeResult::Name(name.to_owned());
+        for (found, problem, status, text) in [
             (named("d"), None, 200, "ok"),
-            (Found::NoSocket, None, 404, "registration socket does not exist"),
-            (Found::NoSocket, Some("t"), 404, "registration socket does not exist: t"),
-            (Found::NoAnswer("no answer".into()), None, 500, "no answer"),
+            (ProbeResult::NoSocket, None, 404, "registration socket does not exist"),
+            (ProbeResult::NoSocket, Some("t"), 404, "registration socket does not exist: t"),
+            (ProbeResult::Failed("no response".into()), None, 500, "no response"),
             (named("e"), None, 500, "the socket is served for driver \"e\""),
-            (named("d"), Some("kubelet said no"), 500, "kubelet said no"),
+            (named("d"), Some("kubelet refused"), 500, "kubelet refused"),
         ] {
             let expected = (StatusCode::from_u16(status).unwrap(), text.to_owned());
-            assert_eq!(health(found.clone(), "d", trouble), expected, "{found:?} {trouble:?}");
+            assert_eq!(health(found.clone(), "d", problem), expected, "{found:?} {problem:?}");
         }
     }
 }

@@ -1,30 +1,30 @@
-//! What kubelet calls on the registration socket.
+//! The gRPC service that kubelet calls on the registration socket.
 
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 use wharf_csi::registration::registration_server::Registration;
 use wharf_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 
-/// The only version of the registration that there is.
+/// The only existing version of the registration API.
 const SUPPORTED_VERSION: &str = "1.0.0";
 
-/// What kubelet said, with its reason for a no.
+/// Kubelet's last NotifyRegistrationStatus.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
-    /// Nothing.
-    Nothing,
-    /// Registered.
-    Yes,
-    /// Refused.
-    No(String),
+pub(super) enum Notification {
+    /// None yet.
+    None,
+    /// The driver is registered.
+    Registered,
+    /// The registration failed with this error.
+    Failed(String),
 }
 
-/// The service behind one socket. Kubelet's words go into a channel of that socket, so that those of an
-/// earlier one do not count.
+/// The service behind one socket. Each socket has its own channel, so that notifications for an earlier socket do
+/// not count.
 pub(super) struct Service {
     pub(super) name: String,
     pub(super) endpoint: String,
-    pub(super) said: watch::Sender<Said>,
+    pub(super) notification: watch::Sender<Notification>,
 }
 
 #[tonic::async_trait]
@@ -43,8 +43,9 @@ impl Registration for Service {
         request: Request<RegistrationStatus>,
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let RegistrationStatus { plugin_registered, error } = request.into_inner();
-        let said = if plugin_registered { Said::Yes } else { Said::No(error) };
-        self.said.send_replace(said);
+        let notification =
+            if plugin_registered { Notification::Registered } else { Notification::Failed(error) };
+        self.notification.send_replace(notification);
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }

@@ -1,120 +1,120 @@
-//! What the registrar sees, reduced to what its rules ask for.
+//! Inputs of the registrar's rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// All of it. Times count from the registrar's start.
+/// Everything [`decide`](super::decide::decide) needs to know. Times count from the registrar's start.
 #[derive(Debug, Clone)]
 pub(super) struct View<'a> {
     /// The driver.
     pub(super) driver: Driver<'a>,
     /// Our socket.
-    pub(super) held: Held<'a>,
-    /// The socket could not be made; not to be tried again before.
+    pub(super) own_socket: OwnSocket<'a>,
+    /// The socket could not be created; do not retry before this time.
     pub(super) failed_until: Option<Duration>,
 }
 
-/// The driver that is behind its socket now. One that restarted is another one until it has been asked.
+/// The driver that currently serves its socket. After a restart it counts as another driver until it was called.
 #[derive(Debug, Clone)]
 pub(super) enum Driver<'a> {
-    /// There is no socket. Next: `Unasked`.
-    Away,
-    /// It has not said its name. Next: `Named`.
-    Unasked {
-        /// When to ask.
-        ask_at: Duration,
+    /// There is no socket. Next: `Unknown`.
+    NoSocket,
+    /// Its name is not known. Next: `Named`.
+    Unknown {
+        /// When to call GetPluginInfo.
+        call_at: Duration,
     },
-    /// It has said its name, and not yet what it tells of this node. Next: `Known`.
+    /// Its name is known, its node info is not. Next: `Known`.
     Named {
         /// Its name.
         name: &'a str,
-        /// When to ask for the rest.
-        ask_at: Duration,
+        /// When to call NodeGetInfo.
+        call_at: Duration,
     },
-    /// It has said both.
+    /// Both are known.
     Known {
         /// Its name.
         name: &'a str,
-        /// What it tells of this node.
-        node: &'a NodeAnswer,
+        /// Its node info.
+        node: &'a NodeInfo,
     },
 }
 
-/// The socket that we made last.
+/// The socket that we created last.
 #[derive(Debug, Clone)]
-pub(super) enum Held<'a> {
-    /// None so far.
-    Nothing,
+pub(super) enum OwnSocket<'a> {
+    /// None yet.
+    None,
     /// This one.
-    Socket {
-        /// The driver that it was made for.
+    Served {
+        /// The driver that it was created for.
         name: &'a str,
-        /// What that driver told of this node; `None` if it restarted before it said so.
-        node: Option<&'a NodeAnswer>,
-        /// What is at its path.
-        place: Place,
-        /// What kubelet said of it.
-        word: Word,
+        /// The node info of that driver; `None` if it restarted before it returned that.
+        node: Option<&'a NodeInfo>,
+        /// The state of its path.
+        path_state: PathState,
+        /// Kubelet's response.
+        kubelet_status: KubeletStatus,
     },
 }
 
-/// What is where our socket should be.
+/// What exists at the path of our socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PathState {
     /// Our socket.
     Ours,
     /// Nothing.
     Missing {
-        /// When that was seen first.
+        /// When this was first observed.
         since: Duration,
     },
-    /// Another's socket that nobody serves.
+    /// Another socket, which is not served.
     Stale {
-        /// When that was seen first.
+        /// When this was first observed.
         since: Duration,
     },
-    /// Another's socket, served.
-    Others,
-    /// Something else.
-    NotASocket,
+    /// Another socket, which is served.
+    Foreign,
+    /// Something other than a socket.
+    NotSocket,
 }
 
-/// Kubelet's last word of a socket.
+/// Kubelet's response to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum KubeletStatus {
     /// None yet.
-    Silent,
+    Pending,
     /// The driver is registered.
     Registered,
-    /// It is not.
+    /// The registration failed.
     Refused {
         /// When to try again.
-        again_at: Duration,
+        retry_at: Duration,
     },
 }
 
-/// What NodeGetInfo says: what kubelet learns when it registers a driver, and writes into the node's CSINode.
+/// The response to NodeGetInfo, which kubelet reads when it registers a driver and writes into the CSINode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct NodeAnswer {
-    /// The driver's name of this node.
+pub(super) struct NodeInfo {
+    /// The driver's ID of this node.
     pub(super) node_id: String,
-    /// How many volumes it can have here.
+    /// Maximum number of volumes on this node.
     pub(super) max_volumes: i64,
-    /// Where the node is.
+    /// Topology of this node.
     pub(super) topology: BTreeMap<String, String>,
 }
 
-/// Growing pauses: each twice the one before, up to a limit.
+/// Exponential backoff up to a limit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Backoff {
-    /// The first pause.
+    /// The first delay.
     pub(super) first: Duration,
-    /// The longest.
+    /// The longest delay.
     pub(super) longest: Duration,
 }
 
 impl Backoff {
-    /// The pause after so many failures, the first counting as 1.
+    /// The delay after this many failures, starting at 1.
     pub(super) fn after(self, failures: u32) -> Duration {
         let factor = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
         self.first.saturating_mul(factor).min(self.longest)
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_a_limit() {
+    fn backoff_doubles_up_to_limit() {
         let backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
         for (failures, seconds) in
             [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (32, 60), (33, 60), (u32::MAX, 60)]

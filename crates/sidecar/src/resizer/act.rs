@@ -1,5 +1,5 @@
-//! Does the one step it is given, and puts the outcome where the next view sees it: a write in the store, an answer
-//! of the driver in the memory.
+//! Performs one step and records the result where the next view reads it: writes in the store, responses of the driver
+//! in the state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,85 +10,85 @@ use wharf_cluster::{ApiError, now};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::access::AccessError;
 use wharf_model::names::key;
+use wharf_model::secret::redact;
 use wharf_model::{Kind, PersistentVolume, PersistentVolumeClaim, Quantity, modify};
 
-use super::decide::{Step, outliving};
-use super::memory::{ClassQuestion, Expanded, Failure, SizeQuestion};
-use super::view::Where;
-use super::write::{Told, Write, write};
-use super::{MODIFIER, ROLE, Resizer, Seen};
+use super::decide::{ResizeStep, orphaned_volume_write};
+use super::state::{ExpandRequest, Expanded, Failure, ModifyRequest};
+use super::view::ExpandOn;
+use super::write::{EventRecord, Write, write};
+use super::{Inputs, MODIFIER, ROLE, Resizer};
 use crate::capability;
 use crate::secret::{self, SecretError};
 
-/// Why the driver could not be asked.
+/// Why the driver was not called.
 #[derive(Debug, thiserror::Error)]
-enum Unasked {
-    /// No secret.
+enum NotCalled {
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// No access mode.
     #[error("failed to get capabilities of volume {0} with {1}")]
     Access(String, AccessError),
-    /// Not a volume to ask for.
     #[error("volume {0} has no volumeHandle: recreate the PersistentVolume with one")]
     Handle(String),
 }
 
-impl From<Unasked> for Failure {
-    fn from(unasked: Unasked) -> Self {
-        Self { class: None, code: Code::Unknown, message: unasked.to_string() }
+impl From<NotCalled> for Failure {
+    fn from(not_called: NotCalled) -> Self {
+        Self { class: None, code: Code::Unknown, message: not_called.to_string() }
     }
 }
 
-/// What the driver answered, without the secrets that it was given: it is told in conditions, events and logs.
+/// The driver's error, without the secrets that the driver received: it is shown in conditions, events and logs.
 fn failure(operation: Operation, status: &Status, secrets: &BTreeMap<String, String>) -> Failure {
     let class = Some(classify(operation, status.code()));
-    Failure { class, code: status.code(), message: secret::without(status.message(), secrets) }
+    Failure { class, code: status.code(), message: redact(status.message(), secrets.values()) }
 }
 
 impl Resizer {
-    /// Does one step. An error is one of the API server; the driver's are outcomes like others.
+    /// Performs one step. Returns errors of the API server; errors of the driver are recorded in the state.
     pub(crate) async fn act(
         &self,
-        seen: &mut Seen,
+        inputs: &mut Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-        step: &Step,
+        step: &ResizeStep,
     ) -> Result<(), ApiError> {
-        let told = Told::of(step, claim, volume, self.context.driver.name());
+        let event = EventRecord::of(step, claim, volume, self.context.driver.name());
         match step {
-            Step::Expand { size } => {
-                self.tell(claim, told);
-                self.expand(seen, claim, volume, *size).await;
-                return self.outlive(seen, claim, volume).await;
+            ResizeStep::Expand { size } => {
+                self.record_event(claim, event);
+                self.expand(inputs, claim, volume, *size).await;
+                return self.finish_orphaned(inputs, claim, volume).await;
             }
-            Step::Modify { target } => {
-                self.modify(seen, claim, volume, target).await;
-                return self.outlive(seen, claim, volume).await;
+            ResizeStep::Modify { target } => {
+                self.modify(inputs, claim, volume, target).await;
+                return self.finish_orphaned(inputs, claim, volume).await;
             }
             _ => {}
         }
-        if let Some(write) = write(step, claim, volume, &seen.memory, now())
+        if let Some(write) = write(step, claim, volume, &inputs.state, now())
             && !self.send(claim, volume, write).await?
         {
-            // It was not as we saw it; the store has it now as it is.
+            // The object changed concurrently. The store has the current version now.
             return Ok(());
         }
-        self.tell(claim, told);
-        seen.memory.after(step);
-        self.remember(seen);
+        self.record_event(claim, event);
+        inputs.state.apply(step);
+        self.save_state(inputs);
         match step {
-            Step::FinishExpansion { size } => self.done(ROLE, claim, volume, "expand", size),
-            Step::HandToNode => {
-                self.done(ROLE, claim, volume, "expand in the controller", "the node goes on")
+            ResizeStep::FinishExpansion { size } => self.record_success(ROLE, claim, volume, "expand", size),
+            ResizeStep::MarkNodeExpansionPending => {
+                self.record_success(ROLE, claim, volume, "expand in the controller", "node expansion pending")
             }
-            Step::CompleteModification { target } => self.done(MODIFIER, claim, volume, "modify", target),
+            ResizeStep::CompleteModification { target } => {
+                self.record_success(MODIFIER, claim, volume, "modify", target)
+            }
             _ => {}
         }
         Ok(())
     }
 
-    /// Writes; `false` if the object was not as it was seen.
+    /// Sends a patch. `false`: the object changed concurrently.
     async fn send(
         &self,
         claim: &PersistentVolumeClaim,
@@ -116,21 +116,21 @@ impl Resizer {
         }
     }
 
-    /// Writes down what the driver did, if the claim went meanwhile.
-    async fn outlive(
+    /// Records the driver's result in the volume if the claim was deleted during the call.
+    async fn finish_orphaned(
         &self,
-        seen: &Seen,
+        inputs: &Inputs,
         claim: &PersistentVolumeClaim,
-        asked: &PersistentVolume,
+        called_for: &PersistentVolume,
     ) -> Result<(), ApiError> {
-        if self.claims.get(&seen.key).is_some_and(|now| now.metadata.uid == seen.uid) {
+        if self.claims.get(&inputs.key).is_some_and(|now| now.metadata.uid == inputs.uid) {
             return Ok(());
         }
-        // Not another one of its name.
-        let same = |volume: &Arc<PersistentVolume>| volume.metadata.uid == asked.metadata.uid;
-        let Some(volume) = self.volumes.get(&asked.key()).filter(same) else { return Ok(()) };
-        let step = outliving(&seen.memory, &volume);
-        let write = step.and_then(|step| write(&step, claim, &volume, &seen.memory, now()));
+        // Not another volume of the same name.
+        let same = |volume: &Arc<PersistentVolume>| volume.metadata.uid == called_for.metadata.uid;
+        let Some(volume) = self.volumes.get(&called_for.key()).filter(same) else { return Ok(()) };
+        let step = orphaned_volume_write(&inputs.state, &volume);
+        let write = step.and_then(|step| write(&step, claim, &volume, &inputs.state, now()));
         match write {
             Some(write) => self.send(claim, &volume, write).await.map(drop),
             None => Ok(()),
@@ -139,63 +139,69 @@ impl Resizer {
 
     async fn expand(
         &self,
-        seen: &mut Seen,
+        inputs: &mut Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         size: Quantity,
     ) {
         let outcome = match self.can.expand {
-            Some(Where::Controller) => self.call_expand(seen, volume, size).await,
-            // For the controller every size is fine.
-            Some(Where::Node) | None => Ok(Expanded { asked: size, size, on_node: true }),
+            Some(ExpandOn::Controller) => self.call_expand(inputs, volume, size).await,
+            // Only the node expands: the controller accepts every size.
+            Some(ExpandOn::Node) | None => {
+                Ok(Expanded { requested: size, size, node_expansion_required: true })
+            }
         };
         match outcome {
-            Ok(expanded) => seen.memory.expansion.succeeded(expanded),
+            Ok(expanded) => inputs.state.expansion.succeeded(expanded),
             Err(failure) => {
-                self.failed(ROLE, claim, volume, "expand", &failure);
-                self.tell(claim, Some(Told::expansion_failed(volume, self.context.driver.name(), &failure)));
+                self.record_failure(ROLE, claim, volume, "expand", &failure);
+                self.record_event(
+                    claim,
+                    Some(EventRecord::expansion_failed(volume, self.context.driver.name(), &failure)),
+                );
                 if failure.is_in_use() && self.settings.handle_volume_inuse_error {
                     self.pods_wanted.notify_one();
                 }
-                let request = claim.requested().unwrap_or(Quantity::ZERO);
-                let question = SizeQuestion { request, size, users: seen.users };
-                seen.memory
+                let requested = claim.requested_storage().unwrap_or(Quantity::ZERO);
+                let request = ExpandRequest { requested, size, pod_use: inputs.pod_use };
+                inputs
+                    .state
                     .expansion
-                    .failed(question, failure, now(), |failure, failures| self.pause(failure, failures));
+                    .failed(request, failure, now(), |failure, failures| self.pause(failure, failures));
             }
         }
-        self.remember(seen);
+        self.save_state(inputs);
     }
 
     async fn call_expand(
         &self,
-        seen: &mut Seen,
+        inputs: &mut Inputs,
         volume: &PersistentVolume,
         size: Quantity,
     ) -> Result<Expanded, Failure> {
         let request = self.expand_request(volume, size).await?;
         let secrets = request.secrets.clone().into_iter().collect();
-        seen.memory.expansion.calling();
-        self.remember(seen);
+        inputs.state.expansion.call_started();
+        self.save_state(inputs);
         let deadline = self.settings.pace.timeout;
         let call =
             self.context.driver.controller("ControllerExpandVolume", deadline, |mut client| async move {
                 client.controller_expand_volume(request).await
             });
         match call.await {
-            Ok(answer) if answer.capacity_bytes < size.bytes() => Err(Failure {
+            Ok(response) if response.capacity_bytes < size.bytes() => Err(Failure {
                 class: Some(ErrorClass::Final),
                 code: Code::Internal,
                 message: format!(
-                    "the driver was asked for {} bytes and says that it gave {}",
+                    "the driver was asked for {} bytes and reported {}",
                     size.bytes(),
-                    answer.capacity_bytes
+                    response.capacity_bytes
                 ),
             }),
-            Ok(answer) => Ok(Expanded {
-                asked: size,
-                size: Quantity::from_bytes(answer.capacity_bytes),
-                on_node: answer.node_expansion_required,
+            Ok(response) => Ok(Expanded {
+                requested: size,
+                size: Quantity::from_bytes(response.capacity_bytes),
+                node_expansion_required: response.node_expansion_required,
             }),
             Err(status) => Err(failure(Operation::Expand, &status, &secrets)),
         }
@@ -206,10 +212,10 @@ impl Resizer {
         &self,
         volume: &PersistentVolume,
         size: Quantity,
-    ) -> Result<v1::ControllerExpandVolumeRequest, Unasked> {
+    ) -> Result<v1::ControllerExpandVolumeRequest, NotCalled> {
         let csi = volume.spec.csi.as_ref().filter(|csi| !csi.volume_handle.is_empty());
-        let csi = csi.ok_or_else(|| Unasked::Handle(volume.metadata.name.clone()))?;
-        let capability = capability(volume, self.context.driver.can().single_node_multi_writer)?;
+        let csi = csi.ok_or_else(|| NotCalled::Handle(volume.metadata.name.clone()))?;
+        let capability = capability(volume, self.context.driver.capabilities().single_node_multi_writer)?;
         let secrets = secret::read(&self.context.cluster, csi.controller_expand_secret_ref.as_ref()).await?;
         Ok(v1::ControllerExpandVolumeRequest {
             volume_id: csi.volume_handle.clone(),
@@ -221,37 +227,38 @@ impl Resizer {
 
     async fn modify(
         &self,
-        seen: &mut Seen,
+        inputs: &mut Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         target: &str,
     ) {
-        match self.call_modify(seen, claim, volume, target).await {
-            Ok(()) => seen.memory.modification.succeeded(target),
+        match self.call_modify(inputs, claim, volume, target).await {
+            Ok(()) => inputs.state.modification.succeeded(target),
             Err(failure) => {
-                self.failed(MODIFIER, claim, volume, "modify", &failure);
-                self.tell(claim, Some(Told::modification_failed(target, &failure)));
-                let asked = claim.spec.volume_attributes_class_name.clone();
-                let question = ClassQuestion { asked, target: target.to_owned() };
-                seen.memory
+                self.record_failure(MODIFIER, claim, volume, "modify", &failure);
+                self.record_event(claim, Some(EventRecord::modification_failed(target, &failure)));
+                let requested = claim.spec.volume_attributes_class_name.clone();
+                let request = ModifyRequest { requested, target: target.to_owned() };
+                inputs
+                    .state
                     .modification
-                    .failed(question, failure, now(), |failure, failures| self.pause(failure, failures));
+                    .failed(request, failure, now(), |failure, failures| self.pause(failure, failures));
             }
         }
-        self.remember(seen);
+        self.save_state(inputs);
     }
 
     async fn call_modify(
         &self,
-        seen: &mut Seen,
+        inputs: &mut Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         target: &str,
     ) -> Result<(), Failure> {
-        let request = self.modify_request(seen, claim, volume, target).await?;
+        let request = self.modify_request(inputs, claim, volume, target).await?;
         let secrets = request.secrets.clone().into_iter().collect();
-        seen.memory.modification.calling();
-        self.remember(seen);
+        inputs.state.modification.call_started();
+        self.save_state(inputs);
         let deadline = self.settings.pace.timeout;
         let call =
             self.context.driver.controller("ControllerModifyVolume", deadline, |mut client| async move {
@@ -260,22 +267,23 @@ impl Resizer {
         call.await.map(drop).map_err(|status| failure(Operation::Modify, &status, &secrets))
     }
 
-    /// sidecars.md 1.3 "Modify (VAC GA)": the class's words, and the names of claim and volume where they are asked for.
+    /// sidecars.md 1.3 "Modify (VAC GA)": the parameters of the class and, if configured, the names of claim and
+    /// volume.
     async fn modify_request(
         &self,
-        seen: &Seen,
+        inputs: &Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         target: &str,
-    ) -> Result<v1::ControllerModifyVolumeRequest, Unasked> {
+    ) -> Result<v1::ControllerModifyVolumeRequest, NotCalled> {
         let csi = volume.spec.csi.as_ref().filter(|csi| !csi.volume_handle.is_empty());
-        let csi = csi.ok_or_else(|| Unasked::Handle(volume.metadata.name.clone()))?;
-        let parameters = seen.classes().get(target).map(|class| class.parameters.clone());
+        let csi = csi.ok_or_else(|| NotCalled::Handle(volume.metadata.name.clone()))?;
+        let parameters = inputs.classes().get(target).map(|class| class.parameters.clone());
         let mut parameters = parameters.unwrap_or_default();
         if self.settings.extra_modify_metadata {
             parameters.extend(extra_metadata(claim, volume));
         }
-        let secrets = secret::read(&self.context.cluster, modify::secret(volume).as_ref()).await?;
+        let secrets = secret::read(&self.context.cluster, modify::modify_secret(volume).as_ref()).await?;
         Ok(v1::ControllerModifyVolumeRequest {
             volume_id: csi.volume_handle.clone(),
             secrets: secrets.into_iter().collect(),
@@ -283,61 +291,61 @@ impl Resizer {
         })
     }
 
-    /// An infeasible request is repeated slowly: only another one can succeed.
+    /// The backoff. An infeasible request is repeated slowly: only a different one can succeed.
     fn pause(&self, failure: &Failure, failures: u32) -> Duration {
         match failure.class {
             Some(ErrorClass::Infeasible) => self.settings.pace.retry_max,
-            _ => self.settings.pace.backoff().after(failures),
+            _ => self.settings.pace.backoff().delay(failures),
         }
     }
 
-    fn remember(&self, seen: &Seen) {
-        self.memories.put(&seen.key, &seen.uid, seen.epoch, seen.memory.clone());
+    fn save_state(&self, inputs: &Inputs) {
+        self.states.put(&inputs.key, &inputs.uid, inputs.epoch, inputs.state.clone());
     }
 
-    fn tell(&self, claim: &PersistentVolumeClaim, told: Option<Told>) {
-        if let Some(Told { kind, reason, note }) = told {
-            self.context.event(claim, kind, reason, note);
+    fn record_event(&self, claim: &PersistentVolumeClaim, event: Option<EventRecord>) {
+        if let Some(EventRecord { kind, reason, note }) = event {
+            self.context.record_event(claim, kind, reason, note);
         }
     }
 
-    fn failed(
+    fn record_failure(
         &self,
         role: &'static str,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-        what: &str,
+        step: &str,
         failure: &Failure,
     ) {
-        let (claim, volume, error) = (claim.key().to_string(), &volume.metadata.name, failure.text());
-        tracing::warn!(claim, volume, error, "cannot {what} the volume");
-        self.context.attempts.note(role, &claim, what, Some(error));
+        let (pvc, pv, error) = (claim.key().to_string(), &volume.metadata.name, failure.text());
+        tracing::warn!(pvc, pv, error, "failed to {step} volume");
+        self.context.attempts.record(role, &pvc, step, Some(error));
     }
 
-    fn done(
+    fn record_success(
         &self,
         role: &'static str,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
-        what: &str,
+        step: &str,
         result: impl std::fmt::Display,
     ) {
-        let (claim, volume) = (claim.key().to_string(), &volume.metadata.name);
-        tracing::info!(claim, volume, %result, "{what}: done");
-        self.context.attempts.note(role, &claim, what, None);
+        let (pvc, pv) = (claim.key().to_string(), &volume.metadata.name);
+        tracing::info!(pvc, pv, %result, "completed {step}");
+        self.context.attempts.record(role, &pvc, step, None);
     }
 }
 
-/// How the volume is used, from its own words.
+/// The CSI capability of the volume.
 fn capability(
     volume: &PersistentVolume,
     single_node_multi_writer: bool,
-) -> Result<v1::VolumeCapability, Unasked> {
-    capability::of_volume(&volume.spec, "", single_node_multi_writer)
-        .map_err(|error| Unasked::Access(volume.metadata.name.clone(), error))
+) -> Result<v1::VolumeCapability, NotCalled> {
+    capability::for_volume(&volume.spec, "", single_node_multi_writer)
+        .map_err(|error| NotCalled::Access(volume.metadata.name.clone(), error))
 }
 
-/// `--extra-modify-metadata`.
+/// The parameters of `--extra-modify-metadata`.
 fn extra_metadata(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> [(String, String); 3] {
     let namespace = claim.metadata.namespace.clone().unwrap_or_default();
     [
@@ -358,9 +366,9 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "pv1"}, "spec": spec})).unwrap()
     }
 
-    /// sidecars.md 1.0 "Access modes", sidecars.md 1.3 "Writes": what the driver is told of the volume.
+    /// sidecars.md 1.0 "Access modes", sidecars.md 1.3 "Writes": the capability in the request.
     #[test]
-    fn capabilities() {
+    fn capability_follows_volume_spec() {
         let mounted = volume(json!({
             "accessModes": ["ReadWriteOnce"], "mountOptions": ["noatime"],
             "csi": {"driver": "d", "volumeHandle": "h", "fsType": "xfs"},
@@ -368,7 +376,9 @@ mod tests {
         for (capable, mode) in [(false, 1), (true, 7)] {
             let capability = capability(&mounted, capable).unwrap();
             assert_eq!(capability.access_mode.unwrap().mode, mode);
-            let Some(AccessType::Mount(mount)) = capability.access_type else { panic!("not mounted") };
+            let Some(AccessType::Mount(mount)) = capability.access_type else {
+                panic!("not a mount capability")
+            };
             assert_eq!(
                 (mount.fs_type.as_str(), &mount.mount_flags[..]),
                 ("xfs", &["noatime".to_owned()][..])
@@ -384,7 +394,7 @@ mod tests {
 
     /// sidecars.md 1.3 "Modify (VAC GA)": `--extra-modify-metadata`.
     #[test]
-    fn names_for_the_driver() {
+    fn extra_modify_metadata_adds_names() {
         let claim: PersistentVolumeClaim =
             serde_json::from_value(json!({"metadata": {"name": "data", "namespace": "shop"}})).unwrap();
         let names = extra_metadata(&claim, &volume(json!({})));
@@ -396,20 +406,20 @@ mod tests {
         assert_eq!(names, expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 
-    /// sidecars.md 1.3 "Errors": what never reached the driver says nothing about what is under way there.
+    /// sidecars.md 1.3 "Errors": a call that was never sent does not change what may still run in the driver.
     #[test]
-    fn what_was_not_asked_has_no_class() {
-        let unasked = Failure::from(Unasked::Handle("pv1".into()));
-        assert_eq!(unasked.class, None);
+    fn call_that_was_not_sent_has_no_error_class() {
+        let not_called = Failure::from(NotCalled::Handle("pv1".into()));
+        assert_eq!(not_called.class, None);
         let refused = failure(Operation::Expand, &Status::out_of_range("too large"), &BTreeMap::new());
         assert_eq!(refused.class, Some(ErrorClass::Infeasible));
         let busy = failure(Operation::Modify, &Status::resource_exhausted("later"), &BTreeMap::new());
         assert_eq!(busy.class, Some(ErrorClass::StillRunning));
     }
 
-    /// sidecars.md 1.0 "Secrets": a driver may quote what it was given; conditions and events are read by many.
+    /// sidecars.md 1.0 "Secrets": a driver may quote a secret, and many users can read conditions and events.
     #[test]
-    fn no_secret_is_told() {
+    fn secrets_are_redacted_from_errors() {
         let secrets = BTreeMap::from([("token".to_owned(), "s3cr3t".to_owned())]);
         let refused = failure(Operation::Expand, &Status::internal("login with s3cr3t failed"), &secrets);
         assert_eq!(refused.text(), "rpc error: code = Internal desc = login with *** failed");

@@ -1,8 +1,8 @@
-//! The rules: what is done next for one claim.
+//! The rules: the next step for one claim. No I/O.
 //!
-//! A claim has one actor, which does one step at a time, so expansion and modification never meet. If both could go
-//! on, the expansion does: what a class may ask for often depends on the size. One that waits, for a pause or for
-//! somebody else, never holds up the other.
+//! One worker handles a claim and does one step at a time, so expansion and modification never overlap. If both could
+//! proceed, the expansion goes first: the limits of a class often depend on the size. If one of them waits, for a
+//! backoff or for something else, the other proceeds.
 
 use std::fmt;
 
@@ -11,230 +11,205 @@ use wharf_model::claim::ModifyStatus;
 use wharf_model::names::annotation;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, Time, modify, resize};
 
-use super::memory::{ClassQuestion, Expanded, Failed, Memory, SizeQuestion};
-use super::view::{Users, View, Where};
+use super::state::{ExpandRequest, Expanded, FailedCall, ModifyRequest, ResizeState};
+use super::view::{ExpandOn, PodUse, View};
 
-/// One step.
+/// The next step for a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Nothing, until something changes or a pause ends.
+pub(crate) enum ResizeStep {
+    /// Wait until something changes or a backoff ends.
     Wait(Waiting),
-    /// The claim is gone, and with it what is remembered of it.
-    Forget,
-    /// Remove from the volume the size from before: the claim has caught up.
-    Tidy,
-    /// Write that an expansion to this size is in progress. Before the driver is asked.
+    /// The claim is gone: drop its state.
+    DropState,
+    /// Remove the annotation with the old size from the volume: the claim has the new size.
+    RemovePreResizeCapacity,
+    /// Record in the claim that an expansion is in progress, before the call.
     BeginExpansion {
-        /// The size.
         size: Quantity,
-        /// Whether it is another size than before.
+        /// Whether the size differs from the earlier one.
         fresh: bool,
     },
-    /// Ask the driver for this size.
-    Expand {
-        /// The size.
-        size: Quantity,
-    },
-    /// Write that the driver refused.
+    /// Call ControllerExpandVolume.
+    Expand { size: Quantity },
+    /// Report the driver's error in the claim.
     ReportExpansion,
-    /// Write the volume's new size.
-    Grow {
-        /// The size.
+    /// Write the new size to the volume.
+    UpdateVolumeSize {
         size: Quantity,
-        /// Whether the node has its part to do.
-        on_node: bool,
+        /// Whether the node has to expand the volume, too.
+        node_expansion_required: bool,
     },
-    /// Write that it is the node's turn.
-    HandToNode,
-    /// Write the claim's new size.
-    FinishExpansion {
-        /// The size.
-        size: Quantity,
-    },
-    /// Say that the expansion waits for pods to end.
-    TellInUse,
-    /// Write that the class asked for does not exist.
-    MarkPending {
-        /// The class.
-        target: String,
-    },
-    /// Say that the class on its way does not exist.
-    TellMissing {
-        /// The class.
-        target: String,
-    },
-    /// Write that the volume is being brought to this class. Before the driver is asked.
-    BeginModification {
-        /// The class.
-        target: String,
-    },
-    /// Ask the driver for this class.
-    Modify {
-        /// The class.
-        target: String,
-    },
-    /// Write how the call failed.
+    /// Record in the claim that node expansion is pending.
+    MarkNodeExpansionPending,
+    /// Write the new size to the claim.
+    FinishExpansion { size: Quantity },
+    /// Record an event: the expansion waits until no pod uses the volume.
+    ReportInUse,
+    /// Record in the claim that the requested class does not exist.
+    MarkPending { target: String },
+    /// Record an event: the target class does not exist.
+    ReportMissingClass { target: String },
+    /// Record in the claim that a modification is in progress, before the call.
+    BeginModification { target: String },
+    /// Call ControllerModifyVolume.
+    Modify { target: String },
+    /// Report the driver's error in the claim.
     ReportModification,
-    /// Write in the volume that this class is in force.
-    RecordClass {
-        /// The class.
-        target: String,
-    },
-    /// Write the same in the claim.
-    CompleteModification {
-        /// The class.
-        target: String,
-    },
-    /// Write that the user gave it up.
+    /// Write the applied class to the volume.
+    RecordClass { target: String },
+    /// Write the applied class to the claim.
+    CompleteModification { target: String },
+    /// Record in the claim that the user cancelled the modification.
     CancelModification,
 }
 
-/// Why nothing is done now.
+/// Why a claim waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// Of the expansion.
-    pub(crate) expansion: Reason,
-    /// Of the modification.
-    pub(crate) modification: Reason,
+    pub(crate) expansion: WaitReason,
+    pub(crate) modification: WaitReason,
 }
 
-/// Why one of the two waits.
+/// Why an expansion or a modification waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Reason {
-    /// The driver cannot do it.
-    Unable,
-    /// The claim has no volume, or not one that we know.
+pub(crate) enum WaitReason {
+    /// The driver does not support it.
+    Unsupported,
+    /// The claim has no volume, or the volume is not in the store.
     NoVolume,
-    /// The volume is another node's.
-    ElsewhereReached,
-    /// The volume was made by an in-tree plugin and handed to this driver.
+    /// The volume belongs to another node.
+    OtherNode,
+    /// An in-tree volume that was migrated to this driver.
     InTree,
-    /// No expansion is called for.
-    NoExpansion(resize::Idle),
-    /// No modification is called for.
-    NoModification(modify::Idle),
-    /// The driver wants it unused, and pods use it.
+    /// No expansion is needed.
+    NoExpansion(resize::IdleReason),
+    /// No modification is needed.
+    NoModification(modify::IdleReason),
+    /// The driver expands only unused volumes, and pods use it.
     InUse,
-    /// We cannot see which classes there are.
+    /// The classes cannot be read.
     ClassesUnknown,
     /// The class does not exist.
     ClassMissing(String),
-    /// The last attempt failed.
+    /// The last attempt failed: retry at this time.
     Pause(Time),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unable => f.write_str("the driver cannot"),
-            Self::NoVolume => f.write_str("there is no volume yet"),
-            Self::ElsewhereReached => f.write_str("the volume is another node's"),
-            Self::InTree => {
-                f.write_str("the volume is an in-tree one, which only its driver's own resizer can translate")
-            }
+            Self::Unsupported => f.write_str("the driver does not support it"),
+            Self::NoVolume => f.write_str("the claim has no volume yet"),
+            Self::OtherNode => f.write_str("the volume belongs to another node"),
+            Self::InTree => f.write_str(
+                "in-tree volumes can only be resized by a resizer that translates them for their driver",
+            ),
             Self::NoExpansion(idle) => write!(f, "{idle:?}"),
             Self::NoModification(idle) => write!(f, "{idle:?}"),
-            Self::InUse => {
-                f.write_str("pods use it, and the driver expands only volumes that are not in use")
-            }
-            Self::ClassesUnknown => f.write_str("VolumeAttributesClasses cannot be read"),
+            Self::InUse => f.write_str("the volume is in use, and the driver expands only unused volumes"),
+            Self::ClassesUnknown => f.write_str("cannot read VolumeAttributesClasses"),
             Self::ClassMissing(class) => write!(f, "VolumeAttributesClass {class:?} does not exist"),
-            Self::Pause(until) => write!(f, "again at {until}"),
+            Self::Pause(until) => write!(f, "retrying at {until}"),
         }
     }
 }
 
 impl Waiting {
-    /// When to look again without being told.
+    /// When to reconcile again if nothing changes.
     pub(crate) fn until(&self) -> Option<Time> {
-        let pause = |reason: &Reason| match reason {
-            Reason::Pause(until) => Some(*until),
+        let pause = |reason: &WaitReason| match reason {
+            WaitReason::Pause(until) => Some(*until),
             _ => None,
         };
         [pause(&self.expansion), pause(&self.modification)].into_iter().flatten().min()
     }
 }
 
-/// What one of the two calls for.
-type Next = Result<Step, Reason>;
+/// The next step of an expansion or a modification, or why it waits.
+type Next = Result<ResizeStep, WaitReason>;
 
-/// Decides.
-pub(crate) fn decide(view: &View<'_>, now: Time) -> Step {
-    let wait = |reason: Reason| Step::Wait(Waiting { expansion: reason.clone(), modification: reason });
-    let Some(claim) = view.claim else { return Step::Forget };
-    let Some(volume) = view.volume else { return wait(Reason::NoVolume) };
-    if !view.reached {
-        return wait(Reason::ElsewhereReached);
+/// Decides the next step for a claim.
+pub(crate) fn decide(view: &View<'_>, now: Time) -> ResizeStep {
+    let wait =
+        |reason: WaitReason| ResizeStep::Wait(Waiting { expansion: reason.clone(), modification: reason });
+    let Some(claim) = view.claim else { return ResizeStep::DropState };
+    let Some(volume) = view.volume else { return wait(WaitReason::NoVolume) };
+    if !view.is_local {
+        return wait(WaitReason::OtherNode);
     }
-    let ours = volume.is_of(view.driver) && volume.is_bound_to(&claim.metadata);
-    if ours && resize::caught_up(claim, volume).is_some() {
-        return Step::Tidy;
+    let ours = volume.is_for_driver(view.driver) && volume.is_bound_to(&claim.metadata);
+    if ours && resize::clear_pre_resize_capacity(claim, volume).is_some() {
+        return ResizeStep::RemovePreResizeCapacity;
     }
     match (expansion(view, claim, volume, now), modification(view, claim, volume, now)) {
         (Ok(step), _) | (Err(_), Ok(step)) => step,
-        (Err(expansion), Err(modification)) => Step::Wait(Waiting { expansion, modification }),
+        (Err(expansion), Err(modification)) => ResizeStep::Wait(Waiting { expansion, modification }),
     }
 }
 
 fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> Next {
-    let place = view.can.expand.ok_or(Reason::Unable)?;
-    let memory = &view.memory.expansion;
-    if memory.failed.as_ref().is_some_and(|failed| is_unreported(claim, failed)) {
-        return Ok(Step::ReportExpansion);
+    let place = view.can.expand.ok_or(WaitReason::Unsupported)?;
+    let state = &view.state.expansion;
+    if state.failed.as_ref().is_some_and(|failed| expansion_needs_report(claim, failed)) {
+        return Ok(ResizeStep::ReportExpansion);
     }
-    let known = resize::Known { in_controller: place == Where::Controller, ended: memory.ended };
+    let known = resize::ResizeInputs {
+        controller_expands: place == ExpandOn::Controller,
+        failed_finally: state.ended,
+    };
     let (size, fresh) = match resize::plan(claim, volume, view.driver, known) {
         resize::Plan::Expand { size, fresh } => (size, fresh),
-        resize::Plan::Nothing(resize::Idle::NotOurs) if is_migrated(view, claim, volume) => {
-            return Err(Reason::InTree);
+        resize::Plan::Idle(resize::IdleReason::OtherDriver) if is_migrated(view, claim, volume) => {
+            return Err(WaitReason::InTree);
         }
-        resize::Plan::Nothing(idle) => return Err(Reason::NoExpansion(idle)),
+        resize::Plan::Idle(idle) => return Err(WaitReason::NoExpansion(idle)),
     };
-    if let Some(expanded) = memory.expanded.filter(|expanded| expanded.asked == size) {
-        return Ok(write_down(volume, expanded));
+    if let Some(expanded) = state.expanded.filter(|expanded| expanded.requested == size) {
+        return Ok(record_expansion(volume, expanded));
     }
-    if let Some(failed) = &memory.failed {
-        if failed.failure.is_in_use() && view.users == Users::Some {
-            return if memory.told_in_use { Err(Reason::InUse) } else { Ok(Step::TellInUse) };
+    if let Some(failed) = &state.failed {
+        if failed.failure.is_in_use() && view.pod_use == PodUse::InUse {
+            return if state.in_use_reported { Err(WaitReason::InUse) } else { Ok(ResizeStep::ReportInUse) };
         }
-        let request = claim.requested().unwrap_or(Quantity::ZERO);
-        if let Some(again) = failed.pause(&SizeQuestion { request, size, users: view.users }, now) {
-            return Err(Reason::Pause(again));
+        let requested = claim.requested_storage().unwrap_or(Quantity::ZERO);
+        if let Some(again) = failed.pause(&ExpandRequest { requested, size, pod_use: view.pod_use }, now) {
+            return Err(WaitReason::Pause(again));
         }
     }
     let status = claim.status.allocated_resource_statuses.storage;
     let infeasible = status == Some(wharf_model::claim::ResizeStatus::ControllerResizeInfeasible);
-    // The same for what others began. And a size that was infeasible is in progress again: after a crash, the
-    // earlier answer must not be taken for this call's.
-    match memory.begun == Some(size) && !infeasible {
-        true => Ok(Step::Expand { size }),
-        false => Ok(Step::BeginExpansion { size, fresh }),
+    // An expansion that another process began is recorded again. So is a size that was infeasible: after a crash, the
+    // earlier error must not be taken for the result of this call.
+    match state.begun == Some(size) && !infeasible {
+        true => Ok(ResizeStep::Expand { size }),
+        false => Ok(ResizeStep::BeginExpansion { size, fresh }),
     }
 }
 
-/// The volume was handed to this driver, but is written as its in-tree plugin knew it.
+/// The volume was migrated to this driver, but still has the in-tree format.
 fn is_migrated(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
     volume.spec.csi.is_none() && claim.metadata.annotation(annotation::STORAGE_RESIZER) == Some(view.driver)
 }
 
-/// Only final answers are written: whatever else failed may still succeed.
-fn is_unreported(claim: &PersistentVolumeClaim, failed: &Failed<SizeQuestion>) -> bool {
+/// Only final errors are reported: other calls may still succeed.
+fn expansion_needs_report(claim: &PersistentVolumeClaim, failed: &FailedCall<ExpandRequest>) -> bool {
     let infeasible = match failed.failure.class {
         Some(ErrorClass::Final) => false,
         Some(ErrorClass::Infeasible) => true,
         Some(ErrorClass::StillRunning) | None => return false,
     };
-    !failed.reported && !resize::says(claim, &failed.failure.text(), infeasible)
+    !failed.reported && !resize::already_reports(claim, &failed.failure.text(), infeasible)
 }
 
-/// The volume first, so that the claim never says more.
-fn write_down(volume: &PersistentVolume, expanded: Expanded) -> Step {
-    let Expanded { size, on_node, .. } = expanded;
-    let unnoted = on_node && volume.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_none();
-    match volume.spec.capacity.storage == Some(size) && !unnoted {
-        false => Step::Grow { size, on_node },
-        true if on_node => Step::HandToNode,
-        true => Step::FinishExpansion { size },
+/// Writes the volume before the claim, so that the claim never shows a larger size.
+fn record_expansion(volume: &PersistentVolume, expanded: Expanded) -> ResizeStep {
+    let Expanded { size, node_expansion_required, .. } = expanded;
+    let lacks_annotation =
+        node_expansion_required && volume.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_none();
+    match volume.spec.capacity.storage == Some(size) && !lacks_annotation {
+        false => ResizeStep::UpdateVolumeSize { size, node_expansion_required },
+        true if node_expansion_required => ResizeStep::MarkNodeExpansionPending,
+        true => ResizeStep::FinishExpansion { size },
     }
 }
 
@@ -245,76 +220,76 @@ fn modification(
     now: Time,
 ) -> Next {
     if !view.can.modify {
-        return Err(Reason::Unable);
+        return Err(WaitReason::Unsupported);
     }
-    let memory = &view.memory.modification;
+    let state = &view.state.modification;
     let status = claim.status.modify_volume_status.as_ref();
     let under_way = status
         .filter(|status| status.status == ModifyStatus::InProgress)
         .map(|status| status.target_volume_attributes_class_name.as_str());
-    // What the driver has done is written down before anything else, whatever the user wants by now.
-    if let Some(applied) = memory.applied.as_deref().filter(|applied| under_way == Some(applied)) {
+    // The driver's result is recorded first, whatever the user requests by now.
+    if let Some(applied) = state.applied.as_deref().filter(|applied| under_way == Some(applied)) {
         let target = applied.to_owned();
         let recorded = volume.spec.volume_attributes_class_name.as_deref() == Some(applied);
         return Ok(if recorded {
-            Step::CompleteModification { target }
+            ResizeStep::CompleteModification { target }
         } else {
-            Step::RecordClass { target }
+            ResizeStep::RecordClass { target }
         });
     }
-    if let Some(failed) = &memory.failed
-        && under_way == Some(&failed.question.target)
-        && is_unsaid(claim, failed)
+    if let Some(failed) = &state.failed
+        && under_way == Some(&failed.request.target)
+        && modification_needs_report(claim, failed)
     {
-        return Ok(Step::ReportModification);
+        return Ok(ResizeStep::ReportModification);
     }
     let exists = |class: &str| view.classes.get(class).is_some();
-    let told = |target: &str| memory.told_missing.as_deref() == Some(target);
-    let target = match modify::plan(claim, volume, view.driver, !memory.certain, exists) {
-        modify::Plan::Nothing(idle) => return Err(Reason::NoModification(idle)),
-        modify::Plan::Cancel => return Ok(Step::CancelModification),
+    let reported = |target: &str| state.missing_class_reported.as_deref() == Some(target);
+    let target = match modify::plan(claim, volume, view.driver, !state.certain, exists) {
+        modify::Plan::Idle(idle) => return Err(WaitReason::NoModification(idle)),
+        modify::Plan::Cancel => return Ok(ResizeStep::CancelModification),
         modify::Plan::Pending { .. } | modify::Plan::Stuck { .. } if !view.classes.known => {
-            return Err(Reason::ClassesUnknown);
+            return Err(WaitReason::ClassesUnknown);
         }
-        modify::Plan::Pending { target, unwritten: true } => return Ok(Step::MarkPending { target }),
+        modify::Plan::Pending { target, unwritten: true } => return Ok(ResizeStep::MarkPending { target }),
         modify::Plan::Pending { target, unwritten: false } | modify::Plan::Stuck { target } => {
-            return if told(&target) {
-                Err(Reason::ClassMissing(target))
+            return if reported(&target) {
+                Err(WaitReason::ClassMissing(target))
             } else {
-                Ok(Step::TellMissing { target })
+                Ok(ResizeStep::ReportMissingClass { target })
             };
         }
         modify::Plan::Begin { target } | modify::Plan::Continue { target } => target,
     };
-    if let Some(failed) = &memory.failed {
-        let asked = claim.spec.volume_attributes_class_name.clone();
-        if let Some(again) = failed.pause(&ClassQuestion { asked, target: target.clone() }, now) {
-            return Err(Reason::Pause(again));
+    if let Some(failed) = &state.failed {
+        let requested = claim.spec.volume_attributes_class_name.clone();
+        if let Some(again) = failed.pause(&ModifyRequest { requested, target: target.clone() }, now) {
+            return Err(WaitReason::Pause(again));
         }
     }
-    // What others began is begun again, so that the server agrees that nothing else has been begun since.
-    match under_way == Some(&target) && memory.begun.as_ref() == Some(&target) {
-        true => Ok(Step::Modify { target }),
-        false => Ok(Step::BeginModification { target }),
+    // A modification that another process began is recorded again: if the write succeeds, nothing else began since.
+    match under_way == Some(&target) && state.begun.as_ref() == Some(&target) {
+        true => Ok(ResizeStep::Modify { target }),
+        false => Ok(ResizeStep::BeginModification { target }),
     }
 }
 
-/// What is still to be written in the volume of a claim that went while the driver was at it: nobody will come back to
-/// it, and whoever gets the volume next would not know what it is.
-pub(crate) fn outliving(memory: &Memory, volume: &PersistentVolume) -> Option<Step> {
+/// The write to the volume that is still missing after the claim was deleted during the call. No later step would do
+/// it, and the next user of the volume would see an outdated size or class.
+pub(crate) fn orphaned_volume_write(state: &ResizeState, volume: &PersistentVolume) -> Option<ResizeStep> {
     let smaller = |size: Quantity| volume.spec.capacity.storage.is_none_or(|now| now < size);
-    if let Some(Expanded { size, on_node, .. }) = memory.expansion.expanded
+    if let Some(Expanded { size, node_expansion_required, .. }) = state.expansion.expanded
         && smaller(size)
     {
-        return Some(Step::Grow { size, on_node });
+        return Some(ResizeStep::UpdateVolumeSize { size, node_expansion_required });
     }
-    let target = memory.modification.applied.clone()?;
+    let target = state.modification.applied.clone()?;
     let recorded = volume.spec.volume_attributes_class_name.as_ref() == Some(&target);
-    (!recorded).then_some(Step::RecordClass { target })
+    (!recorded).then_some(ResizeStep::RecordClass { target })
 }
 
-/// How a failure is told in the claim's status; `None`: the driver was not asked, so there is nothing to tell.
-pub(crate) fn told_as(class: Option<ErrorClass>) -> Option<modify::Failure> {
+/// How a failure is reported in the claim's status. `None`: the driver was not called, so nothing is reported.
+pub(crate) fn modify_failure(class: Option<ErrorClass>) -> Option<modify::Failure> {
     Some(match class? {
         ErrorClass::StillRunning => modify::Failure::StillRunning,
         ErrorClass::Final => modify::Failure::Final,
@@ -322,10 +297,10 @@ pub(crate) fn told_as(class: Option<ErrorClass>) -> Option<modify::Failure> {
     })
 }
 
-fn is_unsaid(claim: &PersistentVolumeClaim, failed: &Failed<ClassQuestion>) -> bool {
-    let Some(told) = told_as(failed.failure.class) else { return false };
+fn modification_needs_report(claim: &PersistentVolumeClaim, failed: &FailedCall<ModifyRequest>) -> bool {
+    let Some(modify_failure) = modify_failure(failed.failure.class) else { return false };
     let code = crate::metrics::code_name(failed.failure.code);
-    !failed.reported && !modify::says(claim, told, &code, &failed.failure.message)
+    !failed.reported && !modify::already_reports(claim, modify_failure, &code, &failed.failure.message)
 }
 
 #[cfg(test)]

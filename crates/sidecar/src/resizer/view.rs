@@ -1,55 +1,52 @@
-//! What the resizer sees of one claim, and nothing else.
+//! The inputs for deciding about one claim.
 
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
-use super::memory::Memory;
+use super::state::ResizeState;
 use crate::driver::Capabilities;
 
-/// One claim and what belongs to it.
+/// One claim and everything that its next step depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// The claim; `None` when it is gone.
+    /// The claim. `None`: it was deleted.
     pub(crate) claim: Option<&'a PersistentVolumeClaim>,
-    /// The volume that it names.
+    /// The volume that the claim names.
     pub(crate) volume: Option<&'a PersistentVolume>,
     /// The driver's name.
     pub(crate) driver: &'a str,
-    /// What the driver can do.
-    pub(crate) can: Can,
-    /// Whether the volume is ours to act on: a node's own sidecar leaves alone what its node cannot reach.
-    pub(crate) reached: bool,
+    pub(crate) can: ResizerCapabilities,
+    /// Whether this process handles the volume: with node deployment, only those of the local node.
+    pub(crate) is_local: bool,
     /// Whether pods use the claim.
-    pub(crate) users: Users,
-    /// The classes that the claim names.
+    pub(crate) pod_use: PodUse,
     pub(crate) classes: Classes<'a>,
-    /// What was tried.
-    pub(crate) memory: &'a Memory,
+    pub(crate) state: &'a ResizeState,
 }
 
-/// What a driver can do to volumes that exist.
+/// What the driver supports for existing volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Can {
-    /// Where volumes are expanded; `None`: nowhere.
-    pub(crate) expand: Option<Where>,
-    /// Whether they can be modified.
+pub(crate) struct ResizerCapabilities {
+    /// Where volumes are expanded. `None`: not at all.
+    pub(crate) expand: Option<ExpandOn>,
+    /// Whether volumes can be modified.
     pub(crate) modify: bool,
 }
 
 /// Where the driver expands volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Where {
-    /// In its controller, and then perhaps on the node.
+pub(crate) enum ExpandOn {
+    /// In the controller, and then perhaps on the node.
     Controller,
-    /// On the node only: for the controller every size is fine.
+    /// On the node only: the controller accepts every size.
     Node,
 }
 
-impl Can {
-    /// As the driver says; `None` if there is nothing for a resizer to do.
+impl ResizerCapabilities {
+    /// From the driver's capabilities. `None`: there is nothing for a resizer to do.
     pub(crate) fn of(can: &Capabilities) -> Option<Self> {
         let expand = match (can.expand_volume, can.node_expand_volume) {
-            (true, _) => Some(Where::Controller),
-            (false, true) => Some(Where::Node),
+            (true, _) => Some(ExpandOn::Controller),
+            (false, true) => Some(ExpandOn::Node),
             (false, false) => None,
         };
         let modify = can.modify_volume;
@@ -57,33 +54,33 @@ impl Can {
     }
 }
 
-/// Whether pods use a claim. Pods are watched only once the driver has said that it matters.
+/// Whether pods use a claim. Pods are watched only after the driver refused to expand a volume in use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Users {
-    /// Pods are not watched, or not all of them are known.
+pub(crate) enum PodUse {
+    /// Pods are not watched, or the store is incomplete.
     #[default]
     Unknown,
-    /// At least one.
-    Some,
-    /// None.
-    None,
+    /// At least one pod uses it.
+    InUse,
+    /// No pod uses it.
+    Unused,
 }
 
 /// The VolumeAttributesClasses that a claim names.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Classes<'a> {
-    /// Whether we know which classes there are.
+    /// Whether the classes can be read.
     pub(crate) known: bool,
-    /// The one asked for.
-    pub(crate) asked: Option<&'a VolumeAttributesClass>,
-    /// The one on its way.
+    /// The class in the claim's spec.
+    pub(crate) requested: Option<&'a VolumeAttributesClass>,
+    /// The target class in the claim's status.
     pub(crate) target: Option<&'a VolumeAttributesClass>,
 }
 
 impl<'a> Classes<'a> {
     /// The class of this name, if the claim names it and it exists.
     pub(crate) fn get(&self, name: &str) -> Option<&'a VolumeAttributesClass> {
-        [self.asked, self.target].into_iter().flatten().find(|class| class.metadata.name == name)
+        [self.requested, self.target].into_iter().flatten().find(|class| class.metadata.name == name)
     }
 }
 
@@ -93,19 +90,19 @@ mod tests {
 
     /// sidecars.md 1.3 "Start".
     #[test]
-    fn what_there_is_to_do() {
+    fn capabilities_select_expansion_and_modification() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
         let real = Capabilities { expand_volume: true, node_expand_volume: true, ..controller };
         let trivial = Capabilities { node_expand_volume: true, ..controller };
         let modifier = Capabilities { modify_volume: true, ..controller };
         for (can, expected) in [
-            (real, Some(Can { expand: Some(Where::Controller), modify: false })),
-            (trivial, Some(Can { expand: Some(Where::Node), modify: false })),
-            (modifier, Some(Can { expand: None, modify: true })),
+            (real, Some(ResizerCapabilities { expand: Some(ExpandOn::Controller), modify: false })),
+            (trivial, Some(ResizerCapabilities { expand: Some(ExpandOn::Node), modify: false })),
+            (modifier, Some(ResizerCapabilities { expand: None, modify: true })),
             (controller, None),
             (Capabilities { controller_service: false, ..real }, None),
         ] {
-            assert_eq!(Can::of(&can), expected, "{can:?}");
+            assert_eq!(ResizerCapabilities::of(&can), expected, "{can:?}");
         }
     }
 }

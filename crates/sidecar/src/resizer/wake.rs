@@ -1,55 +1,55 @@
-//! Which changes make a claim worth a look. What we write about failures is not among them, and what wakes a claim
-//! in vain costs one decision: pauses are kept with the question they belong to, not in the queue.
+//! Which changes trigger a reconcile of a claim. Our own error reports do not. An unnecessary reconcile costs one
+//! decision only: backoffs are stored with their request, not in the queue.
 
 use wharf_cluster::{Change, Priority};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::{annotation, condition};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
-use wharf_cluster::work::Wish;
+use wharf_cluster::work::EnqueueRequest;
 
-/// The index of claims by the classes that they name.
+/// The index of claims by VolumeAttributesClass.
 pub(crate) const BY_ATTRIBUTES_CLASS: &str = "attributes-class";
-/// The index of pods by the claims that they use.
+/// The index of pods by claim.
 pub(crate) const BY_CLAIM: &str = "claim";
 
-/// A look at one claim.
-pub(crate) fn wish(key: Key) -> Wish<Key> {
-    Wish { key, priority: Priority::Normal }
+/// A queue entry for one claim.
+pub(crate) fn work_item(key: Key) -> EnqueueRequest<Key> {
+    EnqueueRequest { key, priority: Priority::Normal }
 }
 
-/// Whether a claim calls for anything, as far as it says itself.
-pub(crate) fn wants(claim: &PersistentVolumeClaim) -> bool {
+/// Whether the claim's spec and status require work.
+pub(crate) fn needs_work(claim: &PersistentVolumeClaim) -> bool {
     let status = &claim.status;
     let text = |name: &Option<String>| name.clone().unwrap_or_default();
     let bound = status.phase == ClaimPhase::Bound && !claim.spec.volume_name.is_empty();
     bound
-        && (claim.requested() > status.capacity.storage
+        && (claim.requested_storage() > status.capacity.storage
             || status.modify_volume_status.is_some()
             || status.condition(condition::MODIFYING_VOLUME).is_some()
             || text(&claim.spec.volume_attributes_class_name)
                 != text(&status.current_volume_attributes_class_name))
 }
 
-/// Whether a change of a claim may lead to another decision. `known`: something is remembered of it.
-pub(crate) fn is_of_claim(change: &Change<PersistentVolumeClaim>, known: bool) -> bool {
+/// Whether a change of a claim may lead to another decision. `has_state`: the resizer has state for it.
+pub(crate) fn claim_needs_reconcile(change: &Change<PersistentVolumeClaim>, has_state: bool) -> bool {
     match (&change.old, &change.new) {
-        (_, None) => known,
-        (None, Some(new)) => wants(new),
+        (_, None) => has_state,
+        (None, Some(new)) => needs_work(new),
         (Some(old), Some(new)) => {
             let grown = old.status.capacity != new.status.capacity;
-            grown || ((wants(new) || known) && !is_same(old, new))
+            grown || ((needs_work(new) || has_state) && !is_same(old, new))
         }
     }
 }
 
-/// Whether two versions of a claim call for the same. Conditions tell people, and decide nothing.
+/// Whether two versions of a claim lead to the same decision. Conditions are for users and decide nothing.
 fn is_same(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let resizer = |claim: &PersistentVolumeClaim| {
         claim.metadata.annotation(annotation::STORAGE_RESIZER).map(str::to_owned)
     };
     old.metadata.uid == new.metadata.uid
-        && old.requested() == new.requested()
+        && old.requested_storage() == new.requested_storage()
         && old.spec.volume_attributes_class_name == new.spec.volume_attributes_class_name
         && old.spec.volume_name == new.spec.volume_name
         && old.status.phase == new.status.phase
@@ -60,15 +60,15 @@ fn is_same(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
         && resizer(old) == resizer(new)
 }
 
-/// The claim for which a change of a volume matters. `claim` finds it.
-pub(crate) fn of_volume(
+/// The claim that a change of a volume affects. `needs_work` checks the claim.
+pub(crate) fn claim_of_volume(
     change: &Change<PersistentVolume>,
     driver: &str,
-    wants: impl Fn(&Key) -> bool,
+    needs_work: impl Fn(&Key) -> bool,
 ) -> Option<Key> {
     let new = change.new.as_ref()?;
     let key = new.spec.claim_ref.as_ref()?.key();
-    if new.spec.csi.is_some() && !new.is_of(driver) {
+    if new.spec.csi.is_some() && !new.is_for_driver(driver) {
         return None;
     }
     if let Some(old) = &change.old
@@ -77,28 +77,29 @@ pub(crate) fn of_volume(
     {
         return None;
     }
-    let noted = new.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_some();
-    (noted || wants(&key)).then_some(key)
+    let has_pre_resize_capacity = new.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_some();
+    (has_pre_resize_capacity || needs_work(&key)).then_some(key)
 }
 
-/// The class that has come, if one has.
-pub(crate) fn of_class(change: &Change<VolumeAttributesClass>) -> Option<&str> {
+/// The class, if it was created or recreated.
+pub(crate) fn added_class(change: &Change<VolumeAttributesClass>) -> Option<&str> {
     let new = change.new.as_ref()?;
-    let known = change.old.as_ref().is_some_and(|old| old.metadata.uid == new.metadata.uid);
-    (!known).then_some(new.metadata.name.as_str())
+    let has_state = change.old.as_ref().is_some_and(|old| old.metadata.uid == new.metadata.uid);
+    (!has_state).then_some(new.metadata.name.as_str())
 }
 
-/// The names under which a claim is found when a class comes.
+/// The classes that a claim names, as index values.
 pub(crate) fn classes_of(claim: &PersistentVolumeClaim) -> Vec<String> {
-    let asked = claim.spec.volume_attributes_class_name.clone();
+    let requested = claim.spec.volume_attributes_class_name.clone();
     let status = claim.status.modify_volume_status.as_ref();
     let target = status.map(|status| status.target_volume_attributes_class_name.clone());
-    let mut names: Vec<String> = asked.into_iter().chain(target).filter(|name| !name.is_empty()).collect();
+    let mut names: Vec<String> =
+        requested.into_iter().chain(target).filter(|name| !name.is_empty()).collect();
     names.dedup();
     names
 }
 
-/// The claims that a pod uses, as keys; none once it has ended.
+/// The claims that a pod uses. None once it has terminated.
 pub(crate) fn claims_of(pod: &Pod) -> Vec<Key> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     match pod.is_terminated() {
@@ -140,51 +141,51 @@ mod tests {
         })
     }
 
-    /// sidecars.md 1.3 "Trigger": a claim that asks for more, less or another class; sidecars.md 3, item 20: not our
-    /// own words about failures.
+    /// sidecars.md 1.3 "Trigger": a claim that requests more, less or another class; sidecars.md 3, item 20: not our
+    /// own error reports.
     #[test]
-    fn changes_of_claims() {
+    fn claim_is_reconciled_when_decision_may_change() {
         let has = || json!({"capacity": {"storage": "5Gi"}});
         let content = || claim("5Gi", has());
-        let asks = || claim("10Gi", has());
-        let mut told = asks();
-        told["status"]["conditions"] = json!([{"type": "ControllerResizeError", "status": "True"}]);
-        let mut labelled = asks();
+        let expanding = || claim("10Gi", has());
+        let mut with_condition = expanding();
+        with_condition["status"]["conditions"] = json!([{"type": "ControllerResizeError", "status": "True"}]);
+        let mut labelled = expanding();
         labelled["metadata"]["labels"] = json!({"a": "b"});
-        let mut begun = asks();
+        let mut begun = expanding();
         begun["status"]["allocatedResourceStatuses"] = json!({"storage": "NodeResizeInfeasible"});
         let mut gold = content();
         gold["spec"]["volumeAttributesClassName"] = json!("gold");
-        let mut unbound = asks();
+        let mut unbound = expanding();
         unbound["status"]["phase"] = json!("Pending");
-        let mut handed = asks();
-        handed["metadata"]["annotations"] = json!({annotation::STORAGE_RESIZER: "d"});
-        for (old, new, known, expected) in [
+        let mut migrated = expanding();
+        migrated["metadata"]["annotations"] = json!({annotation::STORAGE_RESIZER: "d"});
+        for (old, new, has_state, expected) in [
             (None, Some(content()), false, false),
-            (None, Some(asks()), false, true),
+            (None, Some(expanding()), false, true),
             (None, Some(unbound.clone()), false, false),
-            (Some(unbound), Some(asks()), false, true),
-            (Some(content()), Some(asks()), false, true),
-            (Some(asks()), Some(claim("8Gi", has())), false, true),
-            (Some(asks()), Some(content()), false, false),
-            (Some(asks()), Some(content()), true, true),
-            (Some(asks()), Some(claim("10Gi", json!({"capacity": {"storage": "10Gi"}}))), false, true),
-            (Some(asks()), Some(told), true, false),
-            (Some(asks()), Some(labelled), true, false),
-            (Some(asks()), Some(begun), false, true),
-            (Some(asks()), Some(handed), false, true),
+            (Some(unbound), Some(expanding()), false, true),
+            (Some(content()), Some(expanding()), false, true),
+            (Some(expanding()), Some(claim("8Gi", has())), false, true),
+            (Some(expanding()), Some(content()), false, false),
+            (Some(expanding()), Some(content()), true, true),
+            (Some(expanding()), Some(claim("10Gi", json!({"capacity": {"storage": "10Gi"}}))), false, true),
+            (Some(expanding()), Some(with_condition), true, false),
+            (Some(expanding()), Some(labelled), true, false),
+            (Some(expanding()), Some(begun), false, true),
+            (Some(expanding()), Some(migrated), false, true),
             (Some(content()), Some(gold.clone()), false, true),
             (None, Some(gold), false, true),
-            (Some(asks()), None, false, false),
-            (Some(asks()), None, true, true),
+            (Some(expanding()), None, false, false),
+            (Some(expanding()), None, true, true),
         ] {
-            let row = format!("{old:?} {new:?} {known}");
-            assert_eq!(is_of_claim(&change(old, new), known), expected, "{row}");
+            let row = format!("{old:?} {new:?} {has_state}");
+            assert_eq!(claim_needs_reconcile(&change(old, new), has_state), expected, "{row}");
         }
     }
 
     #[test]
-    fn changes_of_volumes() {
+    fn volume_wakes_claim_that_needs_work() {
         let volume = |size: &str, driver: &str| {
             json!({
                 "metadata": {"name": "pv1", "uid": "v"},
@@ -195,15 +196,15 @@ mod tests {
             })
         };
         let ours = |size| Some(volume(size, "d"));
-        let mut noted = volume("5Gi", "d");
-        noted["metadata"]["annotations"] = json!({annotation::PRE_RESIZE_CAPACITY: "5Gi"});
+        let mut has_pre_resize_capacity = volume("5Gi", "d");
+        has_pre_resize_capacity["metadata"]["annotations"] = json!({annotation::PRE_RESIZE_CAPACITY: "5Gi"});
         let mut free = volume("5Gi", "d");
         free["spec"]["claimRef"] = json!(null);
         for (old, new, wants, expected) in [
             (None, ours("5Gi"), true, true),
             (None, ours("5Gi"), false, false),
             (None, Some(volume("5Gi", "e")), true, false),
-            (None, Some(noted), false, true),
+            (None, Some(has_pre_resize_capacity), false, true),
             (None, Some(free), true, false),
             (ours("5Gi"), ours("5Gi"), true, false),
             (ours("5Gi"), ours("6Gi"), true, true),
@@ -211,18 +212,18 @@ mod tests {
         ] {
             let row = format!("{old:?} {new:?} {wants}");
             let expected = expected.then(|| Key::namespaced("shop", "data"));
-            assert_eq!(of_volume(&change(old, new), "d", |_| wants), expected, "{row}");
+            assert_eq!(claim_of_volume(&change(old, new), "d", |_| wants), expected, "{row}");
         }
     }
 
-    /// sidecars.md 1.3 "Modify": a class that comes after the claim.
+    /// sidecars.md 1.3 "Modify": a class that is created after the claim.
     #[test]
-    fn classes_that_come() {
+    fn created_class_wakes_claims_that_name_it() {
         let class = |uid: &str| Some(json!({"metadata": {"name": "gold", "uid": uid}}));
-        assert_eq!(of_class(&change(None, class("1"))), Some("gold"));
-        assert_eq!(of_class(&change(class("1"), class("2"))), Some("gold"));
-        assert_eq!(of_class(&change(class("1"), class("1"))), None);
-        assert_eq!(of_class(&change(class("1"), None)), None);
+        assert_eq!(added_class(&change(None, class("1"))), Some("gold"));
+        assert_eq!(added_class(&change(class("1"), class("2"))), Some("gold"));
+        assert_eq!(added_class(&change(class("1"), class("1"))), None);
+        assert_eq!(added_class(&change(class("1"), None)), None);
         let mut named =
             claim("5Gi", json!({"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold"}}));
         named["spec"]["volumeAttributesClassName"] = json!("tin");
@@ -230,9 +231,9 @@ mod tests {
         assert!(classes_of(&serde_json::from_value(claim("5Gi", json!({}))).unwrap()).is_empty());
     }
 
-    /// sidecars.md 1.3 "Errors": in use until no pod that has not ended uses the claim.
+    /// sidecars.md 1.3 "Errors": in use until every pod that uses the claim has terminated.
     #[test]
-    fn pods_that_end() {
+    fn terminated_or_deleted_pod_releases_claims() {
         let pod = |phase: &str| {
             Some(json!({
                 "metadata": {"name": "p", "namespace": "shop", "uid": "p"},

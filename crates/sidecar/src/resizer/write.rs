@@ -1,16 +1,16 @@
-//! What each step writes and what it tells, word by word as upstream does.
+//! The writes and events of each step, identical to upstream's.
 
 use wharf_cluster::EventType;
 use wharf_model::names::reason;
 use wharf_model::patch::Patch;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time, modify, resize};
 
-use super::decide::{Step, told_as};
-use super::memory::{Failure, Memory};
+use super::decide::{ResizeStep, modify_failure};
+use super::state::{Failure, ResizeState};
 use crate::metrics::code_name;
 use wharf_csi::ErrorClass;
 
-/// A write to one of the two objects.
+/// A patch for the claim or the volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     /// To the claim's status.
@@ -19,53 +19,61 @@ pub(crate) enum Write {
     Volume(Patch),
 }
 
-/// What a step writes; `None` if it writes nothing.
+/// The write of a step. `None`: it writes nothing.
 pub(crate) fn write(
-    step: &Step,
+    step: &ResizeStep,
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    memory: &Memory,
+    state: &ResizeState,
     now: Time,
 ) -> Option<Write> {
     Some(match step {
-        Step::Tidy => Write::Volume(resize::caught_up(claim, volume)?),
-        Step::BeginExpansion { size, fresh } => Write::Claim(resize::begin(claim, *size, *fresh, now)),
-        Step::ReportExpansion => {
-            let failure = &memory.expansion.failed.as_ref()?.failure;
+        ResizeStep::RemovePreResizeCapacity => {
+            Write::Volume(resize::clear_pre_resize_capacity(claim, volume)?)
+        }
+        ResizeStep::BeginExpansion { size, fresh } => {
+            Write::Claim(resize::mark_in_progress(claim, *size, *fresh, now))
+        }
+        ResizeStep::ReportExpansion => {
+            let failure = &state.expansion.failed.as_ref()?.failure;
             let infeasible = failure.class == Some(ErrorClass::Infeasible);
-            Write::Claim(resize::failed(claim, &failure.text(), infeasible, now))
+            Write::Claim(resize::mark_failed(claim, &failure.text(), infeasible, now))
         }
-        Step::Grow { size, on_node } => Write::Volume(resize::grown(volume, claim, *size, *on_node)),
-        Step::HandToNode => Write::Claim(resize::pending_on_node(claim, now)),
-        Step::FinishExpansion { size } => Write::Claim(resize::finished(claim, *size)),
-        Step::MarkPending { .. } => Write::Claim(modify::pending(claim)),
-        Step::BeginModification { target } => Write::Claim(modify::begin(claim, target, now)),
-        Step::ReportModification => {
-            let failure = &memory.modification.failed.as_ref()?.failure;
-            let (told, code) = (told_as(failure.class)?, code_name(failure.code));
-            Write::Claim(modify::failed(claim, told, &code, &failure.message, now))
+        ResizeStep::UpdateVolumeSize { size, node_expansion_required } => {
+            Write::Volume(resize::record_volume_size(volume, claim, *size, *node_expansion_required))
         }
-        Step::RecordClass { target } => Write::Volume(modify::in_force(volume, target)),
-        Step::CompleteModification { target } => Write::Claim(modify::completed(claim, target)),
-        Step::CancelModification => Write::Claim(modify::cancelled(claim)),
-        Step::Wait(_)
-        | Step::Forget
-        | Step::Expand { .. }
-        | Step::TellInUse
-        | Step::TellMissing { .. }
-        | Step::Modify { .. } => return None,
+        ResizeStep::MarkNodeExpansionPending => Write::Claim(resize::mark_node_pending(claim, now)),
+        ResizeStep::FinishExpansion { size } => Write::Claim(resize::mark_finished(claim, *size)),
+        ResizeStep::MarkPending { .. } => Write::Claim(modify::mark_pending(claim)),
+        ResizeStep::BeginModification { target } => {
+            Write::Claim(modify::mark_in_progress(claim, target, now))
+        }
+        ResizeStep::ReportModification => {
+            let failure = &state.modification.failed.as_ref()?.failure;
+            let (modify_failure_kind, code) = (modify_failure(failure.class)?, code_name(failure.code));
+            Write::Claim(modify::mark_failed(claim, modify_failure_kind, &code, &failure.message, now))
+        }
+        ResizeStep::RecordClass { target } => Write::Volume(modify::set_volume_class(volume, target)),
+        ResizeStep::CompleteModification { target } => Write::Claim(modify::mark_completed(claim, target)),
+        ResizeStep::CancelModification => Write::Claim(modify::mark_cancelled(claim)),
+        ResizeStep::Wait(_)
+        | ResizeStep::DropState
+        | ResizeStep::Expand { .. }
+        | ResizeStep::ReportInUse
+        | ResizeStep::ReportMissingClass { .. }
+        | ResizeStep::Modify { .. } => return None,
     })
 }
 
 /// An event about the claim.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct EventRecord {
     pub(crate) kind: EventType,
     pub(crate) reason: &'static str,
     pub(crate) note: String,
 }
 
-impl Told {
+impl EventRecord {
     fn normal(reason: &'static str, note: impl Into<String>) -> Self {
         Self { kind: EventType::Normal, reason, note: note.into() }
     }
@@ -74,57 +82,59 @@ impl Told {
         Self { kind: EventType::Warning, reason, note: note.into() }
     }
 
-    /// What the users are told of a step: of a call before it is made, of all else once it is done.
+    /// The event of a step: for a call before it is sent, for all other steps after they are done.
     pub(crate) fn of(
-        step: &Step,
+        step: &ResizeStep,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         driver: &str,
     ) -> Option<Self> {
         let (key, name) = (claim.metadata.key(), &claim.metadata.name);
         Some(match step {
-            Step::Expand { .. } => Self::normal(
+            ResizeStep::Expand { .. } => Self::normal(
                 reason::RESIZING,
                 format!("External resizer is resizing volume {}", volume.metadata.name),
             ),
-            Step::HandToNode => Self::normal(
+            ResizeStep::MarkNodeExpansionPending => Self::normal(
                 reason::FILE_SYSTEM_RESIZE_REQUIRED,
                 "Require file system resize of volume on node",
             ),
-            Step::FinishExpansion { .. } => {
+            ResizeStep::FinishExpansion { .. } => {
                 Self::normal(reason::VOLUME_RESIZE_SUCCESSFUL, "Resize volume succeeded")
             }
-            Step::TellInUse => Self::warning(
+            ResizeStep::ReportInUse => Self::warning(
                 reason::VOLUME_RESIZE_FAILED,
                 format!(
                     "Unable to expand {key} because CSI driver {driver} only supports offline expansion and volume is currently in-use"
                 ),
             ),
-            Step::MarkPending { target } | Step::TellMissing { target } => {
+            ResizeStep::MarkPending { target } | ResizeStep::ReportMissingClass { target } => {
                 Self::warning(reason::VOLUME_MODIFY_FAILED, format!("VAC {target:?} does not exist."))
             }
-            Step::BeginModification { target } => Self::normal(
+            ResizeStep::BeginModification { target } => Self::normal(
                 reason::VOLUME_MODIFY,
                 format!("external resizer is modifying volume {name} with vac {target}"),
             ),
-            Step::CompleteModification { target } => Self::normal(
+            ResizeStep::CompleteModification { target } => Self::normal(
                 reason::VOLUME_MODIFY_SUCCESSFUL,
                 format!("external resizer modified volume {name} with vac {target} successfully"),
             ),
-            Step::CancelModification => Self::normal(reason::VOLUME_MODIFY_CANCELED, "Cancelled modify."),
-            Step::Wait(_)
-            | Step::Forget
-            | Step::Tidy
-            | Step::BeginExpansion { .. }
-            | Step::ReportExpansion
-            | Step::Grow { .. }
-            | Step::Modify { .. }
-            | Step::ReportModification
-            | Step::RecordClass { .. } => return None,
+            ResizeStep::CancelModification => {
+                Self::normal(reason::VOLUME_MODIFY_CANCELED, "Cancelled modify.")
+            }
+            ResizeStep::Wait(_)
+            | ResizeStep::DropState
+            | ResizeStep::RemovePreResizeCapacity
+            | ResizeStep::BeginExpansion { .. }
+            | ResizeStep::ReportExpansion
+            | ResizeStep::UpdateVolumeSize { .. }
+            | ResizeStep::Modify { .. }
+            | ResizeStep::ReportModification
+            | ResizeStep::RecordClass { .. } => return None,
         })
     }
 
-    /// What they are told of an expansion that failed.
+    /// The event of a failed expansion.
     pub(crate) fn expansion_failed(volume: &PersistentVolume, driver: &str, failure: &Failure) -> Self {
         let note = format!(
             "resize volume {:?} by resizer {driver:?} failed: {}",
@@ -134,7 +144,7 @@ impl Told {
         Self::warning(reason::VOLUME_RESIZE_FAILED, note)
     }
 
-    /// What they are told of a modification that failed.
+    /// The event of a failed modification.
     pub(crate) fn modification_failed(target: &str, failure: &Failure) -> Self {
         let mut note = failure.text();
         if failure.class == Some(ErrorClass::StillRunning) {
@@ -164,56 +174,60 @@ mod tests {
 
     /// sidecars.md 1.3 "Events".
     #[test]
-    fn upstreams_words() {
+    fn events_match_upstream() {
         let (size, target) = (Quantity::from_bytes(1), "gold".to_owned());
         for (step, reason, note) in [
-            (Step::Expand { size }, "Resizing", "External resizer is resizing volume pv1"),
-            (Step::HandToNode, "FileSystemResizeRequired", "Require file system resize of volume on node"),
-            (Step::FinishExpansion { size }, "VolumeResizeSuccessful", "Resize volume succeeded"),
+            (ResizeStep::Expand { size }, "Resizing", "External resizer is resizing volume pv1"),
             (
-                Step::BeginModification { target: target.clone() },
+                ResizeStep::MarkNodeExpansionPending,
+                "FileSystemResizeRequired",
+                "Require file system resize of volume on node",
+            ),
+            (ResizeStep::FinishExpansion { size }, "VolumeResizeSuccessful", "Resize volume succeeded"),
+            (
+                ResizeStep::BeginModification { target: target.clone() },
                 "VolumeModify",
                 "external resizer is modifying volume data with vac gold",
             ),
             (
-                Step::CompleteModification { target: target.clone() },
+                ResizeStep::CompleteModification { target: target.clone() },
                 "VolumeModifySuccessful",
                 "external resizer modified volume data with vac gold successfully",
             ),
-            (Step::CancelModification, "VolumeModifyCanceled", "Cancelled modify."),
+            (ResizeStep::CancelModification, "VolumeModifyCanceled", "Cancelled modify."),
         ] {
-            let told = Told::of(&step, &claim(), &volume(), "d.test");
-            assert_eq!(told, Some(Told::normal(reason, note)), "{step:?}");
+            let event = EventRecord::of(&step, &claim(), &volume(), "d.test");
+            assert_eq!(event, Some(EventRecord::normal(reason, note)), "{step:?}");
         }
         let in_use = "Unable to expand shop/data because CSI driver d.test only supports offline expansion and volume is currently in-use";
         for (step, reason, note) in [
-            (Step::TellInUse, "VolumeResizeFailed", in_use),
+            (ResizeStep::ReportInUse, "VolumeResizeFailed", in_use),
             (
-                Step::MarkPending { target: target.clone() },
+                ResizeStep::MarkPending { target: target.clone() },
                 "VolumeModifyFailed",
                 "VAC \"gold\" does not exist.",
             ),
-            (Step::TellMissing { target }, "VolumeModifyFailed", "VAC \"gold\" does not exist."),
+            (ResizeStep::ReportMissingClass { target }, "VolumeModifyFailed", "VAC \"gold\" does not exist."),
         ] {
-            let told = Told::of(&step, &claim(), &volume(), "d.test");
-            assert_eq!(told, Some(Told::warning(reason, note)), "{step:?}");
+            let event = EventRecord::of(&step, &claim(), &volume(), "d.test");
+            assert_eq!(event, Some(EventRecord::warning(reason, note)), "{step:?}");
         }
     }
 
-    /// sidecars.md 1.3 "Events": failures, in Go's words.
+    /// sidecars.md 1.3 "Events": failures, in Go's format.
     #[test]
-    fn failures() {
+    fn failure_events_match_upstream() {
         let failure = |class, code| Failure { class, code, message: "no".into() };
         let gone = failure(Some(ErrorClass::StillRunning), Code::Cancelled);
         let refused = failure(Some(ErrorClass::Infeasible), Code::InvalidArgument);
         let unasked = failure(None, Code::Unknown);
-        let expansion = |failure| Told::expansion_failed(&volume(), "d.test", failure).note;
+        let expansion = |failure| EventRecord::expansion_failed(&volume(), "d.test", failure).note;
         assert_eq!(
             expansion(&gone),
             "resize volume \"pv1\" by resizer \"d.test\" failed: rpc error: code = Canceled desc = no"
         );
         assert_eq!(expansion(&unasked), "resize volume \"pv1\" by resizer \"d.test\" failed: no");
-        let modification = |failure| Told::modification_failed("gold", failure).note;
+        let modification = |failure| EventRecord::modification_failed("gold", failure).note;
         assert_eq!(modification(&gone), "rpc error: code = Canceled desc = no. Still modifying to VAC gold");
         assert_eq!(modification(&refused), "rpc error: code = InvalidArgument desc = no");
         assert_eq!(modification(&unasked), "no");

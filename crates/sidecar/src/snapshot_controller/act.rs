@@ -1,4 +1,4 @@
-//! Does the one step it is given, and tells what came of it.
+//! Executes one decided step and records its result.
 
 use std::sync::Arc;
 
@@ -11,67 +11,67 @@ use wharf_model::{
     VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
-use super::decide::{Creation, Fault, Step, Waiting, decide};
+use super::decide::{Failure, NewContent, Step, WaitingFor, decide};
 use super::groups;
-use super::metrics::{Of, Operation};
-use super::mirror::Mirrored;
-use super::protect::{self, ContentStep, INVALID};
-use super::view::{self, Found, Group, Parent, Taker, View, is_created, is_ready};
-use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, Subject};
-use super::{Next, ROUNDS, SnapshotController, is_placed, wake, write};
+use super::metrics::{ObjectKind, Operation};
+use super::mirror::StatusUpdate;
+use super::protect::{self, ContentStep, INVALID_SOURCE};
+use super::view::{self, GroupWithContent, Lookup, NodeChoice, ParentGroup, View, is_created, is_ready};
+use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
+use super::{MAX_STEPS, Next, SnapshotController, has_node_affinity, wake, write};
 use crate::finalizer::{self, ProtectError};
 
-/// What the server said, for as long as one worker is at it.
+/// Responses of the API server, kept during one reconcile.
 #[derive(Default)]
-struct Asked {
-    /// It was asked for the content of this name.
+struct Fetched {
+    /// The content of this name was read.
     content: Option<String>,
-    /// It was asked for the volume of this name, and gave this one.
+    /// The volume of this name was read, with this result.
     volume: Option<(String, Option<PersistentVolume>)>,
-    /// It was asked for the group snapshot of this name, and gave this one.
-    parent: Option<(Key, Option<Group>)>,
+    /// The group snapshot of this name was read, with this result.
+    parent: Option<(Key, Option<GroupWithContent>)>,
 }
 
-/// What is known of a snapshot, for one step.
-struct Seen {
+/// Inputs for one decision about a snapshot.
+struct Inputs {
     snapshot: Option<Arc<VolumeSnapshot>>,
     content: Option<Arc<VolumeSnapshotContent>>,
     class: Option<Arc<VolumeSnapshotClass>>,
     defaults: Vec<Arc<VolumeSnapshotClass>>,
     claim: Option<Arc<PersistentVolumeClaim>>,
-    /// Whether only some nodes will do.
-    is_placed: bool,
+    /// Whether the volume has node affinity.
+    has_node_affinity: bool,
     node: Option<String>,
     restoring: bool,
-    /// The group snapshot of the name that it has for its group.
-    group: Option<Group>,
+    /// The cached group snapshot with the name of the snapshot's group.
+    group: Option<GroupWithContent>,
     group_name: Option<String>,
 }
 
-impl Seen {
-    fn view<'a>(&'a self, asked: &'a Asked, note_volume_mode: bool) -> View<'a> {
+impl Inputs {
+    fn view<'a>(&'a self, fetched: &'a Fetched, record_volume_mode: bool) -> View<'a> {
         let snapshot = self.snapshot.as_deref();
-        let asked_content =
-            snapshot.is_some_and(|snapshot| asked.content == Some(view::content_of(snapshot)));
+        let content_fetched =
+            snapshot.is_some_and(|snapshot| fetched.content == Some(view::expected_content_name(snapshot)));
         let volume = self.claim.as_ref().map(|claim| claim.spec.volume_name.as_str());
-        let volume = match &asked.volume {
-            Some((name, found)) if Some(name.as_str()) == volume => Found::of(found.as_ref(), true),
-            _ => Found::NotSeen,
+        let volume = match &fetched.volume {
+            Some((name, found)) if Some(name.as_str()) == volume => Lookup::new(found.as_ref(), true),
+            _ => Lookup::NotCached,
         };
-        let parent = snapshot.and_then(view::parent).map_or(Parent::None, |(key, uid)| {
-            let told = asked.parent.as_ref().filter(|(name, _)| *name == key);
-            let told = told.map(|(_, group)| group.as_ref());
-            Parent::of(uid, self.content.as_deref(), self.group.as_ref(), told)
+        let parent = snapshot.and_then(view::parent_group).map_or(ParentGroup::None, |(key, uid)| {
+            let parent_fetched = fetched.parent.as_ref().filter(|(name, _)| *name == key);
+            let parent_fetched = parent_fetched.map(|(_, group)| group.as_ref());
+            ParentGroup::resolve(uid, self.content.as_deref(), self.group.as_ref(), parent_fetched)
         });
-        let node = match (self.is_placed, &self.node) {
-            (false, _) => Taker::Any,
-            (true, Some(node)) => Taker::One(node),
-            (true, None) => Taker::Nobody,
+        let node = match (self.has_node_affinity, &self.node) {
+            (false, _) => NodeChoice::Any,
+            (true, Some(node)) => NodeChoice::Node(node),
+            (true, None) => NodeChoice::Unreachable,
         };
         View {
             snapshot,
-            content: Found::of(self.content.as_deref(), asked_content),
-            asked: asked_content,
+            content: Lookup::new(self.content.as_deref(), content_fetched),
+            content_fetched,
             class: self.class.as_deref(),
             defaults: &self.defaults,
             claim: self.claim.as_deref(),
@@ -80,59 +80,60 @@ impl Seen {
             restoring: self.restoring,
             parent,
             group_name: self.group_name.as_deref(),
-            note_volume_mode,
+            record_volume_mode,
         }
     }
 }
 
 impl SnapshotController {
-    /// Works on a snapshot until it has to wait.
-    pub(super) async fn snapshot(&self, key: &Key) -> Result<Next, ApiError> {
-        let mut asked = Asked::default();
-        for _ in 0..ROUNDS {
-            if !self.ground.gate.is_open() {
-                return Ok(Next::Again);
+    /// Handles a snapshot until it has to wait.
+    pub(super) async fn reconcile_snapshot(&self, key: &Key) -> Result<Next, ApiError> {
+        let mut fetched = Fetched::default();
+        for _ in 0..MAX_STEPS {
+            if !self.context.gate.is_open() {
+                return Ok(Next::Continue);
             }
-            let seen = self.look(key, &asked);
-            let step = decide(&seen.view(&asked, self.settings.prevent_volume_mode_conversion));
-            tracing::debug!(snapshot = %key, ?step, "next");
-            let Some(snapshot) = &seen.snapshot else {
-                self.ground.attempts.forget(super::ROLE, &format!("snapshot {key}"));
+            let inputs = self.gather(key, &fetched);
+            let step = decide(&inputs.view(&fetched, self.settings.prevent_volume_mode_conversion));
+            tracing::debug!(snapshot = %key, ?step, "decided next step");
+            let Some(snapshot) = &inputs.snapshot else {
+                self.context.attempts.remove(super::ROLE, &format!("snapshot {key}"));
                 return Ok(Next::Done);
             };
-            self.measure(&seen, snapshot);
-            match self.act(&seen, snapshot, step, &mut asked).await? {
-                Next::Again => {}
+            self.start_metrics(&inputs, snapshot);
+            match self.act(&inputs, snapshot, step, &mut fetched).await? {
+                Next::Continue => {}
                 next => return Ok(next),
             }
         }
-        tracing::warn!(snapshot = %key, "so many steps without an end: pausing");
-        Ok(Next::Later)
+        tracing::warn!(snapshot = %key, "too many steps in one reconcile; retrying with backoff");
+        Ok(Next::Retry)
     }
 
-    /// What is known of a snapshot now.
-    fn look(&self, key: &Key, asked: &Asked) -> Seen {
+    /// Reads the cache.
+    fn gather(&self, key: &Key, fetched: &Fetched) -> Inputs {
         let snapshot = self.snapshots.get(key);
         let of = snapshot.as_deref();
-        let content = of.and_then(|snapshot| self.contents.get(&Key::cluster(view::content_of(snapshot))));
+        let content =
+            of.and_then(|snapshot| self.contents.get(&Key::cluster(view::expected_content_name(snapshot))));
         let class = of.and_then(|snapshot| snapshot.spec.volume_snapshot_class_name.as_ref());
         let claim = of.and_then(wake::source_claim).and_then(|claim| self.claims.get(&claim));
-        let volume = asked.volume.as_ref().and_then(|(_, volume)| volume.as_ref());
-        let parent = of.and_then(view::parent);
-        let volume = volume.filter(|volume| self.nodes.is_some() && is_placed(volume));
+        let volume = fetched.volume.as_ref().and_then(|(_, volume)| volume.as_ref());
+        let parent = of.and_then(view::parent_group);
+        let volume = volume.filter(|volume| self.nodes.is_some() && has_node_affinity(volume));
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let group_name =
-            content.as_ref().and_then(|content| self.groups.as_ref()?.name_of(namespace, content));
-        Seen {
+            content.as_ref().and_then(|content| self.groups.as_ref()?.parent_name(namespace, content));
+        Inputs {
             class: class.and_then(|class| self.classes.get(&Key::cluster(class))),
             defaults: match class {
                 Some(_) => Vec::new(),
                 None => self.classes.by_index(IS_DEFAULT, ""),
             },
-            is_placed: volume.is_some(),
-            node: volume.and_then(|volume| self.node(&[volume])),
+            has_node_affinity: volume.is_some(),
+            node: volume.and_then(|volume| self.node_reaching(&[volume])),
             restoring: self.claims.first_by_index(BY_SNAPSHOT, &key.to_string()).is_some(),
-            group: parent.and_then(|(key, _)| self.groups.as_ref()?.named(&key)),
+            group: parent.and_then(|(key, _)| self.groups.as_ref()?.get(&key)),
             group_name,
             snapshot,
             content,
@@ -140,133 +141,138 @@ impl SnapshotController {
         }
     }
 
-    /// Asks the server for a group snapshot and, where nothing but its content can tell whose group it is, for that.
-    async fn ask_for_group(&self, key: &Key, by_content: bool) -> Result<Option<Group>, ApiError> {
-        let cluster = &self.ground.cluster;
+    /// Reads a group snapshot from the API server and, if only its content can identify it, that content.
+    async fn fetch_group(&self, key: &Key, by_content: bool) -> Result<Option<GroupWithContent>, ApiError> {
+        let cluster = &self.context.cluster;
         let Some(group) = cluster.get::<VolumeGroupSnapshot>(key).await? else { return Ok(None) };
         let content = match by_content {
             true => cluster.get::<VolumeGroupSnapshotContent>(&groups::content_key(&group)).await?,
             false => None,
         };
-        Ok(Some(Group { group: Arc::new(group), content: content.map(Arc::new) }))
+        Ok(Some(GroupWithContent { group: Arc::new(group), content: content.map(Arc::new) }))
     }
 
-    /// Begins to count what is seen to be wanted.
-    fn measure(&self, seen: &Seen, snapshot: &VolumeSnapshot) {
+    /// Starts the timers of the pending operations.
+    fn start_metrics(&self, inputs: &Inputs, snapshot: &VolumeSnapshot) {
         let (uid, dynamic) = (&snapshot.metadata.uid, view::pre_provisioned(snapshot).is_none());
-        let content = seen.content.as_ref().map(|content| content.spec.driver.as_str());
-        let class = seen.class.as_ref().map(|class| class.driver.as_str());
+        let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
+        let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
-        let begin = |operation| self.operations.begin(operation, Of::Snapshot, uid, driver, dynamic);
+        let start = |operation| self.operations.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
         if snapshot.metadata.is_deleting() {
-            begin(Operation::Delete);
+            start(Operation::Delete);
         } else if !is_ready(snapshot) {
             if !is_created(snapshot) {
-                begin(Operation::Create);
+                start(Operation::Create);
             }
-            begin(Operation::CreateAndReady);
+            start(Operation::CreateAndReady);
         }
     }
 
     async fn act(
         &self,
-        seen: &Seen,
+        inputs: &Inputs,
         snapshot: &VolumeSnapshot,
         step: Step,
-        asked: &mut Asked,
+        fetched: &mut Fetched,
     ) -> Result<Next, ApiError> {
-        let cluster = &self.ground.cluster;
+        let cluster = &self.context.cluster;
         let meta = &snapshot.metadata;
         match step {
-            Step::Forget => return Ok(Next::Done),
-            Step::Done => {
-                self.note(&Subject::Snapshot(meta.key()), None);
+            Step::DropState => return Ok(Next::Done),
+            Step::Idle => {
+                self.record_attempt(&WorkKey::Snapshot(meta.key()), None);
                 return Ok(Next::Done);
             }
             Step::Wait(waiting) => {
-                self.tell_waiting(snapshot, &waiting);
-                // Where nobody watches groups, nothing tells that one is gone.
+                self.record_waiting(snapshot, &waiting);
+                // If groups are not watched, nothing reports that one was deleted.
                 return Ok(match (&waiting, &self.groups) {
-                    (Waiting::Group(_), None) => Next::Later,
+                    (WaitingFor::Group(_), None) => Next::Retry,
                     _ => Next::Done,
                 });
             }
-            Step::Fail(fault) => return self.fail(snapshot, &fault).await,
-            Step::AskContent(name) => {
+            Step::Fail(failure) => return self.report_failure(snapshot, &failure).await,
+            Step::FetchContent(name) => {
                 cluster.get::<VolumeSnapshotContent>(&Key::cluster(&*name)).await?;
-                asked.content = Some(name);
+                fetched.content = Some(name);
             }
-            Step::AskVolume(name) => {
+            Step::FetchVolume(name) => {
                 let volume = cluster.get::<PersistentVolume>(&Key::cluster(&*name)).await?;
-                asked.volume = Some((name, volume));
+                fetched.volume = Some((name, volume));
             }
-            Step::AskParent => {
-                if let Some((key, uid)) = view::parent(snapshot) {
-                    let group = self.ask_for_group(&key, uid.is_none()).await?;
-                    asked.parent = Some((key, group));
+            Step::FetchParentGroup => {
+                if let Some((key, uid)) = view::parent_group(snapshot) {
+                    let group = self.fetch_group(&key, uid.is_none()).await?;
+                    fetched.parent = Some((key, group));
                 }
             }
-            Step::Guard(finalizers) => {
+            Step::AddFinalizers(finalizers) => {
                 let patch = patch::add_finalizers(meta, &finalizers);
                 let written = self.write(snapshot, None, patch).await;
-                self.tell_refused(snapshot, "SnapshotFinalizerError", &written, |error| {
+                self.record_rejected_write(snapshot, "SnapshotFinalizerError", &written, |error| {
                     format!("Failed to check and update snapshot: {error}")
                 });
                 written?;
             }
-            Step::SetClass(class) => {
-                self.write(snapshot, None, Some(write::class(meta, &class))).await?;
+            Step::SetDefaultClass(class) => {
+                self.write(snapshot, None, Some(write::set_class(meta, &class))).await?;
             }
-            Step::ProtectClaim => return self.protect(seen, snapshot).await,
-            Step::CreateContent(creation) => return self.create(seen, snapshot, &creation).await,
+            Step::ProtectClaim => return self.protect_claim(inputs, snapshot).await,
+            Step::CreateContent(new_content) => {
+                return self.create_content(inputs, snapshot, &new_content).await;
+            }
             Step::BindContent { class } => {
-                if let Some(content) = &seen.content {
+                if let Some(content) = &inputs.content {
                     let patch = write::bind(&content.metadata, meta, class.as_deref());
                     let bound = self.write(&**content, None, Some(patch)).await;
-                    self.tell_refused(snapshot, "SnapshotBindFailed", &bound, |error| {
+                    self.record_rejected_write(snapshot, "SnapshotBindFailed", &bound, |error| {
                         format!("Snapshot failed to bind VolumeSnapshotContent, {error}")
                     });
                     bound?;
                 }
             }
-            Step::Mirror(mirrored) => {
-                let patch = write::status(meta, &mirrored.status);
+            Step::WriteStatus(update) => {
+                let patch = write::status(meta, &update.status);
                 let written = self.write(snapshot, Some("status"), Some(patch)).await;
-                self.tell_refused(snapshot, "SnapshotStatusUpdateFailed", &written, |error| {
+                self.record_rejected_write(snapshot, "SnapshotStatusUpdateFailed", &written, |error| {
                     format!("Snapshot status update failed, {error}")
                 });
                 if written? {
-                    self.tell_mirrored(seen, snapshot, &mirrored);
+                    self.record_progress(inputs, snapshot, &update);
                 }
             }
-            Step::Adopt => {
-                if let Parent::Here(group) = seen.view(asked, false).parent {
-                    self.write(snapshot, None, Some(write::adopt(meta, group))).await?;
+            Step::SetOwnerGroup => {
+                if let ParentGroup::Found(group) = inputs.view(fetched, false).parent {
+                    self.write(snapshot, None, Some(write::set_owner(meta, group))).await?;
                 }
             }
-            Step::MarkContent => {
-                if let Some(content) = &seen.content {
+            Step::MarkContentBeingDeleted => {
+                if let Some(content) = &inputs.content {
                     let mark = [(names::BEING_DELETED, Some("yes"))];
                     self.write(&**content, None, Some(patch::annotate(&content.metadata, &mark))).await?;
                 }
             }
             Step::DeleteContent => {
-                if let Some(content) = &seen.content {
+                if let Some(content) = &inputs.content {
                     let deleted = self.delete(&**content).await;
-                    self.tell_refused(snapshot, "SnapshotContentObjectDeleteError", &deleted, |_| {
-                        "Failed to delete snapshot content API object".to_owned()
-                    });
+                    self.record_rejected_write(
+                        snapshot,
+                        "SnapshotContentObjectDeleteError",
+                        &deleted,
+                        |_| "Failed to delete snapshot content API object".to_owned(),
+                    );
                     deleted?;
                 }
             }
-            Step::Release(finalizers) => {
+            Step::RemoveFinalizers(finalizers) => {
                 self.write(snapshot, None, patch::remove_finalizers(meta, &finalizers)).await?;
             }
         }
-        Ok(Next::Again)
+        Ok(Next::Continue)
     }
 
-    /// Writes, if there is something to write; `false` if the object was not as it was seen. It is read again then.
+    /// Applies a patch, if any; `false` if the object had changed. It is re-read then.
     pub(super) async fn write<K: Kind>(
         &self,
         object: &K,
@@ -274,29 +280,29 @@ impl SnapshotController {
         patch: Option<Patch>,
     ) -> Result<bool, ApiError> {
         let Some(patch) = patch else { return Ok(false) };
-        match self.ground.cluster.patch(&K::API, &object.key(), subresource, patch).await {
+        match self.context.cluster.patch(&K::API, &object.key(), subresource, patch).await {
             Ok(_) => Ok(true),
-            Err(error) => self.reread(object, error).await.map(|()| false),
+            Err(error) => self.refresh(object, error).await.map(|()| false),
         }
     }
 
-    /// Deletes this very object.
+    /// Deletes the object with this UID.
     pub(super) async fn delete<K: Kind>(&self, object: &K) -> Result<(), ApiError> {
         let uid = Some(object.meta().uid.clone());
         let preconditions = Preconditions { uid, resource_version: None };
-        match self.ground.cluster.delete(&K::API, &object.key(), preconditions).await {
+        match self.context.cluster.delete(&K::API, &object.key(), preconditions).await {
             Ok(()) => Ok(()),
-            Err(error) => self.reread(object, error).await,
+            Err(error) => self.refresh(object, error).await,
         }
     }
 
-    /// Creates; `false` if there is one of that name, which is in the store now.
-    pub(super) async fn make<K: Kind>(
+    /// Creates an object; `false` if it exists already. The store has it then.
+    pub(super) async fn create_object<K: Kind>(
         &self,
         namespace: Option<&str>,
         body: &Value,
     ) -> Result<bool, ApiError> {
-        let cluster = &self.ground.cluster;
+        let cluster = &self.context.cluster;
         match cluster.create(&K::API, namespace, body).await {
             Ok(_) => Ok(true),
             Err(ApiError::AlreadyExists(_)) => {
@@ -309,85 +315,86 @@ impl SnapshotController {
         }
     }
 
-    async fn protect(&self, seen: &Seen, snapshot: &VolumeSnapshot) -> Result<Next, ApiError> {
-        let Some(claim) = &seen.claim else { return Ok(Next::Again) };
+    async fn protect_claim(&self, inputs: &Inputs, snapshot: &VolumeSnapshot) -> Result<Next, ApiError> {
+        let Some(claim) = &inputs.claim else { return Ok(Next::Continue) };
         let key = claim.key();
-        let _lock = self.lock(&key).await;
-        let (cluster, api, uid) = (&self.ground.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
+        let _lock = self.lock_claim(&key).await;
+        let (cluster, api, uid) = (&self.context.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
         let patch = patch::add_finalizer(&claim.metadata, names::CLAIM_PROTECTION);
-        if self.patching.writes(cluster, api, &key, patch).await {
-            return Ok(Next::Again);
+        if self.patching.try_patch(cluster, api, &key, patch).await {
+            return Ok(Next::Continue);
         }
         match finalizer::add(cluster, api, &key, uid, names::CLAIM_PROTECTION).await {
-            Ok(()) => Ok(Next::Again),
-            // The store knows by now, so that the rule says what that means.
-            Err(ProtectError::Deleting { .. }) => Ok(Next::Again),
-            // Its end is on the way to the store.
-            Err(ProtectError::Gone { .. }) => Ok(Next::Later),
+            Ok(()) => Ok(Next::Continue),
+            // The store has seen the deletion by now, and the rules handle it.
+            Err(ProtectError::Deleting { .. }) => Ok(Next::Continue),
+            // The deletion event is about to reach the store.
+            Err(ProtectError::Gone { .. }) => Ok(Next::Retry),
             Err(ProtectError::Api(error)) => {
                 let message = format!(
                     "Failed to create snapshot content with error snapshot controller failed to update {} on API server: {error}",
                     key.name
                 );
-                self.fail(snapshot, &Fault::new("SnapshotContentCreationFailed", message)).await
+                self.report_failure(snapshot, &Failure::new("SnapshotContentCreationFailed", message)).await
             }
         }
     }
 
-    async fn create(
+    async fn create_content(
         &self,
-        seen: &Seen,
+        inputs: &Inputs,
         snapshot: &VolumeSnapshot,
-        creation: &Creation,
+        new_content: &NewContent,
     ) -> Result<Next, ApiError> {
-        let Some(claim) = &seen.claim else { return Ok(Next::Again) };
-        // Who takes the finalizer off a claim looks for snapshots under the same lock: it is on the claim until ours
-        // is seen to need it, or off and seen to be so here.
-        let _lock = self.lock(&claim.key()).await;
+        let Some(claim) = &inputs.claim else { return Ok(Next::Continue) };
+        // The finalizer is removed from a claim under the same lock, after a search for snapshots. So either it is
+        // still there and our snapshot keeps it, or its absence is observed here.
+        let _lock = self.lock_claim(&claim.key()).await;
         let is_protected = self.claims.get(&claim.key()).is_some_and(|now| {
             now.metadata.uid == claim.metadata.uid && now.metadata.has_finalizer(names::CLAIM_PROTECTION)
         });
         if !is_protected {
-            return Ok(Next::Again);
+            return Ok(Next::Continue);
         }
         let key = snapshot.key();
-        match self.make::<VolumeSnapshotContent>(None, &write::content(snapshot, creation)).await {
+        match self.create_object::<VolumeSnapshotContent>(None, &write::content(snapshot, new_content)).await
+        {
             Ok(_) => {
                 let note = format!("Waiting for a snapshot {key} to be created by the CSI driver.");
-                self.ground.event(snapshot, EventType::Normal, "CreatingSnapshot", note);
-                Ok(Next::Again)
+                self.context.record_event(snapshot, EventType::Normal, "CreatingSnapshot", note);
+                Ok(Next::Continue)
             }
             Err(error) => {
                 let note =
                     format!("Error creating volume snapshot content object for snapshot {key}: {error}.");
-                self.ground.event(snapshot, EventType::Warning, "CreateSnapshotContentFailed", note);
+                self.context.record_event(snapshot, EventType::Warning, "CreateSnapshotContentFailed", note);
                 let message = format!(
                     "Failed to create snapshot content with error snapshot controller failed to update {key} on API server: {error}"
                 );
-                self.fail(snapshot, &Fault::new("SnapshotContentCreationFailed", message)).await
+                self.report_failure(snapshot, &Failure::new("SnapshotContentCreationFailed", message)).await
             }
         }
     }
 
-    /// Tells why it cannot go on.
-    async fn fail(&self, snapshot: &VolumeSnapshot, fault: &Fault) -> Result<Next, ApiError> {
-        let told = snapshot.status.as_ref().and_then(|status| status.error.as_ref());
+    /// Reports a failure in the status and as an event.
+    async fn report_failure(&self, snapshot: &VolumeSnapshot, failure: &Failure) -> Result<Next, ApiError> {
+        let reported = snapshot.status.as_ref().and_then(|status| status.error.as_ref());
         let key = snapshot.key();
-        if let Some(status) = write::fault(told, fault, now()) {
-            tracing::info!(snapshot = %key, reason = fault.reason, message = fault.message, "cannot go on");
-            self.ground.event(snapshot, EventType::Warning, fault.reason, &*fault.message);
-            if let Some((reason, note)) = &fault.beside {
-                self.ground.event(snapshot, EventType::Warning, reason, &**note);
+        if let Some(status) = write::error_status(reported, failure, now()) {
+            tracing::info!(snapshot = %key, reason = failure.reason, error = failure.message, "snapshot failed");
+            self.context.record_event(snapshot, EventType::Warning, failure.reason, &*failure.message);
+            if let Some((reason, note)) = &failure.extra_event {
+                self.context.record_event(snapshot, EventType::Warning, reason, &**note);
             }
             let patch = write::status(&snapshot.metadata, &status);
             self.write(snapshot, Some("status"), Some(patch)).await?;
         }
-        self.note(&Subject::Snapshot(key), Some(fault.message.clone()));
-        Ok(Next::Later)
+        self.record_attempt(&WorkKey::Snapshot(key), Some(failure.message.clone()));
+        Ok(Next::Retry)
     }
 
-    /// Tells users that something was refused which will be refused again.
-    pub(super) fn tell_refused<K: Kind, T>(
+    /// Records an event for a rejected write that will be rejected again.
+    pub(super) fn record_rejected_write<K: Kind, T>(
         &self,
         object: &K,
         reason: &str,
@@ -396,49 +403,56 @@ impl SnapshotController {
     ) {
         if let Err(error @ (ApiError::Forbidden(_) | ApiError::Invalid(_) | ApiError::Other { .. })) = written
         {
-            self.ground.event(object, EventType::Warning, reason, note(error));
+            self.context.record_event(object, EventType::Warning, reason, note(error));
         }
     }
 
-    fn tell_waiting(&self, snapshot: &VolumeSnapshot, waiting: &Waiting) {
+    fn record_waiting(&self, snapshot: &VolumeSnapshot, waiting: &WaitingFor) {
         let key = snapshot.key().to_string();
         let note = match waiting {
-            Waiting::Restore => "Snapshot is being used to restore a PVC".to_owned(),
-            Waiting::Group(group) => write::belongs_to(&key, group),
-            Waiting::Membership | Waiting::Content => return,
+            WaitingFor::Restore => "Snapshot is being used to restore a PVC".to_owned(),
+            WaitingFor::Group(group) => write::member_delete_note(&key, group),
+            WaitingFor::Membership | WaitingFor::Content => return,
         };
-        self.ground.event(snapshot, EventType::Warning, "SnapshotDeletePending", note);
+        self.context.record_event(snapshot, EventType::Warning, "SnapshotDeletePending", note);
     }
 
-    /// Tells what the content has shown, once it is written.
-    fn tell_mirrored(&self, seen: &Seen, snapshot: &VolumeSnapshot, mirrored: &Mirrored) {
+    /// Records events and metrics after a status update.
+    fn record_progress(&self, inputs: &Inputs, snapshot: &VolumeSnapshot, update: &StatusUpdate) {
         let key = snapshot.key();
-        let driver = seen.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
-        let done = |operation| self.operations.done(operation, Of::Snapshot, &snapshot.metadata.uid, driver);
-        if mirrored.created {
-            done(Operation::Create);
+        let driver = inputs.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
+        let finish = |operation| {
+            self.operations.finish(operation, ObjectKind::Snapshot, &snapshot.metadata.uid, driver)
+        };
+        if update.created {
+            finish(Operation::Create);
             let note = format!("Snapshot {key} was successfully created by the CSI driver.");
-            self.ground.event(snapshot, EventType::Normal, "SnapshotCreated", note);
+            self.context.record_event(snapshot, EventType::Normal, "SnapshotCreated", note);
         }
-        if mirrored.ready {
-            done(Operation::CreateAndReady);
+        if update.ready {
+            finish(Operation::CreateAndReady);
             let note = format!("Snapshot {key} is ready to use.");
-            self.ground.event(snapshot, EventType::Normal, "SnapshotReady", note);
-            tracing::info!(snapshot = %key, "the snapshot is ready to use");
+            self.context.record_event(snapshot, EventType::Normal, "SnapshotReady", note);
+            tracing::info!(snapshot = %key, "snapshot is ready to use");
         }
     }
 
-    /// Works on a content.
-    pub(super) async fn content(&self, key: &Key) -> Result<Next, ApiError> {
+    /// Handles a content.
+    pub(super) async fn reconcile_content(&self, key: &Key) -> Result<Next, ApiError> {
         let Some(content) = self.contents.get(key) else { return Ok(Next::Done) };
-        match protect::content(&content) {
+        match protect::content_step(&content) {
             ContentStep::Done => {}
-            ContentStep::TellInvalid => {
-                self.ground.event(&*content, EventType::Warning, "ContentValidationError", INVALID);
-                self.note(&Subject::Content(key.clone()), Some(INVALID.to_owned()));
-                return Ok(Next::Later);
+            ContentStep::ReportInvalid => {
+                self.context.record_event(
+                    &*content,
+                    EventType::Warning,
+                    "ContentValidationError",
+                    INVALID_SOURCE,
+                );
+                self.record_attempt(&WorkKey::Content(key.clone()), Some(INVALID_SOURCE.to_owned()));
+                return Ok(Next::Retry);
             }
-            ContentStep::Guard => {
+            ContentStep::AddFinalizer => {
                 let patch = patch::add_finalizer(&content.metadata, names::CONTENT_PROTECTION);
                 self.write(&*content, None, patch).await?;
             }
@@ -446,16 +460,16 @@ impl SnapshotController {
         Ok(Next::Done)
     }
 
-    /// Works on a claim that snapshots were taken of.
-    pub(super) async fn claim(&self, key: &Key) -> Result<Next, ApiError> {
-        let _lock = self.lock(key).await;
+    /// Handles a claim that snapshots were created from.
+    pub(super) async fn reconcile_claim(&self, key: &Key) -> Result<Next, ApiError> {
+        let _lock = self.lock_claim(key).await;
         let Some(claim) = self.claims.get(key) else { return Ok(Next::Done) };
         let snapshots = self.snapshots.by_index(BY_CLAIM, &key.to_string());
-        if protect::may_go(&claim, snapshots.iter().map(|snapshot| &**snapshot)) {
+        if protect::can_release_claim(&claim, snapshots.iter().map(|snapshot| &**snapshot)) {
             let (cluster, api, uid) =
-                (&self.ground.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
+                (&self.context.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
             let patch = patch::remove_finalizer(&claim.metadata, names::CLAIM_PROTECTION);
-            if !self.patching.writes(cluster, api, key, patch).await {
+            if !self.patching.try_patch(cluster, api, key, patch).await {
                 finalizer::remove(cluster, api, key, uid, names::CLAIM_PROTECTION).await?;
             }
         }

@@ -1,19 +1,20 @@
-//! What to do next for a snapshot: pure and exhaustive.
+//! Rules for one snapshot: given its [`View`], the next step. Pure and exhaustive; start at [`decide`].
 //!
-//! - A snapshot gets its finalizer before anything is made for it: it cannot go unseen.
-//! - A content is touched only if it says that it is this very snapshot's, or nobody's yet.
-//! - A snapshot that was cut and whose content is gone is not cut anew: it would be another moment's data under the
-//!   same name.
-//! - Nothing follows from an object that is not in the store: the server is asked first.
+//! - A snapshot gets its finalizer before anything is created for it, so that its deletion is observed.
+//! - A content is changed only if it references this snapshot by UID, or no snapshot yet.
+//! - A snapshot that was created and whose content is gone is not created again: it would be data of another point
+//!   in time under the same name.
+//! - An object missing from the cache proves nothing: the API server is queried first.
 //!
-//! Making one is in [`create`], its end in [`delete`], its status in [`super::mirror`].
+//! Creation is in [`create`], deletion in [`delete`], the status in [`super::mirror`].
 
 use wharf_model::snapshot::{DeletionPolicy, names};
 use wharf_model::{SecretRef, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::mirror::{Mirrored, mirror};
+use super::mirror::{StatusUpdate, status_update};
 use super::view::{
-    Found, Parent, View, bound, is_created, is_named, is_ready, owner, points_back, pre_provisioned,
+    Lookup, ParentGroup, View, bound_content, is_bound_to, is_created, is_ready, owning_group,
+    pre_provisioned, references_name,
 };
 
 mod create;
@@ -21,51 +22,51 @@ mod delete;
 #[cfg(test)]
 mod tests;
 
-/// What to do next. After each step the snapshot comes round again.
+/// The next step. After each step the snapshot is decided again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It is gone, or no affair of ours: nothing is to be remembered.
-    Forget,
-    /// Nothing more until something changes.
-    Done,
-    /// Something else has to happen first, and its change will wake us.
-    Wait(Waiting),
-    /// It cannot go on: tell, and try again later.
-    Fail(Fault),
-    /// Ask the server for the content of this name.
-    AskContent(String),
-    /// Ask the server for the claim's volume.
-    AskVolume(String),
-    /// Ask the server for the group snapshot.
-    AskParent,
-    /// Put these finalizers on it.
-    Guard(Vec<&'static str>),
-    /// Write down the default class.
-    SetClass(String),
-    /// Put the finalizer on the claim, before anything is taken of it.
+    /// The snapshot no longer exists: drop its state.
+    DropState,
+    /// Nothing to do until something changes.
+    Idle,
+    /// Wait for something else, whose change will enqueue the snapshot.
+    Wait(WaitingFor),
+    /// Report the failure and retry with backoff.
+    Fail(Failure),
+    /// Read the content of this name from the API server.
+    FetchContent(String),
+    /// Read the claim's volume from the API server.
+    FetchVolume(String),
+    /// Read the group snapshot from the API server.
+    FetchParentGroup,
+    /// Add these finalizers.
+    AddFinalizers(Vec<&'static str>),
+    /// Write the default class into the spec.
+    SetDefaultClass(String),
+    /// Add the finalizer to the source claim, before a snapshot is created from it.
     ProtectClaim,
-    /// Make the content.
-    CreateContent(Creation),
-    /// Let the content that there was already point to it, and give it the class if it is named.
+    /// Create the content.
+    CreateContent(NewContent),
+    /// Bind the pre-provisioned content, and set its class if the snapshot names one.
     BindContent {
-        /// The class.
+        /// The class to set.
         class: Option<String>,
     },
-    /// Write the content's status into it.
-    Mirror(Mirrored),
-    /// Name the group snapshot as its owner.
-    Adopt,
-    /// Tell the snapshotter that the content may go.
-    MarkContent,
+    /// Copy the content's status to the snapshot.
+    WriteStatus(StatusUpdate),
+    /// Set the group snapshot as owner.
+    SetOwnerGroup,
+    /// Set the being-deleted annotation, which allows the snapshotter to delete.
+    MarkContentBeingDeleted,
     /// Delete the content.
     DeleteContent,
-    /// Take these finalizers off it.
-    Release(Vec<&'static str>),
+    /// Remove these finalizers.
+    RemoveFinalizers(Vec<&'static str>),
 }
 
-/// What a new content is made of.
+/// The fields of a content to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Creation {
+pub(crate) struct NewContent {
     pub(crate) class: String,
     pub(crate) driver: String,
     pub(crate) policy: DeletionPolicy,
@@ -75,109 +76,112 @@ pub(crate) struct Creation {
     pub(crate) secret: Option<SecretRef>,
 }
 
-/// What has to happen first.
+/// What a snapshot waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// The group's controller binds it to its content.
+pub(crate) enum WaitingFor {
+    /// The group's reconcile binds it to its content.
     Membership,
     /// A claim is being restored from it.
     Restore,
-    /// Its group has to go, not it alone. The group's key.
+    /// Its group, with this key, has to be deleted first.
     Group(String),
-    /// The content goes.
+    /// The content is being deleted.
     Content,
 }
 
-/// Why it cannot go on, in upstream's words: for its status and for an event.
+/// A failure in upstream's words, for status and event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
-    /// One word.
+pub(crate) struct Failure {
+    /// Event reason.
     pub(crate) reason: &'static str,
-    /// A sentence.
+    /// Message.
     pub(crate) message: String,
-    /// Whether it also follows that one cannot restore from it.
+    /// Whether to set `readyToUse` to false.
     pub(crate) unready: bool,
-    /// What upstream tells beside it: its reason and its note.
-    pub(crate) beside: Option<(&'static str, String)>,
+    /// A second event that upstream records: reason and note.
+    pub(crate) extra_event: Option<(&'static str, String)>,
 }
 
-impl Fault {
+impl Failure {
     pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), unready: true, beside: None }
+        Self { reason, message: message.into(), unready: true, extra_event: None }
     }
 
-    /// The same, which says nothing of whether one can restore from it.
-    pub(crate) fn aside(self) -> Self {
+    /// Leaves `readyToUse` unchanged.
+    pub(crate) fn without_readiness(self) -> Self {
         Self { unready: false, ..self }
     }
 
-    pub(crate) fn beside(self, reason: &'static str, note: String) -> Self {
-        Self { beside: Some((reason, note)), ..self }
+    pub(crate) fn with_extra_event(self, reason: &'static str, note: String) -> Self {
+        Self { extra_event: Some((reason, note)), ..self }
     }
 }
 
-/// What to do next.
+/// Decides the next step.
 pub(crate) fn decide(view: &View<'_>) -> Step {
-    let Some(snapshot) = view.snapshot else { return Step::Forget };
+    let Some(snapshot) = view.snapshot else { return Step::DropState };
     if snapshot.metadata.is_deleting() {
         return delete::decide(view, snapshot);
     }
     let source = &snapshot.spec.source;
     if source.persistent_volume_claim_name.is_some() == source.volume_snapshot_content_name.is_some() {
-        return Step::Fail(Fault::new(
+        return Step::Fail(Failure::new(
             "SnapshotValidationError",
             "Exactly one of PersistentVolumeClaimName and VolumeSnapshotContentName should be specified",
         ));
     }
-    if let Found::Here(content) = view.content
-        && let Err(fault) = belongs(snapshot, content)
+    if let Lookup::Found(content) = view.content
+        && let Err(failure) = check_binding(snapshot, content)
     {
-        return Step::Fail(fault);
+        return Step::Fail(failure);
     }
-    if let Some(step) = create::class(view, snapshot) {
+    if let Some(step) = create::check_class(view, snapshot) {
         return step;
     }
-    let mut guards = guards(view, snapshot);
-    if guards.contains(&names::AS_SOURCE_PROTECTION)
+    let mut finalizers = missing_finalizers(view, snapshot);
+    if finalizers.contains(&names::AS_SOURCE_PROTECTION)
         && create::is_new(view, snapshot)
         && pre_provisioned(snapshot).is_none()
         && let Some(class) = view.class
     {
-        // In one write, if it is known that a content comes that will need both.
-        match create::plan(view, snapshot, class) {
-            step @ Step::AskVolume(_) => return step,
-            Step::CreateContent(Creation { policy: DeletionPolicy::Delete, .. }) => {
-                guards.push(names::BOUND_PROTECTION);
+        // In one write, if it is certain that a content will be created that needs both.
+        match create::plan_content(view, snapshot, class) {
+            step @ Step::FetchVolume(_) => return step,
+            Step::CreateContent(NewContent { policy: DeletionPolicy::Delete, .. }) => {
+                finalizers.push(names::BOUND_PROTECTION);
             }
             _ => {}
         }
     }
-    if !guards.is_empty() {
-        return Step::Guard(guards);
+    if !finalizers.is_empty() {
+        return Step::AddFinalizers(finalizers);
     }
-    match is_ready(snapshot) && bound(snapshot).is_some() {
-        true => verify(view, snapshot),
+    match is_ready(snapshot) && bound_content(snapshot).is_some() {
+        true => verify_ready(view, snapshot),
         false => advance(view, snapshot),
     }
 }
 
-/// Whether the content is one for this snapshot.
-fn belongs(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Result<(), Fault> {
+/// Checks that the content belongs to this snapshot.
+fn check_binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Result<(), Failure> {
     let (key, name) = (snapshot.metadata.key(), &content.metadata.name);
-    let failed = |fault: Fault, error: String| {
-        fault.beside("SnapshotFinalizerError", format!("Failed to check and update snapshot: {error}"))
+    let failed = |failure: Failure, error: String| {
+        failure.with_extra_event(
+            "SnapshotFinalizerError",
+            format!("Failed to check and update snapshot: {error}"),
+        )
     };
     let source = &content.spec.source;
-    if owner(snapshot).is_some() {
-        // The group's controller binds the two.
-        return match points_back(content, &snapshot.metadata) || !is_ready(snapshot) {
+    if owning_group(snapshot).is_some() {
+        // The group's reconcile binds the two.
+        return match is_bound_to(content, &snapshot.metadata) || !is_ready(snapshot) {
             true => Ok(()),
             false => Err(misbound()),
         };
     }
     let misplaced = || {
         let message = format!("VolumeSnapshotContent [{name}] is bound to a different snapshot");
-        failed(Fault::new("SnapshotContentMisbound", &*message), message)
+        failed(Failure::new("SnapshotContentMisbound", &*message), message)
     };
     if pre_provisioned(snapshot).is_none() {
         if source.volume_handle.is_none() {
@@ -187,9 +191,9 @@ fn belongs(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Result
             let error = format!(
                 "snapshot {key} expects a dynamically provisioned VolumeSnapshotContent {name} but gets a pre-provisioned one"
             );
-            return Err(failed(Fault::new("SnapshotContentMismatch", message), error));
+            return Err(failed(Failure::new("SnapshotContentMismatch", message), error));
         }
-        return match points_back(content, &snapshot.metadata) {
+        return match is_bound_to(content, &snapshot.metadata) {
             true => Ok(()),
             false => Err(misplaced()),
         };
@@ -200,85 +204,86 @@ fn belongs(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Result
         let error = format!(
             "snapshot {key} expects a pre-provisioned VolumeSnapshotContent {name} but gets a dynamically provisioned one"
         );
-        return Err(failed(Fault::new("SnapshotContentMismatch", message), error));
+        return Err(failed(Failure::new("SnapshotContentMismatch", message), error));
     }
-    let free = content.spec.volume_snapshot_ref.uid.is_empty() && is_named(content, &snapshot.metadata);
-    match (points_back(content, &snapshot.metadata), free, is_ready(snapshot)) {
+    let free =
+        content.spec.volume_snapshot_ref.uid.is_empty() && references_name(content, &snapshot.metadata);
+    match (is_bound_to(content, &snapshot.metadata), free, is_ready(snapshot)) {
         (true, _, _) | (_, true, false) => Ok(()),
         (false, true, true) => Err(misbound()),
         (false, false, _) => Err(misplaced()),
     }
 }
 
-fn misbound() -> Fault {
+fn misbound() -> Failure {
     let message = "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly";
-    Fault::new("SnapshotMisbound", message)
+    Failure::new("SnapshotMisbound", message)
 }
 
-/// The finalizers that it should have and has not.
-fn guards(view: &View<'_>, snapshot: &VolumeSnapshot) -> Vec<&'static str> {
-    let mut guards = vec![names::AS_SOURCE_PROTECTION];
-    if let Found::Here(content) = view.content
-        // A member goes with its group, which waits for the group's content.
-        && (owner(snapshot).is_none() || pre_provisioned(snapshot).is_some())
-        && bound(snapshot).is_some()
+/// The finalizers that are missing.
+fn missing_finalizers(view: &View<'_>, snapshot: &VolumeSnapshot) -> Vec<&'static str> {
+    let mut finalizers = vec![names::AS_SOURCE_PROTECTION];
+    if let Lookup::Found(content) = view.content
+        // A member is deleted with its group, which waits for the group's content.
+        && (owning_group(snapshot).is_none() || pre_provisioned(snapshot).is_some())
+        && bound_content(snapshot).is_some()
         && content.spec.deletion_policy == DeletionPolicy::Delete
     {
-        guards.push(names::BOUND_PROTECTION);
+        finalizers.push(names::BOUND_PROTECTION);
     }
-    guards.retain(|guard| !snapshot.metadata.has_finalizer(guard));
-    guards
+    finalizers.retain(|finalizer| !snapshot.metadata.has_finalizer(finalizer));
+    finalizers
 }
 
-/// One that was ready: whether what it promises is still there.
-fn verify(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
+/// For a ready snapshot: checks that its content still exists.
+fn verify_ready(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     match view.content {
-        Found::NotSeen => return Step::AskContent(super::view::content_of(snapshot)),
-        Found::Gone => return Step::Fail(missing()),
-        Found::Here(_) => {}
+        Lookup::NotCached => return Step::FetchContent(super::view::expected_content_name(snapshot)),
+        Lookup::NotFound => return Step::Fail(missing()),
+        Lookup::Found(_) => {}
     }
-    // Its members were there before the group snapshot: they get their owner only now.
-    match (owner(snapshot), view.parent) {
-        (Some(_), _) | (None, Parent::None) => Step::Done,
-        (None, Parent::NotSeen) => Step::AskParent,
-        (None, Parent::Gone) => Step::Done,
-        (None, Parent::Here(_)) => Step::Adopt,
+    // Pre-provisioned members existed before the group snapshot: they get their owner now.
+    match (owning_group(snapshot), view.parent) {
+        (Some(_), _) | (None, ParentGroup::None) => Step::Idle,
+        (None, ParentGroup::NotCached) => Step::FetchParentGroup,
+        (None, ParentGroup::NotFound) => Step::Idle,
+        (None, ParentGroup::Found(_)) => Step::SetOwnerGroup,
     }
 }
 
-fn missing() -> Fault {
-    Fault::new("SnapshotContentMissing", "VolumeSnapshotContent is missing")
+fn missing() -> Failure {
+    Failure::new("SnapshotContentMissing", "VolumeSnapshotContent is missing")
 }
 
-/// One that is not ready yet.
+/// For a snapshot that is not ready yet.
 fn advance(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
-    let is_member = owner(snapshot).is_some() && pre_provisioned(snapshot).is_none();
-    if is_member && bound(snapshot).is_none() {
-        return Step::Wait(Waiting::Membership);
+    let is_member = owning_group(snapshot).is_some() && pre_provisioned(snapshot).is_none();
+    if is_member && bound_content(snapshot).is_none() {
+        return Step::Wait(WaitingFor::Membership);
     }
     let is_new = pre_provisioned(snapshot).is_none() && create::is_new(view, snapshot);
     match view.content {
-        // Whoever makes one that is there is told so: it need not be asked for before.
-        Found::NotSeen if is_new => create::decide(view, snapshot),
-        Found::NotSeen => Step::AskContent(super::view::content_of(snapshot)),
-        Found::Gone if is_member || pre_provisioned(snapshot).is_some() || is_created(snapshot) => {
+        // No query needed: creating a content that exists fails with AlreadyExists.
+        Lookup::NotCached if is_new => create::decide(view, snapshot),
+        Lookup::NotCached => Step::FetchContent(super::view::expected_content_name(snapshot)),
+        Lookup::NotFound if is_member || pre_provisioned(snapshot).is_some() || is_created(snapshot) => {
             Step::Fail(missing())
         }
-        Found::Gone => create::decide(view, snapshot),
-        Found::Here(content) if is_member && !points_back(content, &snapshot.metadata) => {
-            Step::Wait(Waiting::Membership)
+        Lookup::NotFound => create::decide(view, snapshot),
+        Lookup::Found(content) if is_member && !is_bound_to(content, &snapshot.metadata) => {
+            Step::Wait(WaitingFor::Membership)
         }
-        Found::Here(content) => bind(view, snapshot, content),
+        Lookup::Found(content) => bind(view, snapshot, content),
     }
 }
 
-/// With a class of another driver no snapshotter would take it for its own.
-fn of_other_driver(content: &VolumeSnapshotContent, class: &str, driver: &str) -> Fault {
+/// With a class of another driver no snapshotter would handle the content.
+fn driver_mismatch(content: &VolumeSnapshotContent, class: &str, driver: &str) -> Failure {
     let (name, of) = (&content.metadata.name, &content.spec.driver);
     let message = format!(
-        "Snapshot failed to bind VolumeSnapshotContent, content {name} is of driver {of} and class {class} of driver {driver}: name a class of the content's driver, or none"
+        "Snapshot failed to bind VolumeSnapshotContent, content {name} belongs to driver {of} and class {class} to driver {driver}: use a class of the content's driver, or none"
     );
-    Fault::new("SnapshotBindFailed", message)
+    Failure::new("SnapshotBindFailed", message)
 }
 
 fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Step {
@@ -287,7 +292,7 @@ fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotCont
         let is_free = content.spec.volume_snapshot_ref.uid.is_empty();
         if is_free || (content.spec.volume_snapshot_class_name.is_none() && class.is_some()) {
             if let Some(class) = view.class.filter(|class| class.driver != content.spec.driver) {
-                return Step::Fail(of_other_driver(content, &class.metadata.name, &class.driver));
+                return Step::Fail(driver_mismatch(content, &class.metadata.name, &class.driver));
             }
             return Step::BindContent { class: class.clone() };
         }
@@ -298,10 +303,10 @@ fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotCont
         let message = format!(
             "Snapshot status update failed, updateSnapshotStatus: cannot find the group snapshot for VolumeSnapshot [{key}], will not update snapshot status"
         );
-        return Step::Fail(Fault::new("SnapshotStatusUpdateFailed", message).aside());
+        return Step::Fail(Failure::new("SnapshotStatusUpdateFailed", message).without_readiness());
     }
-    match mirror(snapshot, content, view.group_name) {
-        Some(mirrored) => Step::Mirror(mirrored),
-        None => Step::Done,
+    match status_update(snapshot, content, view.group_name) {
+        Some(update) => Step::WriteStatus(update),
+        None => Step::Idle,
     }
 }

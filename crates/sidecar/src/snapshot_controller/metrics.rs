@@ -1,5 +1,5 @@
-//! How long snapshots take, by upstream's names: from when the controller first sees the wish to when it sees it
-//! fulfilled.
+//! Durations of snapshot operations under upstream's metric names, from when the controller first observes the
+//! request until it observes the result.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,11 +12,11 @@ use tokio::time::Instant;
 
 const BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
-/// Operations under way, by what they are and by the object's identity.
-type InFlight = HashMap<(Operation, Of, String), Running>;
+/// Operations in flight, by operation, object kind and UID.
+type InFlight = HashMap<(Operation, ObjectKind, String), InFlightOperation>;
 type Labels = [(&'static str, String); 4];
 
-/// What is measured.
+/// A measured operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Operation {
     Create,
@@ -24,61 +24,68 @@ pub(crate) enum Operation {
     Delete,
 }
 
-/// Of what.
+/// The kind of object that an operation handles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Of {
+pub(crate) enum ObjectKind {
     Snapshot,
     Group,
 }
 
 impl Operation {
-    fn name(self, of: Of) -> &'static str {
-        match (self, of) {
-            (Self::Create, Of::Snapshot) => "CreateSnapshot",
-            (Self::CreateAndReady, Of::Snapshot) => "CreateSnapshotAndReady",
-            (Self::Delete, Of::Snapshot) => "DeleteSnapshot",
-            (Self::Create, Of::Group) => "CreateGroupSnapshot",
-            (Self::CreateAndReady, Of::Group) => "CreateGroupSnapshotAndReady",
-            (Self::Delete, Of::Group) => "DeleteGroupSnapshot",
+    fn name(self, object: ObjectKind) -> &'static str {
+        match (self, object) {
+            (Self::Create, ObjectKind::Snapshot) => "CreateSnapshot",
+            (Self::CreateAndReady, ObjectKind::Snapshot) => "CreateSnapshotAndReady",
+            (Self::Delete, ObjectKind::Snapshot) => "DeleteSnapshot",
+            (Self::Create, ObjectKind::Group) => "CreateGroupSnapshot",
+            (Self::CreateAndReady, ObjectKind::Group) => "CreateGroupSnapshotAndReady",
+            (Self::Delete, ObjectKind::Group) => "DeleteGroupSnapshot",
         }
     }
 }
 
-struct Running {
+struct InFlightOperation {
     driver: String,
     kind: &'static str,
     since: Instant,
 }
 
-/// What is counted; clones count together.
+/// The metrics; clones share them.
 #[derive(Clone)]
 pub(crate) struct Operations {
-    took: Family<Labels, Histogram, fn() -> Histogram>,
+    durations: Family<Labels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
     running: Arc<Mutex<InFlight>>,
 }
 
 impl Operations {
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let took = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
+        let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
         let in_flight = Gauge::default();
         registry.register(
             "snapshot_controller_operation_total_seconds",
             "Total number of seconds spent by the controller on an operation",
-            took.clone(),
+            durations.clone(),
         );
         registry.register(
             "snapshot_controller_operations_in_flight",
             "Total number of operations in flight",
             in_flight.clone(),
         );
-        Self { took, in_flight, running: Arc::default() }
+        Self { durations, in_flight, running: Arc::default() }
     }
 
-    /// An operation is seen to be wanted; it begins once.
-    pub(crate) fn begin(&self, operation: Operation, of: Of, uid: &str, driver: &str, dynamic: bool) {
+    /// Starts an operation, unless it was started before.
+    pub(crate) fn start(
+        &self,
+        operation: Operation,
+        object: ObjectKind,
+        uid: &str,
+        driver: &str,
+        dynamic: bool,
+    ) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.entry((operation, of, uid.to_owned())).or_insert_with(|| Running {
+        running.entry((operation, object, uid.to_owned())).or_insert_with(|| InFlightOperation {
             driver: if driver.is_empty() { "unknown".to_owned() } else { driver.to_owned() },
             kind: if dynamic { "dynamic" } else { "pre-provisioned" },
             since: Instant::now(),
@@ -86,31 +93,38 @@ impl Operations {
         self.in_flight.set(running.len() as i64);
     }
 
-    /// It is done. A deletion that is done ends what was still to be made.
-    pub(crate) fn done(&self, operation: Operation, of: Of, uid: &str, driver: &str) {
+    /// Finishes an operation. A finished deletion cancels pending creations.
+    pub(crate) fn finish(&self, operation: Operation, object: ObjectKind, uid: &str, driver: &str) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ended) = running.remove(&(operation, of, uid.to_owned())) {
+        if let Some(ended) = running.remove(&(operation, object, uid.to_owned())) {
             let driver = if driver.is_empty() { &ended.driver } else { driver };
-            self.observe(operation, of, driver, &ended, "success");
+            self.observe(operation, object, driver, &ended, "success");
         }
         if operation == Operation::Delete {
             for operation in [Operation::Create, Operation::CreateAndReady] {
-                if let Some(ended) = running.remove(&(operation, of, uid.to_owned())) {
-                    self.observe(operation, of, &ended.driver, &ended, "cancel");
+                if let Some(ended) = running.remove(&(operation, object, uid.to_owned())) {
+                    self.observe(operation, object, &ended.driver, &ended, "cancel");
                 }
             }
         }
         self.in_flight.set(running.len() as i64);
     }
 
-    fn observe(&self, operation: Operation, of: Of, driver: &str, ended: &Running, status: &str) {
+    fn observe(
+        &self,
+        operation: Operation,
+        object: ObjectKind,
+        driver: &str,
+        ended: &InFlightOperation,
+        status: &str,
+    ) {
         let labels = [
             ("driver_name", driver.to_owned()),
-            ("operation_name", operation.name(of).to_owned()),
+            ("operation_name", operation.name(object).to_owned()),
             ("snapshot_type", ended.kind.to_owned()),
             ("operation_status", status.to_owned()),
         ];
-        self.took.get_or_create(&labels).observe(ended.since.elapsed().as_secs_f64());
+        self.durations.get_or_create(&labels).observe(ended.since.elapsed().as_secs_f64());
     }
 }
 
@@ -121,21 +135,21 @@ mod tests {
 
     /// sidecars.md 1.4 "Metrics".
     #[tokio::test(start_paused = true)]
-    async fn upstreams_names() {
+    async fn metrics_use_upstreams_names() {
         let metrics = Metrics::new();
-        let operations = metrics.family(Operations::register);
-        operations.begin(Operation::Create, Of::Snapshot, "u", "", true);
-        operations.begin(Operation::CreateAndReady, Of::Snapshot, "u", "d", true);
-        operations.begin(Operation::Create, Of::Group, "g", "d", false);
+        let operations = metrics.get_or_register(Operations::register);
+        operations.start(Operation::Create, ObjectKind::Snapshot, "u", "", true);
+        operations.start(Operation::CreateAndReady, ObjectKind::Snapshot, "u", "d", true);
+        operations.start(Operation::Create, ObjectKind::Group, "g", "d", false);
         tokio::time::advance(std::time::Duration::from_secs(20)).await;
-        operations.begin(Operation::Create, Of::Snapshot, "u", "d", true);
-        operations.done(Operation::Create, Of::Snapshot, "u", "d");
-        operations.done(Operation::Create, Of::Snapshot, "u", "d");
-        operations.done(Operation::Create, Of::Group, "g", "");
-        assert!(metrics.text().contains("snapshot_controller_operations_in_flight 1"));
-        operations.begin(Operation::Delete, Of::Snapshot, "u", "d", true);
-        operations.done(Operation::Delete, Of::Snapshot, "u", "d");
-        let text = metrics.text();
+        operations.start(Operation::Create, ObjectKind::Snapshot, "u", "d", true);
+        operations.finish(Operation::Create, ObjectKind::Snapshot, "u", "d");
+        operations.finish(Operation::Create, ObjectKind::Snapshot, "u", "d");
+        operations.finish(Operation::Create, ObjectKind::Group, "g", "");
+        assert!(metrics.encode().contains("snapshot_controller_operations_in_flight 1"));
+        operations.start(Operation::Delete, ObjectKind::Snapshot, "u", "d", true);
+        operations.finish(Operation::Delete, ObjectKind::Snapshot, "u", "d");
+        let text = metrics.encode();
         let count = |operation: &str, kind: &str, status: &str| {
             format!(
                 r#"snapshot_controller_operation_total_seconds_count{{driver_name="d",operation_name="{operation}",snapshot_type="{kind}",operation_status="{status}"}} 1"#

@@ -1,45 +1,46 @@
-//! Two small rules beside the snapshots': contents get their finalizer, and claims lose theirs.
+//! Two small rules: contents get their finalizer, and claims lose theirs.
 
 use wharf_model::snapshot::names;
 use wharf_model::{PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::view::{claim_of, is_ready};
+use super::view::{is_ready, source_claim_name};
 
-/// What to do next for a content.
+/// The next step for a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContentStep {
-    /// Nothing.
+    /// Nothing to do.
     Done,
-    /// Tell that its source is not one.
-    TellInvalid,
-    /// Put the finalizer on it.
-    Guard,
+    /// Report that the source is invalid.
+    ReportInvalid,
+    /// Add the finalizer.
+    AddFinalizer,
 }
 
-/// What upstream says of a content with both sources or none.
-pub(crate) const INVALID: &str = "Exactly one of VolumeHandle and SnapshotHandle should be specified";
+/// Upstream's message for a content with both sources or none.
+pub(crate) const INVALID_SOURCE: &str = "Exactly one of VolumeHandle and SnapshotHandle should be specified";
 
-/// A content that a snapshot is bound to must not go unseen. One that waits for its snapshot is its maker's still.
-pub(crate) fn content(content: &VolumeSnapshotContent) -> ContentStep {
+/// Protects a content that is bound to a snapshot. An unbound one still belongs to its creator.
+pub(crate) fn content_step(content: &VolumeSnapshotContent) -> ContentStep {
     let source = &content.spec.source;
     if source.volume_handle.is_some() == source.snapshot_handle.is_some() {
-        return ContentStep::TellInvalid;
+        return ContentStep::ReportInvalid;
     }
     let is_bound = !content.spec.volume_snapshot_ref.uid.is_empty();
     let guarded = content.metadata.has_finalizer(names::CONTENT_PROTECTION);
     match is_bound && !guarded && !content.metadata.is_deleting() {
-        true => ContentStep::Guard,
+        true => ContentStep::AddFinalizer,
         false => ContentStep::Done,
     }
 }
 
-/// Whether a claim's finalizer may go: no snapshot is being taken of it. `snapshots` are all that name it as source.
-pub(crate) fn may_go<'a>(
+/// Whether a claim's finalizer can be removed: no snapshot is being created from it. `snapshots` are all that name
+/// it as their source.
+pub(crate) fn can_release_claim<'a>(
     claim: &PersistentVolumeClaim,
     snapshots: impl IntoIterator<Item = &'a VolumeSnapshot>,
 ) -> bool {
     let needs = |snapshot: &VolumeSnapshot| {
-        claim_of(snapshot) == Some(&claim.metadata.name)
+        source_claim_name(snapshot) == Some(&claim.metadata.name)
             && snapshot.metadata.namespace == claim.metadata.namespace
             && !is_ready(snapshot)
     };
@@ -54,34 +55,34 @@ mod tests {
 
     /// sidecars.md 1.4 "Finalizers", "Binding".
     #[test]
-    fn contents() {
+    fn bound_contents_get_finalizer() {
         let of = |source: Value, uid: &str, metadata: Value| {
             let mut metadata = metadata;
             metadata["name"] = json!("c");
             let spec =
                 json!({"source": source, "volumeSnapshotRef": {"name": "s", "namespace": "n", "uid": uid}});
-            content(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+            content_step(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
         };
         let volume = || json!({"volumeHandle": "h"});
         let guarded = json!({"finalizers": [names::CONTENT_PROTECTION]});
-        let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let deleting = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         for (source, uid, metadata, expected) in [
-            (volume(), "u", json!({}), ContentStep::Guard),
-            (json!({"snapshotHandle": "h"}), "u", json!({}), ContentStep::Guard),
+            (volume(), "u", json!({}), ContentStep::AddFinalizer),
+            (json!({"snapshotHandle": "h"}), "u", json!({}), ContentStep::AddFinalizer),
             (volume(), "u", guarded, ContentStep::Done),
-            (volume(), "u", going, ContentStep::Done),
+            (volume(), "u", deleting, ContentStep::Done),
             (volume(), "", json!({}), ContentStep::Done),
-            (json!({}), "u", json!({}), ContentStep::TellInvalid),
-            (json!({"volumeHandle": "h", "snapshotHandle": "s"}), "u", json!({}), ContentStep::TellInvalid),
+            (json!({}), "u", json!({}), ContentStep::ReportInvalid),
+            (json!({"volumeHandle": "h", "snapshotHandle": "s"}), "u", json!({}), ContentStep::ReportInvalid),
         ] {
             let row = format!("{source} {uid} {metadata}");
             assert_eq!(of(source, uid, metadata), expected, "{row}");
         }
     }
 
-    /// sidecars.md 1.4 "Create": the claim's finalizer, and when it goes.
+    /// sidecars.md 1.4 "Create": when the claim's finalizer is removed.
     #[test]
-    fn claims() {
+    fn claim_is_released_when_all_its_snapshots_are_ready() {
         let claim = |finalizers: Value| -> PersistentVolumeClaim {
             let metadata = json!({"name": "data", "namespace": "n", "finalizers": finalizers});
             serde_json::from_value(json!({"metadata": metadata})).unwrap()
@@ -101,7 +102,7 @@ mod tests {
             (protected(), vec![snapshot("n", "data", true), snapshot("n", "data", false)], false),
             (protected(), vec![snapshot("n", "other", false), snapshot("other", "data", false)], true),
         ] {
-            assert_eq!(may_go(&claim, &snapshots), expected, "{snapshots:?}");
+            assert_eq!(can_release_claim(&claim, &snapshots), expected, "{snapshots:?}");
         }
     }
 }

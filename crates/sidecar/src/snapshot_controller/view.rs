@@ -1,4 +1,4 @@
-//! What the snapshot controller sees of one snapshot, and nothing else.
+//! Inputs of the snapshot controller's rules for one snapshot.
 
 use std::sync::Arc;
 
@@ -8,140 +8,143 @@ use wharf_model::{
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
-use super::groups::holds;
+use super::groups::contains_member;
 
-/// The API group of group snapshots, as owner references name it.
-const GROUPS: &str = "groupsnapshot.storage.k8s.io/";
+/// API group of group snapshots in owner references.
+const GROUP_API_PREFIX: &str = "groupsnapshot.storage.k8s.io/";
 
-/// One snapshot and what belongs to it.
+/// One snapshot and the objects related to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// The snapshot; `None` when it is gone.
+    /// The snapshot; `None` if it no longer exists.
     pub(crate) snapshot: Option<&'a VolumeSnapshot>,
-    /// The content of the name that it is bound to, asks for, or would be given.
-    pub(crate) content: Found<'a, VolumeSnapshotContent>,
-    /// Whether the server was asked for it: then it is not an old version of it.
-    pub(crate) asked: bool,
-    /// The class that it names.
+    /// The content that the snapshot is bound to, names as its source, or would get.
+    pub(crate) content: Lookup<'a, VolumeSnapshotContent>,
+    /// Whether the content was read from the API server and is therefore current.
+    pub(crate) content_fetched: bool,
+    /// The class named in the spec.
     pub(crate) class: Option<&'a VolumeSnapshotClass>,
-    /// The classes that are marked as default, of all drivers.
+    /// The default classes of all drivers.
     pub(crate) defaults: &'a [Arc<VolumeSnapshotClass>],
-    /// The claim that it is to be taken of.
+    /// The source claim.
     pub(crate) claim: Option<&'a PersistentVolumeClaim>,
-    /// That claim's volume.
-    pub(crate) volume: Found<'a, PersistentVolume>,
-    /// The node whose snapshotter has to work.
-    pub(crate) node: Taker<'a>,
-    /// Whether a claim waits for a volume that is restored from it.
+    /// The volume of the source claim.
+    pub(crate) volume: Lookup<'a, PersistentVolume>,
+    /// The node whose snapshotter has to handle the content.
+    pub(crate) node: NodeChoice<'a>,
+    /// Whether a claim is being restored from the snapshot.
     pub(crate) restoring: bool,
-    /// The group snapshot that it belongs to.
-    pub(crate) parent: Parent<'a>,
-    /// The name of the group snapshot whose handle the content has; `None` if nobody has that handle.
+    /// The group snapshot that the snapshot belongs to.
+    pub(crate) parent: ParentGroup<'a>,
+    /// The name of the group snapshot with the group handle in the content's status, if it exists.
     pub(crate) group_name: Option<&'a str>,
-    /// Whether the content is to say in which mode its volume was.
-    pub(crate) note_volume_mode: bool,
+    /// Whether to record the source volume's mode in the content.
+    pub(crate) record_volume_mode: bool,
 }
 
-/// An object, as far as it was looked for.
+/// An object in the cache or from the API server.
 #[derive(Debug)]
-pub(crate) enum Found<'a, T> {
-    /// Nothing is known of it: the store has none, and the server was not asked.
-    NotSeen,
-    /// There is none: the server said so, or nothing names one.
-    Gone,
-    /// This one.
-    Here(&'a T),
+pub(crate) enum Lookup<'a, T> {
+    /// Not in the cache, and the API server was not queried.
+    NotCached,
+    /// Does not exist: the API server said so, or nothing names it.
+    NotFound,
+    /// Exists.
+    Found(&'a T),
 }
 
-impl<T> Clone for Found<'_, T> {
+impl<T> Clone for Lookup<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Found<'_, T> {}
+impl<T> Copy for Lookup<'_, T> {}
 
-impl<'a, T> Found<'a, T> {
-    /// As the store has it, or as the server said if it was `asked`.
-    pub(crate) fn of(stored: Option<&'a T>, asked: bool) -> Self {
-        match (stored, asked) {
-            (Some(object), _) => Self::Here(object),
-            (None, true) => Self::Gone,
-            (None, false) => Self::NotSeen,
+impl<'a, T> Lookup<'a, T> {
+    /// From the cached object; `fetched`: the API server was queried.
+    pub(crate) fn new(cached: Option<&'a T>, fetched: bool) -> Self {
+        match (cached, fetched) {
+            (Some(object), _) => Self::Found(object),
+            (None, true) => Self::NotFound,
+            (None, false) => Self::NotCached,
         }
     }
 }
 
-/// The node whose snapshotter has to take a snapshot.
+/// The node whose snapshotter has to create the snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Taker<'a> {
-    /// Any will do.
+pub(crate) enum NodeChoice<'a> {
+    /// Any node.
     Any,
-    /// This one.
-    One(&'a str),
-    /// It has to be one that reaches the volume, and none that does is known.
-    Nobody,
+    /// This node.
+    Node(&'a str),
+    /// The volume has node affinity and no known node can reach it.
+    Unreachable,
 }
 
 /// The group snapshot that a snapshot belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parent<'a> {
+pub(crate) enum ParentGroup<'a> {
     /// It belongs to none.
     None,
-    /// The store has none of that name that is shown to be its group, and the server was not asked.
-    NotSeen,
-    /// It is gone, or was never there.
-    Gone,
-    /// It is there.
-    Here(&'a Meta),
+    /// The cache has no matching group of that name, and the API server was not queried.
+    NotCached,
+    /// It does not exist.
+    NotFound,
+    /// It exists.
+    Found(&'a Meta),
 }
 
-/// A group snapshot that may be a snapshot's, and its content.
+/// A group snapshot that may contain the snapshot, and its content.
 #[derive(Debug, Clone)]
-pub(crate) struct Group {
+pub(crate) struct GroupWithContent {
     pub(crate) group: Arc<VolumeGroupSnapshot>,
     pub(crate) content: Option<Arc<VolumeGroupSnapshotContent>>,
 }
 
-impl<'a> Parent<'a> {
-    /// For a snapshot that names a group, by its identity if that is known. `content` is the snapshot's own, `stored`
-    /// the group of that name, `told` what the server said of it, if it was asked. Nobody may watch groups: then the
-    /// server's word is all there is.
-    pub(crate) fn of(
+impl<'a> ParentGroup<'a> {
+    /// Resolves the group that a snapshot names. `uid` identifies it, if known; `content` is the snapshot's own
+    /// content, `cached` the cached group of that name, `fetched` the API server's response, if it was queried. Group
+    /// snapshots may not be watched; then only the response counts.
+    pub(crate) fn resolve(
         uid: Option<&str>,
         content: Option<&VolumeSnapshotContent>,
-        stored: Option<&'a Group>,
-        told: Option<Option<&'a Group>>,
+        cached: Option<&'a GroupWithContent>,
+        fetched: Option<Option<&'a GroupWithContent>>,
     ) -> Self {
-        let is_its = |Group { group, content: of_group }: &&Group| match (uid, of_group, content) {
+        let is_match = |GroupWithContent { group, content: of_group }: &&GroupWithContent| match (
+            uid, of_group, content,
+        ) {
             (Some(uid), _, _) => group.metadata.uid == uid,
-            (None, Some(of_group), Some(content)) => holds(group, of_group, content),
+            (None, Some(of_group), Some(content)) => contains_member(group, of_group, content),
             (None, _, _) => false,
         };
-        match (stored.or(told.flatten()).filter(is_its), told) {
-            (Some(group), _) => Self::Here(&group.group.metadata),
-            (None, Some(_)) => Self::Gone,
-            (None, None) => Self::NotSeen,
+        match (cached.or(fetched.flatten()).filter(is_match), fetched) {
+            (Some(group), _) => Self::Found(&group.group.metadata),
+            (None, Some(_)) => Self::NotFound,
+            (None, None) => Self::NotCached,
         }
     }
 }
 
-/// The group snapshot that owns a snapshot, whatever version of the API it was written in.
-pub(crate) fn owner(snapshot: &VolumeSnapshot) -> Option<&OwnerRef> {
-    let is_group =
-        |owner: &&OwnerRef| owner.kind == "VolumeGroupSnapshot" && owner.api_version.starts_with(GROUPS);
+/// The group snapshot that owns a snapshot, in any version of the API.
+pub(crate) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerRef> {
+    let is_group = |owner: &&OwnerRef| {
+        owner.kind == "VolumeGroupSnapshot" && owner.api_version.starts_with(GROUP_API_PREFIX)
+    };
     snapshot.metadata.owner_references.iter().find(is_group)
 }
 
-/// The group snapshot that a snapshot belongs to: its name and, if that is known, its identity.
-pub(crate) fn parent(snapshot: &VolumeSnapshot) -> Option<(Key, Option<&str>)> {
+/// The group snapshot that a snapshot belongs to: its key and, if known, its UID.
+pub(crate) fn parent_group(snapshot: &VolumeSnapshot) -> Option<(Key, Option<&str>)> {
     let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
-    let told = snapshot
+    let fetched = snapshot
         .status
         .as_ref()
         .and_then(|status| status.volume_group_snapshot_name.as_deref())
         .filter(named);
-    match (owner(snapshot), told) {
+    match (owning_group(snapshot), fetched) {
         (Some(owner), _) => Some((Key::namespaced(namespace, &*owner.name), Some(&owner.uid))),
         (None, Some(name)) => Some((Key::namespaced(namespace, name), None)),
         (None, None) => None,
@@ -153,50 +156,50 @@ fn named(name: &&str) -> bool {
 }
 
 /// The content that a snapshot is bound to.
-pub(crate) fn bound(snapshot: &VolumeSnapshot) -> Option<&str> {
+pub(crate) fn bound_content(snapshot: &VolumeSnapshot) -> Option<&str> {
     let status = snapshot.status.as_ref()?;
     status.bound_volume_snapshot_content_name.as_deref().filter(named)
 }
 
-/// The content that there is already, by the user's word.
+/// The existing content that the user named as the source.
 pub(crate) fn pre_provisioned(snapshot: &VolumeSnapshot) -> Option<&str> {
     snapshot.spec.source.volume_snapshot_content_name.as_deref()
 }
 
-/// The claim that it is to be taken of.
-pub(crate) fn claim_of(snapshot: &VolumeSnapshot) -> Option<&str> {
+/// The name of the source claim.
+pub(crate) fn source_claim_name(snapshot: &VolumeSnapshot) -> Option<&str> {
     snapshot.spec.source.persistent_volume_claim_name.as_deref().filter(named)
 }
 
-/// The content that belongs to a snapshot, also if nobody has written that down yet.
-pub(crate) fn content_of(snapshot: &VolumeSnapshot) -> String {
+/// The name of the content of a snapshot, even before the two are bound.
+pub(crate) fn expected_content_name(snapshot: &VolumeSnapshot) -> String {
     let Meta { name, uid, .. } = &snapshot.metadata;
-    match (pre_provisioned(snapshot).or(bound(snapshot)), owner(snapshot)) {
+    match (pre_provisioned(snapshot).or(bound_content(snapshot)), owning_group(snapshot)) {
         (Some(name), _) => name.to_owned(),
-        // The two are named after the same thing.
+        // Snapshot and content of a member have the same suffix.
         (None, Some(_)) => name.replacen("snapshot-", "snapcontent-", 1),
         (None, None) => names::content_name(uid),
     }
 }
 
-/// Whether one can restore from it.
+/// Whether volumes can be restored from it.
 pub(crate) fn is_ready(snapshot: &VolumeSnapshot) -> bool {
     snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
 }
 
-/// Whether it was cut.
+/// Whether the driver has created the snapshot.
 pub(crate) fn is_created(snapshot: &VolumeSnapshot) -> bool {
     snapshot.status.as_ref().is_some_and(|status| status.creation_time.is_some())
 }
 
-/// Whether the content says that it is this very snapshot's.
-pub(crate) fn points_back(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
+/// Whether the content references this snapshot by name and UID.
+pub(crate) fn is_bound_to(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
     let reference = &content.spec.volume_snapshot_ref;
-    reference.uid == snapshot.uid && is_named(content, snapshot)
+    reference.uid == snapshot.uid && references_name(content, snapshot)
 }
 
-/// Whether the content names a snapshot of this name.
-pub(crate) fn is_named(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
+/// Whether the content references a snapshot of this name.
+pub(crate) fn references_name(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
     let reference = &content.spec.volume_snapshot_ref;
     reference.name == snapshot.name && Some(&reference.namespace) == snapshot.namespace.as_ref()
 }
@@ -217,7 +220,7 @@ mod tests {
 
     /// sidecars.md 1.4 "Binding".
     #[test]
-    fn the_content_of_a_snapshot() {
+    fn content_name_follows_source_binding_or_uid() {
         let claim = || json!({"persistentVolumeClaimName": "data"});
         let owned = |version: &str| {
             json!({"name": "snapshot-ab", "ownerReferences": [{
@@ -245,15 +248,16 @@ mod tests {
                 Some(("g", None)),
             ),
         ] {
-            assert_eq!(content_of(&snapshot), content, "{snapshot:?}");
+            assert_eq!(expected_content_name(&snapshot), content, "{snapshot:?}");
             let expected = parent_is.map(|(name, uid)| (Key::namespaced("shop", name), uid));
-            assert_eq!(parent(&snapshot), expected, "{snapshot:?}");
+            assert_eq!(parent_group(&snapshot), expected, "{snapshot:?}");
         }
     }
 
-    /// sidecars.md 1.4 "Delete": a group counts if it is this one, whoever tells of it.
+    /// sidecars.md 1.4 "Delete": a group counts only if it is the same object, whether it comes from the cache or
+    /// the server.
     #[test]
-    fn the_group_of_a_snapshot() {
+    fn parent_group_must_match_uid_or_handle() {
         let group = |uid: &str, handle: &str| {
             let group = json!({
                 "metadata": {"name": "g", "namespace": "shop", "uid": uid},
@@ -264,31 +268,35 @@ mod tests {
                 "spec": {"driver": "d", "volumeGroupSnapshotRef": {"name": "g", "namespace": "shop", "uid": uid}},
             });
             let content = Some(Arc::new(serde_json::from_value(content).unwrap()));
-            Group { group: Arc::new(serde_json::from_value(group).unwrap()), content }
+            GroupWithContent { group: Arc::new(serde_json::from_value(group).unwrap()), content }
         };
         let content: VolumeSnapshotContent = serde_json::from_value(json!({
             "metadata": {"name": "c"}, "spec": {"driver": "d"}, "status": {"volumeGroupSnapshotHandle": "gh"},
         }))
         .unwrap();
         let (its, other) = (group("gu", "gh"), group("later", "other"));
-        let here = Parent::Here(&its.group.metadata);
-        for (uid, content, stored, told, expected) in [
+        let here = ParentGroup::Found(&its.group.metadata);
+        for (uid, content, cached, fetched, expected) in [
             (Some("gu"), None, Some(&its), None, here),
-            (Some("gu"), None, None, None, Parent::NotSeen),
-            (Some("gu"), None, None, Some(None), Parent::Gone),
-            // Nobody watches groups.
+            (Some("gu"), None, None, None, ParentGroup::NotCached),
+            (Some("gu"), None, None, Some(None), ParentGroup::NotFound),
+            // Groups are not watched.
             (Some("gu"), None, None, Some(Some(&its)), here),
-            (Some("gu"), None, None, Some(Some(&other)), Parent::Gone),
-            (Some("gu"), None, Some(&other), None, Parent::NotSeen),
-            (Some("gu"), None, Some(&other), Some(Some(&other)), Parent::Gone),
-            // It names its group, and another may have come by the name.
+            (Some("gu"), None, None, Some(Some(&other)), ParentGroup::NotFound),
+            (Some("gu"), None, Some(&other), None, ParentGroup::NotCached),
+            (Some("gu"), None, Some(&other), Some(Some(&other)), ParentGroup::NotFound),
+            // The snapshot only names its group, and another group may have that name by now.
             (None, Some(&content), Some(&its), None, here),
             (None, Some(&content), None, Some(Some(&its)), here),
-            (None, Some(&content), Some(&other), None, Parent::NotSeen),
-            (None, Some(&content), Some(&other), Some(Some(&other)), Parent::Gone),
-            (None, None, Some(&its), Some(Some(&its)), Parent::Gone),
+            (None, Some(&content), Some(&other), None, ParentGroup::NotCached),
+            (None, Some(&content), Some(&other), Some(Some(&other)), ParentGroup::NotFound),
+            (None, None, Some(&its), Some(Some(&its)), ParentGroup::NotFound),
         ] {
-            assert_eq!(Parent::of(uid, content, stored, told), expected, "{uid:?} {stored:?} {told:?}");
+            assert_eq!(
+                ParentGroup::resolve(uid, content, cached, fetched),
+                expected,
+                "{uid:?} {cached:?} {fetched:?}"
+            );
         }
     }
 }

@@ -1,38 +1,42 @@
-//! What each step writes and tells, word by word as upstream does.
+//! Builds the objects, patches and event messages of each step, exactly as upstream writes them.
 
 use serde_json::{Map, Value, json};
 use wharf_model::patch::Patch;
-use wharf_model::snapshot::{SnapshotFault, names};
+use wharf_model::snapshot::{VolumeSnapshotError, names};
 use wharf_model::{Kind, Meta, Time, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::decide::{Creation, Fault};
+use super::decide::{Failure, NewContent};
 use super::mirror;
 
-/// A change of an object that holds only for what was seen: this identity, this version.
-fn seen(meta: &Meta) -> Value {
+/// Metadata that restricts a patch to this UID and resourceVersion.
+fn precondition(meta: &Meta) -> Value {
     json!({"uid": meta.uid, "resourceVersion": meta.resource_version})
 }
 
-/// A change of status.
+/// Builds the patch that changes the status.
 pub(crate) fn status(meta: &Meta, status: &Value) -> Patch {
-    Patch::Merge(json!({"metadata": seen(meta), "status": status}))
+    Patch::Merge(json!({"metadata": precondition(meta), "status": status}))
 }
 
-/// The status that tells a fault; `None` if it is told already.
-pub(crate) fn fault(told: Option<&SnapshotFault>, fault: &Fault, now: Time) -> Option<Value> {
-    if told.is_some_and(|told| told.message.as_deref() == Some(&fault.message)) {
+/// The status that reports a failure, or `None` if the object already reports it.
+pub(crate) fn error_status(
+    reported: Option<&VolumeSnapshotError>,
+    failure: &Failure,
+    now: Time,
+) -> Option<Value> {
+    if reported.is_some_and(|reported| reported.message.as_deref() == Some(&failure.message)) {
         return None;
     }
-    let error = SnapshotFault { time: Some(now), message: Some(fault.message.clone()) };
-    let mut status = json!({"error": mirror::fault(&error)});
-    if fault.unready {
+    let error = VolumeSnapshotError { time: Some(now), message: Some(failure.message.clone()) };
+    let mut status = json!({"error": mirror::error_json(&error)});
+    if failure.unready {
         status["readyToUse"] = json!(false);
     }
     Some(status)
 }
 
-/// A reference to an object, with all that Kubernetes' own references have.
-pub(crate) fn reference<K: Kind>(object: &K) -> Value {
+/// A full object reference.
+pub(crate) fn object_reference<K: Kind>(object: &K) -> Value {
     let Meta { name, namespace, uid, resource_version, .. } = object.meta();
     json!({
         "apiVersion": K::API.api_version(), "kind": K::API.kind, "name": name, "namespace": namespace, "uid": uid,
@@ -40,12 +44,12 @@ pub(crate) fn reference<K: Kind>(object: &K) -> Value {
     })
 }
 
-/// The content of a snapshot that is to be taken.
-pub(crate) fn content(snapshot: &VolumeSnapshot, creation: &Creation) -> Value {
-    let Creation { class, driver, policy, volume_handle, volume_mode, node, secret } = creation;
+/// The content of a dynamically provisioned snapshot.
+pub(crate) fn content(snapshot: &VolumeSnapshot, new_content: &NewContent) -> Value {
+    let NewContent { class, driver, policy, volume_handle, volume_mode, node, secret } = new_content;
     let mut metadata = Map::new();
     metadata.insert("name".to_owned(), json!(names::content_name(&snapshot.metadata.uid)));
-    // From the start: a write of its own would be in the way of the snapshotter's first one.
+    // Set at creation: a later write would conflict with the snapshotter's first one.
     metadata.insert("finalizers".to_owned(), json!([names::CONTENT_PROTECTION]));
     if let Some(secret) = secret {
         let annotations = json!({
@@ -58,7 +62,7 @@ pub(crate) fn content(snapshot: &VolumeSnapshot, creation: &Creation) -> Value {
         metadata.insert("labels".to_owned(), json!({names::MANAGED_BY: node}));
     }
     let mut spec = json!({
-        "volumeSnapshotRef": reference(snapshot),
+        "volumeSnapshotRef": object_reference(snapshot),
         "source": {"volumeHandle": volume_handle},
         "volumeSnapshotClassName": class,
         "deletionPolicy": policy.as_str(),
@@ -73,52 +77,52 @@ pub(crate) fn content(snapshot: &VolumeSnapshot, creation: &Creation) -> Value {
     })
 }
 
-/// What is seen of a content that there was already, without the word that a snapshot of before was going: a
-/// snapshotter would take it for this one's.
-pub(crate) fn unmarked(content: &Meta, being_deleted: &str) -> Value {
-    let mut metadata = seen(content);
+/// The precondition for a patch of a pre-provisioned content. Also removes the being-deleted annotation that an earlier
+/// snapshot left, because a snapshotter would assume that the new snapshot is being deleted.
+pub(crate) fn precondition_without_mark(content: &Meta, being_deleted: &str) -> Value {
+    let mut metadata = precondition(content);
     if content.annotation(being_deleted).is_some() {
         metadata["annotations"] = json!({being_deleted: null});
     }
     metadata
 }
 
-/// A content that there was already gets the snapshot's identity, and its class if it names one.
+/// Binds a pre-provisioned content to the snapshot, and sets its class if the snapshot names one.
 pub(crate) fn bind(content: &Meta, snapshot: &Meta, class: Option<&str>) -> Patch {
     let mut spec = json!({"volumeSnapshotRef": {"uid": snapshot.uid}});
     if let Some(class) = class {
         spec["volumeSnapshotClassName"] = json!(class);
     }
-    Patch::Merge(json!({"metadata": unmarked(content, names::BEING_DELETED), "spec": spec}))
+    Patch::Merge(json!({"metadata": precondition_without_mark(content, names::BEING_DELETED), "spec": spec}))
 }
 
-/// The default class.
-pub(crate) fn class(snapshot: &Meta, class: &str) -> Patch {
-    Patch::Merge(json!({"metadata": seen(snapshot), "spec": {"volumeSnapshotClassName": class}}))
+/// Sets the default class of a snapshot that names none.
+pub(crate) fn set_class(snapshot: &Meta, class: &str) -> Patch {
+    Patch::Merge(json!({"metadata": precondition(snapshot), "spec": {"volumeSnapshotClassName": class}}))
 }
 
-/// The owner that a member of a group has.
-pub(crate) fn owner(group: &Meta) -> Value {
+/// The owner reference of a group member.
+pub(crate) fn owner_reference(group: &Meta) -> Value {
     let Meta { name, uid, .. } = group;
     let (version, kind) = (VolumeGroupSnapshot::API.api_version(), VolumeGroupSnapshot::API.kind);
     json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid})
 }
 
-/// A snapshot gets its group as an owner beside those that it has.
-pub(crate) fn adopt(snapshot: &Meta, group: &Meta) -> Patch {
+/// Adds the group to the owners of a snapshot.
+pub(crate) fn set_owner(snapshot: &Meta, group: &Meta) -> Patch {
     let mut operations = vec![
         json!({"op": "test", "path": "/metadata/uid", "value": snapshot.uid}),
         json!({"op": "test", "path": "/metadata/resourceVersion", "value": snapshot.resource_version}),
     ];
     operations.push(match snapshot.owner_references.is_empty() {
-        true => json!({"op": "add", "path": "/metadata/ownerReferences", "value": [owner(group)]}),
-        false => json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": owner(group)}),
+        true => json!({"op": "add", "path": "/metadata/ownerReferences", "value": [owner_reference(group)]}),
+        false => json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": owner_reference(group)}),
     });
     Patch::Json(Value::Array(operations))
 }
 
-/// Why a snapshot that belongs to a group is not deleted by itself.
-pub(crate) fn belongs_to(snapshot: &str, group: &str) -> String {
+/// Why a member of a group cannot be deleted on its own.
+pub(crate) fn member_delete_note(snapshot: &str, group: &str) -> String {
     format!(
         "deletion of the individual volume snapshot {snapshot} is not allowed as it belongs to group snapshot {group}. Deleting the group snapshot will trigger the deletion of all the individual volume snapshots that are part of the group."
     )
@@ -136,10 +140,10 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata})).unwrap()
     }
 
-    /// sidecars.md 1.4 "Create": the whole content.
+    /// sidecars.md 1.4 "Create": the complete content.
     #[test]
-    fn a_content() {
-        let least = Creation {
+    fn new_content_has_all_upstream_fields() {
+        let least = NewContent {
             class: "fast".into(),
             driver: "d.test".into(),
             policy: DeletionPolicy::Delete,
@@ -148,7 +152,7 @@ mod tests {
             node: None,
             secret: None,
         };
-        let made = json!({
+        let expected = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
             "metadata": {
                 "name": "snapcontent-u",
@@ -163,8 +167,8 @@ mod tests {
                 "driver": "d.test",
             },
         });
-        assert_eq!(content(&snapshot(), &least), made);
-        let full = Creation {
+        assert_eq!(content(&snapshot(), &least), expected);
+        let full = NewContent {
             volume_mode: Some("Block"),
             node: Some("n".into()),
             secret: Some(SecretRef { name: "a".into(), namespace: "b".into() }),
@@ -182,9 +186,9 @@ mod tests {
         );
     }
 
-    /// A content that was kept when its snapshot went is another's now, who is not going.
+    /// A retained content is bound to a new snapshot, which is not being deleted.
     #[test]
-    fn a_content_is_bound() {
+    fn binding_removes_being_deleted_annotation() {
         let mut kept = Meta { name: "c".into(), uid: "k".into(), ..Meta::default() };
         kept.resource_version = "3".into();
         let of = Meta { uid: "u".into(), ..Meta::default() };
@@ -200,25 +204,25 @@ mod tests {
         assert_eq!(bind(&marked, &of, Some("fast")), Patch::Merge(json!({"metadata": seen, "spec": bound})));
     }
 
-    /// sidecars.md 1.4 "Status": an error is told once.
+    /// sidecars.md 1.4 "Status": an error is reported once.
     #[test]
-    fn faults() {
-        let told = |message: &str| SnapshotFault { time: None, message: Some(message.to_owned()) };
+    fn repeated_error_is_not_written_again() {
+        let reported = |message: &str| VolumeSnapshotError { time: None, message: Some(message.to_owned()) };
         let now = Time(1_767_225_600_000);
-        let (unready, aside) = (Fault::new("R", "no"), Fault::new("R", "no").aside());
+        let (unready, aside) = (Failure::new("R", "no"), Failure::new("R", "no").without_readiness());
         let error = json!({"time": "2026-01-01T00:00:00Z", "message": "no"});
-        assert_eq!(fault(Some(&told("no")), &unready, now), None);
+        assert_eq!(error_status(Some(&reported("no")), &unready, now), None);
         assert_eq!(
-            fault(Some(&told("other")), &unready, now),
+            error_status(Some(&reported("other")), &unready, now),
             Some(json!({"error": error, "readyToUse": false}))
         );
-        assert_eq!(fault(None, &aside, now), Some(json!({"error": error})));
+        assert_eq!(error_status(None, &aside, now), Some(json!({"error": error})));
     }
 
     #[test]
-    fn owners_are_added() {
+    fn owner_is_appended_to_existing_ones() {
         let group = Meta { name: "g".into(), uid: "gu".into(), ..Meta::default() };
-        let path = |meta: &Meta| match adopt(meta, &group) {
+        let path = |meta: &Meta| match set_owner(meta, &group) {
             Patch::Json(operations) => operations[2].clone(),
             other => panic!("{other:?}"),
         };
@@ -228,7 +232,7 @@ mod tests {
         let alone = json!({"op": "add", "path": "/metadata/ownerReferences", "value": [reference]});
         assert_eq!(path(&Meta::default()), alone);
         let owned = Meta { owner_references: vec![wharf_model::OwnerRef::default()], ..Meta::default() };
-        let beside = json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference});
-        assert_eq!(path(&owned), beside);
+        let extra_event = json!({"op": "add", "path": "/metadata/ownerReferences/-", "value": reference});
+        assert_eq!(path(&owned), extra_event);
     }
 }

@@ -1,5 +1,5 @@
-//! Questions to the API server on behalf of who asks. Nothing is cached: a right that was taken away, or a secret that
-//! was rotated, counts at once.
+//! Calls to the API server on behalf of the caller. Nothing is cached: a revoked permission or a rotated secret
+//! takes effect at once.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,35 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_model::snapshot::secrets::SnapshotSecret;
-use wharf_model::{Api, Key, Kind, Scope, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use wharf_model::{
+    ApiResource, Key, Kind, Scope, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+};
 
 use super::decide::{
-    AccessStatus, Question, Refusal, TokenStatus, User, allowed, authenticated, content_name, default_class,
-    handle, named_class,
+    AccessStatus, MetadataRequest, Refusal, TokenStatus, User, allowed, authenticated, content_name,
+    default_class, handle, named_class,
 };
 use crate::secret;
 
-const TOKEN_REVIEW: Api = Api {
+const TOKEN_REVIEW: ApiResource = ApiResource {
     group: "authentication.k8s.io",
     version: "v1",
     kind: "TokenReview",
     plural: "tokenreviews",
     scope: Scope::Cluster,
 };
-const SUBJECT_ACCESS_REVIEW: Api = Api {
+const SUBJECT_ACCESS_REVIEW: ApiResource = ApiResource {
     group: "authorization.k8s.io",
     version: "v1",
     kind: "SubjectAccessReview",
     plural: "subjectaccessreviews",
     scope: Scope::Cluster,
 };
-/// Where the driver's service is announced, newest version first. Older clusters have only the older one.
-const SERVICES: [Api; 2] = [service("v1beta1"), service("v1alpha1")];
+/// The resource that announces the driver's service, newest version first. Older clusters have only the older one.
+const SERVICES: [ApiResource; 2] = [service("v1beta1"), service("v1alpha1")];
 
-const fn service(version: &'static str) -> Api {
-    Api {
+const fn service(version: &'static str) -> ApiResource {
+    ApiResource {
         group: "cbt.storage.k8s.io",
         version,
         kind: "SnapshotMetadataService",
@@ -42,47 +44,47 @@ const fn service(version: &'static str) -> Api {
     }
 }
 
-/// What the driver is asked about, once it is clear that the question may be asked.
-pub(super) struct Answerable {
-    /// The driver's name of the snapshot.
+/// The snapshot to request from the driver, after authentication and authorization.
+pub(super) struct ResolvedSnapshot {
+    /// Snapshot handle.
     pub(super) handle: String,
-    /// Of the class. Never printed.
+    /// The secret of the class. Never logged.
     pub(super) secrets: BTreeMap<String, String>,
 }
 
-/// Finds out who asks, whether they may, and what the driver calls the snapshot.
+/// Authenticates and authorizes the caller, and resolves the snapshot handle.
 pub(super) async fn resolve(
     cluster: &Cluster,
     driver: &str,
     audience: Option<&str>,
-    question: &Question,
-) -> Result<Answerable, Refusal> {
+    request: &MetadataRequest,
+) -> Result<ResolvedSnapshot, Refusal> {
     let audience = match audience {
         Some(audience) => audience.to_owned(),
         None => announced_audience(cluster, driver).await?,
     };
-    let user = authenticate(cluster, &question.token, &audience).await?;
-    authorize(cluster, user, &question.namespace).await?;
+    let user = authenticate(cluster, &request.token, &audience).await?;
+    authorize(cluster, user, &request.namespace).await?;
     let snapshot =
-        get::<VolumeSnapshot>(cluster, Key::namespaced(&question.namespace, &question.snapshot), |why| {
-            Refusal::Snapshot { namespace: question.namespace.clone(), name: question.snapshot.clone(), why }
+        get::<VolumeSnapshot>(cluster, Key::namespaced(&request.namespace, &request.snapshot), |reason| {
+            Refusal::Snapshot { namespace: request.namespace.clone(), name: request.snapshot.clone(), reason }
         })
         .await?;
     let bound = content_name(&snapshot)?;
-    let content = get::<VolumeSnapshotContent>(cluster, Key::cluster(bound), |why| Refusal::Content {
+    let content = get::<VolumeSnapshotContent>(cluster, Key::cluster(bound), |reason| Refusal::Content {
         name: bound.to_owned(),
-        why,
+        reason,
     })
     .await?;
     let handle = handle(&snapshot, &content, driver)?.to_owned();
     let secrets = secrets(cluster, driver, &snapshot, &content.metadata.name).await?;
-    Ok(Answerable { handle, secrets })
+    Ok(ResolvedSnapshot { handle, secrets })
 }
 
 async fn announced_audience(cluster: &Cluster, driver: &str) -> Result<String, Refusal> {
-    let missing = |why: String| {
+    let missing = |reason: String| {
         let what = "failed to find the SnapshotMetadataService CR for driver";
-        Refusal::Authentication(format!("{what} '{driver}': {why}"))
+        Refusal::Authentication(format!("{what} '{driver}': {reason}"))
     };
     let mut found = Err(missing("the kind is not served".to_owned()));
     for api in &SERVICES {
@@ -92,7 +94,7 @@ async fn announced_audience(cluster: &Cluster, driver: &str) -> Result<String, R
                 return audience
                     .filter(|audience| !audience.is_empty())
                     .map(str::to_owned)
-                    .ok_or_else(|| missing("it names no audience".to_owned()));
+                    .ok_or_else(|| missing("spec.audience is empty".to_owned()));
             }
             Ok(None) => return Err(missing("not found".to_owned())),
             Err(ApiError::NotServed(refusal)) => found = Err(missing(refusal.to_string())),
@@ -107,7 +109,7 @@ async fn authenticate(cluster: &Cluster, token: &str, audience: &str) -> Result<
         "apiVersion": TOKEN_REVIEW.api_version(), "kind": TOKEN_REVIEW.kind, "metadata": {},
         "spec": {"token": token, "audiences": [audience]},
     });
-    let failed = |why: String| Refusal::Authentication(why);
+    let failed = |reason: String| Refusal::Authentication(reason);
     let review =
         cluster.create(&TOKEN_REVIEW, None, &body).await.map_err(|error| failed(error.to_string()))?;
     authenticated(status::<TokenStatus>(&review).map_err(failed)?, audience)
@@ -126,15 +128,15 @@ async fn authorize(cluster: &Cluster, user: User, namespace: &str) -> Result<(),
             },
         },
     });
-    let failed = |why: String| Refusal::Authorization(why);
+    let failed = |reason: String| Refusal::Authorization(reason);
     let created = cluster.create(&SUBJECT_ACCESS_REVIEW, None, &body).await;
     let review = created.map_err(|error| failed(error.to_string()))?;
     allowed(status::<AccessStatus>(&review).map_err(failed)?)
 }
 
-/// The status of a review. What cannot be read allows nothing.
+/// The status of a review. One that cannot be parsed allows nothing.
 fn status<T: for<'de> Deserialize<'de>>(review: &Value) -> Result<T, String> {
-    T::deserialize(&review["status"]).map_err(|_| "the server's review cannot be read".to_owned())
+    T::deserialize(&review["status"]).map_err(|_| "failed to parse the review's status".to_owned())
 }
 
 async fn get<K: Kind>(
@@ -157,7 +159,7 @@ async fn secrets(
 ) -> Result<BTreeMap<String, String>, Refusal> {
     let class = match snapshot.spec.volume_snapshot_class_name.as_deref() {
         Some(name) => {
-            let refusal = |why| Refusal::Class { name: name.to_owned(), why };
+            let refusal = |reason| Refusal::Class { name: name.to_owned(), reason };
             named_class(get::<VolumeSnapshotClass>(cluster, Key::cluster(name), refusal).await?, driver)?
         }
         None => {
@@ -167,6 +169,6 @@ async fn secrets(
         }
     };
     let reference =
-        SnapshotSecret::Snapshotter.reference(&class.parameters, content, Some(&snapshot.metadata))?;
+        SnapshotSecret::Snapshotter.resolve(&class.parameters, content, Some(&snapshot.metadata))?;
     secret::read(cluster, reference.as_ref()).await.map_err(|error| Refusal::Credentials(error.to_string()))
 }

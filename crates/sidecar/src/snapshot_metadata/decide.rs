@@ -1,5 +1,5 @@
-//! The rules: who may ask, of which snapshot, and what they are told if not. Words and codes are upstream's, since
-//! backup programs act on them.
+//! Rules: who may request which snapshot, and the error otherwise. Messages and codes are upstream's, since backup
+//! programs depend on them.
 
 use serde::Deserialize;
 use tonic::{Code, Status};
@@ -7,20 +7,20 @@ use wharf_model::snapshot::names::IS_DEFAULT_CLASS;
 use wharf_model::snapshot::secrets::SnapshotSecretError;
 use wharf_model::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
-/// What is asked, of either kind.
+/// A request of either kind.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Question {
-    /// Who asks. Never printed.
+pub(super) struct MetadataRequest {
+    /// The caller's token. Never logged.
     pub(super) token: String,
-    /// The snapshot's namespace.
+    /// Namespace of the snapshot.
     pub(super) namespace: String,
-    /// Its name.
+    /// Name of the snapshot.
     pub(super) snapshot: String,
-    /// The driver's name of an older snapshot: then what differs from it is asked for.
+    /// Handle of the base snapshot, if the changes since it are requested.
     pub(super) base: Option<String>,
 }
 
-/// Why a question is not answered.
+/// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("securityToken is missing")]
@@ -45,22 +45,22 @@ pub(super) enum Refusal {
     Denied(String),
     #[error("the CSI driver is not yet ready")]
     DriverNotReady,
-    #[error("failed to get VolumeSnapshot '{namespace}/{name}': {why}")]
-    Snapshot { namespace: String, name: String, why: String },
+    #[error("failed to get VolumeSnapshot '{namespace}/{name}': {reason}")]
+    Snapshot { namespace: String, name: String, reason: String },
     #[error("the VolumeSnapshot is not yet ready, name: {0}")]
     SnapshotNotReady(String),
     #[error("boundVolumeSnapshotContentName is not set in VolumeSnapshot status, name: {0}")]
     NotBound(String),
-    #[error("failed to get VolumeSnapshotContent '{name}': {why}")]
-    Content { name: String, why: String },
+    #[error("failed to get VolumeSnapshotContent '{name}': {reason}")]
+    Content { name: String, reason: String },
     #[error("the VolumeSnapshotContent is not yet ready, name: {0}")]
     ContentNotReady(String),
     #[error("snapshotHandle is not set in VolumeSnapshotContent status, name: {0}")]
     NoHandle(String),
-    #[error("failed to get VolumeSnapshotClass '{name}': {why}")]
-    Class { name: String, why: String },
+    #[error("failed to get VolumeSnapshotClass '{name}': {reason}")]
+    Class { name: String, reason: String },
     #[error("VolumeSnapshotClass '{class}' does not belong to the CSI driver '{driver}'")]
-    OtherClass { class: String, driver: String },
+    ClassOfOtherDriver { class: String, driver: String },
     #[error("failed to list VolumeSnapshotClasses: {0}")]
     Classes(String),
     #[error("multiple default VolumeSnapshotClasses are set for the CSI driver '{0}'")]
@@ -82,7 +82,7 @@ impl From<Refusal> for Status {
             | Refusal::NoTargetName
             | Refusal::NoBase
             | Refusal::OtherDriver { .. }
-            | Refusal::OtherClass { .. } => Code::InvalidArgument,
+            | Refusal::ClassOfOtherDriver { .. } => Code::InvalidArgument,
             Refusal::Authentication(_) | Refusal::Authorization(_) => Code::Internal,
             Refusal::Unauthenticated => Code::Unauthenticated,
             Refusal::Denied(_) => Code::PermissionDenied,
@@ -104,9 +104,9 @@ impl From<Refusal> for Status {
     }
 }
 
-impl Question {
-    /// Whether everything is there that a question needs.
-    pub(super) fn checked(self) -> Result<Self, Refusal> {
+impl MetadataRequest {
+    /// Checks that all required fields are set.
+    pub(super) fn validate(self) -> Result<Self, Refusal> {
         match &self {
             Self { token, .. } if token.is_empty() => Err(Refusal::NoToken),
             Self { namespace, .. } if namespace.is_empty() => Err(Refusal::NoNamespace),
@@ -118,7 +118,7 @@ impl Question {
     }
 }
 
-/// A user, as the server knows them; handed on as it is.
+/// A user from a TokenReview, passed on unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct User {
@@ -128,7 +128,7 @@ pub(super) struct User {
     pub(super) extra: Option<serde_json::Value>,
 }
 
-/// What the server says of a token.
+/// The status of a TokenReview.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct TokenStatus {
@@ -137,7 +137,7 @@ pub(super) struct TokenStatus {
     pub(super) user: User,
 }
 
-/// The user of a token that is valid, and meant for this audience. A server that names no audience has not looked.
+/// The user of a token that is valid for this audience. A server that returns no audience has not checked it.
 pub(super) fn authenticated(status: TokenStatus, audience: &str) -> Result<User, Refusal> {
     let meant = status.audiences.iter().flatten().any(|named| named == audience);
     match status.authenticated && meant && !audience.is_empty() {
@@ -146,7 +146,7 @@ pub(super) fn authenticated(status: TokenStatus, audience: &str) -> Result<User,
     }
 }
 
-/// What the server says of a user's rights.
+/// The status of a SubjectAccessReview.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct AccessStatus {
@@ -155,7 +155,7 @@ pub(super) struct AccessStatus {
     pub(super) reason: String,
 }
 
-/// Whether the user may.
+/// Whether the user is allowed.
 pub(super) fn allowed(status: AccessStatus) -> Result<(), Refusal> {
     match status.allowed && !status.denied {
         true => Ok(()),
@@ -163,7 +163,7 @@ pub(super) fn allowed(status: AccessStatus) -> Result<(), Refusal> {
     }
 }
 
-/// The content of a snapshot that can be asked about.
+/// The content of a ready snapshot.
 pub(super) fn content_name(snapshot: &VolumeSnapshot) -> Result<&str, Refusal> {
     let name = || snapshot.metadata.name.clone();
     let status = snapshot.status.as_ref().filter(|status| status.ready_to_use == Some(true));
@@ -172,7 +172,8 @@ pub(super) fn content_name(snapshot: &VolumeSnapshot) -> Result<&str, Refusal> {
     bound.ok_or_else(|| Refusal::NotBound(name()))
 }
 
-/// The driver's name of a snapshot. A content that does not name the snapshot is another's, whatever the snapshot says.
+/// The snapshot handle. A content that does not reference the snapshot belongs to another one, whatever the
+/// snapshot says.
 pub(super) fn handle<'a>(
     snapshot: &VolumeSnapshot,
     content: &'a VolumeSnapshotContent,
@@ -197,12 +198,12 @@ pub(super) fn handle<'a>(
     }
 }
 
-/// The class that a snapshot names. Who makes a snapshot chooses it, and may choose another driver's: its secrets are
-/// not for this driver.
+/// The class that a snapshot names. Users choose it and may choose the class of another driver, whose secrets must
+/// not be sent to this driver.
 pub(super) fn named_class(class: VolumeSnapshotClass, driver: &str) -> Result<VolumeSnapshotClass, Refusal> {
     match class.driver == driver {
         true => Ok(class),
-        false => Err(Refusal::OtherClass { class: class.metadata.name, driver: driver.to_owned() }),
+        false => Err(Refusal::ClassOfOtherDriver { class: class.metadata.name, driver: driver.to_owned() }),
     }
 }
 

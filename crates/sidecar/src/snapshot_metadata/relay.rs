@@ -1,4 +1,5 @@
-//! Passes the driver's answers on: so many at once, each within its time, and no faster than its caller reads.
+//! Forwards the driver's streams: a limited number at once, each within its time limit, and no faster than its
+//! caller reads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,94 +10,94 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Code, Response, Status};
+use wharf_model::secret::redact;
 
 use crate::metrics::Metrics;
-use crate::secret;
 
-/// So many messages wait for a caller who reads slowly.
-const AHEAD: usize = 4;
+/// Messages buffered for a slow caller.
+const BUFFERED_MESSAGES: usize = 4;
 
-/// An answer, message by message.
-pub(super) type Messages<T> = ReceiverStream<Result<T, Status>>;
+/// A response stream.
+pub(super) type MessageStream<T> = ReceiverStream<Result<T, Status>>;
 
-/// All answers.
+/// Limits the number and duration of all streams.
 #[derive(Clone)]
-pub(super) struct Answers {
+pub(super) struct StreamLimiter {
     slots: Arc<Semaphore>,
-    longest: Duration,
+    max_duration: Duration,
     metrics: Metrics,
 }
 
-impl Answers {
-    /// `most` at once, none of which takes more time than `longest` in all.
-    pub(super) fn new(most: usize, longest: Duration, metrics: Metrics) -> Self {
-        Self { slots: Arc::new(Semaphore::new(most)), longest, metrics }
+impl StreamLimiter {
+    /// Allows `max_streams` streams at once, each for at most `max_duration`.
+    pub(super) fn new(max_streams: usize, max_duration: Duration, metrics: Metrics) -> Self {
+        Self { slots: Arc::new(Semaphore::new(max_streams)), max_duration, metrics }
     }
 
-    /// Waits for a turn. Only who may ask should come here, or strangers would keep the others waiting.
-    pub(super) async fn turn(&self, method: &'static str, began: Instant) -> Result<Turn, Status> {
-        let waited = timeout(self.left(began), Arc::clone(&self.slots).acquire_owned()).await;
+    /// Waits for a permit. Only authorized callers may wait here, or others could block them.
+    pub(super) async fn acquire(&self, method: &'static str, began: Instant) -> Result<StreamPermit, Status> {
+        let waited = timeout(self.remaining(began), Arc::clone(&self.slots).acquire_owned()).await;
         match waited {
-            Ok(Ok(slot)) => Ok(Turn { slot, method, began, answers: self.clone() }),
+            Ok(Ok(slot)) => Ok(StreamPermit { slot, method, began, limiter: self.clone() }),
             Ok(Err(_)) | Err(_) => {
-                let status = Status::resource_exhausted("too many answers are under way: ask again later");
+                let status = Status::resource_exhausted("too many streams are in progress: retry later");
                 self.count(method, status.code(), began);
                 Err(status)
             }
         }
     }
 
-    fn left(&self, began: Instant) -> Duration {
-        self.longest.saturating_sub(began.elapsed())
+    fn remaining(&self, began: Instant) -> Duration {
+        self.max_duration.saturating_sub(began.elapsed())
     }
 
     fn count(&self, method: &str, code: Code, began: Instant) {
-        self.metrics.called(&format!("/csi.v1.SnapshotMetadata/{method}"), code, began.elapsed());
+        self.metrics.record_call(&format!("/csi.v1.SnapshotMetadata/{method}"), code, began.elapsed());
     }
 }
 
-/// The right to ask the driver and to pass its answer on. It lasts until the answer's end.
-pub(super) struct Turn {
+/// The permission to call the driver and to forward its stream. Held until the stream ends.
+pub(super) struct StreamPermit {
     slot: OwnedSemaphorePermit,
     method: &'static str,
     began: Instant,
-    answers: Answers,
+    limiter: StreamLimiter,
 }
 
-impl Turn {
-    /// Passes the driver's answer on. The driver's codes are the caller's; its words are, but for secrets.
+impl StreamPermit {
+    /// Forwards the driver's stream. The caller gets the driver's codes and messages, with secrets redacted.
     pub(super) fn relay<S, M, T>(
         self,
-        answer: Result<Response<S>, Status>,
+        response: Result<Response<S>, Status>,
         secrets: BTreeMap<String, String>,
         convert: impl Fn(M) -> T + Send + Sync + 'static,
-    ) -> Result<Response<Messages<T>>, Status>
+    ) -> Result<Response<MessageStream<T>>, Status>
     where
         S: Stream<Item = Result<M, Status>> + Unpin + Send + 'static,
         M: Send + 'static,
         T: Send + 'static,
     {
-        let Self { slot, method, began, answers } = self;
-        let told =
-            move |status: Status| Status::new(status.code(), secret::without(status.message(), &secrets));
-        let mut driver = match answer {
-            Ok(answer) => answer.into_inner(),
+        let Self { slot, method, began, limiter } = self;
+        let redact =
+            move |status: Status| Status::new(status.code(), redact(status.message(), secrets.values()));
+        let mut driver = match response {
+            Ok(response) => response.into_inner(),
             Err(status) => {
-                answers.count(method, status.code(), began);
-                return Err(told(status));
+                limiter.count(method, status.code(), began);
+                return Err(redact(status));
             }
         };
-        let (sender, receiver) = mpsc::channel(AHEAD + 1);
-        // One place is kept for the word that it was cut off: an answer that ends without one counts as whole, and a backup
-        // would lack blocks.
-        let last_word =
-            sender.clone().try_reserve_owned().map_err(|_| Status::internal("no place to answer"))?;
-        let left = answers.left(began);
+        let (sender, receiver) = mpsc::channel(BUFFERED_MESSAGES + 1);
+        // One slot is reserved for the timeout error: a stream that ends without an error counts as complete, and a
+        // backup would miss blocks.
+        let timeout_slot =
+            sender.clone().try_reserve_owned().map_err(|_| Status::internal("no free slot in the stream"))?;
+        let remaining = limiter.remaining(began);
         tokio::spawn(async move {
-            let passing = async {
+            let forward = async {
                 while let Some(message) = driver.next().await {
                     let failed = message.as_ref().err().map(Status::code);
-                    if sender.send(message.map(&convert).map_err(&told)).await.is_err() {
+                    if sender.send(message.map(&convert).map_err(&redact)).await.is_err() {
                         return Code::Cancelled;
                     }
                     if let Some(code) = failed {
@@ -105,15 +106,15 @@ impl Turn {
                 }
                 Code::Ok
             };
-            // A caller who does not read must not keep the driver's answer for ever.
+            // A caller that does not read must not hold the driver's stream forever.
             let code = tokio::select! {
-                passed = timeout(left, passing) => passed.unwrap_or(Code::DeadlineExceeded),
+                forwarded = timeout(remaining, forward) => forwarded.unwrap_or(Code::DeadlineExceeded),
                 () = sender.closed() => Code::Cancelled,
             };
             if code == Code::DeadlineExceeded {
-                last_word.send(Err(Status::deadline_exceeded("the answer took too long")));
+                timeout_slot.send(Err(Status::deadline_exceeded("the stream exceeded its time limit")));
             }
-            answers.count(method, code, began);
+            limiter.count(method, code, began);
             drop(slot);
         });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -124,28 +125,28 @@ impl Turn {
 mod tests {
     use super::*;
 
-    const LONGEST: Duration = Duration::from_secs(600);
+    const MAX_DURATION: Duration = Duration::from_secs(600);
 
-    /// What the driver never ends.
-    fn endless(turn: Turn) -> Messages<u32> {
-        let answer = tokio_stream::pending::<Result<u32, Status>>();
-        turn.relay(Ok(Response::new(answer)), BTreeMap::new(), |number| number).unwrap().into_inner()
+    /// A stream that the driver never ends.
+    fn endless(permit: StreamPermit) -> MessageStream<u32> {
+        let response = tokio_stream::pending::<Result<u32, Status>>();
+        permit.relay(Ok(Response::new(response)), BTreeMap::new(), |number| number).unwrap().into_inner()
     }
 
-    /// Not only the question counts, but its answer to the end.
+    /// The permit is held for the whole stream, not only for the request.
     #[tokio::test(start_paused = true)]
-    async fn answers_are_so_many_at_once() {
-        let answers = Answers::new(2, LONGEST, Metrics::new());
-        let turn = || answers.turn("GetMetadataDelta", Instant::now());
-        let first = endless(turn().await.unwrap());
-        let second = endless(turn().await.unwrap());
-        let too_soon = timeout(Duration::from_secs(60), turn()).await;
-        assert!(too_soon.is_err(), "a third while two are under way");
-        // The caller goes away.
+    async fn streams_are_limited_until_they_end() {
+        let limiter = StreamLimiter::new(2, MAX_DURATION, Metrics::new());
+        let permit = || limiter.acquire("GetMetadataDelta", Instant::now());
+        let first = endless(permit().await.unwrap());
+        let second = endless(permit().await.unwrap());
+        let too_soon = timeout(Duration::from_secs(60), permit()).await;
+        assert!(too_soon.is_err(), "a third stream while two are in progress");
+        // The caller disconnects.
         drop(first);
-        let third = turn().await.unwrap();
-        // The driver refuses.
-        let refused = third.relay::<Messages<u32>, u32, u32>(
+        let third = permit().await.unwrap();
+        // The driver returns an error.
+        let refused = third.relay::<MessageStream<u32>, u32, u32>(
             Err(Status::not_found("no s3cret")),
             BTreeMap::from([("k".to_owned(), "s3cret".to_owned())]),
             |number| number,
@@ -153,33 +154,34 @@ mod tests {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Code::NotFound);
         assert!(!refused.message().contains("s3cret"), "{refused}");
-        let fourth = endless(turn().await.unwrap());
-        // The time is over, for those under way first.
-        let last = turn().await.unwrap();
+        let fourth = endless(permit().await.unwrap());
+        // The time limit expires, first for the older streams.
+        let last = permit().await.unwrap();
         let ended: Vec<_> = second.collect().await;
         assert_eq!(ended.last().map(|end| end.as_ref().unwrap_err().code()), Some(Code::DeadlineExceeded));
         drop((fourth, last));
     }
 
-    /// The time is over because the caller is slow, so that no more can be sent: all the same it must not look whole.
+    /// If the time limit expires because the caller is slow and the buffer is full, the stream must still end with
+    /// an error.
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_cut_off_says_so() {
-        let answers = Answers::new(1, LONGEST, Metrics::new());
-        let turn = answers.turn("GetMetadataDelta", Instant::now()).await.unwrap();
+    async fn stream_cut_off_by_time_limit_ends_with_error() {
+        let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());
+        let permit = limiter.acquire("GetMetadataDelta", Instant::now()).await.unwrap();
         let driver = tokio_stream::iter((0..100).map(Ok::<u32, Status>));
-        let answer = turn.relay(Ok(Response::new(driver)), BTreeMap::new(), |number| number).unwrap();
-        tokio::time::sleep(LONGEST + Duration::from_secs(1)).await;
-        let read: Vec<_> = answer.into_inner().collect().await;
-        assert_eq!(read.len(), AHEAD + 1);
-        assert_eq!(read[AHEAD].as_ref().unwrap_err().code(), Code::DeadlineExceeded);
+        let response = permit.relay(Ok(Response::new(driver)), BTreeMap::new(), |number| number).unwrap();
+        tokio::time::sleep(MAX_DURATION + Duration::from_secs(1)).await;
+        let read: Vec<_> = response.into_inner().collect().await;
+        assert_eq!(read.len(), BUFFERED_MESSAGES + 1);
+        assert_eq!(read[BUFFERED_MESSAGES].as_ref().unwrap_err().code(), Code::DeadlineExceeded);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_turn_is_waited_for_no_longer_than_an_answer_may_take() {
-        let answers = Answers::new(1, LONGEST, Metrics::new());
-        let _held = answers.turn("GetMetadataDelta", Instant::now()).await.unwrap();
+    async fn waiting_for_permit_is_limited_by_stream_duration() {
+        let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());
+        let _held = limiter.acquire("GetMetadataDelta", Instant::now()).await.unwrap();
         let began = Instant::now();
-        let refused = answers.turn("GetMetadataDelta", began).await.err().map(|status| status.code());
-        assert_eq!((refused, began.elapsed() >= LONGEST), (Some(Code::ResourceExhausted), true));
+        let refused = limiter.acquire("GetMetadataDelta", began).await.err().map(|status| status.code());
+        assert_eq!((refused, began.elapsed() >= MAX_DURATION), (Some(Code::ResourceExhausted), true));
     }
 }

@@ -1,5 +1,5 @@
-//! The service itself: a question is checked, then asked of the driver, and the driver's answer passed on message by
-//! message, no faster than the caller reads.
+//! The gRPC service: validates a request, calls the driver, and forwards its stream message by message, no faster
+//! than the caller reads.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use wharf_cluster::Cluster;
 use wharf_csi::snapshotmetadata as api;
 use wharf_csi::{Client, v1};
 
-use super::act::{Answerable, resolve};
-use super::decide::{Question, Refusal};
-use super::relay::{Answers, Messages};
+use super::act::{ResolvedSnapshot, resolve};
+use super::decide::{MetadataRequest, Refusal};
+use super::relay::{MessageStream, StreamLimiter};
 use crate::metrics::Metrics;
 
-/// What answers.
+/// The gRPC service.
 #[derive(Clone)]
 pub(super) struct Service {
     pub(super) cluster: Cluster,
@@ -23,16 +23,16 @@ pub(super) struct Service {
     /// The driver's name, once it is ready.
     pub(super) name: watch::Receiver<Option<String>>,
     pub(super) audience: Option<String>,
-    /// How long an answer may take in all.
-    pub(super) longest: Duration,
-    pub(super) answers: Answers,
+    /// Maximum duration of a stream.
+    pub(super) max_duration: Duration,
+    pub(super) limiter: StreamLimiter,
     pub(super) metrics: Metrics,
 }
 
 #[tonic::async_trait]
 impl api::snapshot_metadata_server::SnapshotMetadata for Service {
-    type GetMetadataAllocatedStream = Messages<api::GetMetadataAllocatedResponse>;
-    type GetMetadataDeltaStream = Messages<api::GetMetadataDeltaResponse>;
+    type GetMetadataAllocatedStream = MessageStream<api::GetMetadataAllocatedResponse>;
+    type GetMetadataDeltaStream = MessageStream<api::GetMetadataDeltaResponse>;
 
     async fn get_metadata_allocated(
         &self,
@@ -46,18 +46,18 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
         } = request.into_inner();
         let began = Instant::now();
-        let question = Question { token, namespace, snapshot, base: None };
-        let Answerable { handle, secrets } = self.answerable(question, began).await?;
-        let asked = v1::GetMetadataAllocatedRequest {
+        let request = MetadataRequest { token, namespace, snapshot, base: None };
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let driver_request = v1::GetMetadataAllocatedRequest {
             snapshot_id: handle,
             starting_offset,
             max_results,
             secrets: secrets.clone(),
         };
-        let turn = self.answers.turn("GetMetadataAllocated", began).await?;
-        let mut driver = self.driver.with_deadline(self.longest).snapshot_metadata();
-        let answer = driver.get_metadata_allocated(asked).await;
-        turn.relay(answer, secrets, |message: v1::GetMetadataAllocatedResponse| {
+        let permit = self.limiter.acquire("GetMetadataAllocated", began).await?;
+        let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
+        let response = driver.get_metadata_allocated(driver_request).await;
+        permit.relay(response, secrets, |message: v1::GetMetadataAllocatedResponse| {
             api::GetMetadataAllocatedResponse {
                 block_metadata_type: message.block_metadata_type,
                 volume_capacity_bytes: message.volume_capacity_bytes,
@@ -79,22 +79,24 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
         } = request.into_inner();
         let began = Instant::now();
-        let question = Question { token, namespace, snapshot, base: Some(base_snapshot_id.clone()) };
-        let Answerable { handle, secrets } = self.answerable(question, began).await?;
-        let asked = v1::GetMetadataDeltaRequest {
+        let request = MetadataRequest { token, namespace, snapshot, base: Some(base_snapshot_id.clone()) };
+        let ResolvedSnapshot { handle, secrets } = self.resolve_request(request, began).await?;
+        let driver_request = v1::GetMetadataDeltaRequest {
             base_snapshot_id,
             target_snapshot_id: handle,
             starting_offset,
             max_results,
             secrets: secrets.clone(),
         };
-        let turn = self.answers.turn("GetMetadataDelta", began).await?;
-        let mut driver = self.driver.with_deadline(self.longest).snapshot_metadata();
-        let answer = driver.get_metadata_delta(asked).await;
-        turn.relay(answer, secrets, |message: v1::GetMetadataDeltaResponse| api::GetMetadataDeltaResponse {
-            block_metadata_type: message.block_metadata_type,
-            volume_capacity_bytes: message.volume_capacity_bytes,
-            block_metadata: blocks(message.block_metadata),
+        let permit = self.limiter.acquire("GetMetadataDelta", began).await?;
+        let mut driver = self.driver.with_deadline(self.max_duration).snapshot_metadata();
+        let response = driver.get_metadata_delta(driver_request).await;
+        permit.relay(response, secrets, |message: v1::GetMetadataDeltaResponse| {
+            api::GetMetadataDeltaResponse {
+                block_metadata_type: message.block_metadata_type,
+                volume_capacity_bytes: message.volume_capacity_bytes,
+                block_metadata: blocks(message.block_metadata),
+            }
         })
     }
 }
@@ -108,20 +110,28 @@ fn blocks(blocks: Vec<v1::BlockMetadata>) -> Vec<api::BlockMetadata> {
 }
 
 impl Service {
-    /// What the driver is asked about, or why not.
-    async fn answerable(&self, question: Question, began: Instant) -> Result<Answerable, Status> {
-        let found = self.resolved(question).await;
+    /// The snapshot to request from the driver, or the error for the caller.
+    async fn resolve_request(
+        &self,
+        request: MetadataRequest,
+        began: Instant,
+    ) -> Result<ResolvedSnapshot, Status> {
+        let found = self.resolve(request).await;
         found.map_err(|refusal| {
             let status = Status::from(refusal);
-            tracing::info!(code = ?status.code(), reason = status.message(), "a question was refused");
-            self.metrics.called("/snapshotmetadata.SnapshotMetadata/refused", status.code(), began.elapsed());
+            tracing::info!(code = ?status.code(), error = status.message(), "refused request");
+            self.metrics.record_call(
+                "/snapshotmetadata.SnapshotMetadata/refused",
+                status.code(),
+                began.elapsed(),
+            );
             status
         })
     }
 
-    async fn resolved(&self, question: Question) -> Result<Answerable, Refusal> {
-        let question = question.checked()?;
+    async fn resolve(&self, request: MetadataRequest) -> Result<ResolvedSnapshot, Refusal> {
+        let request = request.validate()?;
         let name = self.name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
-        resolve(&self.cluster, &name, self.audience.as_deref(), &question).await
+        resolve(&self.cluster, &name, self.audience.as_deref(), &request).await
     }
 }

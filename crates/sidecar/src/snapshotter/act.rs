@@ -1,5 +1,5 @@
-//! Does the one step that was decided, and puts what came of it where the next view sees it: in the stores, by way
-//! of the server's answers, and in memory.
+//! Executes one decided step and stores its result where the next view reads it: in the stores, through the API
+//! server's responses, and in the content state.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use wharf_model::patch::Patch;
 use wharf_model::{Key, Kind, SecretRef, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 use super::decide::Step;
-use super::memory::{Doing, Failed, Failure, Memory};
-use super::request::{Ask, Call, Deletion, Refusal};
-use super::status::{full_message, reason};
-use super::view::{Object, Source, Which};
-use super::{ROLE, Snapshotter, Subject};
+use super::patches::{event_reason, full_message};
+use super::request::{Call, CallRequest, DeleteCall, Refusal};
+use super::state::{Action, ContentState, FailedAttempt, Failure};
+use super::view::{ContentKind, Object, Source};
+use super::{ContentKey, ROLE, Snapshotter};
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 
-/// So often in a row an object may turn out to be another than we saw, before that counts as a failure.
+/// So many stale reads in a row are retried before they count as a failure.
 const STALE: u32 = 5;
 
-/// What is held from one step to the next, and dropped when the content is left.
+/// Data carried from one step to the next during one reconcile, then dropped.
 #[derive(Default)]
-pub(super) struct Hand {
-    /// Read to see whether the driver can be called, and used when it is.
+pub(super) struct ReconcilePass {
+    /// Read before the content is marked, to know that the driver can be called, and reused for that call.
     secrets: Option<(Option<SecretRef>, Secrets)>,
-    /// How often an object was not as we saw it.
+    /// Number of stale reads so far.
     stale: u32,
-    /// The server has shown us the content, or taken a write to it.
+    /// The API server returned the content or accepted a write to it.
     pub(super) confirmed: bool,
 }
 
@@ -35,311 +35,358 @@ pub(super) struct Hand {
 #[derive(Clone, Default)]
 struct Secrets {
     values: BTreeMap<String, String>,
-    /// The call goes without the secret that it should have.
+    /// The secret does not exist and the call is made without it.
     missing: bool,
 }
 
-/// How to go on.
-pub(super) enum Then {
-    /// With another look.
-    Again,
-    /// Not now.
-    End(Outcome),
+/// What the control loop does next.
+pub(super) enum Next {
+    /// Decide the next step.
+    Continue,
+    /// Stop for now.
+    Stop(WorkOutcome),
 }
 
-/// What came of a write.
-enum Written {
-    Yes,
-    /// The object is another than we saw; by now the store has it as it is.
+/// Result of a write.
+enum WriteResult {
+    Written,
+    /// The object had changed. The store now has the current version.
     Stale,
-    /// There is no such object.
-    Gone,
-    No(ApiError),
+    /// The object no longer exists.
+    NotFound,
+    Failed(ApiError),
 }
 
-/// One content, to act on.
-pub(super) struct One<'a> {
+/// Executes the steps for one content.
+pub(super) struct StepRunner<'a> {
     pub(super) snapshotter: &'a Snapshotter,
-    pub(super) subject: &'a Subject,
+    pub(super) content_key: &'a ContentKey,
     pub(super) object: &'a Object,
 }
 
-impl One<'_> {
+impl StepRunner<'_> {
     fn name(&self) -> &str {
         &self.object.meta().name
     }
 
-    /// Does a step.
-    pub(super) async fn act(&self, step: Step, hand: &mut Hand) -> Then {
+    /// Executes a step.
+    pub(super) async fn act(&self, step: Step, pass: &mut ReconcilePass) -> Next {
         match step {
-            Step::Done => Then::End(Outcome::Done),
-            Step::Wait(pause) => Then::End(Outcome::After(pause)),
-            Step::Claim { patch } => self.wrote(None, patch, hand, "cannot claim it for this node").await,
-            Step::Mark { patch, ask } => self.mark(patch, ask, hand).await,
-            Step::Confirm => self.confirm(hand).await,
-            Step::Ask { doing, ask } => self.ask(doing, ask, hand).await,
-            Step::Tell { patch } => {
-                let then = self.wrote(Some("status"), patch, hand, "cannot write the status").await;
-                if matches!(then, Then::Again) {
-                    // If the content was another than we saw, the driver is asked again.
-                    self.remember(Memory::is_written);
+            Step::Idle => Next::Stop(WorkOutcome::Done),
+            Step::Wait(pause) => Next::Stop(WorkOutcome::RetryAfter(pause)),
+            Step::ClaimForNode { patch } => {
+                self.write_or_retry(None, patch, pass, "failed to label content with this node").await
+            }
+            Step::MarkBeingCreated { patch, request } => self.mark(patch, request, pass).await,
+            Step::ReadContent => self.read_content(pass).await,
+            Step::CallDriver { action, request } => self.call_driver(action, request, pass).await,
+            Step::WriteStatus { patch } => {
+                let next =
+                    self.write_or_retry(Some("status"), patch, pass, "failed to update content status").await;
+                if matches!(next, Next::Continue) {
+                    // If the content had changed, the driver is called again.
+                    self.update_state(ContentState::info_written);
                 }
-                then
+                next
             }
-            Step::Unmark { patch } => self.wrote(None, patch, hand, "cannot take the mark off").await,
-            Step::Delete { ask } => self.delete(ask, hand).await,
-            Step::Clear { patch } => self.wrote(Some("status"), patch, hand, "cannot clear the status").await,
-            Step::Release { patch } => {
-                let then = self.wrote(None, patch, hand, "cannot take our finalizer off").await;
-                tracing::debug!(content = self.name(), "let go");
-                then
+            Step::UnmarkBeingCreated { patch } => {
+                self.write_or_retry(None, patch, pass, "failed to remove being-created annotation").await
             }
-            Step::Refuse { doing, why } => self.refuse(doing, &why),
-            Step::Report { patch } => self.report(patch, hand).await,
+            Step::DeleteSnapshot { request } => self.delete(request, pass).await,
+            Step::ClearStatus { patch } => {
+                self.write_or_retry(Some("status"), patch, pass, "failed to clear content status").await
+            }
+            Step::RemoveFinalizer { patch } => {
+                let next = self.write_or_retry(None, patch, pass, "failed to remove finalizer").await;
+                tracing::debug!(snapshot_content = self.name(), "released content");
+                next
+            }
+            Step::Refuse { action, refusal } => self.refuse(action, &refusal),
+            Step::ReportFailure { patch } => self.report(patch, pass).await,
         }
     }
 
-    /// Marks the content, if the call that it is marked for can be made: what cannot be called now shall not hold up
-    /// the content's deletion.
-    async fn mark(&self, patch: Patch, ask: Ask<Call>, hand: &mut Hand) -> Then {
-        let secrets = match self.secrets(&ask, hand).await {
+    /// Marks the content, provided that the secret for the call exists: a call that cannot be made now must not
+    /// delay the content's deletion.
+    async fn mark(&self, patch: Patch, request: CallRequest<Call>, pass: &mut ReconcilePass) -> Next {
+        let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.no_secret(Doing::Create, &error),
+            Err(error) => return self.secret_failed(Action::Create, &error),
         };
-        hand.secrets = Some((ask.secret, secrets));
-        let written = self.write(None, patch, hand).await;
-        if matches!(written, Written::Yes) {
-            self.remember(|memory| memory.settled = true);
+        pass.secrets = Some((request.secret, secrets));
+        let written = self.write(None, patch, pass).await;
+        if matches!(written, WriteResult::Written) {
+            self.update_state(|state| state.exclusive = true);
         }
-        self.then(written, "cannot mark it as being created")
+        self.next_after_write(written, "failed to set being-created annotation")
     }
 
-    async fn confirm(&self, hand: &mut Hand) -> Then {
+    async fn read_content(&self, pass: &mut ReconcilePass) -> Next {
         let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
-        // What is read enters the store.
-        let there = match self.object.which() {
-            Which::Snapshot => cluster.get::<VolumeSnapshotContent>(&key).await.map(|read| read.is_some()),
-            Which::Group => cluster.get::<VolumeGroupSnapshotContent>(&key).await.map(|read| read.is_some()),
-        };
-        match there {
-            Ok(true) => {
-                hand.confirmed = true;
-                Then::Again
+        // The store takes over what is read.
+        let exists = match self.object.kind() {
+            ContentKind::Snapshot => {
+                cluster.get::<VolumeSnapshotContent>(&key).await.map(|read| read.is_some())
             }
-            // The watch will tell.
-            Ok(false) => Then::End(Outcome::Done),
+            ContentKind::Group => {
+                cluster.get::<VolumeGroupSnapshotContent>(&key).await.map(|read| read.is_some())
+            }
+        };
+        match exists {
+            Ok(true) => {
+                pass.confirmed = true;
+                Next::Continue
+            }
+            // The watch will report the deletion.
+            Ok(false) => Next::Stop(WorkOutcome::Done),
             Err(error) => {
-                tracing::warn!(content = self.name(), %error, "cannot see whether the content is still there");
-                Then::End(Outcome::Retry)
+                tracing::warn!(snapshot_content = self.name(), %error, "failed to get content");
+                Next::Stop(WorkOutcome::Retry)
             }
         }
     }
 
-    async fn ask(&self, doing: Doing, ask: Ask<Call>, hand: &mut Hand) -> Then {
-        let secrets = match self.secrets(&ask, hand).await {
+    async fn call_driver(
+        &self,
+        action: Action,
+        request: CallRequest<Call>,
+        pass: &mut ReconcilePass,
+    ) -> Next {
+        let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.no_secret(doing, &error),
+            Err(error) => return self.secret_failed(action, &error),
         };
         let Snapshotter { context, settings, .. } = self.snapshotter;
-        let (method, whole) = (ask.call.method(), ask.whole && !secrets.missing);
-        let creates = matches!(ask.call, Call::Create(_) | Call::CreateGroup(_));
-        match ask.call.make(&context.driver, settings.pace.timeout, &secrets.values).await {
-            Ok(answer) => {
-                let (handle, ready) = (&answer.handle, answer.ready);
-                tracing::debug!(content = self.name(), handle, ready, "{method}");
-                context.attempts.note(ROLE, self.name(), method, None);
-                self.remember(|memory| memory.has_answered(answer, now()));
-                Then::Again
+        let (method, complete) = (request.call.method(), request.complete && !secrets.missing);
+        let is_create = matches!(request.call, Call::Create(_) | Call::CreateGroup(_));
+        match request.call.send(&context.driver, settings.pace.timeout, &secrets.values).await {
+            Ok(info) => {
+                let (handle, ready) = (&info.handle, info.ready);
+                tracing::debug!(
+                    snapshot_content = self.name(),
+                    snapshot_handle = handle,
+                    ready,
+                    method,
+                    "driver responded"
+                );
+                context.attempts.record(ROLE, self.name(), method, None);
+                self.update_state(|state| state.record_info(info, now()));
+                Next::Continue
             }
-            Err(refused) => {
-                let mut message = self.told(creates, &refused.said);
-                if !whole {
+            Err(error) => {
+                let mut message = self.error_message(is_create, &error.message);
+                if !complete {
                     message.push_str(
-                        " (asked without the class or the secret that the content names: create what is missing)",
+                        " (called without the class or secret that the content names: create the missing object)",
                     );
                 }
-                // A call that does not say all that the first one said may be refused for what it lacks.
-                let proves = creates && (whole || refused.code == Some(Code::NotFound));
-                let asked_at = proves.then(|| self.object.meta().resource_version.clone());
-                self.failed(method, Failed { doing, message, code: refused.code, soon: false, asked_at })
+                // The driver may have rejected an incomplete call for what it lacks.
+                let conclusive = is_create && (complete || error.code == Some(Code::NotFound));
+                let called_at_version = conclusive.then(|| self.object.meta().resource_version.clone());
+                self.record_failure(
+                    method,
+                    FailedAttempt { action, message, code: error.code, retry_soon: false, called_at_version },
+                )
             }
         }
     }
 
-    /// What went wrong, in upstream's words.
-    fn told(&self, creates: bool, said: &str) -> String {
+    /// The error message, as upstream words it.
+    fn error_message(&self, is_create: bool, message: &str) -> String {
         let content = self.name();
-        let of = match self.object.source() {
-            Source::Take(volumes) => volumes.join(" "),
-            Source::There { .. } | Source::InGroup | Source::Nowhere => String::new(),
+        let volumes = match self.object.source() {
+            Source::Volumes(volumes) => volumes.join(" "),
+            Source::Existing { .. } | Source::GroupMember | Source::Unspecified => String::new(),
         };
-        let what = match (creates, self.object.which()) {
-            (true, Which::Snapshot) => format!("failed to take snapshot of the volume {of}"),
-            (true, Which::Group) => format!("failed to take group snapshot of the volumes [{of}]"),
-            (false, Which::Snapshot) => format!("failed to list snapshot for content {content}"),
-            (false, Which::Group) => {
+        let what = match (is_create, self.object.kind()) {
+            (true, ContentKind::Snapshot) => format!("failed to take snapshot of the volume {volumes}"),
+            (true, ContentKind::Group) => format!("failed to take group snapshot of the volumes [{volumes}]"),
+            (false, ContentKind::Snapshot) => format!("failed to list snapshot for content {content}"),
+            (false, ContentKind::Group) => {
                 format!("failed to list group snapshot for group snapshot content {content}")
             }
         };
-        format!("{what}: {said:?}")
+        format!("{what}: {message:?}")
     }
 
-    async fn delete(&self, ask: Ask<Deletion>, hand: &mut Hand) -> Then {
-        let secrets = match self.secrets(&ask, hand).await {
+    async fn delete(&self, request: CallRequest<DeleteCall>, pass: &mut ReconcilePass) -> Next {
+        let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.no_secret(Doing::Delete, &error),
+            Err(error) => return self.secret_failed(Action::Delete, &error),
         };
         let Snapshotter { context, settings, .. } = self.snapshotter;
-        let method = ask.call.method();
-        match ask.call.make(&context.driver, settings.pace.timeout, &secrets.values).await {
+        let method = request.call.method();
+        match request.call.send(&context.driver, settings.pace.timeout, &secrets.values).await {
             Ok(()) => {
-                context.attempts.note(ROLE, self.name(), method, None);
-                self.remember(Memory::has_deleted);
-                Then::Again
+                context.attempts.record(ROLE, self.name(), method, None);
+                self.update_state(ContentState::record_deletion);
+                Next::Continue
             }
-            Err(refused) => {
-                let (doing, message, code) = (Doing::Delete, refused.said, refused.code);
-                self.failed(method, Failed { doing, message, code, soon: false, asked_at: None })
+            Err(error) => {
+                let (action, message, code) = (Action::Delete, error.message, error.code);
+                self.record_failure(
+                    method,
+                    FailedAttempt { action, message, code, retry_soon: false, called_at_version: None },
+                )
             }
         }
     }
 
     /// sidecars.md 1.0 "Secrets": read for each call.
-    async fn secrets<C>(&self, ask: &Ask<C>, hand: &mut Hand) -> Result<Secrets, SecretError> {
-        if let Some((held, secrets)) = hand.secrets.take()
-            && held == ask.secret
+    async fn secrets<C>(
+        &self,
+        request: &CallRequest<C>,
+        pass: &mut ReconcilePass,
+    ) -> Result<Secrets, SecretError> {
+        if let Some((held, secrets)) = pass.secrets.take()
+            && held == request.secret
         {
             return Ok(secrets);
         }
-        match secret::read(&self.snapshotter.context.cluster, ask.secret.as_ref()).await {
+        match secret::read(&self.snapshotter.context.cluster, request.secret.as_ref()).await {
             Ok(values) => Ok(Secrets { values, missing: false }),
-            Err(SecretError::Missing(key)) if ask.without_secret => {
-                tracing::warn!(content = self.name(), secret = %key, "the secret is gone: calling without it");
+            Err(SecretError::Missing(key)) if request.secret_optional => {
+                tracing::warn!(
+                    snapshot_content = self.name(),
+                    secret = %key,
+                    "secret not found; calling the driver without it"
+                );
                 Ok(Secrets { missing: true, ..Secrets::default() })
             }
             Err(error) => Err(error),
         }
     }
 
-    fn no_secret(&self, doing: Doing, error: &SecretError) -> Then {
-        let (noun, content) = (self.object.words().noun, self.name());
+    fn secret_failed(&self, action: Action, error: &SecretError) -> Next {
+        let (noun, content) = (self.object.constants().noun, self.name());
         let message = format!("cannot get credentials for {noun} content {content:?}: {error}");
-        let message = match doing {
-            Doing::Create => {
+        let message = match action {
+            Action::Create => {
                 format!("failed to get input parameters to create {noun} for content {content}: {message:?}")
             }
-            Doing::Check | Doing::Delete => message,
+            Action::Check | Action::Delete => message,
         };
-        self.failed("secret", Failed { doing, message, code: None, soon: true, asked_at: None })
+        self.record_failure(
+            "secret",
+            FailedAttempt { action, message, code: None, retry_soon: true, called_at_version: None },
+        )
     }
 
-    fn refuse(&self, doing: Doing, why: &Refusal) -> Then {
-        let message = why.to_string();
-        self.failed("check", Failed { doing, message, code: None, soon: false, asked_at: None })
+    fn refuse(&self, action: Action, refusal: &Refusal) -> Next {
+        let message = refusal.to_string();
+        self.record_failure(
+            "check",
+            FailedAttempt { action, message, code: None, retry_soon: false, called_at_version: None },
+        )
     }
 
-    fn failed(&self, step: &'static str, failed: Failed) -> Then {
+    fn record_failure(&self, step: &'static str, failed: FailedAttempt) -> Next {
         let Snapshotter { context, backoff, .. } = self.snapshotter;
-        let (error, doing) = (failed.message.clone(), failed.doing);
-        let what = self.object.words().failed(doing).1;
-        tracing::warn!(content = self.name(), step, error, "{what}");
-        context.attempts.note(ROLE, self.name(), step, Some(error));
-        self.remember(|memory| memory.has_failed(failed, *backoff, now()));
-        if doing == Doing::Delete {
-            // Only events tell of it.
+        let (error, action) = (failed.message.clone(), failed.action);
+        let what = self.object.constants().failed(action).1;
+        tracing::warn!(snapshot_content = self.name(), step, error, "{what}");
+        context.attempts.record(ROLE, self.name(), step, Some(error));
+        self.update_state(|state| state.record_failure(failed, *backoff, now()));
+        if action == Action::Delete {
+            // Failed deletions are reported only by events.
             self.event();
         }
-        Then::Again
+        Next::Continue
     }
 
-    /// Tells of the failure that is remembered.
+    /// Records an event for the stored failure.
     fn event(&self) {
-        let Snapshotter { context, memories, .. } = self.snapshotter;
-        let Some(failure) = memories.of(self.subject, &self.object.meta().uid).failure else { return };
-        let (reason, note) = (reason(self.object, &failure), full_message(self.object, &failure));
+        let Snapshotter { context, states, .. } = self.snapshotter;
+        let Some(failure) = states.get(self.content_key, &self.object.meta().uid).failure else { return };
+        let (reason, note) = (event_reason(self.object, &failure), full_message(self.object, &failure));
         match self.object {
-            Object::Snapshot(content) => context.event(&**content, EventType::Warning, reason, note),
-            Object::Group(content) => context.event(&**content, EventType::Warning, reason, note),
+            Object::Snapshot(content) => context.record_event(&**content, EventType::Warning, reason, note),
+            Object::Group(content) => context.record_event(&**content, EventType::Warning, reason, note),
         }
     }
 
-    async fn report(&self, patch: Option<Patch>, hand: &mut Hand) -> Then {
+    async fn report(&self, patch: Option<Patch>, pass: &mut ReconcilePass) -> Next {
         let reported = |failure: &mut Failure| failure.reported = true;
         let Some(patch) = patch else {
-            // The status says so already, and so did an event.
-            self.remember(|memory| memory.failure.iter_mut().for_each(reported));
-            return Then::Again;
+            // The status and an event have already reported this failure.
+            self.update_state(|state| state.failure.iter_mut().for_each(reported));
+            return Next::Continue;
         };
-        match self.write(Some("status"), patch, hand).await {
-            Written::Stale => return Then::Again,
-            Written::Yes | Written::Gone => {}
-            // As good as it gets: the next attempt tells again.
-            Written::No(error) => {
-                tracing::warn!(content = self.name(), %error, "cannot write down the failure")
+        match self.write(Some("status"), patch, pass).await {
+            WriteResult::Stale => return Next::Continue,
+            WriteResult::Written | WriteResult::NotFound => {}
+            // Not retried: the next attempt reports again.
+            WriteResult::Failed(error) => {
+                tracing::warn!(snapshot_content = self.name(), %error, "failed to report failure in content status")
             }
         }
         self.event();
-        self.remember(|memory| memory.failure.iter_mut().for_each(reported));
-        Then::Again
+        self.update_state(|state| state.failure.iter_mut().for_each(reported));
+        Next::Continue
     }
 
-    /// A write that has no other way but to succeed.
-    async fn wrote(
+    /// Writes, and requeues the content if the write fails.
+    async fn write_or_retry(
         &self,
         subresource: Option<&str>,
         patch: Patch,
-        hand: &mut Hand,
+        pass: &mut ReconcilePass,
         what: &'static str,
-    ) -> Then {
-        let written = self.write(subresource, patch, hand).await;
-        self.then(written, what)
+    ) -> Next {
+        let written = self.write(subresource, patch, pass).await;
+        self.next_after_write(written, what)
     }
 
-    fn then(&self, written: Written, what: &'static str) -> Then {
+    fn next_after_write(&self, written: WriteResult, what: &'static str) -> Next {
         match written {
-            Written::Yes | Written::Stale => Then::Again,
-            // The watch will tell, and there is nothing left to say to it.
-            Written::Gone => Then::End(Outcome::Done),
-            Written::No(error) => {
-                tracing::warn!(content = self.name(), %error, "{what}");
-                self.snapshotter.context.attempts.note(ROLE, self.name(), what, Some(error.to_string()));
-                Then::End(Outcome::Retry)
+            WriteResult::Written | WriteResult::Stale => Next::Continue,
+            // The watch will report the deletion. Nothing is left to write.
+            WriteResult::NotFound => Next::Stop(WorkOutcome::Done),
+            WriteResult::Failed(error) => {
+                tracing::warn!(snapshot_content = self.name(), %error, "{what}");
+                self.snapshotter.context.attempts.record(ROLE, self.name(), what, Some(error.to_string()));
+                Next::Stop(WorkOutcome::Retry)
             }
         }
     }
 
-    async fn write(&self, subresource: Option<&str>, patch: Patch, hand: &mut Hand) -> Written {
-        match self.object.which() {
-            Which::Snapshot => self.write_as::<VolumeSnapshotContent>(subresource, patch, hand).await,
-            Which::Group => self.write_as::<VolumeGroupSnapshotContent>(subresource, patch, hand).await,
+    async fn write(&self, subresource: Option<&str>, patch: Patch, pass: &mut ReconcilePass) -> WriteResult {
+        match self.object.kind() {
+            ContentKind::Snapshot => self.write_as::<VolumeSnapshotContent>(subresource, patch, pass).await,
+            ContentKind::Group => self.write_as::<VolumeGroupSnapshotContent>(subresource, patch, pass).await,
         }
     }
 
-    async fn write_as<K: Kind>(&self, subresource: Option<&str>, patch: Patch, hand: &mut Hand) -> Written {
+    async fn write_as<K: Kind>(
+        &self,
+        subresource: Option<&str>,
+        patch: Patch,
+        pass: &mut ReconcilePass,
+    ) -> WriteResult {
         let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
         match cluster.patch(&K::API, &key, subresource, patch).await {
             Ok(_) => {
-                hand.confirmed = true;
-                Written::Yes
+                pass.confirmed = true;
+                WriteResult::Written
             }
-            Err(ApiError::NotFound(_)) => Written::Gone,
-            // Our store is behind: what we read now enters it.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if hand.stale < STALE => {
-                hand.stale += 1;
+            Err(ApiError::NotFound(_)) => WriteResult::NotFound,
+            // Our store is stale. It takes over what is read here.
+            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if pass.stale < STALE => {
+                pass.stale += 1;
                 match cluster.get::<K>(&key).await {
                     Ok(Some(_)) => {
-                        hand.confirmed = true;
-                        Written::Stale
+                        pass.confirmed = true;
+                        WriteResult::Stale
                     }
-                    Ok(None) => Written::Gone,
-                    Err(error) => Written::No(error),
+                    Ok(None) => WriteResult::NotFound,
+                    Err(error) => WriteResult::Failed(error),
                 }
             }
-            Err(error) => Written::No(error),
+            Err(error) => WriteResult::Failed(error),
         }
     }
 
-    fn remember(&self, change: impl FnOnce(&mut Memory)) {
-        self.snapshotter.memories.change(self.subject, &self.object.meta().uid, change);
+    fn update_state(&self, change: impl FnOnce(&mut ContentState)) {
+        self.snapshotter.states.update(self.content_key, &self.object.meta().uid, change);
     }
 }

@@ -1,4 +1,4 @@
-//! Calls to the driver, and what its answers mean.
+//! Calls to the driver, and the interpretation of its responses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,33 +7,33 @@ use tonic::{Code, Status};
 use wharf_cluster::now;
 use wharf_csi::v1;
 
-use super::request::{Call, Deletion};
-use super::status::{Answer, Member};
-use crate::driver::{Driver, described};
+use super::patches::{Member, SnapshotInfo};
+use super::request::{Call, DeleteCall};
+use crate::driver::{Driver, redacted_status_text};
 
-/// Why nobody knows how a snapshot is.
+/// Why the state of a snapshot is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refused {
-    /// The driver's code, where it refused.
+pub(super) struct CallError {
+    /// The driver's gRPC code, if it returned an error.
     pub(super) code: Option<Code>,
-    /// Its words, as Go prints them, without secrets.
-    pub(super) said: String,
+    /// The error as Go prints it, without secrets.
+    pub(super) message: String,
 }
 
 type Secrets = BTreeMap<String, String>;
 
-impl Refused {
-    fn of(status: &Status, secrets: &Secrets) -> Self {
-        Self { code: Some(status.code()), said: described(status, secrets) }
+impl CallError {
+    fn from_status(status: &Status, secrets: &Secrets) -> Self {
+        Self { code: Some(status.code()), message: redacted_status_text(status, secrets) }
     }
 
-    fn empty(said: String) -> Self {
-        Self { code: None, said }
+    fn without_code(message: String) -> Self {
+        Self { code: None, message }
     }
 }
 
 impl Call {
-    /// Its name, as in the contract.
+    /// The RPC's name.
     pub(super) fn method(&self) -> &'static str {
         match self {
             Self::Create(_) => "CreateSnapshot",
@@ -41,83 +41,85 @@ impl Call {
             Self::List(_) => "ListSnapshots",
             Self::Get(_) => "GetSnapshot",
             Self::GetGroup(_) => "GetVolumeGroupSnapshot",
-            Self::Assume(_) => "assume",
+            Self::AssumeReady(_) => "assume",
         }
     }
 
-    /// Asks the driver.
-    pub(super) async fn make(
+    /// Calls the driver.
+    pub(super) async fn send(
         self,
         driver: &Driver,
         deadline: Duration,
         secrets: &Secrets,
-    ) -> Result<Answer, Refused> {
-        let (method, given) = (self.method(), secrets.clone().into_iter().collect());
-        let (said, id) = match self {
+    ) -> Result<SnapshotInfo, CallError> {
+        let (method, secret_values) = (self.method(), secrets.clone().into_iter().collect());
+        let (result, id) = match self {
             Self::Create(request) => {
-                let request = v1::CreateSnapshotRequest { secrets: given, ..request };
+                let request = v1::CreateSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.controller(method, deadline, |mut client| async move {
                     client.create_snapshot(request).await
                 });
-                (call.await.map(|made| made.snapshot.map(single)), None)
+                (call.await.map(|response| response.snapshot.map(snapshot_info)), None)
             }
             Self::CreateGroup(request) => {
-                let request = v1::CreateVolumeGroupSnapshotRequest { secrets: given, ..request };
+                let request = v1::CreateVolumeGroupSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.group_controller(method, deadline, |mut client| async move {
                     client.create_volume_group_snapshot(request).await
                 });
-                (call.await.map(|made| made.group_snapshot.map(group)), None)
+                (call.await.map(|response| response.group_snapshot.map(group_info)), None)
             }
             Self::List(request) => {
                 let id = request.snapshot_id.clone();
-                let request = v1::ListSnapshotsRequest { secrets: given, ..request };
+                let request = v1::ListSnapshotsRequest { secrets: secret_values, ..request };
                 let call = driver.controller(method, deadline, |mut client| async move {
                     client.list_snapshots(request).await
                 });
                 let first = |list: v1::ListSnapshotsResponse| {
-                    list.entries.into_iter().find_map(|entry| entry.snapshot).map(single)
+                    list.entries.into_iter().find_map(|entry| entry.snapshot).map(snapshot_info)
                 };
                 (call.await.map(first), Some(id))
             }
             Self::Get(request) => {
                 let id = request.snapshot_id.clone();
-                let request = v1::GetSnapshotRequest { secrets: given, ..request };
+                let request = v1::GetSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.controller(method, deadline, |mut client| async move {
                     client.get_snapshot(request).await
                 });
-                (call.await.map(|found| found.snapshot.map(single)), Some(id))
+                (call.await.map(|found| found.snapshot.map(snapshot_info)), Some(id))
             }
             Self::GetGroup(request) => {
                 let id = request.group_snapshot_id.clone();
-                let request = v1::GetVolumeGroupSnapshotRequest { secrets: given, ..request };
+                let request = v1::GetVolumeGroupSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.group_controller(method, deadline, |mut client| async move {
                     client.get_volume_group_snapshot(request).await
                 });
-                // The members of a group that was there before are the administrator's.
-                let alone = |found| Answer { members: Vec::new(), ..group(found) };
-                (call.await.map(|found| found.group_snapshot.map(alone)), Some(id))
+                // The administrator lists the members of a pre-provisioned group.
+                let without_members = |found| SnapshotInfo { members: Vec::new(), ..group_info(found) };
+                (call.await.map(|found| found.group_snapshot.map(without_members)), Some(id))
             }
-            Self::Assume(handle) => {
+            Self::AssumeReady(handle) => {
                 let created = now().0.saturating_mul(1_000_000);
-                return Ok(Answer { handle, ready: true, created, ..Answer::default() });
+                return Ok(SnapshotInfo { handle, ready: true, created, ..SnapshotInfo::default() });
             }
         };
-        match (said, id) {
-            (Err(status), _) => Err(Refused::of(&status, secrets)),
-            (Ok(Some(answer)), None) if answer.handle.is_empty() => {
-                Err(Refused::empty("the driver's answer names no snapshot".to_owned()))
+        match (result, id) {
+            (Err(status), _) => Err(CallError::from_status(&status, secrets)),
+            (Ok(Some(info)), None) if info.handle.is_empty() => {
+                Err(CallError::without_code("the driver returned an empty snapshot_id".to_owned()))
             }
-            (Ok(Some(answer)), None) => Ok(answer),
-            // The name that was asked for: an answer that has another one would replace it.
-            (Ok(Some(answer)), Some(handle)) => Ok(Answer { handle, ..answer }),
-            (Ok(None), Some(id)) => Err(Refused::empty(format!("can not find snapshot for snapshotID {id}"))),
-            (Ok(None), None) => Err(Refused::empty("the driver's answer is empty".to_owned())),
+            (Ok(Some(info)), None) => Ok(info),
+            // Keep the requested handle: a response with another one must not replace it.
+            (Ok(Some(info)), Some(handle)) => Ok(SnapshotInfo { handle, ..info }),
+            (Ok(None), Some(id)) => {
+                Err(CallError::without_code(format!("can not find snapshot for snapshotID {id}")))
+            }
+            (Ok(None), None) => Err(CallError::without_code("the driver returned no snapshot".to_owned())),
         }
     }
 }
 
-impl Deletion {
-    /// Its name, as in the contract.
+impl DeleteCall {
+    /// The RPC's name.
     pub(super) fn method(&self) -> &'static str {
         match self {
             Self::Snapshot(_) => "DeleteSnapshot",
@@ -125,37 +127,37 @@ impl Deletion {
         }
     }
 
-    /// Asks the driver. What is gone already is success.
-    pub(super) async fn make(
+    /// Calls the driver. Deleting a snapshot that does not exist succeeds.
+    pub(super) async fn send(
         self,
         driver: &Driver,
         deadline: Duration,
         secrets: &Secrets,
-    ) -> Result<(), Refused> {
-        let (method, given) = (self.method(), secrets.clone().into_iter().collect());
-        let said = match self {
+    ) -> Result<(), CallError> {
+        let (method, secret_values) = (self.method(), secrets.clone().into_iter().collect());
+        let result = match self {
             Self::Snapshot(request) => {
-                let request = v1::DeleteSnapshotRequest { secrets: given, ..request };
+                let request = v1::DeleteSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.controller(method, deadline, |mut client| async move {
                     client.delete_snapshot(request).await
                 });
                 call.await.map(drop)
             }
             Self::Group(request) => {
-                let request = v1::DeleteVolumeGroupSnapshotRequest { secrets: given, ..request };
+                let request = v1::DeleteVolumeGroupSnapshotRequest { secrets: secret_values, ..request };
                 let call = driver.group_controller(method, deadline, |mut client| async move {
                     client.delete_volume_group_snapshot(request).await
                 });
                 call.await.map(drop)
             }
         };
-        said.map_err(|status| Refused::of(&status, secrets))
+        result.map_err(|status| CallError::from_status(&status, secrets))
     }
 }
 
-fn single(snapshot: v1::Snapshot) -> Answer {
+fn snapshot_info(snapshot: v1::Snapshot) -> SnapshotInfo {
     let created = snapshot.creation_time.map(|time| nanoseconds(time.seconds, time.nanos));
-    Answer {
+    SnapshotInfo {
         handle: snapshot.snapshot_id,
         ready: snapshot.ready_to_use,
         created: created.unwrap_or_else(|| now().0.saturating_mul(1_000_000)),
@@ -165,7 +167,7 @@ fn single(snapshot: v1::Snapshot) -> Answer {
     }
 }
 
-fn group(group: v1::VolumeGroupSnapshot) -> Answer {
+fn group_info(group: v1::VolumeGroupSnapshot) -> SnapshotInfo {
     let created = group.creation_time.map(|time| nanoseconds(time.seconds, time.nanos));
     let member = |snapshot: v1::Snapshot| Member {
         volume: snapshot.source_volume_id,
@@ -174,7 +176,7 @@ fn group(group: v1::VolumeGroupSnapshot) -> Answer {
         ready: snapshot.ready_to_use,
         size: snapshot.size_bytes,
     };
-    Answer {
+    SnapshotInfo {
         handle: group.group_snapshot_id,
         ready: group.ready_to_use,
         created: created.unwrap_or_else(|| now().0.saturating_mul(1_000_000)),

@@ -1,13 +1,13 @@
-//! The snapshotter's rules: the one next thing to do for a content.
+//! Rules of the snapshotter: given one content, the next step. Pure functions; start at [`decide`].
 //!
-//! - Before the driver is asked to make a snapshot, the content has our finalizer and the mark that says so. The mark
-//!   goes when the content has the driver's name for the snapshot, or when the driver said, of this very version of
-//!   the content, that it has made nothing. While it is there, nothing is deleted or let go: what goes is asked for
-//!   once more, under the same name, to learn what there is to delete.
-//! - The driver is not asked to make what our store alone believes in: the store may be behind, and what is made for a
-//!   content that is gone is nobody's.
-//! - "Not ready yet" is no failure: it is asked again at its own pace.
-//! - Nothing is written that is there already.
+//! - Before CreateSnapshot is called, the content has our finalizer and the being-created annotation. The
+//!   annotation is removed once the content has the snapshot handle, or once the driver reported, for this
+//!   resourceVersion, that it created nothing. While it is set, nothing is deleted or released: for a content in
+//!   deletion the same CreateSnapshot call is repeated, under the same name, to learn what there is to delete.
+//! - CreateSnapshot is never called based on the cache alone. The cache may be stale, and a snapshot created
+//!   for a deleted content would leak.
+//! - "Not ready yet" is not a failure. It is polled with its own interval.
+//! - Nothing is written that is already there.
 
 use std::time::Duration;
 
@@ -15,196 +15,206 @@ use wharf_model::Time;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::DeletionPolicy;
 
-use super::groups::Place;
-use super::memory::{Doing, Failure, left};
-use super::request::{self, Ask, Call, Deletion, Refusal};
-use super::status;
-use super::view::{Class, Object, Source, View, Which};
+use super::ownership::Ownership;
+use super::patches;
+use super::request::{self, Call, CallRequest, DeleteCall, Refusal};
+use super::state::{Action, Failure, remaining};
+use super::view::{Class, ContentKind, Object, Source, View};
 
-/// For classes, and for volumes of a group, to be shown to us.
-const UNSEEN: Duration = Duration::from_secs(5);
+/// Retry interval while classes, or the volumes of a group, are not in the cache yet.
+const NOT_LISTED_RETRY: Duration = Duration::from_secs(5);
 
-/// What to do next.
+/// The next step for a content.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Nothing until something changes.
-    Done,
-    /// Nothing for this long.
+    /// Nothing to do until something changes.
+    Idle,
+    /// Nothing to do for this long.
     Wait(Duration),
-    /// The content shall say that it is this node's.
-    Claim { patch: Patch },
-    /// Finalizer and mark onto the content, if the secret of the call is there.
-    Mark { patch: Patch, ask: Ask<Call> },
-    /// Ask the server whether the content is as we see it.
-    Confirm,
-    /// Ask the driver to make it, or how it is.
-    Ask { doing: Doing, ask: Ask<Call> },
-    /// The status shall say what the driver said.
-    Tell { patch: Patch },
-    /// The mark off.
-    Unmark { patch: Patch },
-    /// Ask the driver to delete it.
-    Delete { ask: Ask<Deletion> },
-    /// The status shall say that there is no snapshot any more.
-    Clear { patch: Patch },
-    /// Our finalizer off.
-    Release { patch: Patch },
-    /// It cannot be seen to as things are.
-    Refuse { doing: Doing, why: Refusal },
-    /// The status and an event shall say what failed.
-    Report { patch: Option<Patch> },
+    /// Label the content with this node.
+    ClaimForNode { patch: Patch },
+    /// Set finalizer and being-created annotation, provided that the secret of the call exists.
+    MarkBeingCreated { patch: Patch, request: CallRequest<Call> },
+    /// Read the content from the API server, to confirm that it still exists in the cached state.
+    ReadContent,
+    /// Call the driver to create the snapshot or to read its state.
+    CallDriver { action: Action, request: CallRequest<Call> },
+    /// Write the driver's response to the status.
+    WriteStatus { patch: Patch },
+    /// Remove the being-created annotation.
+    UnmarkBeingCreated { patch: Patch },
+    /// Call DeleteSnapshot or DeleteVolumeGroupSnapshot.
+    DeleteSnapshot { request: CallRequest<DeleteCall> },
+    /// Remove the deleted snapshot from the status.
+    ClearStatus { patch: Patch },
+    /// Remove our finalizer.
+    RemoveFinalizer { patch: Patch },
+    /// The driver cannot be called in the current state.
+    Refuse { action: Action, refusal: Refusal },
+    /// Report a failure in the status and as an event.
+    ReportFailure { patch: Option<Patch> },
 }
 
-/// What to do next for a content.
+/// Decides the next step for a content.
 pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     let object = view.object;
     if !view.is_of_driver() {
-        return Step::Done;
+        return Step::Idle;
     }
-    if view.class == Class::Unknown {
-        return Step::Wait(UNSEEN);
+    if view.class == Class::NotListed {
+        return Step::Wait(NOT_LISTED_RETRY);
     }
-    match &view.place {
-        Place::Ours | Place::Across(_) => {}
-        // No node has claimed it, so none has asked its driver for anything: whoever sees it may let it go.
-        Place::Unclaimed | Place::Elsewhere | Place::Unknown if is_untouched(object) => {
-            return release(object);
+    match &view.ownership {
+        Ownership::Ours | Ownership::SpansNodes(_) => {}
+        // No node has claimed it, so no driver was called for it: any node may release it.
+        Ownership::Unclaimed | Ownership::OtherNode | Ownership::Undetermined
+            if is_unclaimed_deletion(object) =>
+        {
+            return remove_finalizer(object);
         }
-        Place::Unclaimed => return claim(view),
-        Place::Elsewhere => return Step::Done,
-        Place::Unknown => return Step::Wait(UNSEEN),
+        Ownership::Unclaimed => return claim_for_node(view),
+        Ownership::OtherNode => return Step::Idle,
+        Ownership::Undetermined => return Step::Wait(NOT_LISTED_RETRY),
     }
-    if object.is_to_be_deleted() { delete(view, now) } else { make(view, now) }
+    if object.should_delete() { delete(view, now) } else { create_or_check(view, now) }
 }
 
-/// Whether a group's content goes that nobody has begun with.
-fn is_untouched(object: &Object) -> bool {
+/// Whether this is a group content in deletion that no node has started to work on.
+fn is_unclaimed_deletion(object: &Object) -> bool {
     let unlabelled = !object.meta().labels.contains_key(wharf_model::snapshot::names::MANAGED_BY);
-    object.which() == Which::Group
+    object.kind() == ContentKind::Group
         && unlabelled
-        && matches!(object.source(), Source::Take(_))
-        && object.is_to_be_deleted()
+        && matches!(object.source(), Source::Volumes(_))
+        && object.should_delete()
         && object.handle().is_none()
 }
 
-fn claim(view: &View<'_>) -> Step {
+fn claim_for_node(view: &View<'_>) -> Step {
     match &view.rules.node {
-        Some(node) => Step::Claim { patch: status::claimed(view.object, node) },
-        None => Step::Done,
+        Some(node) => Step::ClaimForNode { patch: patches::claim(view.object, node) },
+        None => Step::Idle,
     }
 }
 
 /// sidecars.md 1.5 "Delete".
 fn delete(view: &View<'_>, now: Time) -> Step {
-    let (object, memory) = (view.object, view.memory);
+    let (object, state) = (view.object, view.state);
     let deletes = *object.policy() == DeletionPolicy::Delete && object.group_handle().is_none();
-    if let Some(handle) = object.handle().filter(|_| deletes && !memory.deleted) {
-        if let Some(pause) = pause(view, Doing::Delete, now) {
+    if let Some(handle) = object.handle().filter(|_| deletes && !state.deleted) {
+        if let Some(pause) = remaining_backoff(view, Action::Delete, now) {
             return Step::Wait(pause);
         }
         return match request::delete(object, handle) {
-            Ok(ask) => Step::Delete { ask },
-            Err(why) => Step::Refuse { doing: Doing::Delete, why },
+            Ok(request) => Step::DeleteSnapshot { request },
+            Err(refusal) => Step::Refuse { action: Action::Delete, refusal },
         };
     }
-    if memory.deleted && object.meta().finalizers.len() > 1 {
-        // Others keep the content: it must not name a snapshot that is no more.
-        if let Some(patch) = status::cleared(object) {
-            return Step::Clear { patch };
+    if state.deleted && object.meta().finalizers.len() > 1 {
+        // Other finalizers hold the content: its status must not name a snapshot that no longer exists.
+        if let Some(patch) = patches::clear_status(object) {
+            return Step::ClearStatus { patch };
         }
     }
-    release(object)
+    remove_finalizer(object)
 }
 
-fn release(object: &Object) -> Step {
-    status::released(object).map_or(Step::Done, |patch| Step::Release { patch })
+fn remove_finalizer(object: &Object) -> Step {
+    patches::release(object).map_or(Step::Idle, |patch| Step::RemoveFinalizer { patch })
 }
 
 /// sidecars.md 1.5 "Create", "Pre-provisioned / group member".
-fn make(view: &View<'_>, now: Time) -> Step {
-    let (object, memory) = (view.object, view.memory);
-    if let Some(patch) = memory.answer.as_ref().and_then(|answer| status::told(object, answer)) {
-        return Step::Tell { patch };
+fn create_or_check(view: &View<'_>, now: Time) -> Step {
+    let (object, state) = (view.object, view.state);
+    if let Some(patch) = state.info.as_ref().and_then(|info| patches::status(object, info)) {
+        return Step::WriteStatus { patch };
     }
-    let failure = memory.failure.as_ref().filter(|failure| failure.doing != Doing::Delete);
-    if object.is_marked() {
+    let failure = state.failure.as_ref().filter(|failure| failure.action != Action::Delete);
+    if object.is_being_created() {
         if object.handle().is_some() {
-            return Step::Unmark { patch: status::unmarked(object, false) };
+            return Step::UnmarkBeingCreated { patch: patches::unmark(object, false) };
         }
-        if failure.is_some_and(|failure| has_ended(object, failure)) {
-            return Step::Unmark { patch: status::unmarked(object, true) };
+        if failure.is_some_and(|failure| is_final_failure(object, failure)) {
+            return Step::UnmarkBeingCreated { patch: patches::unmark(object, true) };
         }
     }
     if object.is_ready() {
-        return Step::Done;
+        return Step::Idle;
     }
     if let Some(failure) = failure.filter(|failure| !failure.reported) {
-        return Step::Report { patch: status::failed(object, failure) };
+        return Step::ReportFailure { patch: patches::error(object, failure) };
     }
-    if let Some(pause) = pause(view, Doing::Check, now) {
+    if let Some(pause) = remaining_backoff(view, Action::Check, now) {
         return Step::Wait(pause);
     }
-    if let Some(looked) = memory.looked
-        && let Some(pause) = left(looked.at, looked.next(), now)
+    if let Some(last_poll) = state.last_poll
+        && let Some(pause) = remaining(last_poll.at, last_poll.next_at(), now)
     {
         return Step::Wait(pause);
     }
-    let doing = if object.has_status() { Doing::Check } else { Doing::Create };
-    match ask(view) {
-        Ok(None) => Step::Done,
-        Ok(Some(Making::Look(ask))) => Step::Ask { doing: Doing::Check, ask },
-        Ok(Some(Making::Create(ask))) if object.is_marked() || object.handle().is_some() => {
-            if view.confirmed { Step::Ask { doing, ask } } else { Step::Confirm }
-        }
-        Ok(Some(Making::Create(ask))) => {
-            let finalizer = object.meta().has_finalizer(object.words().finalizer);
-            match object.meta().is_deleting() && !finalizer {
-                // Nothing would keep it until what is made is deleted.
-                true => Step::Done,
-                false => Step::Mark { patch: status::marked(object), ask },
+    let action = if object.has_status() { Action::Check } else { Action::Create };
+    match driver_request(view) {
+        Ok(None) => Step::Idle,
+        Ok(Some(DriverRequest::Check(request))) => Step::CallDriver { action: Action::Check, request },
+        Ok(Some(DriverRequest::Create(request)))
+            if object.is_being_created() || object.handle().is_some() =>
+        {
+            if view.confirmed {
+                Step::CallDriver { action, request }
+            } else {
+                Step::ReadContent
             }
         }
-        Err(why) => Step::Refuse { doing, why },
+        Ok(Some(DriverRequest::Create(request))) => {
+            let finalizer = object.meta().has_finalizer(object.constants().finalizer);
+            match object.meta().is_deleting() && !finalizer {
+                // Nothing would hold the content until the created snapshot is deleted.
+                true => Step::Idle,
+                false => Step::MarkBeingCreated { patch: patches::mark(object), request },
+            }
+        }
+        Err(refusal) => Step::Refuse { action, refusal },
     }
 }
 
-enum Making {
-    Create(Ask<Call>),
-    Look(Ask<Call>),
+enum DriverRequest {
+    Create(CallRequest<Call>),
+    Check(CallRequest<Call>),
 }
 
-fn ask(view: &View<'_>) -> Result<Option<Making>, Refusal> {
+fn driver_request(view: &View<'_>) -> Result<Option<DriverRequest>, Refusal> {
     let (object, rules) = (view.object, view.rules);
-    if object.which() == Which::Group && !rules.can.group_snapshot {
-        return Err(Refusal::NoGroups { driver: rules.driver.clone() });
+    if object.kind() == ContentKind::Group && !rules.capabilities.group_snapshot {
+        return Err(Refusal::GroupsUnsupported { driver: rules.driver.clone() });
     }
-    if let Place::Across(volume) = &view.place {
+    if let Ownership::SpansNodes(volume) = &view.ownership {
         let node = rules.node.clone().unwrap_or_default();
-        return Err(Refusal::AcrossNodes { volume: volume.clone(), node });
+        return Err(Refusal::SpansNodes { volume: volume.clone(), node });
     }
     match object.source() {
-        Source::There { handle, .. } => {
+        Source::Existing { handle, .. } => {
             let handle = object.handle().unwrap_or(handle);
-            Ok(Some(Making::Look(request::look(view, handle)?)))
+            Ok(Some(DriverRequest::Check(request::check(view, handle)?)))
         }
-        Source::Take(_) | Source::InGroup if object.group_handle().is_some() => match object.handle() {
-            Some(handle) => Ok(Some(Making::Look(request::look(view, handle)?))),
-            None => Ok(None),
-        },
-        Source::Take(_) => Ok(Some(Making::Create(request::create(view)?))),
-        Source::InGroup | Source::Nowhere => Ok(None),
+        Source::Volumes(_) | Source::GroupMember if object.group_handle().is_some() => {
+            match object.handle() {
+                Some(handle) => Ok(Some(DriverRequest::Check(request::check(view, handle)?))),
+                None => Ok(None),
+            }
+        }
+        Source::Volumes(_) => Ok(Some(DriverRequest::Create(request::create(view)?))),
+        Source::GroupMember | Source::Unspecified => Ok(None),
     }
 }
 
-/// Whether the driver said of this very version that it has made nothing and is not at it.
-fn has_ended(object: &Object, failure: &Failure) -> bool {
-    failure.ended.as_ref() == Some(&object.meta().resource_version)
+/// Whether the driver reported, for this resourceVersion, that nothing was created and nothing is in progress.
+fn is_final_failure(object: &Object, failure: &Failure) -> bool {
+    failure.final_at_version.as_ref() == Some(&object.meta().resource_version)
 }
 
-fn pause(view: &View<'_>, doing: Doing, now: Time) -> Option<Duration> {
-    let failure = view.memory.failure.as_ref()?;
-    let same = (failure.doing == Doing::Delete) == (doing == Doing::Delete);
-    failure.left(now).filter(|_| same)
+fn remaining_backoff(view: &View<'_>, action: Action, now: Time) -> Option<Duration> {
+    let failure = view.state.failure.as_ref()?;
+    let same = (failure.action == Action::Delete) == (action == Action::Delete);
+    failure.remaining(now).filter(|_| same)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! What the driver is asked: each call with its parameters and the secret it needs, or why it is not even asked.
+//! Builds the requests to the driver with their parameters and secret, or returns the reason why the driver must not be
+//! called. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -11,106 +12,111 @@ use wharf_model::SecretRef;
 use wharf_model::parameters::PREFIX;
 use wharf_model::snapshot::secrets::{SnapshotSecret, SnapshotSecretError};
 
-use super::view::{Class, NoSecret, Object, Source, View, Which};
+use super::view::{Class, ContentKind, IncompleteSecretRef, Object, Source, View};
 
-/// A call, and its secret.
+/// A call and its secret.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Ask<C> {
+pub(super) struct CallRequest<C> {
     /// The call, without secrets.
     pub(super) call: C,
-    /// The secret it gets.
+    /// The secret to add.
     pub(super) secret: Option<SecretRef>,
-    /// It is made without the secret if that is no more: what goes with its namespace must not hang on it.
-    pub(super) without_secret: bool,
-    /// It says all that was said at first. If not, a driver's refusal may be about what is missing, and proves nothing.
-    pub(super) whole: bool,
+    /// Send the call without the secret if the secret does not exist: when a namespace is deleted, the secret may be
+    /// deleted before the content.
+    pub(super) secret_optional: bool,
+    /// Whether the call has all parameters of the first call. The driver may reject an incomplete call because of the
+    /// missing parameters; such an error does not prove that no snapshot exists.
+    pub(super) complete: bool,
 }
 
-/// A call that makes a snapshot or looks at it.
+/// A call that creates a snapshot or reads its state.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Call {
     /// CreateSnapshot.
     Create(CreateSnapshotRequest),
     /// CreateVolumeGroupSnapshot.
     CreateGroup(CreateVolumeGroupSnapshotRequest),
-    /// ListSnapshots, of one.
+    /// ListSnapshots for one snapshot.
     List(ListSnapshotsRequest),
     /// GetSnapshot.
     Get(GetSnapshotRequest),
     /// GetVolumeGroupSnapshot.
     GetGroup(GetVolumeGroupSnapshotRequest),
-    /// Nothing: a driver that cannot tell is believed to have it.
-    Assume(String),
+    /// No call: the driver cannot report snapshots, so this one is assumed to exist and to be ready.
+    AssumeReady(String),
 }
 
 /// A call that deletes a snapshot.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Deletion {
+pub(super) enum DeleteCall {
     /// DeleteSnapshot.
     Snapshot(DeleteSnapshotRequest),
     /// DeleteVolumeGroupSnapshot.
     Group(DeleteVolumeGroupSnapshotRequest),
 }
 
-/// Why the driver is not asked.
+/// Why the driver is not called.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// What the call is made of is not there: its class, or the name of its secret.
-    #[error("failed to get input parameters to create {noun} for content {content}: {lacks:?}")]
-    Input { noun: &'static str, content: String, lacks: String },
-    /// The class is gone, for a look.
-    #[error("failed to get {noun} class {class} for {noun} content {content}: {kind} {class:?} not found")]
-    ClassGoneToLook { noun: &'static str, content: String, kind: &'static str, class: String },
-    /// Nobody asked for it.
+    /// The class does not exist, or the secret reference is incomplete.
+    #[error("failed to get input parameters to create {noun} for content {content}: {reason:?}")]
+    InvalidInput { noun: &'static str, content: String, reason: String },
+    /// The class does not exist when the state of a snapshot is read.
+    #[error(
+        "failed to get {noun} class {class} for {noun} content {content}: {resource} {class:?} not found"
+    )]
+    ClassNotFound { noun: &'static str, content: String, resource: &'static str, class: String },
+    /// The content is not bound to a VolumeSnapshot.
     #[error("cannot create {noun}. {noun} content {content} not bound to a {noun}")]
     Unbound { noun: &'static str, content: String },
-    /// A reserved key that nobody knows.
+    /// The class has an unknown parameter with the reserved prefix.
     #[error(
         "failed to remove CSI Parameters of prefixed keys: found unknown parameter key {key:?} with reserved \
          namespace {PREFIX}"
     )]
     UnknownParameter { key: String },
-    /// No secret can be named.
+    /// The secret reference is incomplete.
     #[error(transparent)]
-    Secret(#[from] NoSecret),
-    /// No secret can be named for a look.
+    Secret(#[from] IncompleteSecretRef),
+    /// The class has an invalid reference to the secret for reading the state.
     #[error("failed to get secret reference for {noun} content {content}: {source}")]
-    LookSecret { noun: &'static str, content: String, source: SnapshotSecretError },
-    /// A group's deletion has to name its members.
+    StatusSecret { noun: &'static str, content: String, source: SnapshotSecretError },
+    /// DeleteVolumeGroupSnapshot has to name the members.
     #[error("cannot delete group snapshot content {content}. No snapshots found in the group snapshot")]
     NoMembers { content: String },
-    /// The group is not on one node.
+    /// The volumes of the group are on different nodes.
     #[error(
-        "volume {volume} is not on node {node}, where the first volume of the group is: a group snapshot is cut by \
-         one node's driver at one moment, so all of its volumes have to be on one node; select others"
+        "volume {volume} is not on node {node}, where the first volume of the group is: one node's driver takes a \
+         group snapshot, so all of its volumes must be on one node; select volumes of one node"
     )]
-    AcrossNodes { volume: String, node: String },
-    /// The driver has no groups.
+    SpansNodes { volume: String, node: String },
+    /// The driver does not support group snapshots.
     #[error(
-        "driver {driver} has no group snapshots (CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT): take snapshots one by one"
+        "driver {driver} does not support group snapshots (CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT): create \
+             VolumeSnapshots one by one"
     )]
-    NoGroups { driver: String },
+    GroupsUnsupported { driver: String },
 }
 
-/// Asks to make it, or how far that has come: the name is the same, so it is the same snapshot.
-pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
+/// The call that creates the snapshot. Repeating it polls the creation, because the name identifies the snapshot.
+pub(super) fn create(view: &View<'_>) -> Result<CallRequest<Call>, Refusal> {
     let (object, rules) = (view.object, view.rules);
-    let (noun, content) = (object.words().noun, object.meta().name.clone());
-    // On the way to its deletion everything that is missing can be done without: what counts is the name.
-    let going = object.is_going();
-    let given = match view.class {
+    let (noun, content) = (object.constants().noun, object.meta().name.clone());
+    // For a content in deletion only the name matters; a missing class or secret must not block it.
+    let deleting = object.is_being_deleted();
+    let class_parameters = match view.class {
         Class::Found { driver, parameters } if driver == rules.driver => Some(parameters),
-        Class::Found { .. } | Class::None | Class::Unknown | Class::Gone(_) if going => None,
-        Class::Found { .. } | Class::None | Class::Unknown => {
-            let lacks = format!("failed to take {noun} {content} without a {noun} class");
-            return Err(Refusal::Input { noun, content, lacks });
+        Class::Found { .. } | Class::None | Class::NotListed | Class::NotFound(_) if deleting => None,
+        Class::Found { .. } | Class::None | Class::NotListed => {
+            let reason = format!("failed to take {noun} {content} without a {noun} class");
+            return Err(Refusal::InvalidInput { noun, content, reason });
         }
-        Class::Gone(class) => {
-            let lacks = format!("{} {class:?} not found", object.words().class);
-            return Err(Refusal::Input { noun, content, lacks });
+        Class::NotFound(class) => {
+            let reason = format!("{} {class:?} not found", object.constants().class_resource);
+            return Err(Refusal::InvalidInput { noun, content, reason });
         }
     };
-    let (mut parameters, whole) = match (given.map(for_driver), going) {
+    let (mut parameters, complete) = match (class_parameters.map(driver_parameters), deleting) {
         (Some(Ok(parameters)), _) => (parameters, true),
         (Some(Err(refusal)), false) => return Err(refusal),
         (Some(Err(_)), true) | (None, _) => (BTreeMap::new(), false),
@@ -119,36 +125,42 @@ pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
         parameters.extend(metadata(object));
     }
     let uid = &object.reference().uid;
-    let naming = match object.which() {
-        Which::Snapshot => &rules.naming,
-        Which::Group => &rules.group_naming,
+    let naming = match object.kind() {
+        ContentKind::Snapshot => &rules.naming,
+        ContentKind::Group => &rules.group_naming,
     };
     let unbound = |_| Refusal::Unbound { noun, content: content.clone() };
     let name = naming.name(uid).map_err(unbound)?;
     let volumes = match object.source() {
-        Source::Take(volumes) => volumes.into_iter().map(str::to_owned).collect(),
-        Source::There { .. } | Source::InGroup | Source::Nowhere => Vec::new(),
+        Source::Volumes(volumes) => volumes.into_iter().map(str::to_owned).collect(),
+        Source::Existing { .. } | Source::GroupMember | Source::Unspecified => Vec::new(),
     };
-    let call = match object.which() {
-        Which::Snapshot => Call::Create(CreateSnapshotRequest {
+    let call = match object.kind() {
+        ContentKind::Snapshot => Call::Create(CreateSnapshotRequest {
             source_volume_id: volumes.into_iter().next().unwrap_or_default(),
             name,
             parameters: parameters.into_iter().collect(),
             ..CreateSnapshotRequest::default()
         }),
-        Which::Group => Call::CreateGroup(CreateVolumeGroupSnapshotRequest {
+        ContentKind::Group => Call::CreateGroup(CreateVolumeGroupSnapshotRequest {
             name,
             source_volume_ids: volumes,
             parameters: parameters.into_iter().collect(),
             ..CreateVolumeGroupSnapshotRequest::default()
         }),
     };
-    let nameless = |error: NoSecret| Refusal::Input { noun, content, lacks: error.to_string() };
-    Ok(Ask { call, secret: object.secret().map_err(nameless)?, without_secret: going, whole })
+    let invalid_secret =
+        |error: IncompleteSecretRef| Refusal::InvalidInput { noun, content, reason: error.to_string() };
+    Ok(CallRequest {
+        call,
+        secret: object.secret().map_err(invalid_secret)?,
+        secret_optional: deleting,
+        complete,
+    })
 }
 
-/// sidecars.md 1.5 "Params": what the driver gets of a class's parameters.
-fn for_driver(parameters: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
+/// sidecars.md 1.5 "Params": the parameters of a class that are passed to the driver.
+fn driver_parameters(parameters: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Refusal> {
     let ours: Vec<String> = SnapshotSecret::ALL.into_iter().flat_map(SnapshotSecret::keys).collect();
     let mut driver = BTreeMap::new();
     for (key, value) in parameters {
@@ -162,9 +174,9 @@ fn for_driver(parameters: &BTreeMap<String, String>) -> Result<BTreeMap<String, 
 }
 
 fn metadata(object: &Object) -> [(String, String); 3] {
-    let stem = match object.which() {
-        Which::Snapshot => "volumesnapshot",
-        Which::Group => "volumegroupsnapshot",
+    let stem = match object.kind() {
+        ContentKind::Snapshot => "volumesnapshot",
+        ContentKind::Group => "volumegroupsnapshot",
     };
     let reference = object.reference();
     [
@@ -174,69 +186,72 @@ fn metadata(object: &Object) -> [(String, String); 3] {
     ]
 }
 
-/// Asks how what is there already is.
-pub(super) fn look(view: &View<'_>, handle: &str) -> Result<Ask<Call>, Refusal> {
+/// The call that reads the state of an existing snapshot.
+pub(super) fn check(view: &View<'_>, handle: &str) -> Result<CallRequest<Call>, Refusal> {
     let object = view.object;
     let secret = if object.group_handle().is_some() {
         // Members of a group have no class.
         object.secret()?
     } else {
-        of_class(view)?
+        class_secret(view)?
     };
     let snapshot_id = handle.to_owned();
-    let call = match object.which() {
-        Which::Group => Call::GetGroup(GetVolumeGroupSnapshotRequest {
+    let call = match object.kind() {
+        ContentKind::Group => Call::GetGroup(GetVolumeGroupSnapshotRequest {
             group_snapshot_id: snapshot_id,
             snapshot_ids: object.members(),
             ..GetVolumeGroupSnapshotRequest::default()
         }),
-        Which::Snapshot if view.rules.can.get_snapshot => {
+        ContentKind::Snapshot if view.rules.capabilities.get_snapshot => {
             Call::Get(GetSnapshotRequest { snapshot_id, ..GetSnapshotRequest::default() })
         }
-        Which::Snapshot if view.rules.can.list_snapshots => {
+        ContentKind::Snapshot if view.rules.capabilities.list_snapshots => {
             Call::List(ListSnapshotsRequest { snapshot_id, ..ListSnapshotsRequest::default() })
         }
-        Which::Snapshot => Call::Assume(snapshot_id),
+        ContentKind::Snapshot => Call::AssumeReady(snapshot_id),
     };
-    Ok(Ask { call, secret, without_secret: false, whole: true })
+    Ok(CallRequest { call, secret, secret_optional: false, complete: true })
 }
 
-fn of_class(view: &View<'_>) -> Result<Option<SecretRef>, Refusal> {
-    let words = view.object.words();
-    let (noun, content) = (words.noun, view.object.meta().name.clone());
-    let purpose = match view.object.which() {
-        Which::Snapshot => SnapshotSecret::SnapshotterList,
-        Which::Group => SnapshotSecret::GroupSnapshotterGet,
+fn class_secret(view: &View<'_>) -> Result<Option<SecretRef>, Refusal> {
+    let constants = view.object.constants();
+    let (noun, content) = (constants.noun, view.object.meta().name.clone());
+    let purpose = match view.object.kind() {
+        ContentKind::Snapshot => SnapshotSecret::SnapshotterList,
+        ContentKind::Group => SnapshotSecret::GroupSnapshotterGet,
     };
     match view.class {
-        Class::None | Class::Unknown => Ok(None),
-        Class::Gone(class) => {
-            Err(Refusal::ClassGoneToLook { noun, content, kind: words.class, class: class.to_owned() })
-        }
+        Class::None | Class::NotListed => Ok(None),
+        Class::NotFound(class) => Err(Refusal::ClassNotFound {
+            noun,
+            content,
+            resource: constants.class_resource,
+            class: class.to_owned(),
+        }),
         Class::Found { parameters, .. } => purpose
-            .reference(parameters, &content, None)
-            .map_err(|source| Refusal::LookSecret { noun, content, source }),
+            .resolve(parameters, &content, None)
+            .map_err(|source| Refusal::StatusSecret { noun, content, source }),
     }
 }
 
-/// Asks to delete it.
-pub(super) fn delete(object: &Object, handle: &str) -> Result<Ask<Deletion>, Refusal> {
-    let call = match object.which() {
-        Which::Snapshot => Deletion::Snapshot(DeleteSnapshotRequest {
+/// The call that deletes the snapshot.
+pub(super) fn delete(object: &Object, handle: &str) -> Result<CallRequest<DeleteCall>, Refusal> {
+    let call = match object.kind() {
+        ContentKind::Snapshot => DeleteCall::Snapshot(DeleteSnapshotRequest {
             snapshot_id: handle.to_owned(),
             ..DeleteSnapshotRequest::default()
         }),
-        Which::Group => {
+        ContentKind::Group => {
             let snapshot_ids = object.members();
             if snapshot_ids.is_empty() {
                 return Err(Refusal::NoMembers { content: object.meta().name.clone() });
             }
-            Deletion::Group(DeleteVolumeGroupSnapshotRequest {
+            DeleteCall::Group(DeleteVolumeGroupSnapshotRequest {
                 group_snapshot_id: handle.to_owned(),
                 snapshot_ids,
                 ..DeleteVolumeGroupSnapshotRequest::default()
             })
         }
     };
-    Ok(Ask { call, secret: object.secret()?, without_secret: true, whole: true })
+    Ok(CallRequest { call, secret: object.secret()?, secret_optional: true, complete: true })
 }

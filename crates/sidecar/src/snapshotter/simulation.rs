@@ -1,9 +1,10 @@
-//! The rules under a thousand schedules: contents come and go at any time, watches are behind, calls fail or succeed
-//! unheard, snapshots need time to be ready, classes vanish, the snapshotter dies between any two steps, and the lease
-//! moves between two of them while calls are under way. One seed, one story.
+//! Simulation of the rules under a thousand random schedules. Contents are created and deleted at any time, caches
+//! are stale, calls fail or succeed with a lost response, snapshots take time to become ready, classes are deleted,
+//! the snapshotter crashes between any two steps, and the lease moves between two replicas while calls are in
+//! flight. One seed determines one schedule.
 //!
-//! Asserted: in the end every content that stays is ready, every other one is gone, and the driver has exactly the
-//! snapshots of those that stay and, maybe, of those that were retained.
+//! Asserted: in the end every content that was not deleted is ready, every other one is gone, and the driver holds
+//! exactly the snapshots of the remaining contents and, possibly, of retained ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +17,12 @@ use wharf_model::patch::Patch;
 use wharf_model::snapshot::names;
 
 use super::decide::{Step, decide};
-use super::groups::Place;
-use super::memory::{Doing, Failed, Memory};
-use super::request::{Call, Deletion};
-use super::status::Answer;
+use super::ownership::Ownership;
+use super::patches::SnapshotInfo;
+use super::request::{Call, DeleteCall};
+use super::state::{Action, ContentState, FailedAttempt};
 use super::view::{Class, Object, Rules, View};
-use crate::attacher::simulate::Chance;
+use crate::attacher::simulation::SeededRng;
 use crate::driver::Capabilities;
 use world::World;
 
@@ -30,25 +31,25 @@ mod world;
 const CONTENTS: u64 = 3;
 const TICKS: usize = 240;
 
-/// What can be wrong with the rules.
+/// Bugs that can be planted into the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,
-    /// A final answer counts for ever, whoever has asked the driver since.
+    /// A final error counts at any resourceVersion, even if another process has called the driver since.
     AnyVersion,
-    /// The mark comes and the finalizer goes whatever the content says by now.
+    /// Mark and finalizer are changed regardless of the content's current state.
     Unguarded,
-    /// The driver is asked without a mark.
+    /// The driver is called without a mark.
     NoMark,
-    /// A refusal of a call that lacks its class counts.
-    LackingProves,
-    /// The driver is asked to make what the store believes in.
+    /// The rejection of an incomplete call counts as final.
+    IncompleteCallProves,
+    /// CreateSnapshot is called based on the cache alone.
     Unconfirmed,
-    /// Whatever ends a call is taken for the end of those that somebody else made under the mark.
+    /// The final error of our own call is taken as the end of other processes' calls under the same mark.
     AnyCaller,
 }
 
-/// A step that a worker is at.
+/// A step in progress.
 #[derive(Clone)]
 struct Running {
     content: String,
@@ -58,51 +59,51 @@ struct Running {
     step: Step,
 }
 
-/// A snapshotter: what it remembers and is at.
+/// A snapshotter process: its state and the steps in progress.
 #[derive(Default)]
 struct Process {
-    memories: BTreeMap<String, Memory>,
+    states: BTreeMap<String, ContentState>,
     running: Vec<Running>,
 }
 
-/// What must not be in the end.
+/// A violated end condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Trouble {
-    /// A snapshot that nobody knows.
+enum Violation {
+    /// The driver has a snapshot that no content names.
     Leaked(BTreeSet<String>),
-    /// A content that is not as it should be.
+    /// A content is in the wrong state.
     Left(String),
 }
 
 /// A snapshot in the driver.
 #[derive(Debug, Clone)]
-struct Cut {
+struct DriverSnapshot {
     handle: String,
-    looks: u64,
+    polls_until_ready: u64,
 }
 
 struct Simulation {
     bug: Bug,
-    chance: Chance,
+    chance: SeededRng,
     rules: Rules,
     world: World,
     now: Time,
     processes: [Process; 2],
     leader: usize,
-    /// The driver's, by name.
-    cuts: BTreeMap<String, Cut>,
-    made: u64,
+    /// The driver's snapshots by name.
+    snapshots: BTreeMap<String, DriverSnapshot>,
+    created_count: u64,
     class: bool,
     parameters: BTreeMap<String, String>,
     /// Whether calls and writes may fail.
-    trouble: bool,
+    faults: bool,
 }
 
 fn is_call(running: &Running) -> bool {
-    matches!(running.step, Step::Ask { .. } | Step::Delete { .. })
+    matches!(running.step, Step::CallDriver { .. } | Step::DeleteSnapshot { .. })
 }
 
-/// A patch without the test of what its path ends with.
+/// Removes from a patch the tests of paths that end with `what`.
 fn without(patch: Patch, what: &str) -> Patch {
     let what = what.replace('/', "~1");
     match patch {
@@ -123,7 +124,7 @@ fn name_of(content: &str) -> String {
 
 impl Simulation {
     fn new(seed: u64, bug: Bug) -> Self {
-        let can = Capabilities {
+        let capabilities = Capabilities {
             controller_service: true,
             create_delete_snapshot: true,
             ..Capabilities::default()
@@ -131,7 +132,7 @@ impl Simulation {
         let naming = |prefix: &str| VolumeNaming { prefix: prefix.into(), uuid_length: None };
         let rules = Rules {
             driver: "d.test".into(),
-            can,
+            capabilities,
             naming: naming("snapshot"),
             group_naming: naming("groupsnapshot"),
             extra_create_metadata: false,
@@ -139,26 +140,26 @@ impl Simulation {
         };
         Self {
             bug,
-            chance: Chance(seed),
+            chance: SeededRng(seed),
             rules,
             world: World::default(),
             now: Time(1_000_000),
             processes: Default::default(),
             leader: 0,
-            cuts: BTreeMap::new(),
-            made: 0,
+            snapshots: BTreeMap::new(),
+            created_count: 0,
             class: true,
             parameters: BTreeMap::from([("pool".to_owned(), "fast".to_owned())]),
-            trouble: true,
+            faults: true,
         }
     }
 
-    fn run(mut self) -> Result<(), Trouble> {
+    fn run(mut self) -> Result<(), Violation> {
         for _ in 0..TICKS {
             match self.chance.below(40) {
                 0 | 1 => self.create(),
-                2 | 3 => self.go(),
-                4..=9 => self.tell(),
+                2 | 3 => self.user_deletes(),
+                4..=9 => self.deliver_event(),
                 10..=22 => self.start(),
                 23..=36 => self.finish(),
                 37 => self.now = Time(self.now.0 + self.chance.below(40_000) as i64),
@@ -170,7 +171,7 @@ impl Simulation {
         self.end()
     }
 
-    /// The controller makes a content, sometimes with its finalizer.
+    /// The snapshot controller creates a content, sometimes with the finalizer.
     fn create(&mut self) {
         let name = format!("c{}", self.chance.below(CONTENTS));
         if self.world.objects.contains_key(&name) || self.world.known.contains(&name) {
@@ -193,8 +194,8 @@ impl Simulation {
         self.world.put(content);
     }
 
-    /// The snapshot of a content goes, or somebody deletes the content before.
-    fn go(&mut self) {
+    /// A user deletes the VolumeSnapshot of a content, or the content itself.
+    fn user_deletes(&mut self) {
         let names: Vec<String> = self.world.objects.keys().cloned().collect();
         if names.is_empty() {
             return;
@@ -207,94 +208,99 @@ impl Simulation {
             self.world.delete(name);
         }
         if self.chance.one_in(4) {
-            self.world.let_go(name, "others/own");
+            self.world.remove_finalizer(name, "others/own");
         }
     }
 
-    fn tell(&mut self) {
-        let who = self.chance.below(2) as usize;
-        self.world.tell(who);
+    fn deliver_event(&mut self) {
+        let replica = self.chance.below(2) as usize;
+        self.world.deliver_event(replica);
     }
 
-    /// The other one leads. A lease is longer than a write: those have landed, or will not. Calls go on in the driver.
+    /// The lease moves to the other replica. A lease outlasts any write, so writes have either landed or never
+    /// will. Calls continue in the driver.
     fn lose_lease(&mut self) {
-        let who = self.leader;
-        let (calls, writes) = std::mem::take(&mut self.processes[who].running).into_iter().partition(is_call);
-        self.processes[who].running = calls;
+        let replica = self.leader;
+        let (calls, writes) =
+            std::mem::take(&mut self.processes[replica].running).into_iter().partition(is_call);
+        self.processes[replica].running = calls;
         let writes: Vec<Running> = writes;
         for running in writes {
             if self.chance.one_in(2) {
-                self.effect(who, &running, false);
+                self.effect(replica, &running, false);
             }
         }
-        for memory in self.processes[who].memories.values_mut() {
-            memory.settled = false;
+        for state in self.processes[replica].states.values_mut() {
+            state.exclusive = false;
         }
-        self.leader = 1 - who;
+        self.leader = 1 - replica;
     }
 
     fn crash(&mut self) {
-        let who = self.leader;
-        for running in std::mem::take(&mut self.processes[who].running) {
-            // The driver may have got the call, the server the write.
+        let replica = self.leader;
+        for running in std::mem::take(&mut self.processes[replica].running) {
+            // The driver may have received the call, the API server the write.
             if self.chance.one_in(2) {
-                self.effect(who, &running, true);
+                self.effect(replica, &running, true);
             }
         }
-        self.processes[who].memories.clear();
-        self.world.relist(who);
+        self.processes[replica].states.clear();
+        self.world.relist(replica);
         if self.chance.one_in(2) {
             self.leader = 1 - self.leader;
         }
     }
 
-    /// A worker of the leader takes a content that none of its workers is at.
+    /// A worker of the leader takes a content that no other worker handles.
     fn start(&mut self) {
-        let who = self.leader;
+        let replica = self.leader;
         let busy: BTreeSet<&String> =
-            self.processes[who].running.iter().map(|running| &running.content).collect();
+            self.processes[replica].running.iter().map(|running| &running.content).collect();
         let mut free: Vec<String> =
-            self.world.seen[who].keys().filter(|name| !busy.contains(name)).cloned().collect();
+            self.world.cached[replica].keys().filter(|name| !busy.contains(name)).cloned().collect();
         if free.is_empty() {
             return;
         }
         let content = free.swap_remove(self.chance.below(free.len() as u64) as usize);
-        self.begin(who, content, false);
+        self.begin(replica, content, false);
     }
 
-    fn begin(&mut self, who: usize, content: String, confirmed: bool) {
-        let Some(seen) = self.world.seen[who].get(&content) else { return };
-        let object = Object::Snapshot(seen.clone());
+    fn begin(&mut self, replica: usize, content: String, confirmed: bool) {
+        let Some(cached) = self.world.cached[replica].get(&content) else { return };
+        let object = Object::Snapshot(cached.clone());
         let meta = object.meta().clone();
-        let mut memory = self.processes[who].memories.get(&meta.uid).cloned().unwrap_or_default();
+        let mut state = self.processes[replica].states.get(&meta.uid).cloned().unwrap_or_default();
         if self.bug == Bug::AnyVersion
-            && let Some(ended) = memory.failure.as_mut().and_then(|failure| failure.ended.as_mut())
+            && let Some(final_at_version) =
+                state.failure.as_mut().and_then(|failure| failure.final_at_version.as_mut())
         {
-            ended.clone_from(&meta.resource_version);
+            final_at_version.clone_from(&meta.resource_version);
         }
         let class = match self.class {
             true => Class::Found { driver: "d.test", parameters: &self.parameters },
-            false => Class::Gone("class"),
+            false => Class::NotFound("class"),
         };
         let confirmed = confirmed || self.bug == Bug::Unconfirmed;
-        let place = Place::Ours;
-        let view = View { rules: &self.rules, object: &object, class, place, memory: &memory, confirmed };
+        let ownership = Ownership::Ours;
+        let view = View { rules: &self.rules, object: &object, class, ownership, state: &state, confirmed };
         let step = match decide(&view, self.now) {
-            Step::Done | Step::Wait(_) => return,
-            Step::Mark { ask, .. } if self.bug == Bug::NoMark => Step::Ask { doing: Doing::Create, ask },
-            Step::Unmark { patch: Patch::Merge(mut body) } if self.bug == Bug::AnyVersion => {
+            Step::Idle | Step::Wait(_) => return,
+            Step::MarkBeingCreated { request, .. } if self.bug == Bug::NoMark => {
+                Step::CallDriver { action: Action::Create, request }
+            }
+            Step::UnmarkBeingCreated { patch: Patch::Merge(mut body) } if self.bug == Bug::AnyVersion => {
                 body["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-                Step::Unmark { patch: Patch::Merge(body) }
+                Step::UnmarkBeingCreated { patch: Patch::Merge(body) }
             }
-            Step::Mark { patch, ask } if self.bug == Bug::Unguarded => {
-                Step::Mark { patch: without(patch, names::BEING_DELETED), ask }
+            Step::MarkBeingCreated { patch, request } if self.bug == Bug::Unguarded => {
+                Step::MarkBeingCreated { patch: without(patch, names::BEING_DELETED), request }
             }
-            Step::Release { patch } if self.bug == Bug::Unguarded => {
-                Step::Release { patch: without(patch, "resourceVersion") }
+            Step::RemoveFinalizer { patch } if self.bug == Bug::Unguarded => {
+                Step::RemoveFinalizer { patch: without(patch, "resourceVersion") }
             }
             step => step,
         };
-        self.processes[who].running.push(Running {
+        self.processes[replica].running.push(Running {
             content,
             uid: meta.uid,
             version: meta.resource_version,
@@ -303,60 +309,64 @@ impl Simulation {
         });
     }
 
-    /// A step ends; its worker goes on with the same content if it still has the lease.
+    /// A step ends. Its worker continues with the same content if the replica still holds the lease.
     fn finish(&mut self) {
-        let who = self.chance.below(2) as usize;
-        if self.processes[who].running.is_empty() {
+        let replica = self.chance.below(2) as usize;
+        if self.processes[replica].running.is_empty() {
             return;
         }
-        let at = self.chance.below(self.processes[who].running.len() as u64) as usize;
-        let running = self.processes[who].running.swap_remove(at);
+        let at = self.chance.below(self.processes[replica].running.len() as u64) as usize;
+        let running = self.processes[replica].running.swap_remove(at);
         let content = running.content.clone();
-        let confirmed = self.effect(who, &running, false) || running.confirmed;
-        if who == self.leader {
-            self.begin(who, content, confirmed);
+        let confirmed = self.effect(replica, &running, false) || running.confirmed;
+        if replica == self.leader {
+            self.begin(replica, content, confirmed);
         }
     }
 
-    /// What a step does; with `lost` nobody hears of it. Says whether the server has shown the content.
-    fn effect(&mut self, who: usize, running: &Running, lost: bool) -> bool {
+    /// Applies a step. With `response_lost` the process does not learn the result. Returns whether the API server
+    /// returned the content.
+    fn effect(&mut self, replica: usize, running: &Running, response_lost: bool) -> bool {
         match &running.step {
-            Step::Done | Step::Wait(_) => false,
-            Step::Confirm => self.world.read(who, &running.content),
-            Step::Ask { doing, ask } => {
-                self.asked(who, running, *doing, &ask.call, ask.whole, lost);
+            Step::Idle | Step::Wait(_) => false,
+            Step::ReadContent => self.world.read(replica, &running.content),
+            Step::CallDriver { action, request } => {
+                self.create_called(replica, running, *action, &request.call, request.complete, response_lost);
                 false
             }
-            Step::Delete { ask } => {
-                self.deleted(who, running, &ask.call, lost);
+            Step::DeleteSnapshot { request } => {
+                self.delete_called(replica, running, &request.call, response_lost);
                 false
             }
-            Step::Refuse { doing, why } => {
-                self.failed(who, running, *doing, &why.to_string(), None, None, lost);
+            Step::Refuse { action, refusal } => {
+                self.failed(replica, running, *action, &refusal.to_string(), None, None, response_lost);
                 false
             }
-            Step::Mark { patch, .. } => {
+            Step::MarkBeingCreated { patch, .. } => {
                 let fits = self.world.fits(&running.content, patch);
-                let written = self.write(who, running, patch, lost);
-                if written && fits && !lost {
-                    self.remember(who, running).settled = true;
+                let written = self.write(replica, running, patch, response_lost);
+                if written && fits && !response_lost {
+                    self.state_of(replica, running).exclusive = true;
                 }
                 written
             }
-            Step::Claim { patch }
-            | Step::Unmark { patch }
-            | Step::Clear { patch }
-            | Step::Release { patch } => self.write(who, running, patch, lost),
-            Step::Tell { patch } => {
-                let written = self.write(who, running, patch, lost);
-                if written && !lost {
-                    self.remember(who, running).is_written();
+            Step::ClaimForNode { patch }
+            | Step::UnmarkBeingCreated { patch }
+            | Step::ClearStatus { patch }
+            | Step::RemoveFinalizer { patch } => self.write(replica, running, patch, response_lost),
+            Step::WriteStatus { patch } => {
+                let written = self.write(replica, running, patch, response_lost);
+                if written && !response_lost {
+                    self.state_of(replica, running).info_written();
                 }
                 written
             }
-            Step::Report { patch } => {
-                let written = patch.as_ref().is_some_and(|patch| self.write(who, running, patch, lost));
-                if let Some(failure) = self.remember(who, running).failure.as_mut().filter(|_| !lost) {
+            Step::ReportFailure { patch } => {
+                let written =
+                    patch.as_ref().is_some_and(|patch| self.write(replica, running, patch, response_lost));
+                if let Some(failure) =
+                    self.state_of(replica, running).failure.as_mut().filter(|_| !response_lost)
+                {
                     failure.reported = true;
                 }
                 written
@@ -364,176 +374,204 @@ impl Simulation {
         }
     }
 
-    /// A write; the server may be away.
-    fn write(&mut self, who: usize, running: &Running, patch: &Patch, lost: bool) -> bool {
-        if self.trouble && self.chance.one_in(8) {
+    /// A write, which fails at random.
+    fn write(&mut self, replica: usize, running: &Running, patch: &Patch, response_lost: bool) -> bool {
+        if self.faults && self.chance.one_in(8) {
             return false;
         }
-        self.world.patch(if lost { None } else { Some(who) }, &running.content, patch)
+        self.world.patch(if response_lost { None } else { Some(replica) }, &running.content, patch)
     }
 
-    /// Whether another call of the same name is under way: drivers refuse the second one.
-    fn is_pending(&self, who: usize, running: &Running) -> bool {
+    /// Whether another call for the same name is in flight: drivers reject the second one.
+    fn is_pending(&self, replica: usize, running: &Running) -> bool {
         let same = |other: &Running| other.content == running.content && is_call(other);
-        self.processes[1 - who].running.iter().any(same)
+        self.processes[1 - replica].running.iter().any(same)
     }
 
-    fn asked(&mut self, who: usize, running: &Running, doing: Doing, call: &Call, whole: bool, lost: bool) {
-        let Call::Create(request) = call else { panic!("nothing else is asked here: {call:?}") };
-        let proves = whole || self.bug == Bug::LackingProves;
+    fn create_called(
+        &mut self,
+        replica: usize,
+        running: &Running,
+        action: Action,
+        call: &Call,
+        complete: bool,
+        response_lost: bool,
+    ) {
+        let Call::Create(request) = call else { panic!("unexpected call: {call:?}") };
+        let conclusive = complete || self.bug == Bug::IncompleteCallProves;
         let fail = |this: &mut Self, code| {
-            let asked_at = proves.then(|| running.version.clone());
-            this.failed(who, running, doing, "refused", Some(code), asked_at, lost);
+            let called_at_version = conclusive.then(|| running.version.clone());
+            this.failed(replica, running, action, "refused", Some(code), called_at_version, response_lost);
         };
-        if self.is_pending(who, running) {
+        if self.is_pending(replica, running) {
             return fail(self, Code::Aborted);
         }
         if request.parameters.is_empty() && self.chance.one_in(2) {
-            // A driver that wants its parameters before anything else.
+            // A driver that validates its parameters first.
             return fail(self, Code::InvalidArgument);
         }
         let (before, after) = match self.chance.below(8) {
-            _ if !self.trouble => (None, None),
+            _ if !self.faults => (None, None),
             0 => (Some(Code::Internal), None),
             1 => (Some(Code::Unavailable), None),
             2 => (None, Some(Code::DeadlineExceeded)),
             _ => (None, None),
         };
-        // Also of what is there: that this call went wrong says nothing of those before it.
+        // Also for an existing snapshot: the failure of this call says nothing about earlier ones.
         if let Some(code) = before {
             return fail(self, code);
         }
-        self.made += 1;
-        let (made, looks) = (self.made, self.chance.below(4));
-        let cut = self
-            .cuts
-            .entry(request.name.clone())
-            .or_insert_with(|| Cut { handle: format!("{}#{made}", request.name), looks });
-        let ready = cut.looks == 0;
-        cut.looks = cut.looks.saturating_sub(1);
-        let answer = Answer { handle: cut.handle.clone(), ready, created: 1, size: 1, ..Answer::default() };
+        self.created_count += 1;
+        let (created_count, polls_until_ready) = (self.created_count, self.chance.below(4));
+        let snapshot = self.snapshots.entry(request.name.clone()).or_insert_with(|| DriverSnapshot {
+            handle: format!("{}#{created_count}", request.name),
+            polls_until_ready,
+        });
+        let ready = snapshot.polls_until_ready == 0;
+        snapshot.polls_until_ready = snapshot.polls_until_ready.saturating_sub(1);
+        let info = SnapshotInfo {
+            handle: snapshot.handle.clone(),
+            ready,
+            created: 1,
+            size: 1,
+            ..SnapshotInfo::default()
+        };
         if let Some(code) = after {
             return fail(self, code);
         }
-        if !lost {
+        if !response_lost {
             let now = self.now;
-            self.remember(who, running).has_answered(answer, now);
+            self.state_of(replica, running).record_info(info, now);
         }
     }
 
-    fn deleted(&mut self, who: usize, running: &Running, call: &Deletion, lost: bool) {
-        let Deletion::Snapshot(request) = call else { panic!("no groups here: {call:?}") };
-        let pending = self.is_pending(who, running);
+    fn delete_called(&mut self, replica: usize, running: &Running, call: &DeleteCall, response_lost: bool) {
+        let DeleteCall::Snapshot(request) = call else { panic!("unexpected group call: {call:?}") };
+        let pending = self.is_pending(replica, running);
         let (fails, acts) = match self.chance.below(6) {
             _ if pending => (true, false),
-            0 if self.trouble => (true, false),
-            1 if self.trouble => (true, true),
+            0 if self.faults => (true, false),
+            1 if self.faults => (true, true),
             _ => (false, true),
         };
         if acts {
-            self.cuts.retain(|_, cut| cut.handle != request.snapshot_id);
+            self.snapshots.retain(|_, snapshot| snapshot.handle != request.snapshot_id);
         }
         if fails {
-            return self.failed(who, running, Doing::Delete, "refused", Some(Code::Aborted), None, lost);
+            return self.failed(
+                replica,
+                running,
+                Action::Delete,
+                "refused",
+                Some(Code::Aborted),
+                None,
+                response_lost,
+            );
         }
-        if !lost {
-            self.remember(who, running).has_deleted();
+        if !response_lost {
+            self.state_of(replica, running).record_deletion();
         }
     }
 
-    fn remember(&mut self, who: usize, running: &Running) -> &mut Memory {
-        self.processes[who].memories.entry(running.uid.clone()).or_default()
+    fn state_of(&mut self, replica: usize, running: &Running) -> &mut ContentState {
+        self.processes[replica].states.entry(running.uid.clone()).or_default()
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is said once")]
+    #[allow(clippy::too_many_arguments, reason = "test helper; every argument is independent")]
     fn failed(
         &mut self,
-        who: usize,
+        replica: usize,
         running: &Running,
-        doing: Doing,
+        action: Action,
         message: &str,
         code: Option<Code>,
-        asked_at: Option<String>,
-        lost: bool,
+        called_at_version: Option<String>,
+        response_lost: bool,
     ) {
-        if lost {
+        if response_lost {
             return;
         }
         let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
-        let failed = Failed { doing, message: message.to_owned(), code, soon: false, asked_at };
+        let failed =
+            FailedAttempt { action, message: message.to_owned(), code, retry_soon: false, called_at_version };
         let (now, any_caller) = (self.now, self.bug == Bug::AnyCaller);
-        let memory = self.remember(who, running);
-        memory.settled |= any_caller;
-        memory.has_failed(failed, backoff, now);
+        let state = self.state_of(replica, running);
+        state.exclusive |= any_caller;
+        state.record_failure(failed, backoff, now);
     }
 
-    /// What was begun is ended, and nobody is in trouble any more.
-    fn end(mut self) -> Result<(), Trouble> {
-        (self.trouble, self.class) = (false, true);
+    /// Stops the faults and runs the schedule to its end.
+    fn end(mut self) -> Result<(), Violation> {
+        (self.faults, self.class) = (false, true);
         for name in self.world.objects.keys().cloned().collect::<Vec<_>>() {
-            // Who has lost its snapshot or its content loses the other.
+            // If either the snapshot or the content was deleted, delete the other, too.
             if self.world.is_deleting(&name) || self.world.has(&name, names::BEING_DELETED) {
                 self.world.annotate(&name, names::BEING_DELETED);
                 self.world.delete(&name);
-                self.world.let_go(&name, "others/own");
+                self.world.remove_finalizer(&name, "others/own");
             }
         }
         for round in 0..1_000 {
             self.now = Time(self.now.0 + 20_000);
-            self.tell();
+            self.deliver_event();
             self.start();
             self.finish();
-            if round % 20 == 0 && self.is_at_rest() {
+            if round % 20 == 0 && self.is_quiescent() {
                 break;
             }
         }
-        self.verdict()
+        self.check_end_state()
     }
 
-    /// Whether nobody is at anything, and everybody knows all.
-    fn is_at_rest(&self) -> bool {
+    /// Whether no step is in progress and all events are delivered.
+    fn is_quiescent(&self) -> bool {
         let busy = self.processes.iter().any(|process| !process.running.is_empty());
-        !busy && self.world.is_told() && self.verdict().is_ok()
+        !busy && self.world.has_handles() && self.check_end_state().is_ok()
     }
 
-    fn verdict(&self) -> Result<(), Trouble> {
+    fn check_end_state(&self) -> Result<(), Violation> {
         let mut allowed = self.world.retained();
         for (name, object) in &self.world.objects {
             let status = &object["status"];
-            let handle = self.cuts.get(&name_of(name)).map(|cut| cut.handle.as_str());
-            let whole = handle.is_some()
+            let handle = self.snapshots.get(&name_of(name)).map(|snapshot| snapshot.handle.as_str());
+            let complete = handle.is_some()
                 && status["readyToUse"] == json!(true)
                 && status["snapshotHandle"].as_str() == handle
                 && !self.world.has(name, names::BEING_CREATED)
                 && !self.world.is_deleting(name);
-            if !whole {
-                return Err(Trouble::Left(format!("{object} and the driver has {handle:?}")));
+            if !complete {
+                return Err(Violation::Left(format!("{object}; the driver has {handle:?}")));
             }
             allowed.insert(name_of(name));
         }
         let leaked: BTreeSet<String> =
-            self.cuts.keys().filter(|name| !allowed.contains(*name)).cloned().collect();
-        if leaked.is_empty() { Ok(()) } else { Err(Trouble::Leaked(leaked)) }
+            self.snapshots.keys().filter(|name| !allowed.contains(*name)).cloned().collect();
+        if leaked.is_empty() { Ok(()) } else { Err(Violation::Leaked(leaked)) }
     }
 }
 
 #[test]
-fn a_thousand_stories_end_well() {
+fn random_schedules_end_without_leaks() {
     for seed in 0..1_000 {
-        if let Err(trouble) = Simulation::new(seed, Bug::None).run() {
-            panic!("seed {seed}: {trouble:?}");
+        if let Err(violation) = Simulation::new(seed, Bug::None).run() {
+            panic!("seed {seed}: {violation:?}");
         }
     }
 }
 
-/// The simulation finds what it is for.
+/// The simulation detects the bugs it was written for.
 #[test]
-fn planted_bugs_are_found() {
-    for bug in
-        [Bug::AnyVersion, Bug::Unguarded, Bug::NoMark, Bug::LackingProves, Bug::Unconfirmed, Bug::AnyCaller]
-    {
+fn planted_bugs_leak_snapshots() {
+    for bug in [
+        Bug::AnyVersion,
+        Bug::Unguarded,
+        Bug::NoMark,
+        Bug::IncompleteCallProves,
+        Bug::Unconfirmed,
+        Bug::AnyCaller,
+    ] {
         let leaks =
-            (0..1_000).any(|seed| matches!(Simulation::new(seed, bug).run(), Err(Trouble::Leaked(_))));
-        assert!(leaks, "{bug:?} leaks nothing in a thousand stories");
+            (0..1_000).any(|seed| matches!(Simulation::new(seed, bug).run(), Err(Violation::Leaked(_))));
+        assert!(leaks, "{bug:?} leaks nothing in a thousand schedules");
     }
 }

@@ -1,72 +1,73 @@
-//! What the snapshotter sees of one content, of a snapshot or of a group of them: the object, its class, whose it is,
-//! and what was tried before. Plain data, taken from the stores and from [`Memory`].
+//! Inputs of the snapshotter's rules for one VolumeSnapshotContent or VolumeGroupSnapshotContent: the object, its
+//! class, which node owns it, and the results of earlier attempts. Plain data from the stores and from
+//! [`ContentState`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wharf_model::names::VolumeNaming;
 use wharf_model::snapshot::names;
-use wharf_model::snapshot::{DeletionPolicy, SnapshotFault, SnapshotRef};
+use wharf_model::snapshot::{DeletionPolicy, SnapshotRef, VolumeSnapshotError};
 use wharf_model::{Meta, SecretRef, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use super::groups::Place;
-use super::memory::{Doing, Memory};
+use super::ownership::Ownership;
+use super::state::{Action, ContentState};
 use crate::driver::Capabilities;
 
-/// Of what a content is.
+/// Kind of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Which {
-    /// A snapshot: VolumeSnapshotContent.
+pub(super) enum ContentKind {
+    /// VolumeSnapshotContent.
     Snapshot,
-    /// A group of them: VolumeGroupSnapshotContent.
+    /// VolumeGroupSnapshotContent.
     Group,
 }
 
-/// The words that a kind of content has for the same things.
-pub(super) struct Words {
-    /// On a content: the driver was asked to make it.
+/// Annotations, finalizer and event texts that differ between the two kinds of content.
+pub(super) struct KindConstants {
+    /// Annotation: CreateSnapshot may have been called.
     pub(super) being_created: &'static str,
-    /// On a content: its snapshot goes.
+    /// Annotation: the VolumeSnapshot of this content is being deleted.
     pub(super) being_deleted: &'static str,
     /// Our finalizer.
     pub(super) finalizer: &'static str,
-    /// On a content: the secret for making and deleting it.
+    /// Annotation: name of the secret for creating and deleting.
     pub(super) secret_name: &'static str,
-    /// On a content: that secret's namespace.
+    /// Annotation: namespace of that secret.
     pub(super) secret_namespace: &'static str,
-    /// How it is called in sentences.
+    /// Noun for messages.
     pub(super) noun: &'static str,
-    /// How its class is called in sentences.
-    pub(super) class: &'static str,
-    /// Reason and first words of a first attempt that failed.
+    /// Resource name of the class, for messages.
+    pub(super) class_resource: &'static str,
+    /// Event reason and message prefix when the first attempt failed.
     creation_failed: (&'static str, &'static str),
-    /// The same of a later attempt.
+    /// Event reason and message prefix when a later attempt failed.
     check_failed: (&'static str, &'static str),
-    /// The same of a deletion.
+    /// Event reason and message prefix when the deletion failed.
     delete_failed: (&'static str, &'static str),
 }
 
-static SNAPSHOT: Words = Words {
+static SNAPSHOT_CONSTANTS: KindConstants = KindConstants {
     being_created: names::BEING_CREATED,
     being_deleted: names::BEING_DELETED,
     finalizer: names::CONTENT_PROTECTION,
     secret_name: names::DELETION_SECRET_NAME,
     secret_namespace: names::DELETION_SECRET_NAMESPACE,
     noun: "snapshot",
-    class: "volumesnapshotclass.snapshot.storage.k8s.io",
+    class_resource: "volumesnapshotclass.snapshot.storage.k8s.io",
     creation_failed: ("SnapshotCreationFailed", "Failed to create snapshot"),
     check_failed: ("SnapshotContentCheckandUpdateFailed", "Failed to check and update snapshot content"),
     delete_failed: ("SnapshotDeleteError", "Failed to delete snapshot"),
 };
 
-static GROUP: Words = Words {
+static GROUP_CONSTANTS: KindConstants = KindConstants {
     being_created: names::GROUP_BEING_CREATED,
     being_deleted: names::GROUP_BEING_DELETED,
     finalizer: names::GROUP_CONTENT_PROTECTION,
     secret_name: names::GROUP_DELETION_SECRET_NAME,
     secret_namespace: names::GROUP_DELETION_SECRET_NAMESPACE,
     noun: "group snapshot",
-    class: "volumegroupsnapshotclass.groupsnapshot.storage.k8s.io",
+    class_resource: "volumegroupsnapshotclass.groupsnapshot.storage.k8s.io",
     creation_failed: ("GroupSnapshotCreationFailed", "Failed to create group snapshot"),
     check_failed: (
         "GroupSnapshotContentCheckandUpdateFailed",
@@ -75,59 +76,59 @@ static GROUP: Words = Words {
     delete_failed: ("GroupSnapshotDeleteError", "Failed to delete group snapshot"),
 };
 
-impl Words {
-    /// Reason and first words of an attempt that failed.
-    pub(super) fn failed(&self, doing: Doing) -> (&'static str, &'static str) {
-        match doing {
-            Doing::Create => self.creation_failed,
-            Doing::Check => self.check_failed,
-            Doing::Delete => self.delete_failed,
+impl KindConstants {
+    /// Event reason and message prefix of a failed attempt.
+    pub(super) fn failed(&self, action: Action) -> (&'static str, &'static str) {
+        match action {
+            Action::Create => self.creation_failed,
+            Action::Check => self.check_failed,
+            Action::Delete => self.delete_failed,
         }
     }
 }
 
-impl Which {
-    /// Its words.
-    pub(super) fn words(self) -> &'static Words {
+impl ContentKind {
+    /// The constants of this kind.
+    pub(super) fn constants(self) -> &'static KindConstants {
         match self {
-            Self::Snapshot => &SNAPSHOT,
-            Self::Group => &GROUP,
+            Self::Snapshot => &SNAPSHOT_CONSTANTS,
+            Self::Group => &GROUP_CONSTANTS,
         }
     }
 }
 
-/// A content.
+/// A VolumeSnapshotContent or VolumeGroupSnapshotContent.
 #[derive(Debug, Clone)]
 pub(super) enum Object {
-    /// Of a snapshot.
+    /// VolumeSnapshotContent.
     Snapshot(Arc<VolumeSnapshotContent>),
-    /// Of a group.
+    /// VolumeGroupSnapshotContent.
     Group(Arc<VolumeGroupSnapshotContent>),
 }
 
-/// Where its snapshot comes from.
+/// The source of a content's snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Source<'a> {
-    /// To be taken of these volumes.
-    Take(Vec<&'a str>),
-    /// The driver has it, under this name, and these are its members.
-    There { handle: &'a str, members: &'a [String] },
-    /// It belongs to a group: nobody asks the driver to make it, or to delete it.
-    InGroup,
-    /// It does not say.
-    Nowhere,
+    /// To be created from these volumes.
+    Volumes(Vec<&'a str>),
+    /// Exists in the driver under this handle, with these members.
+    Existing { handle: &'a str, members: &'a [String] },
+    /// Created and deleted together with its group, never on its own.
+    GroupMember,
+    /// The spec names no source.
+    Unspecified,
 }
 
 impl Object {
-    pub(super) fn which(&self) -> Which {
+    pub(super) fn kind(&self) -> ContentKind {
         match self {
-            Self::Snapshot(_) => Which::Snapshot,
-            Self::Group(_) => Which::Group,
+            Self::Snapshot(_) => ContentKind::Snapshot,
+            Self::Group(_) => ContentKind::Group,
         }
     }
 
-    pub(super) fn words(&self) -> &'static Words {
-        self.which().words()
+    pub(super) fn constants(&self) -> &'static KindConstants {
+        self.kind().constants()
     }
 
     pub(super) fn meta(&self) -> &Meta {
@@ -144,7 +145,7 @@ impl Object {
         }
     }
 
-    /// What becomes of the snapshot when the content goes.
+    /// Whether the snapshot is deleted together with the content.
     pub(super) fn policy(&self) -> &DeletionPolicy {
         match self {
             Self::Snapshot(content) => &content.spec.deletion_policy,
@@ -152,7 +153,7 @@ impl Object {
         }
     }
 
-    /// The snapshot it is for.
+    /// Reference to the VolumeSnapshot or VolumeGroupSnapshot.
     pub(super) fn reference(&self) -> &SnapshotRef {
         match self {
             Self::Snapshot(content) => &content.spec.volume_snapshot_ref,
@@ -172,25 +173,25 @@ impl Object {
             Self::Snapshot(content) => {
                 let source = &content.spec.source;
                 match (&source.volume_handle, &source.snapshot_handle) {
-                    (_, Some(handle)) => Source::There { handle, members: &[] },
+                    (_, Some(handle)) => Source::Existing { handle, members: &[] },
                     (Some(_), None) if content.metadata.annotation(names::GROUP_HANDLE).is_some() => {
-                        Source::InGroup
+                        Source::GroupMember
                     }
-                    (Some(volume), None) => Source::Take(vec![volume]),
-                    (None, None) => Source::Nowhere,
+                    (Some(volume), None) => Source::Volumes(vec![volume]),
+                    (None, None) => Source::Unspecified,
                 }
             }
             Self::Group(content) => {
                 let source = &content.spec.source;
                 match (&source.volume_handles, &source.group_snapshot_handles) {
-                    (_, Some(there)) => Source::There {
+                    (_, Some(there)) => Source::Existing {
                         handle: &there.volume_group_snapshot_handle,
                         members: &there.volume_snapshot_handles,
                     },
                     (Some(volumes), None) if !volumes.is_empty() => {
-                        Source::Take(volumes.iter().map(String::as_str).collect())
+                        Source::Volumes(volumes.iter().map(String::as_str).collect())
                     }
-                    (_, None) => Source::Nowhere,
+                    (_, None) => Source::Unspecified,
                 }
             }
         }
@@ -203,7 +204,7 @@ impl Object {
         }
     }
 
-    /// The driver's name for it, as the status has it.
+    /// The snapshot handle in the status.
     pub(super) fn handle(&self) -> Option<&str> {
         match self {
             Self::Snapshot(content) => content.status.as_ref()?.snapshot_handle.as_deref(),
@@ -219,7 +220,7 @@ impl Object {
         ready == Some(true)
     }
 
-    /// The group that the status says it belongs to.
+    /// The handle of the group in the status of a member.
     pub(super) fn group_handle(&self) -> Option<&str> {
         match self {
             Self::Snapshot(content) => content.status.as_ref()?.volume_group_snapshot_handle.as_deref(),
@@ -227,127 +228,130 @@ impl Object {
         }
     }
 
-    /// The members of a group, by the driver's names.
+    /// The snapshot handles of a group's members.
     pub(super) fn members(&self) -> Vec<String> {
         let Self::Group(content) = self else { return Vec::new() };
         let listed = content.status.as_ref().and_then(|status| status.volume_snapshot_info_list.as_ref());
         match listed.filter(|list| !list.is_empty()) {
             Some(list) => list.iter().map(|member| member.snapshot_handle.clone()).collect(),
             None => match self.source() {
-                Source::There { members, .. } => members.to_vec(),
-                Source::Take(_) | Source::InGroup | Source::Nowhere => Vec::new(),
+                Source::Existing { members, .. } => members.to_vec(),
+                Source::Volumes(_) | Source::GroupMember | Source::Unspecified => Vec::new(),
             },
         }
     }
 
-    /// What the status says went wrong.
-    pub(super) fn fault(&self) -> Option<&SnapshotFault> {
+    /// The error in the status.
+    pub(super) fn error(&self) -> Option<&VolumeSnapshotError> {
         match self {
             Self::Snapshot(content) => content.status.as_ref()?.error.as_ref(),
             Self::Group(content) => content.status.as_ref()?.error.as_ref(),
         }
     }
 
-    /// Whether the driver may be at making it.
-    pub(super) fn is_marked(&self) -> bool {
-        self.meta().annotation(self.words().being_created).is_some()
+    /// Whether the driver may be creating the snapshot.
+    pub(super) fn is_being_created(&self) -> bool {
+        self.meta().annotation(self.constants().being_created).is_some()
     }
 
-    /// Whether its snapshot goes, and it with it.
-    pub(super) fn is_going(&self) -> bool {
-        self.meta().is_deleting() && self.meta().annotation(self.words().being_deleted).is_some()
+    /// Whether both this content and its VolumeSnapshot are being deleted.
+    pub(super) fn is_being_deleted(&self) -> bool {
+        self.meta().is_deleting() && self.meta().annotation(self.constants().being_deleted).is_some()
     }
 
-    /// sidecars.md 1.5 "Delete": whether it is time to delete.
-    pub(super) fn is_to_be_deleted(&self) -> bool {
-        let unbound = matches!(self.source(), Source::There { .. }) && self.reference().uid.is_empty();
-        self.meta().is_deleting() && (unbound || (!self.is_marked() && self.is_going()))
+    /// sidecars.md 1.5 "Delete": whether the snapshot may be deleted now.
+    pub(super) fn should_delete(&self) -> bool {
+        let unbound = matches!(self.source(), Source::Existing { .. }) && self.reference().uid.is_empty();
+        self.meta().is_deleting() && (unbound || (!self.is_being_created() && self.is_being_deleted()))
     }
 
-    /// Whether there is anything left to do for it.
+    /// Whether nothing is left to do.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_ready() && !self.is_marked() && !self.meta().is_deleting()
+        self.is_ready() && !self.is_being_created() && !self.meta().is_deleting()
     }
 
-    /// The secret for making and deleting it, as the controller noted it; `Err` if only half of it is there.
-    pub(super) fn secret(&self) -> Result<Option<SecretRef>, NoSecret> {
-        let noted = |key| self.meta().annotation(key);
-        let words = self.words();
-        match (noted(words.secret_name), noted(words.secret_namespace)) {
+    /// The secret for creating and deleting, from the controller's annotations; `Err` if either value is empty.
+    pub(super) fn secret(&self) -> Result<Option<SecretRef>, IncompleteSecretRef> {
+        let annotation = |key| self.meta().annotation(key);
+        let constants = self.constants();
+        match (annotation(constants.secret_name), annotation(constants.secret_namespace)) {
             (Some(name), Some(namespace)) if !name.is_empty() && !namespace.is_empty() => {
                 Ok(Some(SecretRef { name: name.to_owned(), namespace: namespace.to_owned() }))
             }
-            (Some(_), Some(_)) => Err(NoSecret { noun: words.noun, content: self.meta().name.clone() }),
+            (Some(_), Some(_)) => {
+                Err(IncompleteSecretRef { noun: constants.noun, content: self.meta().name.clone() })
+            }
             (None, _) | (_, None) => Ok(None),
         }
     }
 }
 
-/// An annotation that names no secret.
+/// The annotations name a secret only partly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot retrieve secrets for {noun} content {content:?}, err: secret name or namespace not specified"
 )]
-pub(super) struct NoSecret {
+pub(super) struct IncompleteSecretRef {
     noun: &'static str,
     content: String,
 }
 
-/// A content's class.
+/// The class of a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class<'a> {
-    /// It names none.
+    /// The content names no class.
     None,
-    /// It names this one, and we have not seen all of them yet.
-    Unknown,
-    /// It names this one, which is not there.
-    Gone(&'a str),
-    /// Here it is.
+    /// The class list is not complete yet.
+    NotListed,
+    /// The content names a class that does not exist.
+    NotFound(&'a str),
+    /// The class exists.
     Found { driver: &'a str, parameters: &'a BTreeMap<String, String> },
 }
 
-/// What holds for every content of the driver.
+/// Settings that apply to every content of the driver.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
-    /// The driver's name.
+    /// Driver name.
     pub(super) driver: String,
-    /// What the driver can do.
-    pub(super) can: Capabilities,
-    /// How snapshots are named.
+    /// Driver capabilities.
+    pub(super) capabilities: Capabilities,
+    /// Naming scheme of snapshots.
     pub(super) naming: VolumeNaming,
-    /// How groups are named.
+    /// Naming scheme of group snapshots.
     pub(super) group_naming: VolumeNaming,
-    /// Tell the driver the names of snapshot and content.
+    /// Pass the names of the VolumeSnapshot and its content to CreateSnapshot.
     pub(super) extra_create_metadata: bool,
-    /// The node whose contents alone are ours.
+    /// With one sidecar per node: only contents of this node are ours.
     pub(super) node: Option<String>,
 }
 
-/// One content.
+/// Everything [`decide`](super::decide::decide) needs to know about one content.
 #[derive(Debug, Clone)]
 pub(super) struct View<'a> {
-    /// What holds for all.
+    /// Settings for all contents.
     pub(super) rules: &'a Rules,
     /// The content.
     pub(super) object: &'a Object,
     /// Its class.
     pub(super) class: Class<'a>,
-    /// Whose it is.
-    pub(super) place: Place,
-    /// What was tried.
-    pub(super) memory: &'a Memory,
-    /// The server itself has just shown the content to us, or taken a write to it.
+    /// Which node owns it.
+    pub(super) ownership: Ownership,
+    /// Results of earlier attempts.
+    pub(super) state: &'a ContentState,
+    /// The API server just returned this content or accepted a write to it.
     pub(super) confirmed: bool,
 }
 
 impl View<'_> {
-    /// Whether it is a content of our driver. Its class has no part in its end: it may be another driver's by now.
+    /// Whether the content belongs to our driver. The class is ignored during deletion, since it may have been
+    /// re-created for another driver.
     pub(super) fn is_of_driver(&self) -> bool {
-        let ends = self.object.is_going() || self.object.is_to_be_deleted();
+        let ends = self.object.is_being_deleted() || self.object.should_delete();
         let class = match self.class {
             Class::Found { driver, .. } => ends || driver == self.rules.driver,
-            Class::None | Class::Unknown | Class::Gone(_) => true,
+            Class::None | Class::NotListed | Class::NotFound(_) => true,
         };
-        class && self.object.driver() == self.rules.driver && self.object.source() != Source::Nowhere
+        class && self.object.driver() == self.rules.driver && self.object.source() != Source::Unspecified
     }
 }

@@ -1,49 +1,49 @@
-//! What calls for a look at a content. Our own writes do not: after each of them comes the next step anyway, and a
-//! failure that was written down must not end its own pause. Contents that are ready and stay are never queued, so
-//! ten thousand of them cost a start nothing.
+//! Decides which changes enqueue a content. Our own writes do not: the next step follows anyway, and the write that
+//! reports a failure must not end the backoff of that failure. Contents that are ready and not in deletion are never
+//! enqueued, so ten thousand of them do not delay a start.
 
 use wharf_cluster::{Change, Priority};
 use wharf_model::{Meta, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use super::view::{Object, Source, Which};
+use super::view::{ContentKind, Object, Source};
 
-/// The change of a content, whatever it is of.
-pub(super) struct News {
+/// A change of a content of either kind.
+pub(super) struct ContentChange {
     pub(super) old: Option<Object>,
     pub(super) new: Option<Object>,
 }
 
-impl From<&Change<VolumeSnapshotContent>> for News {
+impl From<&Change<VolumeSnapshotContent>> for ContentChange {
     fn from(change: &Change<VolumeSnapshotContent>) -> Self {
         Self { old: change.old.clone().map(Object::Snapshot), new: change.new.clone().map(Object::Snapshot) }
     }
 }
 
-impl From<&Change<VolumeGroupSnapshotContent>> for News {
+impl From<&Change<VolumeGroupSnapshotContent>> for ContentChange {
     fn from(change: &Change<VolumeGroupSnapshotContent>) -> Self {
         Self { old: change.old.clone().map(Object::Group), new: change.new.clone().map(Object::Group) }
     }
 }
 
-/// Whether a change calls for a look, and how urgently.
-pub(super) fn by_content(news: &News, driver: &str) -> Option<Priority> {
-    let Some(new) = &news.new else {
-        // What we remember of it is to be forgotten.
-        return news.old.as_ref().filter(|old| old.driver() == driver).map(|_| Priority::Low);
+/// The priority with which a change enqueues the content; `None` if it does not.
+pub(super) fn priority_for_change(change: &ContentChange, driver: &str) -> Option<Priority> {
+    let Some(new) = &change.new else {
+        // The content is gone: the worker drops its in-memory state.
+        return change.old.as_ref().filter(|old| old.driver() == driver).map(|_| Priority::Low);
     };
     if new.driver() != driver || new.is_settled() {
         return None;
     }
-    let looked_at = match &news.old {
+    let enqueue = match &change.old {
         None => true,
-        Some(old) => differs(old, new),
+        Some(old) => changed_by_others(old, new),
     };
-    looked_at.then(|| priority(new))
+    enqueue.then(|| priority(new))
 }
 
-/// Whether somebody else has changed it.
-fn differs(old: &Object, new: &Object) -> bool {
-    let mark = new.words().being_created;
+/// Whether the change was made by another component.
+fn changed_by_others(old: &Object, new: &Object) -> bool {
+    let mark = new.constants().being_created;
     let others = |meta: &Meta| {
         let mut annotations = meta.annotations.clone();
         annotations.remove(mark);
@@ -54,26 +54,27 @@ fn differs(old: &Object, new: &Object) -> bool {
         (Object::Group(old), Object::Group(new)) => old.spec != new.spec,
         _ => true,
     };
-    // A member's status is its group's controller's first: with it we know whom to ask about.
-    let is_told = |object: &Object| object.handle().is_some() && object.group_handle().is_some();
-    let is_looked_up = matches!(new.source(), Source::There { .. });
-    let told = !is_looked_up && is_told(new) && !is_told(old);
-    spec || told || others(old.meta()) != others(new.meta())
+    // The first status of a group member is written by the snapshot controller. Once it contains the handles, the driver
+    // can be called.
+    let has_handles = |object: &Object| object.handle().is_some() && object.group_handle().is_some();
+    let is_pre_provisioned = matches!(new.source(), Source::Existing { .. });
+    let handles_set = !is_pre_provisioned && has_handles(new) && !has_handles(old);
+    spec || handles_set || others(old.meta()) != others(new.meta())
 }
 
-/// Somebody waits for what is made; what goes is not in a hurry.
+/// Users wait for snapshots to be created; deletions are less urgent.
 pub(super) fn priority(object: &Object) -> Priority {
     if object.meta().is_deleting() { Priority::Normal } else { Priority::High }
 }
 
-/// The class under which a content that waits for something is found; runs under the store's lock.
+/// Index key of unfinished contents: their class. Runs under the store's lock.
 pub(super) fn waits_for_class(
     meta: &Meta,
-    which: Which,
+    kind: ContentKind,
     ready: Option<bool>,
     class: Option<&String>,
 ) -> Vec<String> {
-    let marked = meta.annotation(which.words().being_created).is_some();
+    let marked = meta.annotation(kind.constants().being_created).is_some();
     let settled = ready == Some(true) && !marked && !meta.is_deleting();
     class.filter(|_| !settled).cloned().into_iter().collect()
 }
@@ -99,14 +100,14 @@ mod tests {
         Object::Snapshot(Arc::new(serde_json::from_value(content).unwrap()))
     }
 
-    fn looked_at(old: Option<Value>, new: Option<Value>) -> Option<Priority> {
-        let news = News { old: old.as_ref().map(content), new: new.as_ref().map(content) };
-        by_content(&news, "d.test")
+    fn enqueued(old: Option<Value>, new: Option<Value>) -> Option<Priority> {
+        let change = ContentChange { old: old.as_ref().map(content), new: new.as_ref().map(content) };
+        priority_for_change(&change, "d.test")
     }
 
-    /// sidecars.md 1.5 "Enqueue filter"; user pain 15: what is ready is not in the way of what is new.
+    /// sidecars.md 1.5 "Enqueue filter": ready contents do not delay new ones.
     #[test]
-    fn what_calls_for_a_look() {
+    fn own_writes_do_not_enqueue_content() {
         let plain = || Some(json!({}));
         let ready = json!({"readyToUse": true, "snapshotHandle": "h"});
         let error = json!({"readyToUse": false, "error": {"message": "no"}});
@@ -136,7 +137,7 @@ mod tests {
                 None,
             ),
             (Some(member(of_member.clone())), Some(member(of_member.clone())), None),
-            // Others'.
+            // Writes of other components.
             (Some(member(Value::Null)), Some(member(of_member.clone())), high),
             (plain(), Some(json!({"/metadata/annotations": {names::BEING_DELETED: "yes"}})), high),
             (plain(), Some(json!({"/metadata": going})), Some(Priority::Normal)),
@@ -147,21 +148,21 @@ mod tests {
             ),
             (plain(), Some(json!({"/spec": {"driver": "d.test", "source": {"snapshotHandle": "h"}}})), high),
         ] {
-            assert_eq!(looked_at(old.clone(), new.clone()), expected, "{old:?} {new:?}");
+            assert_eq!(enqueued(old.clone(), new.clone()), expected, "{old:?} {new:?}");
         }
     }
 
     #[test]
-    fn only_what_waits_is_found_by_its_class() {
+    fn only_unfinished_contents_are_indexed_by_class() {
         let meta = Meta::default();
         let class = "k".to_owned();
-        let of = |meta: &Meta, ready| waits_for_class(meta, Which::Snapshot, ready, Some(&class));
+        let of = |meta: &Meta, ready| waits_for_class(meta, ContentKind::Snapshot, ready, Some(&class));
         assert_eq!(of(&meta, None), ["k"]);
         assert_eq!(of(&meta, Some(false)), ["k"]);
         assert!(of(&meta, Some(true)).is_empty());
         let marked = json!({"name": "c", "annotations": {names::BEING_CREATED: "yes"}});
         let marked: Meta = serde_json::from_value(marked).unwrap();
         assert_eq!(of(&marked, Some(true)), ["k"]);
-        assert!(waits_for_class(&marked, Which::Snapshot, None, None).is_empty());
+        assert!(waits_for_class(&marked, ContentKind::Snapshot, None, None).is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! A CSI driver that does what it is told, and tells on whoever calls it wrongly: see `wharf_testkit::scripted`.
-//! For tests and benchmarks only.
+//! A CSI driver with scripted faults that reports callers which violate the CSI contract; see
+//! `wharf_testkit::scripted`. For tests and benchmarks only.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,5 @@
-//! The local driver over a kernel that dies on demand: `test-driver SOCKET POOL TRACE`, the rest by environment
-//! (see `DriverOptions`). For tests only.
+//! The local driver on a kernel that crashes on demand: `test-driver SOCKET POOL TRACE`, other options by
+//! environment variables (see `DriverOptions`). For tests only.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -29,9 +29,9 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (Some(socket), Some(pool), Some(trace)) = (args.next(), args.next(), args.next()) else {
         return Err("usage: test-driver SOCKET POOL TRACE".into());
     };
-    let die_after = std::env::var("DIE_AFTER").ok().map(|n| n.parse()).transpose()?;
+    let crash_after = std::env::var("DIE_AFTER").ok().map(|n| n.parse()).transpose()?;
     let mut trace = File::options().create(true).append(true).open(trace)?;
-    let mut kernel = CrashKernel::new(Arc::new(Linux::new()), die_after, move |effect| {
+    let mut kernel = CrashKernel::new(Arc::new(Linux::new()), crash_after, move |effect| {
         writeln!(trace, "{effect}").expect("writing the trace");
     });
     if std::env::var_os("SLOW_COPIES").is_some() {

@@ -1,17 +1,17 @@
-//! How a scenario ended on one side, and how two sides differ. Pure.
+//! The outcome of a scenario on one side, and the comparison of two sides. Pure functions.
 
 use std::fmt;
 
 use super::Side;
 
-/// How a scenario ended: lines that another run can repeat.
+/// The outcome of a scenario, as lines that another run can reproduce.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// What is left in the API.
+    /// The remaining API objects.
     pub objects: Vec<String>,
-    /// What was said.
+    /// The events.
     pub events: Vec<String>,
-    /// What the driver was asked, and its answers.
+    /// The calls to the driver and their results.
     pub calls: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What differs between the two sides in one scenario.
+/// The differences between the two sides in one scenario.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// The scenario's name.
@@ -71,7 +71,7 @@ impl Comparison {
     }
 }
 
-/// By the longest common subsequence, so that one call more does not make all that follow different.
+/// Compares by longest common subsequence, so that one additional call does not make all following calls differ.
 fn compare(section: &str, upstream: &[String], ours: &[String], differences: &mut Vec<Difference>) {
     let mut longest = vec![vec![0_usize; ours.len() + 1]; upstream.len() + 1];
     for (i, theirs) in upstream.iter().enumerate().rev() {
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_differs_is_told_and_in_its_place() {
+    fn comparison_reports_only_differing_lines_in_order() {
         let outcome = |calls: &[&str]| Outcome {
             objects: vec!["PersistentVolume/a".to_owned()],
             calls: calls.iter().map(|call| (*call).to_owned()).collect(),

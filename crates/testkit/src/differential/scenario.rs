@@ -1,56 +1,56 @@
-//! Scenarios as they are written down: a file has templates of objects and a list of scenarios, each of which may stand
-//! for many by a table of words (`each`). Reading them is pure: every name is resolved and every word put in its place,
-//! but for those that only a run knows (`${id}`, `${driver}`).
+//! Reads scenario files. A file has object templates and a list of scenarios; a scenario with a table (`each`) expands
+//! to one for each combination. Loading is pure: it resolves all names and placeholders except those that are known
+//! only during a run (`${id}`, `${driver}`).
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A story that both sides go through.
+/// A sequence of steps that both sides execute.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Its name: what it is about, then the words of its table.
+    /// Its name: the subject, followed by the values from its `each` table.
     pub name: String,
-    /// The sidecars that run, by upstream's names.
+    /// The sidecars to run, by upstream's names.
     pub(super) sidecars: Vec<String>,
-    /// Whether it needs the snapshot-controller, of which there is one for all scenarios.
+    /// Whether it needs the snapshot-controller, which all scenarios share.
     #[serde(default)]
     pub controller: bool,
-    /// Whether it must be the only one that runs: it kills what others need.
+    /// Whether it must run alone, because it kills what other scenarios need.
     #[serde(default)]
     pub alone: bool,
-    /// Their further arguments.
+    /// Additional arguments of the sidecars.
     #[serde(default)]
     pub(super) args: Vec<String>,
     /// The options of the scripted driver.
     #[serde(default)]
     pub(super) driver: Vec<String>,
-    /// Which calls fail at first.
+    /// The initial faults.
     #[serde(default)]
     pub(super) faults: Map<String, Value>,
-    /// What happens.
+    /// The steps.
     pub(super) steps: Vec<Step>,
-    /// Whether it is in the fast slice.
+    /// Whether it is part of the fast slice.
     #[serde(default)]
     pub slice: bool,
 }
 
-/// One thing that happens, or that is waited for.
+/// An action, or a condition to wait for.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Step {
-    /// Somebody makes these objects.
+    /// Create these objects.
     Create(Vec<Value>),
-    /// Somebody changes an object by a merge patch.
+    /// Apply a merge patch to an object.
     Patch { object: String, with: Value },
-    /// The same with its status.
+    /// Apply a merge patch to an object's status.
     PatchStatus { object: String, with: Value },
-    /// Somebody deletes an object.
+    /// Delete an object.
     Delete(String),
-    /// An object, or what a JSON pointer finds in it, comes to be so; null is for what is not there. Or a list comes to have
-    /// this among others.
+    /// Wait until an object, or the value at a JSON pointer in it, equals `is` (null: does not exist), or until a
+    /// list contains `has`.
     Await {
         object: String,
         #[serde(default)]
@@ -59,9 +59,10 @@ pub(super) enum Step {
         is: Value,
         has: Option<Value>,
     },
-    /// An event with this reason tells about an object.
+    /// Wait for an event with this reason on an object.
     AwaitEvent { object: String, reason: String },
-    /// The driver has answered this method so many times, with this code and asked for these fields if they are given.
+    /// Wait until the driver has served this method `times` times, with this code and these request fields if
+    /// given.
     Called {
         method: String,
         #[serde(default)]
@@ -70,27 +71,27 @@ pub(super) enum Step {
         times: usize,
         code: Option<String>,
     },
-    /// A call of this method stands still at the driver, as a fault told it.
+    /// Wait until a call of this method is held by a fault.
     Held(String),
-    /// Other calls fail from now on; held ones go on.
+    /// Replace the faults; held calls continue.
     Faults(Map<String, Value>),
-    /// What is wrong with volumes from now on, as their driver tells it: words for each.
+    /// Set the volumes that the driver reports as abnormal, with a message for each.
     Conditions(Map<String, Value>),
-    /// kill -9.
+    /// Kill a process with SIGKILL.
     Kill(Process),
-    /// And it is back.
+    /// Start a killed process again.
     Start(Process),
-    /// So many milliseconds in which something would happen, if it happened at all.
+    /// Wait this many milliseconds, to give an unwanted action time to happen.
     Pause(u64),
-    /// The driver has had this volume all along.
+    /// Add a pre-existing volume to the driver's backend.
     Volume { id: String, bytes: i64 },
-    /// The same of a snapshot, which may be a group's.
+    /// Add a pre-existing snapshot, which may belong to a group.
     Snapshot { id: String, volume: String, bytes: i64, group: Option<String> },
-    /// The same of a group, with its snapshots.
+    /// Add a pre-existing group with its snapshots.
     Group { id: String, volumes: Vec<String>, members: Vec<String> },
 }
 
-/// What can be killed.
+/// A process that a step can kill and start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Process {
@@ -107,16 +108,16 @@ fn once() -> usize {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// What each scenario has if it does not say otherwise.
+    /// Defaults for all scenarios of the file.
     #[serde(default)]
     defaults: Map<String, Value>,
-    /// Objects by name.
+    /// Object templates by name.
     #[serde(default)]
     templates: BTreeMap<String, Value>,
     scenarios: Vec<Map<String, Value>>,
 }
 
-/// Reads a file of scenarios; the error says which scenario is wrong.
+/// Loads a scenario file; an error names the scenario.
 pub fn load(yaml: &str) -> Result<Vec<Scenario>, String> {
     let file: File = serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
     let mut all = Vec::new();
@@ -125,7 +126,7 @@ pub fn load(yaml: &str) -> Result<Vec<Scenario>, String> {
             let mut scenario = file.defaults.clone();
             scenario.extend(written.iter().map(|(name, value)| (name.clone(), value.clone())));
             scenario.remove("each");
-            // Steps that all scenarios of a file begin with.
+            // The common first steps of all scenarios in the file.
             let before = scenario.remove("before");
             if let (Some(Value::Array(before)), Some(Value::Array(steps))) =
                 (before, scenario.get_mut("steps"))
@@ -137,7 +138,8 @@ pub fn load(yaml: &str) -> Result<Vec<Scenario>, String> {
             let name = scenario["name"].as_str().unwrap_or_default().to_owned();
             let wrong = |error: String| format!("{name}: {error}");
             place_templates(&mut scenario, &file.templates).map_err(wrong)?;
-            // Where the scenario is a table, the slice may have some of its rows.
+            // For a scenario with an `each` table, `slice` can be a list of name endings, which selects some of its
+            // rows.
             let slice = match &scenario["slice"] {
                 Value::Array(ends) => ends.iter().filter_map(Value::as_str).any(|end| name.ends_with(end)),
                 other => other.as_bool().unwrap_or(false),
@@ -149,7 +151,7 @@ pub fn load(yaml: &str) -> Result<Vec<Scenario>, String> {
     Ok(all)
 }
 
-/// Every choice of one word for each name.
+/// All combinations of one value for each name.
 fn combinations(each: Option<&Value>) -> Result<Vec<Vec<(String, String)>>, String> {
     let mut all = vec![Vec::new()];
     for (name, words) in each.and_then(Value::as_object).into_iter().flatten() {
@@ -169,7 +171,7 @@ fn combinations(each: Option<&Value>) -> Result<Vec<Vec<(String, String)>>, Stri
     Ok(all)
 }
 
-/// Puts words in the place of their names, in keys too.
+/// Substitutes placeholders, in keys too.
 pub(super) fn substitute(value: &mut Value, words: &[(String, String)]) {
     let replaced =
         |text: &str| words.iter().fold(text.to_owned(), |text, (name, word)| text.replace(name, word));
@@ -189,10 +191,10 @@ pub(super) fn substitute(value: &mut Value, words: &[(String, String)]) {
     }
 }
 
-/// An object to create is a template's name, or `template:` with a merge patch in `with:`, or written out.
+/// Replaces templates by objects. An object to create is a template name, `template:` with a merge patch in `with:`, or
+/// a literal object.
 fn place_templates(scenario: &mut Value, templates: &BTreeMap<String, Value>) -> Result<(), String> {
-    let find =
-        |name: &str| templates.get(name).cloned().ok_or_else(|| format!("there is no template {name}"));
+    let find = |name: &str| templates.get(name).cloned().ok_or_else(|| format!("unknown template {name}"));
     let steps = scenario["steps"].as_array_mut().ok_or("it has no steps")?;
     for object in steps.iter_mut().filter_map(|step| step.get_mut("create")?.as_array_mut()).flatten() {
         if let Some(name) = object.as_str() {
@@ -206,7 +208,7 @@ fn place_templates(scenario: &mut Value, templates: &BTreeMap<String, Value>) ->
     Ok(())
 }
 
-/// A merge patch (RFC 7386).
+/// Applies a merge patch (RFC 7386).
 fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
@@ -249,7 +251,7 @@ scenarios:
 "#;
 
     #[test]
-    fn a_table_stands_for_many_scenarios_and_templates_for_objects() {
+    fn each_table_expands_to_scenarios_and_templates_to_objects() {
         let all = load(FILE).unwrap();
         let names: Vec<_> =
             all.iter().map(|it| (it.name.as_str(), it.slice, it.sidecars[0].as_str())).collect();
@@ -263,7 +265,7 @@ scenarios:
         );
         assert_eq!(all[1].faults["CreateVolume"]["code"], "Internal");
         let Step::Create(objects) = &all[1].steps[0] else { panic!("{:?}", all[1].steps) };
-        assert_eq!(objects[0]["metadata"]["name"], "claim", "what all begin with");
+        assert_eq!(objects[0]["metadata"]["name"], "claim", "the common first step");
         let Step::Create(objects) = &all[1].steps[1] else { panic!("{:?}", all[1].steps) };
         assert_eq!(objects[0]["metadata"]["name"], "other");
         assert_eq!(objects[0]["spec"], serde_json::json!({"size": "1Gi"}));
@@ -272,9 +274,9 @@ scenarios:
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_the_scenarios_name() {
+    fn load_error_names_the_scenario() {
         let unknown = FILE.replace("[claim]", "[clam]");
-        assert_eq!(load(&unknown).unwrap_err(), "create/Aborted: there is no template clam");
+        assert_eq!(load(&unknown).unwrap_err(), "create/Aborted: unknown template clam");
         let misspelt = FILE.replace("kill: sidecars", "kil: sidecars");
         assert!(load(&misspelt).unwrap_err().starts_with("create/Aborted: unknown variant `kil`"));
     }

@@ -1,4 +1,4 @@
-//! Controller: volumes and snapshots as records, and what must not be asked of them.
+//! The Controller service: volumes and snapshots as records, and checks of what callers must not request.
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -7,11 +7,11 @@ use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::{self as csi};
 
 use super::health::Conditions;
-use super::volumes::{known, publish, required, shown};
-use super::{Call, Script, snapshots, violation};
+use super::volumes::{existing_volume, publish, required, to_csi};
+use super::{Call, ScriptedService, snapshots, violation};
 
-/// Methods of the contract that this driver does not have.
-macro_rules! absent {
+/// CSI methods that this driver does not implement.
+macro_rules! unimplemented_methods {
     ($($method:ident($request:ident) -> $response:ident;)*) => {$(
         fn $method<'a, 'f>(
             &'a self,
@@ -21,14 +21,14 @@ macro_rules! absent {
             'a: 'f,
             Self: 'f,
         {
-            Box::pin(async { Err(Status::unimplemented("the script does not have it")) })
+            Box::pin(async { Err(Status::unimplemented("the scripted driver does not implement this method")) })
         }
     )*};
 }
-pub(super) use absent;
+pub(super) use unimplemented_methods;
 
 #[async_trait]
-impl Controller for Script {
+impl Controller for ScriptedService {
     async fn create_volume(
         &self,
         request: Request<csi::CreateVolumeRequest>,
@@ -45,7 +45,7 @@ impl Controller for Script {
         self.call(call, |held| {
             self.check_secrets(&secrets)?;
             let volume = self.create(held, request)?;
-            Ok(csi::CreateVolumeResponse { volume: Some(shown(&volume)) })
+            Ok(csi::CreateVolumeResponse { volume: Some(to_csi(&volume)) })
         })
         .await
     }
@@ -63,10 +63,10 @@ impl Controller for Script {
                 if let Some(node) = volume.published.keys().next() {
                     return Err(violation(
                         Code::FailedPrecondition,
-                        format!("{volume_id} is deleted while it is published to {node}"),
+                        format!("{volume_id} is deleted while it is published to node {node}"),
                     ));
                 }
-                // Kubelet may still be at it; whoever deletes has no way to know.
+                // Kubelet may still be unmounting it, and the caller cannot know: not a violation.
                 if let Some(node) = volume.mounted.keys().next() {
                     let text = format!("{volume_id} is mounted on {node}");
                     return Err(Status::failed_precondition(text).into());
@@ -112,7 +112,7 @@ impl Controller for Script {
                 if volume.mounted.contains_key(&node_id) {
                     return Err(violation(
                         Code::FailedPrecondition,
-                        format!("{volume_id} is taken from {node_id} while it is mounted there"),
+                        format!("{volume_id} is unpublished from node {node_id} while it is mounted there"),
                     ));
                 }
                 if volume.published.remove(&node_id).is_some() {
@@ -131,7 +131,7 @@ impl Controller for Script {
         let request = request.into_inner();
         let call = Call::new("ValidateVolumeCapabilities").with("volume", request.volume_id.clone());
         self.call(call, |held| {
-            known(held, &request.volume_id)?;
+            existing_volume(held, &request.volume_id)?;
             let confirmed = csi::validate_volume_capabilities_response::Confirmed {
                 volume_capabilities: request.volume_capabilities,
                 ..Default::default()
@@ -153,7 +153,7 @@ impl Controller for Script {
             let next_token = volumes.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
             let conditions = self.conditions(held)?;
             let entries = volumes.iter().map(|volume| csi::list_volumes_response::Entry {
-                volume: Some(shown(volume)),
+                volume: Some(to_csi(volume)),
                 status: Some(csi::list_volumes_response::VolumeStatus {
                     published_node_ids: volume.published.keys().cloned().collect(),
                     volume_condition: conditions.as_ref().map(|all| all.condition(&volume.id)),
@@ -174,7 +174,7 @@ impl Controller for Script {
             .with("segment", segment.as_ref().map(|(key, value)| format!("{key}={value}")))
             .with("parameters", json!(request.parameters));
         self.call(call, |held| {
-            let available = self.room(held, segment.as_ref())?;
+            let available = self.available_bytes(held, segment.as_ref())?;
             Ok(csi::GetCapacityResponse { available_capacity: available, ..Default::default() })
         })
         .await
@@ -243,7 +243,7 @@ impl Controller for Script {
         let call =
             Call::new("GetSnapshot").with("snapshot", snapshot_id.clone()).with("secrets", keys(&secrets));
         self.call(call, |held| {
-            Ok(csi::GetSnapshotResponse { snapshot: Some(snapshots::found(held, &snapshot_id)?) })
+            Ok(csi::GetSnapshotResponse { snapshot: Some(snapshots::find(held, &snapshot_id)?) })
         })
         .await
     }
@@ -260,10 +260,10 @@ impl Controller for Script {
             .with("secrets", keys(&request.secrets));
         self.call(call, |held| {
             self.check_secrets(&request.secrets)?;
-            let mut volume = known(held, &request.volume_id)?;
+            let mut volume = existing_volume(held, &request.volume_id)?;
             if bytes > volume.bytes {
-                if bytes - volume.bytes > self.room(held, volume.segment.as_ref())? {
-                    return Err(Status::out_of_range(format!("no room for {bytes} bytes")).into());
+                if bytes - volume.bytes > self.available_bytes(held, volume.segment.as_ref())? {
+                    return Err(Status::out_of_range(format!("not enough capacity for {bytes} bytes")).into());
                 }
                 volume.bytes = bytes;
                 held.put_volume(&volume)?;
@@ -286,12 +286,12 @@ impl Controller for Script {
     ) -> Result<Response<csi::ControllerGetVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
         self.call(Call::new("ControllerGetVolume").with("volume", id.clone()), |held| {
-            let volume = known(held, &id)?;
+            let volume = existing_volume(held, &id)?;
             let status = csi::controller_get_volume_response::VolumeStatus {
                 published_node_ids: volume.published.keys().cloned().collect(),
                 volume_condition: self.conditions(held)?.map(|all| all.condition(&id)),
             };
-            Ok(csi::ControllerGetVolumeResponse { volume: Some(shown(&volume)), status: Some(status) })
+            Ok(csi::ControllerGetVolumeResponse { volume: Some(to_csi(&volume)), status: Some(status) })
         })
         .await
     }
@@ -307,7 +307,7 @@ impl Controller for Script {
             .with("secrets", keys(&request.secrets));
         self.call(call, |held| {
             self.check_secrets(&request.secrets)?;
-            let mut volume = known(held, &request.volume_id)?;
+            let mut volume = existing_volume(held, &request.volume_id)?;
             volume.mutable = request.mutable_parameters;
             held.put_volume(&volume)?;
             Ok(csi::ControllerModifyVolumeResponse {})
@@ -336,7 +336,7 @@ impl Controller for Script {
     ) -> Result<Response<csi::ControllerGetVolumeHealthResponse>, Status> {
         let id = request.into_inner().volume_id;
         self.call(Call::new("ControllerGetVolumeHealth").with("volume", id.clone()), |held| {
-            known(held, &id)?;
+            existing_volume(held, &id)?;
             let volume_health = Some(Conditions::read(held)?.health(&id));
             Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
         })
@@ -344,9 +344,9 @@ impl Controller for Script {
     }
 }
 
-impl Script {
-    /// What is wrong with volumes, for a driver that tells conditions.
-    fn conditions(&self, held: &super::state::Held<'_>) -> std::io::Result<Option<Conditions>> {
+impl ScriptedService {
+    /// The abnormal volumes, if the driver has the VOLUME_CONDITION capability.
+    fn conditions(&self, held: &super::state::LockedState<'_>) -> std::io::Result<Option<Conditions>> {
         self.options.has("VOLUME_CONDITION").then(|| Conditions::read(held)).transpose()
     }
 }

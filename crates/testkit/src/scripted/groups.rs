@@ -1,4 +1,4 @@
-//! GroupController: snapshots of several volumes at one moment.
+//! The GroupController service: snapshots of several volumes at one point in time.
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -7,11 +7,11 @@ use wharf_csi::v1::group_controller_server::GroupController;
 use wharf_csi::v1::{self as csi};
 
 use super::controller::keys;
-use super::snapshots::{delete_group, found_group};
-use super::{Call, Script};
+use super::snapshots::{delete_group, find_group};
+use super::{Call, ScriptedService};
 
 #[async_trait]
-impl GroupController for Script {
+impl GroupController for ScriptedService {
     async fn group_controller_get_capabilities(
         &self,
         _: Request<csi::GroupControllerGetCapabilitiesRequest>,
@@ -71,7 +71,7 @@ impl GroupController for Script {
             .with("secrets", keys(&request.secrets));
         self.call(call, |held| {
             self.check_secrets(&request.secrets)?;
-            let group_snapshot = Some(found_group(held, &request)?);
+            let group_snapshot = Some(find_group(held, &request)?);
             Ok(csi::GetVolumeGroupSnapshotResponse { group_snapshot })
         })
         .await

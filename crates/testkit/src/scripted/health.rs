@@ -1,23 +1,23 @@
-//! What is wrong with volumes: a file `conditions` in the state directory, read anew at each call.
+//! Abnormal volumes: a file `conditions` in the state directory, read at each call.
 //!
 //! ```json
 //! {"vol-1": "the disk is gone"}
 //! ```
 //!
-//! Told as a condition to those who read conditions, and as INACCESSIBLE to those who ask for health.
+//! Reported as a volume condition, and as INACCESSIBLE by the volume health calls.
 
 use std::collections::BTreeMap;
 
 use wharf_csi::v1::{self as csi};
 
-use super::state::Held;
+use super::state::LockedState;
 
-/// What is wrong, by volume.
+/// The problem of each abnormal volume.
 pub(super) struct Conditions(BTreeMap<String, String>);
 
 impl Conditions {
-    pub(super) fn read(held: &Held<'_>) -> std::io::Result<Self> {
-        match std::fs::read(held.file_beside("conditions")) {
+    pub(super) fn read(held: &LockedState<'_>) -> std::io::Result<Self> {
+        match std::fs::read(held.extra_file("conditions")) {
             Ok(text) => Ok(Self(serde_json::from_slice(&text)?)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self(BTreeMap::new())),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Identity: who the driver is, as its options say.
+//! The Identity service, as the options configure it.
 
 use async_trait::async_trait;
 use tonic::{Request, Response, Status};
@@ -11,21 +11,21 @@ use wharf_csi::v1::{
     PluginCapability, ProbeRequest, ProbeResponse,
 };
 
-use super::{Call, Script};
+use super::{Call, ScriptedService};
 
 #[async_trait]
-impl Identity for Script {
+impl Identity for ScriptedService {
     async fn get_plugin_info(
         &self,
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let answer = GetPluginInfoResponse {
+        let response = GetPluginInfoResponse {
             name: self.options.name.clone(),
             vendor_version: version,
             ..Default::default()
         };
-        Ok(Response::new(answer))
+        Ok(Response::new(response))
     }
 
     async fn get_plugin_capabilities(

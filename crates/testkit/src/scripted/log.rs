@@ -1,4 +1,4 @@
-//! Each call as a line of JSON, whole even when several processes write to one file.
+//! The call log: one line of JSON per call, written atomically even if several processes share the file.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,47 +13,48 @@ use super::Call;
 /// One call.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it was answered, in milliseconds since 1970.
+    /// Time of the response, in milliseconds since 1970.
     pub time_ms: u64,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub took_ms: u64,
-    /// The id of the node whose process answered; none for a controller.
+    /// The ID of the node whose process served the call; `None` for a controller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// The method, as in the contract.
+    /// The CSI method.
     pub method: String,
-    /// The gRPC code by its name in tonic, or "died", or "abandoned" by the caller before there was one.
+    /// The gRPC code by its name in tonic, "died" if the driver crashed, or "abandoned" if the caller cancelled the
+    /// call.
     pub code: String,
-    /// What the caller was told.
+    /// The error message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What the caller must not have done.
+    /// The violation, if the caller must not have made this call.
     #[serde(default, rename = "VIOLATION", skip_serializing_if = "Option::is_none")]
     pub violation: Option<String>,
-    /// What was asked: `volume`, `name`, `node`, `bytes`, `path` and so on, as the method has them.
+    /// Fields of the request: `volume`, `name`, `node`, `bytes`, `path` and so on, depending on the method.
     #[serde(flatten)]
     pub fields: Map<String, Value>,
 }
 
 impl Entry {
-    /// A field of the request, if it is a text.
+    /// A field of the request, if it is a string.
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.get(name)?.as_str()
     }
 }
 
-/// The calls in a log, oldest first. The last line may be half a line, of a driver that died.
+/// The calls in a log, oldest first. The last line may be incomplete if the driver crashed.
 pub fn entries(log: &Path) -> Vec<Entry> {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What callers must not have done: empty, if all is well.
+/// All calls that violated the CSI contract.
 pub fn violations(log: &Path) -> Vec<Entry> {
     entries(log).into_iter().filter(|entry| entry.violation.is_some()).collect()
 }
 
-/// The file, open for appending.
+/// The log file, open for appending.
 pub(super) struct Log {
     file: Option<File>,
     at: Option<String>,
@@ -87,13 +88,13 @@ impl Log {
             message,
             fields: call.fields.clone(),
         };
-        // In one write: lines of other processes come before it or after it.
+        // A single write: lines of several processes do not mix.
         let written = serde_json::to_vec(&entry).map_err(io::Error::from).and_then(|mut line| {
             line.push(b'\n');
             file.write_all(&line)
         });
         if let Err(error) = written {
-            eprintln!("the log cannot be written: {error}");
+            eprintln!("scripted-driver: failed to write the call log: {error}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Node: a volume's directory, bound to where kubelet wants it. The mount table is the truth about what is
-//! mounted; the record only tells other processes of the driver.
+//! The Node service: bind-mounts a volume's directory where kubelet wants it. The mount table is authoritative; the
+//! record only informs the driver's other processes.
 
 use std::fs;
 use std::io;
@@ -11,13 +11,13 @@ use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1::node_server::Node;
 use wharf_csi::v1::{self as csi};
 
-use super::controller::absent;
-use super::state::Held;
-use super::volumes::known;
-use super::{Call, Refusal, Script, violation};
+use super::controller::unimplemented_methods;
+use super::state::LockedState;
+use super::volumes::existing_volume;
+use super::{Call, Refusal, ScriptedService, violation};
 
 #[async_trait]
-impl Node for Script {
+impl Node for ScriptedService {
     async fn node_stage_volume(
         &self,
         request: Request<csi::NodeStageVolumeRequest>,
@@ -28,9 +28,10 @@ impl Node for Script {
             .with("path", request.staging_target_path.clone());
         self.call(call, |held| {
             self.check_secrets(&request.secrets)?;
-            let volume = known(held, &request.volume_id)?;
+            let volume = existing_volume(held, &request.volume_id)?;
             if self.options.has("PUBLISH_UNPUBLISH_VOLUME") && !volume.published.contains_key(self.node()) {
-                let text = format!("{} is staged on {}, where it is not published", volume.id, self.node());
+                let text =
+                    format!("{} is staged on node {}, where it is not published", volume.id, self.node());
                 return Err(violation(Code::FailedPrecondition, text));
             }
             let data = held.data(&volume.id);
@@ -65,7 +66,7 @@ impl Node for Script {
             .with("path", request.target_path.clone());
         self.call(call, |held| {
             self.check_secrets(&request.secrets)?;
-            let volume = known(held, &request.volume_id)?;
+            let volume = existing_volume(held, &request.volume_id)?;
             let staged = Path::new(&request.staging_target_path);
             let data = held.data(&volume.id);
             let source = if request.staging_target_path.is_empty() { data.as_path() } else { staged };
@@ -100,7 +101,7 @@ impl Node for Script {
     ) -> Result<Response<csi::NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
         self.call(Call::new("NodeGetVolumeStats").with("volume", request.volume_id.clone()), |held| {
-            let volume = known(held, &request.volume_id)?;
+            let volume = existing_volume(held, &request.volume_id)?;
             let usage = csi::VolumeUsage {
                 total: volume.bytes,
                 available: volume.bytes,
@@ -121,7 +122,7 @@ impl Node for Script {
         let call =
             Call::new("NodeExpandVolume").with("volume", request.volume_id.clone()).with("bytes", bytes);
         self.call(call, |held| {
-            let volume = known(held, &request.volume_id)?;
+            let volume = existing_volume(held, &request.volume_id)?;
             Ok(csi::NodeExpandVolumeResponse { capacity_bytes: volume.bytes.max(bytes) })
         })
         .await
@@ -155,28 +156,28 @@ impl Node for Script {
         .await
     }
 
-    absent! {
+    unimplemented_methods! {
         node_get_volume_health(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse;
         node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
     }
 }
 
-impl Script {
+impl ScriptedService {
     fn node(&self) -> &str {
         self.options.node_id.as_deref().unwrap_or_default()
     }
 
-    /// Written down before it is mounted: a record too many is corrected by the next unmount, one too few would
-    /// let the volume be deleted under a pod.
+    /// Recorded before it is mounted: the next unmount corrects a surplus record, but a missing record would allow
+    /// the volume to be deleted while a pod uses it.
     fn mount(
         &self,
-        held: &Held<'_>,
+        held: &LockedState<'_>,
         id: &str,
         source: &Path,
         target: &str,
         readonly: bool,
     ) -> Result<(), Refusal> {
-        let mut volume = known(held, id)?;
+        let mut volume = existing_volume(held, id)?;
         if volume.mounted.entry(self.node().to_owned()).or_default().insert(target.to_owned()) {
             held.put_volume(&volume)?;
         }
@@ -191,7 +192,7 @@ impl Script {
         Ok(())
     }
 
-    fn unmount(&self, held: &Held<'_>, id: &str, target: &str) -> Result<(), Refusal> {
+    fn unmount(&self, held: &LockedState<'_>, id: &str, target: &str) -> Result<(), Refusal> {
         while is_mounted(target)? {
             rustix::mount::unmount(target, UnmountFlags::empty()).map_err(io::Error::from)?;
         }
@@ -210,7 +211,7 @@ impl Script {
     }
 }
 
-/// By the mount table. Kubelet's paths have no characters that are escaped there.
+/// Reads the mount table. Kubelet's paths contain no characters that are escaped there.
 fn is_mounted(target: &str) -> io::Result<bool> {
     let target = target.trim_end_matches('/');
     let table = fs::read_to_string("/proc/self/mountinfo")?;

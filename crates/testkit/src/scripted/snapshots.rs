@@ -1,44 +1,44 @@
-//! What snapshots may be asked for, alone and in groups: the rules behind Controller and GroupController. A snapshot
-//! may need time, or a number of looks, until it is ready; a member of a group goes with its group only.
+//! Snapshot and group rules of the Controller and GroupController services. A snapshot may need time, or a number
+//! of requests, to become ready. A member of a group is deleted only with its group.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tonic::{Code, Status};
 use wharf_csi::v1::{self as csi};
 
-use super::state::{Group, Held, Snapshot, is_file_name};
-use super::volumes::known;
-use super::{Refusal, Script, violation};
+use super::state::{Group, LockedState, Snapshot, is_file_name};
+use super::volumes::existing_volume;
+use super::{Refusal, ScriptedService, violation};
 
-impl Script {
+impl ScriptedService {
     pub(super) fn snapshot(
         &self,
-        held: &Held<'_>,
+        held: &LockedState<'_>,
         request: &csi::CreateSnapshotRequest,
     ) -> Result<csi::Snapshot, Refusal> {
         let id = named("snap", &request.name)?;
         if let Some(snapshot) = held.snapshot(&id)? {
             if snapshot.volume != request.source_volume_id {
-                let text = format!("{id} is of another volume, {}", snapshot.volume);
+                let text = format!("{id} is a snapshot of another volume, {}", snapshot.volume);
                 return Err(violation(Code::AlreadyExists, text));
             }
-            return looked_at(held, snapshot);
+            return poll_snapshot(held, snapshot);
         }
-        let snapshot = self.cut(held, id, &request.source_volume_id, None)?;
+        let snapshot = self.take_snapshot(held, id, &request.source_volume_id, None)?;
         held.put_snapshot(&snapshot)?;
-        Ok(shown(&snapshot))
+        Ok(to_csi(&snapshot))
     }
 
-    /// A snapshot with its bytes, and no record yet.
-    fn cut(
+    /// A snapshot with its data but without a record.
+    fn take_snapshot(
         &self,
-        held: &Held<'_>,
+        held: &LockedState<'_>,
         id: String,
         volume: &str,
         group: Option<&str>,
     ) -> Result<Snapshot, Refusal> {
-        let volume = known(held, volume)?;
-        held.fill(&id, Some(&volume.id))?;
+        let volume = existing_volume(held, volume)?;
+        held.create_data(&id, Some(&volume.id))?;
         let cut_ms = now_ms();
         Ok(Snapshot {
             id,
@@ -53,7 +53,7 @@ impl Script {
 
     pub(super) fn group(
         &self,
-        held: &Held<'_>,
+        held: &LockedState<'_>,
         request: &csi::CreateVolumeGroupSnapshotRequest,
     ) -> Result<csi::VolumeGroupSnapshot, Refusal> {
         let id = named("group", &request.name)?;
@@ -61,32 +61,37 @@ impl Script {
         volumes.sort();
         if let Some(group) = held.group(&id)? {
             if group.volumes != volumes {
-                let text = format!("{id} is of other volumes, {:?}", group.volumes);
+                let text = format!("{id} is a group snapshot of other volumes, {:?}", group.volumes);
                 return Err(violation(Code::AlreadyExists, text));
             }
-            return group_shown(held, &group);
+            return group_to_csi(held, &group);
         }
         if volumes.is_empty() {
-            return Err(violation(Code::InvalidArgument, "a group of no volumes"));
+            return Err(violation(Code::InvalidArgument, "a group snapshot needs at least one volume"));
         }
         let mut snapshots = Vec::new();
         for volume in &volumes {
-            snapshots.push(self.cut(held, format!("snap-{}-{volume}", request.name), volume, Some(&id))?);
+            snapshots.push(self.take_snapshot(
+                held,
+                format!("snap-{}-{volume}", request.name),
+                volume,
+                Some(&id),
+            )?);
         }
-        // The group's record makes them all be there: members that it does not name are nobody's.
+        // The group's record makes the members valid: members without a group record are removed.
         for snapshot in &snapshots {
             held.put_snapshot(snapshot)?;
         }
         let group = Group { id, volumes, members: snapshots.into_iter().map(|member| member.id).collect() };
         held.put_group(&group)?;
-        group_shown(held, &group)
+        group_to_csi(held, &group)
     }
 }
 
-pub(super) fn delete(held: &Held<'_>, id: &str) -> Result<(), Refusal> {
+pub(super) fn delete(held: &LockedState<'_>, id: &str) -> Result<(), Refusal> {
     match held.snapshot(id)? {
         Some(Snapshot { group: Some(group), .. }) => {
-            let text = format!("{id} is deleted alone, it belongs to {group}");
+            let text = format!("snapshot {id} must be deleted with its group {group}");
             Err(violation(Code::InvalidArgument, text))
         }
         Some(_) => Ok(held.remove_snapshot(id)?),
@@ -94,36 +99,36 @@ pub(super) fn delete(held: &Held<'_>, id: &str) -> Result<(), Refusal> {
     }
 }
 
-pub(super) fn found(held: &Held<'_>, id: &str) -> Result<csi::Snapshot, Refusal> {
+pub(super) fn find(held: &LockedState<'_>, id: &str) -> Result<csi::Snapshot, Refusal> {
     match held.snapshot(id)? {
-        Some(snapshot) => looked_at(held, snapshot),
-        None => Err(Status::not_found(format!("there is no snapshot {id}")).into()),
+        Some(snapshot) => poll_snapshot(held, snapshot),
+        None => Err(Status::not_found(format!("snapshot {id} does not exist")).into()),
     }
 }
 
 pub(super) fn list(
-    held: &Held<'_>,
+    held: &LockedState<'_>,
     request: &csi::ListSnapshotsRequest,
 ) -> Result<csi::ListSnapshotsResponse, Refusal> {
-    let asked = held.snapshots()?.into_iter().filter(|snapshot| {
+    let matching = held.snapshots()?.into_iter().filter(|snapshot| {
         (request.snapshot_id.is_empty() || snapshot.id == request.snapshot_id)
             && (request.source_volume_id.is_empty() || snapshot.volume == request.source_volume_id)
             && snapshot.id > request.starting_token
     });
     let most = usize::try_from(request.max_entries).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
-    let asked: Vec<_> = asked.take(most).collect();
-    let full = asked.len() == most;
-    let next_token = asked.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
+    let matching: Vec<_> = matching.take(most).collect();
+    let full = matching.len() == most;
+    let next_token = matching.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
     let mut entries = Vec::new();
-    for snapshot in asked {
-        let snapshot = Some(looked_at(held, snapshot)?);
+    for snapshot in matching {
+        let snapshot = Some(poll_snapshot(held, snapshot)?);
         entries.push(csi::list_snapshots_response::Entry { snapshot });
     }
     Ok(csi::ListSnapshotsResponse { entries, next_token })
 }
 
 pub(super) fn delete_group(
-    held: &Held<'_>,
+    held: &LockedState<'_>,
     request: &csi::DeleteVolumeGroupSnapshotRequest,
 ) -> Result<(), Refusal> {
     let Some(group) = held.group(&request.group_snapshot_id)? else { return Ok(()) };
@@ -134,19 +139,19 @@ pub(super) fn delete_group(
     Ok(held.remove_group(&group.id)?)
 }
 
-pub(super) fn found_group(
-    held: &Held<'_>,
+pub(super) fn find_group(
+    held: &LockedState<'_>,
     request: &csi::GetVolumeGroupSnapshotRequest,
 ) -> Result<csi::VolumeGroupSnapshot, Refusal> {
     let id = &request.group_snapshot_id;
     let Some(group) = held.group(id)? else {
-        return Err(Status::not_found(format!("there is no group snapshot {id}")).into());
+        return Err(Status::not_found(format!("group snapshot {id} does not exist")).into());
     };
     same_members(&group, &request.snapshot_ids)?;
-    group_shown(held, &group)
+    group_to_csi(held, &group)
 }
 
-/// CSI: who names members has to name all of them, and no others.
+/// CSI: a request that names members has to name exactly all of them.
 fn same_members(group: &Group, named: &[String]) -> Result<(), Refusal> {
     let mut named = named.to_vec();
     named.sort();
@@ -159,10 +164,10 @@ fn same_members(group: &Group, named: &[String]) -> Result<(), Refusal> {
     Err(violation(Code::InvalidArgument, text))
 }
 
-fn group_shown(held: &Held<'_>, group: &Group) -> Result<csi::VolumeGroupSnapshot, Refusal> {
+fn group_to_csi(held: &LockedState<'_>, group: &Group) -> Result<csi::VolumeGroupSnapshot, Refusal> {
     let mut snapshots = Vec::new();
     for member in &group.members {
-        snapshots.push(found(held, member)?);
+        snapshots.push(find(held, member)?);
     }
     Ok(csi::VolumeGroupSnapshot {
         group_snapshot_id: group.id.clone(),
@@ -172,16 +177,16 @@ fn group_shown(held: &Held<'_>, group: &Group) -> Result<csi::VolumeGroupSnapsho
     })
 }
 
-/// Each look brings it nearer to being ready.
-fn looked_at(held: &Held<'_>, mut snapshot: Snapshot) -> Result<csi::Snapshot, Refusal> {
+/// Counts a request for the snapshot: it becomes ready after a number of them.
+fn poll_snapshot(held: &LockedState<'_>, mut snapshot: Snapshot) -> Result<csi::Snapshot, Refusal> {
     if snapshot.looks_left > 0 {
         snapshot.looks_left -= 1;
         held.put_snapshot(&snapshot)?;
     }
-    Ok(shown(&snapshot))
+    Ok(to_csi(&snapshot))
 }
 
-fn shown(snapshot: &Snapshot) -> csi::Snapshot {
+fn to_csi(snapshot: &Snapshot) -> csi::Snapshot {
     csi::Snapshot {
         size_bytes: snapshot.bytes,
         snapshot_id: snapshot.id.clone(),

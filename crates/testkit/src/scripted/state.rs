@@ -1,6 +1,6 @@
-//! What the driver knows, in files: one for each volume, snapshot and group, replaced as a whole, so that a process
-//! that dies leaves the old one or the new one. A lock on the directory makes the processes of one driver take
-//! turns. The bytes of a volume are a directory beside its record.
+//! The driver's state in files: one record for each volume, snapshot and group, replaced atomically, so that a
+//! crash leaves the old record or the new one. A lock on the directory serializes the processes of one driver. The
+//! data of a volume is a directory in the same state directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -15,16 +15,16 @@ use serde::{Deserialize, Serialize};
 pub(super) struct Volume {
     pub(super) id: String,
     pub(super) bytes: i64,
-    /// The request it was made by, without secrets.
+    /// The request that created it, without secrets.
     pub(super) request: String,
     pub(super) source_volume: Option<String>,
     pub(super) source_snapshot: Option<String>,
-    /// The topology segment it is in.
+    /// Its topology segment.
     pub(super) segment: Option<(String, String)>,
     pub(super) mutable: BTreeMap<String, String>,
-    /// By node: with which arguments it is published there.
+    /// The publish arguments, by node.
     pub(super) published: BTreeMap<String, String>,
-    /// By node: where it is mounted.
+    /// The mount points, by node.
     pub(super) mounted: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -34,15 +34,15 @@ pub(super) struct Snapshot {
     pub(super) id: String,
     pub(super) volume: String,
     pub(super) bytes: i64,
-    /// When it was cut, since 1970.
+    /// Creation time, in seconds since 1970.
     pub(super) seconds: u64,
-    /// From then on it is ready, in milliseconds since 1970.
+    /// When it becomes ready, in milliseconds since 1970.
     #[serde(default)]
     pub(super) ready_at_ms: u64,
-    /// It is not ready before it was looked at so often.
+    /// Remaining number of requests until it is ready.
     #[serde(default)]
     pub(super) looks_left: u32,
-    /// The group it belongs to.
+    /// The group that it belongs to.
     #[serde(default)]
     pub(super) group: Option<String>,
 }
@@ -51,9 +51,9 @@ pub(super) struct Snapshot {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Group {
     pub(super) id: String,
-    /// Of these volumes, in order.
+    /// The source volumes, in order.
     pub(super) volumes: Vec<String>,
-    /// Its snapshots.
+    /// The member snapshots.
     pub(super) members: Vec<String>,
 }
 
@@ -63,10 +63,10 @@ pub(super) struct State {
     sync: bool,
 }
 
-/// The state directory while it is ours alone.
-pub(super) struct Held<'a> {
+/// The state directory, exclusively locked.
+pub(super) struct LockedState<'a> {
     state: &'a State,
-    /// Released when it is closed.
+    /// The lock is released when the file is closed.
     _lock: File,
 }
 
@@ -76,18 +76,18 @@ impl State {
             fs::create_dir_all(dir.join(part))?;
         }
         let state = Self { dir: dir.to_owned(), sync };
-        state.hold()?.forget_strays()?;
+        state.lock()?.remove_stray_members()?;
         Ok(state)
     }
 
-    pub(super) fn hold(&self) -> io::Result<Held<'_>> {
+    pub(super) fn lock(&self) -> io::Result<LockedState<'_>> {
         let lock = File::options().create(true).truncate(false).write(true).open(self.dir.join("lock"))?;
         lock.lock()?;
-        Ok(Held { state: self, _lock: lock })
+        Ok(LockedState { state: self, _lock: lock })
     }
 }
 
-impl Held<'_> {
+impl LockedState<'_> {
     pub(super) fn volume(&self, id: &str) -> io::Result<Option<Volume>> {
         self.read("volumes", id)
     }
@@ -96,13 +96,13 @@ impl Held<'_> {
         self.write("volumes", &volume.id, volume)
     }
 
-    /// All volumes whose id comes after this one, at most so many, in order of their ids.
+    /// At most `most` volumes whose IDs sort after `after`, ordered by ID.
     pub(super) fn volumes(&self, after: &str, most: usize) -> io::Result<Vec<Volume>> {
         let ids = self.ids("volumes")?.into_iter().filter(|id| id.as_str() > after).take(most);
         Ok(ids.map(|id| self.volume(&id)).collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
-    /// The record goes first: bytes without a record are nobody's, a record without bytes is a lie.
+    /// Removes the record first: data without a record is garbage, but a record without data would be wrong.
     pub(super) fn remove_volume(&self, id: &str) -> io::Result<()> {
         self.remove("volumes", id)?;
         remove_tree(&self.data(id))
@@ -134,8 +134,8 @@ impl Held<'_> {
         self.write("groups", &group.id, group)
     }
 
-    /// Members of a group without a record are nobody's: whoever made them died before the group was there.
-    fn forget_strays(&self) -> io::Result<()> {
+    /// Removes members without a group record: their creator crashed before it wrote the group.
+    fn remove_stray_members(&self) -> io::Result<()> {
         for snapshot in self.snapshots()? {
             if let Some(group) = &snapshot.group
                 && self.group(group)?.is_none()
@@ -150,15 +150,15 @@ impl Held<'_> {
         self.remove("groups", id)
     }
 
-    /// The directory with the bytes of a volume or snapshot.
+    /// The data directory of a volume or snapshot.
     pub(super) fn data(&self, id: &str) -> PathBuf {
         self.state.dir.join("data").join(id)
     }
 
-    /// The bytes of a new volume or snapshot: those of another one, or none.
-    pub(super) fn fill(&self, id: &str, from: Option<&str>) -> io::Result<()> {
+    /// Creates the data of a volume or snapshot: a copy of another one, or empty.
+    pub(super) fn create_data(&self, id: &str, from: Option<&str>) -> io::Result<()> {
         let data = self.data(id);
-        // Of a call that died before its record was written.
+        // Left by a call that crashed before its record was written.
         remove_tree(&data)?;
         let Some(from) = from else {
             return fs::create_dir(&data);
@@ -167,8 +167,8 @@ impl Held<'_> {
         if copied.success() { Ok(()) } else { Err(io::Error::other(format!("cp of {from} failed"))) }
     }
 
-    /// A file beside the records.
-    pub(super) fn file_beside(&self, name: &str) -> PathBuf {
+    /// A file in the state directory that is not a record.
+    pub(super) fn extra_file(&self, name: &str) -> PathBuf {
         self.state.dir.join(name)
     }
 
@@ -222,7 +222,7 @@ impl Held<'_> {
     }
 }
 
-/// Whether it can be the name of a record: nothing that leads elsewhere, or looks like an unfinished one.
+/// Whether an ID can be a record's file name: no path components, no suffix of an unfinished write.
 pub(super) fn is_file_name(id: &str) -> bool {
     !id.is_empty()
         && id.len() <= 200

@@ -1,15 +1,15 @@
-//! What volumes may be asked for: the rules behind Controller.
+//! Volume rules of the Controller service.
 
 use tonic::{Code, Status};
 use wharf_csi::v1::{self as csi};
 
-use super::state::{Held, Volume, is_file_name};
-use super::{Refusal, Script, violation};
+use super::state::{LockedState, Volume, is_file_name};
+use super::{Refusal, ScriptedService, violation};
 
 use csi::volume_capability::access_mode::Mode;
 use csi::volume_content_source::{SnapshotSource, Type as Source, VolumeSource};
 
-/// What a driver without a bound offers.
+/// The capacity that an unlimited driver reports.
 const BOUNDLESS: i64 = 1 << 50;
 
 const SINGLE_NODE: [Mode; 4] = [
@@ -19,10 +19,10 @@ const SINGLE_NODE: [Mode; 4] = [
     Mode::SingleNodeMultiWriter,
 ];
 
-impl Script {
+impl ScriptedService {
     pub(super) fn create(
         &self,
-        held: &Held<'_>,
+        held: &LockedState<'_>,
         request: csi::CreateVolumeRequest,
     ) -> Result<Volume, Refusal> {
         let id = format!("vol-{}", request.name);
@@ -32,17 +32,24 @@ impl Script {
         let text = format!("{request:?}");
         if let Some(volume) = held.volume(&id)? {
             if volume.request != text {
-                let text = format!("{} was asked for as {} and now as {text}", request.name, volume.request);
+                let text = format!(
+                    "{} was requested as {} and is now requested as {text}",
+                    request.name, volume.request
+                );
                 return Err(violation(Code::AlreadyExists, text));
             }
             return Ok(volume);
         }
         let source = request.volume_content_source.and_then(|source| source.r#type);
         let (source_volume, source_snapshot) = match source {
-            Some(Source::Volume(VolumeSource { volume_id })) => (Some(known(held, &volume_id)?.id), None),
+            Some(Source::Volume(VolumeSource { volume_id })) => {
+                (Some(existing_volume(held, &volume_id)?.id), None)
+            }
             Some(Source::Snapshot(SnapshotSource { snapshot_id })) => match held.snapshot(&snapshot_id)? {
                 Some(snapshot) => (None, Some(snapshot.id)),
-                None => return Err(Status::not_found(format!("there is no snapshot {snapshot_id}")).into()),
+                None => {
+                    return Err(Status::not_found(format!("snapshot {snapshot_id} does not exist")).into());
+                }
             },
             None => (None, None),
         };
@@ -51,10 +58,10 @@ impl Script {
         let segment = first.and_then(|topology| topology.segments.into_iter().next());
         let segment = segment.filter(|(key, _)| Some(key) == self.options.topology_key.as_ref());
         let bytes = required(request.capacity_range.as_ref()).max(1);
-        if bytes > self.room(held, segment.as_ref())? {
-            return Err(Status::resource_exhausted(format!("no room for {bytes} bytes")).into());
+        if bytes > self.available_bytes(held, segment.as_ref())? {
+            return Err(Status::resource_exhausted(format!("not enough capacity for {bytes} bytes")).into());
         }
-        held.fill(&id, source_volume.as_deref().or(source_snapshot.as_deref()))?;
+        held.create_data(&id, source_volume.as_deref().or(source_snapshot.as_deref()))?;
         let volume = Volume {
             id,
             bytes,
@@ -70,8 +77,12 @@ impl Script {
         Ok(volume)
     }
 
-    /// What is left in a segment, or in all.
-    pub(super) fn room(&self, held: &Held<'_>, segment: Option<&(String, String)>) -> Result<i64, Refusal> {
+    /// The available capacity of a segment, or of the whole driver.
+    pub(super) fn available_bytes(
+        &self,
+        held: &LockedState<'_>,
+        segment: Option<&(String, String)>,
+    ) -> Result<i64, Refusal> {
         let Some(capacity) = self.options.capacity else {
             return Ok(BOUNDLESS);
         };
@@ -81,20 +92,24 @@ impl Script {
     }
 }
 
-pub(super) fn publish(held: &Held<'_>, request: &csi::ControllerPublishVolumeRequest) -> Result<(), Refusal> {
-    let mut volume = known(held, &request.volume_id)?;
+pub(super) fn publish(
+    held: &LockedState<'_>,
+    request: &csi::ControllerPublishVolumeRequest,
+) -> Result<(), Refusal> {
+    let mut volume = existing_volume(held, &request.volume_id)?;
     let arguments = format!("{:?} readonly {}", request.volume_capability, request.readonly);
     if let Some(already) = volume.published.get(&request.node_id) {
         if *already == arguments {
             return Ok(());
         }
-        let text = format!("{} is published as {already} and now asked for as {arguments}", volume.id);
+        let text = format!("{} is published as {already} and is now requested as {arguments}", volume.id);
         return Err(violation(Code::AlreadyExists, text));
     }
     let mode = request.volume_capability.as_ref().and_then(|capability| capability.access_mode.as_ref());
     let single = mode.is_some_and(|mode| SINGLE_NODE.contains(&mode.mode()));
     if let Some(other) = volume.published.keys().next().filter(|_| single) {
-        let text = format!("{} of one node is published to {other} and to {}", volume.id, request.node_id);
+        let text =
+            format!("single-node volume {} is published to {other} and to {}", volume.id, request.node_id);
         return Err(violation(Code::FailedPrecondition, text));
     }
     volume.published.insert(request.node_id.clone(), arguments);
@@ -102,11 +117,11 @@ pub(super) fn publish(held: &Held<'_>, request: &csi::ControllerPublishVolumeReq
     Ok(())
 }
 
-pub(super) fn known(held: &Held<'_>, id: &str) -> Result<Volume, Refusal> {
-    held.volume(id)?.ok_or_else(|| Status::not_found(format!("there is no volume {id}")).into())
+pub(super) fn existing_volume(held: &LockedState<'_>, id: &str) -> Result<Volume, Refusal> {
+    held.volume(id)?.ok_or_else(|| Status::not_found(format!("volume {id} does not exist")).into())
 }
 
-pub(super) fn shown(volume: &Volume) -> csi::Volume {
+pub(super) fn to_csi(volume: &Volume) -> csi::Volume {
     let from_volume =
         volume.source_volume.clone().map(|volume_id| Source::Volume(VolumeSource { volume_id }));
     let from_snapshot =

@@ -1,19 +1,20 @@
-//! A script of kubectl commands, run against both servers.
+//! A script of kubectl commands, run against both servers; their output must be the same.
 
 use serde::Deserialize;
 
-use crate::normal;
+use crate::normalize;
 use crate::servers::{AUTHORITY, Printed, Servers, Side};
 
-/// One command.
+/// One kubectl command.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
-    /// What kubectl is told, as a shell would take it apart; `'` keeps words together.
+    /// The arguments, split as a shell does; `'` quotes.
     run: String,
-    /// What it reads.
+    /// Its stdin.
     stdin: Option<String>,
-    /// What others do as soon as it has begun to print, in the same words. For what watches, and ends by itself.
+    /// Commands to run as soon as it has begun to print, in the same syntax. For commands that watch and exit on
+    /// their own.
     #[serde(default)]
     meanwhile: Vec<String>,
 }
@@ -27,7 +28,7 @@ mod cluster {
 
     #[test]
     #[ignore = "needs a cluster: make test-cluster"]
-    fn kubectl_prints_the_same() {
+    fn kubectl_output_is_the_same() {
         let servers = Servers::start();
         let judged = cases().into_iter().enumerate().map(|(number, case)| {
             let args = words(&case.run);
@@ -44,23 +45,23 @@ mod cluster {
                 }
                 comparable(&case.run, &printed)
             });
-            (format!("{number:03} kubectl {}", case.run), normal::difference(&theirs, &ours))
+            (format!("{number:03} kubectl {}", case.run), normalize::difference(&theirs, &ours))
         });
         crate::judge("kubectl", &crate::read("kubectl-allowed.yaml"), judged.collect());
     }
 }
 
-/// What kubectl is given.
+/// The arguments of a command.
 fn words(line: &str) -> Vec<String> {
-    ["--namespace", "tour"].map(str::to_owned).into_iter().chain(taken_apart(line)).collect()
+    ["--namespace", "tour"].map(str::to_owned).into_iter().chain(split_words(line)).collect()
 }
 
 fn borrowed(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// Words, with those in `'` kept together.
-fn taken_apart(line: &str) -> Vec<String> {
+/// Splits a line into words; `'` quotes.
+fn split_words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
     for c in line.chars() {
         match c {
@@ -74,10 +75,10 @@ fn taken_apart(line: &str) -> Vec<String> {
     words
 }
 
-/// What was printed, by fields where the format has them.
+/// The output in comparable form, by field where the format has fields.
 fn comparable(command: &str, printed: &Printed) -> Vec<String> {
     let mut lines = vec![format!("succeeds: {}", printed.success)];
-    lines.extend(normal::text(&printed.stderr));
+    lines.extend(normalize::text(&printed.stderr));
     let format =
         |name: &str| ["-o ", "--output "].iter().any(|flag| command.contains(&format!("{flag}{name}")));
     let parsed = if format("json") && !format("jsonpath") {
@@ -89,19 +90,19 @@ fn comparable(command: &str, printed: &Printed) -> Vec<String> {
     };
     match parsed {
         Some(mut parsed) => {
-            normal::value(&mut parsed);
-            lines.extend(normal::leaves(&parsed));
+            normalize::value(&mut parsed);
+            lines.extend(normalize::leaves(&parsed));
         }
         None if ["NAME", "LAST SEEN", "EVENT"].iter().any(|head| printed.stdout.starts_with(head)) => {
-            lines.extend(normal::table(&printed.stdout));
+            lines.extend(normalize::table(&printed.stdout));
         }
-        None => lines.extend(normal::text(&printed.stdout)),
+        None => lines.extend(normalize::text(&printed.stdout)),
     }
     lines
 }
 
 #[test]
-fn there_are_enough_commands() {
+fn script_has_enough_commands() {
     assert!(cases().len() >= 80, "{}", cases().len());
-    assert_eq!(taken_apart("patch pv a -p '{\"a\": 1}'"), ["patch", "pv", "a", "-p", "{\"a\": 1}"]);
+    assert_eq!(split_words("patch pv a -p '{\"a\": 1}'"), ["patch", "pv", "a", "-p", "{\"a\": 1}"]);
 }

@@ -1,10 +1,10 @@
-//! The embedded API and a real kube-apiserver, asked the same things (`make test-cluster`). What is asked and which
-//! differences are allowed are the YAML files here.
+//! Compares the embedded API with a real kube-apiserver on the same requests (`make test-cluster`). The YAML files
+//! in this directory hold the requests and the allowed differences.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 mod kubectl;
-mod normal;
+mod normalize;
 mod patches;
 mod requests;
 mod servers;
@@ -13,40 +13,40 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-/// A difference that is there on purpose.
+/// An intended difference.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Allowed {
-    /// The name of the case; several of them with a `*` at the end.
+struct AllowedDifference {
+    /// The name of the case, or a prefix of several names with a `*` at the end.
     case: String,
-    /// The lines of the difference: all of these are there, and no others. One that begins so with a `*` at the end.
+    /// All lines of the difference, and no others. A line with a `*` at the end is a prefix.
     lines: Vec<String>,
-    /// Why.
+    /// The reason.
     #[allow(dead_code, reason = "for readers")]
     reason: String,
 }
 
-/// A file of this directory.
+/// Reads a file of this directory.
 fn read(file: &str) -> String {
     let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apiserver");
     std::fs::read_to_string(format!("{directory}/{file}")).unwrap()
 }
 
-/// Whether a text is as a pattern says: the same, or with a `*` at the end one that begins so.
+/// Whether a text equals a pattern, or starts with it if the pattern ends with `*`.
 fn matches(pattern: &str, text: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == text, |start| text.starts_with(start))
 }
 
-/// More would be another API.
-const MOST: usize = 15;
+/// With more differences it would be a different API.
+const MAX_ALLOWED: usize = 15;
 
-/// Judges the differences of all cases: prints what is not allowed, and what is allowed and does not occur.
+/// Evaluates the differences of all cases: prints those that are not allowed, and allowed ones that do not occur.
 fn judge(what: &str, allowed: &str, cases: Vec<(String, Vec<String>)>) {
-    let allowed: Vec<Allowed> = serde_saphyr::from_str(allowed).unwrap();
-    assert!(allowed.len() <= MOST, "{} differences are allowed", allowed.len());
+    let allowed: Vec<AllowedDifference> = serde_saphyr::from_str(allowed).unwrap();
+    assert!(allowed.len() <= MAX_ALLOWED, "too many allowed differences: {}", allowed.len());
     let (all, mut failed, mut occurred) = (cases.len(), 0, BTreeSet::new());
     for (case, lines) in cases {
-        let fits = |it: &Allowed| {
+        let fits = |it: &AllowedDifference| {
             matches(&it.case, &case)
                 && lines.iter().all(|line| it.lines.iter().any(|pattern| matches(pattern, line)))
                 && it.lines.iter().all(|pattern| lines.iter().any(|line| matches(pattern, line)))
@@ -63,7 +63,7 @@ fn judge(what: &str, allowed: &str, cases: Vec<(String, Vec<String>)>) {
     }
     for (_, it) in allowed.iter().enumerate().filter(|(number, _)| !occurred.contains(number)) {
         failed += 1;
-        println!("\ndoes not occur any more: {} {:?}", it.case, it.lines);
+        println!("\nno longer occurs: {} {:?}", it.case, it.lines);
     }
     println!("conformance: {what}: {} passed, {failed} failed", all.saturating_sub(failed));
     assert_eq!(failed, 0, "the servers differ, see above");

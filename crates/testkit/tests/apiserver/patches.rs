@@ -1,47 +1,47 @@
-//! Strategic merge patches at random, sent to both servers: objects that begin alike stay alike. `PATCH_SEED` repeats the
-//! choices of a run.
+//! Random strategic merge patches, sent to both servers: objects that start equal must stay equal. `PATCH_SEED`
+//! repeats the choices of a run.
 //!
-//! Left out is what Go decides by the order of its maps: a key that a patch has twice, and a name that it both gives and
-//! takes away. Of a refusal code and reason are compared, for the same reason.
+//! Excluded is what Go decides by map order: a key that occurs twice in a patch, and a name that a patch both adds
+//! and removes. For the same reason only code and reason of an error are compared.
 
 use serde_json::{Map, Value, json};
-use wharf_testkit::Dice;
+use wharf_testkit::SeededRng;
 
-use crate::normal;
-use crate::requests::{answer, client};
+use crate::normalize;
+use crate::requests::{client, send_request};
 use crate::servers::{Servers, Side};
 
 const PATCHES: usize = 600;
 const NAMESPACE: &str = "patches";
 const WORDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Something that is patched.
+/// A patched object.
 struct Target {
-    /// Its collection.
+    /// The path of its collection.
     path: &'static str,
-    /// What is patched of it: itself, or its status.
+    /// The subresource: none or its status.
     part: &'static str,
-    /// As it begins.
+    /// Its initial state.
     object: Value,
-    /// Where a patch may change something.
-    places: &'static [Place],
+    /// The fields that a patch may change.
+    fields: &'static [PatchField],
 }
 
-enum Place {
-    /// A map of texts.
+enum PatchField {
+    /// A map of strings.
     Texts(&'static str),
-    /// A list that is merged by a key; and the other fields of its members.
+    /// A list merged by key, and the other fields of its elements.
     Keyed(&'static str, &'static str, &'static [&'static str]),
-    /// A list of names that is merged.
+    /// A merged list of names.
     Names(&'static str),
-    /// A list that is replaced.
+    /// A replaced list.
     Whole(&'static str),
 }
 
-use Place::{Keyed, Names, Texts, Whole};
+use PatchField::{Keyed, Names, Texts, Whole};
 
 fn targets() -> Vec<Target> {
-    let target = |path, part, object, places| Target { path, part, object, places };
+    let target = |path, part, object, fields| Target { path, part, object, fields };
     vec![
         target(
             "/api/v1/namespaces/patches/serviceaccounts",
@@ -107,19 +107,19 @@ mod cluster {
 
     #[test]
     #[ignore = "needs a cluster: make test-cluster"]
-    fn strategic_patches_come_to_the_same() {
-        let mut dice = Dice::seeded_by("PATCH_SEED");
+    fn random_strategic_patches_give_same_objects() {
+        let mut rng = SeededRng::from_env("PATCH_SEED");
         let servers = Servers::start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let clients = [Side::Theirs, Side::Ours].map(|side| runtime.block_on(client(&servers, side)));
         let send = |client: &kube::Client, what: &str, media: &str, body: &Value| {
-            runtime.block_on(answer(client, what, None, Some((media, body.to_string()))))
+            runtime.block_on(send_request(client, what, None, Some((media, body.to_string()))))
         };
         let create = |path: &str, object: &Value| {
             for client in &clients {
-                let (code, answer) =
+                let (code, response) =
                     send(client, &format!("POST {path}"), "application/json", object).unwrap();
-                assert_eq!(code, 201, "{path}: {answer}");
+                assert_eq!(code, 201, "{path}: {response}");
             }
         };
         create("/api/v1/namespaces", &json!({"metadata": {"name": NAMESPACE}}));
@@ -129,46 +129,47 @@ mod cluster {
         targets.iter().for_each(|target| create(target.path, &target.object));
         let (mut done, mut objects) = (0, vec![Value::Null; targets.len()]);
         for number in 0..PATCHES {
-            let at = dice.roll(targets.len());
+            let at = rng.below(targets.len());
             let target = &targets[at];
-            let patch = patch(&mut dice, target.places, &objects[at]);
+            let patch = patch(&mut rng, target.fields, &objects[at]);
             let name = target.object["metadata"]["name"].as_str().unwrap();
             let what = format!("PATCH {}/{name}{}", target.path, target.part);
             let [theirs, ours] = clients.each_ref();
             let media = "application/strategic-merge-patch+json";
-            // Some patches make the real one panic: they are not asked of ours, or the two would no longer be alike.
+            // Some patches make the real server panic. They are not sent to ours, since the objects would no longer
+            // be equal.
             let Ok(theirs) = send(theirs, &what, media, &patch) else { continue };
             let ours = send(ours, &what, media, &patch).unwrap();
             done += usize::from(theirs.0 == 200);
             if theirs.0 == 200 {
                 objects[at] = theirs.1.clone();
             }
-            let differs = normal::difference(&lines(theirs), &lines(ours));
+            let differs = normalize::difference(&lines(theirs), &lines(ours));
             assert!(differs.is_empty(), "patch {number}, {what}: {patch}\n  {}", differs.join("\n  "));
         }
         println!("conformance: strategic patches: {PATCHES} sent, {done} of them done");
-        // If most were refused, little would have been merged.
+        // If most patches were rejected, little would have been merged.
         assert!(done > PATCHES / 2 && done < PATCHES, "{done}");
     }
 }
 
-/// What is compared.
-fn lines((code, mut answer): (u16, Value)) -> Vec<String> {
+/// The response in comparable form.
+fn lines((code, mut response): (u16, Value)) -> Vec<String> {
     if code >= 300 {
-        return vec![format!("{code} {}", answer["reason"])];
+        return vec![format!("{code} {}", response["reason"])];
     }
-    // Uids of owners are ours to choose, so they are not hidden.
-    let owners = answer["metadata"]["ownerReferences"].take();
-    normal::value(&mut answer);
-    answer["metadata"]["ownerReferences"] = owners;
-    normal::leaves(&answer)
+    // Owner UIDs are chosen by the test, so they are compared.
+    let owners = response["metadata"]["ownerReferences"].take();
+    normalize::value(&mut response);
+    response["metadata"]["ownerReferences"] = owners;
+    normalize::leaves(&response)
 }
 
-/// A patch for an object as it is.
-fn patch(dice: &mut Dice, places: &[Place], object: &Value) -> Value {
+/// A random patch for the current object.
+fn patch(rng: &mut SeededRng, fields: &[PatchField], object: &Value) -> Value {
     let mut patch = json!({});
-    for place in places {
-        if dice.roll(3) > 0 {
+    for place in fields {
+        if rng.below(3) > 0 {
             continue;
         }
         let (Texts(at) | Keyed(at, ..) | Names(at) | Whole(at)) = place;
@@ -179,16 +180,16 @@ fn patch(dice: &mut Dice, places: &[Place], object: &Value) -> Value {
         });
         let around = around.as_object_mut().unwrap();
         match place {
-            _ if dice.roll(12) == 0 => drop(around.insert(field.to_owned(), Value::Null)),
-            Texts(_) => drop(around.insert(field.to_owned(), texts(dice))),
-            Keyed(_, key, fields) => keyed(dice, around, field, key, fields, there),
-            Names(_) => names(dice, around, field, there),
+            _ if rng.below(12) == 0 => drop(around.insert(field.to_owned(), Value::Null)),
+            Texts(_) => drop(around.insert(field.to_owned(), texts(rng))),
+            Keyed(_, key, fields) => keyed(rng, around, field, key, fields, there),
+            Names(_) => names(rng, around, field, there),
             Whole(_) => {
-                let list: Vec<&str> = (0..dice.roll(3)).map(|_| word(dice)).collect();
+                let list: Vec<&str> = (0..rng.below(3)).map(|_| word(rng)).collect();
                 around.insert(field.to_owned(), json!(list));
             }
         }
-        if dice.roll(25) == 0 {
+        if rng.below(25) == 0 {
             let kept: Vec<String> = around.keys().filter(|key| !key.starts_with('$')).cloned().collect();
             around.insert("$retainKeys".to_owned(), json!(kept));
         }
@@ -196,61 +197,61 @@ fn patch(dice: &mut Dice, places: &[Place], object: &Value) -> Value {
     patch
 }
 
-fn word(dice: &mut Dice) -> &'static str {
-    WORDS[dice.roll(WORDS.len())]
+fn word(rng: &mut SeededRng) -> &'static str {
+    WORDS[rng.below(WORDS.len())]
 }
 
-fn texts(dice: &mut Dice) -> Value {
+fn texts(rng: &mut SeededRng) -> Value {
     let mut map = Map::new();
-    for _ in 0..dice.roll(4) {
-        let value = if dice.roll(4) == 0 { Value::Null } else { word(dice).into() };
-        map.insert(word(dice).to_owned(), value);
+    for _ in 0..rng.below(4) {
+        let value = if rng.below(4) == 0 { Value::Null } else { word(rng).into() };
+        map.insert(word(rng).to_owned(), value);
     }
-    if dice.roll(10) == 0 {
-        map.insert("$patch".to_owned(), ["replace", "delete", "merge", "jump"][dice.roll(4)].into());
+    if rng.below(10) == 0 {
+        map.insert("$patch".to_owned(), ["replace", "delete", "merge", "jump"][rng.below(4)].into());
     }
     map.into()
 }
 
-/// Members changed, deleted and new, each once, in an order that is given or not.
+/// Elements changed, deleted and added, each once, with or without an order directive.
 fn keyed(
-    dice: &mut Dice,
+    rng: &mut SeededRng,
     around: &mut Map<String, Value>,
     field: &str,
     key: &str,
     fields: &[&str],
     there: &Value,
 ) {
-    let mut chosen: Vec<&str> = WORDS.into_iter().filter(|_| dice.roll(3) == 0).collect();
+    let mut chosen: Vec<&str> = WORDS.into_iter().filter(|_| rng.below(3) == 0).collect();
     for at in (1..chosen.len()).rev() {
-        chosen.swap(at, dice.roll(at + 1));
+        chosen.swap(at, rng.below(at + 1));
     }
     let mut order: Vec<Value> = Vec::new();
     let mut members: Vec<Value> = Vec::new();
     for name in chosen {
         let mut member = json!({key: name});
-        if dice.roll(4) == 0 {
-            member["$patch"] = ["delete", "replace", "merge"][dice.roll(3)].into();
+        if rng.below(4) == 0 {
+            member["$patch"] = ["delete", "replace", "merge"][rng.below(3)].into();
         }
         if member["$patch"] != "delete" {
             order.push(json!({key: name}));
             for field in fields {
-                // What there has to be, most of the time.
-                if dice.roll(8) > 0 {
-                    member[*field] = if *field == "status" { "True".into() } else { word(dice).into() };
+                // The required fields, most of the time.
+                if rng.below(8) > 0 {
+                    member[*field] = if *field == "status" { "True".into() } else { word(rng).into() };
                 }
             }
         }
         members.push(member);
     }
-    if dice.roll(10) == 0 {
+    if rng.below(10) == 0 {
         members.push(json!({"$patch": "replace"}));
     }
-    if dice.roll(3) == 0 {
+    if rng.below(3) == 0 {
         for member in there.as_array().into_iter().flatten() {
             let named = json!({key: member[key]});
-            if dice.roll(4) > 0 && !order.contains(&named) {
-                order.insert(dice.roll(order.len() + 1), named);
+            if rng.below(4) > 0 && !order.contains(&named) {
+                order.insert(rng.below(order.len() + 1), named);
             }
         }
         around.insert(format!("$setElementOrder/{field}"), order.into());
@@ -258,21 +259,21 @@ fn keyed(
     around.insert(field.to_owned(), members.into());
 }
 
-/// Names given, and others taken away.
-fn names(dice: &mut Dice, around: &mut Map<String, Value>, field: &str, there: &Value) {
+/// Names added and removed.
+fn names(rng: &mut SeededRng, around: &mut Map<String, Value>, field: &str, there: &Value) {
     let full = |word: &str| format!("example.com/{word}");
     let (mut given, mut taken) = (Vec::new(), Vec::new());
     for word in WORDS {
-        match dice.roll(4) {
+        match rng.below(4) {
             0 => given.push(full(word)),
             1 => taken.push(full(word)),
             _ => {}
         }
     }
-    if dice.roll(2) == 0 {
+    if rng.below(2) == 0 {
         around.insert(format!("$deleteFromPrimitiveList/{field}"), json!(taken));
     }
-    if dice.roll(3) == 0 {
+    if rng.below(3) == 0 {
         let mut order = given.clone();
         for name in there.as_array().into_iter().flatten().filter_map(Value::as_str) {
             if !order.iter().any(|known| known == name) {
@@ -285,10 +286,10 @@ fn names(dice: &mut Dice, around: &mut Map<String, Value>, field: &str, there: &
 }
 
 #[test]
-fn the_same_seed_makes_the_same_patches() {
+fn same_seed_gives_same_patches() {
     let all = |seed: u64| -> Vec<Value> {
-        let mut dice = Dice::of(seed);
-        targets().iter().map(|target| patch(&mut dice, target.places, &target.object)).collect()
+        let mut rng = SeededRng::new(seed);
+        targets().iter().map(|target| patch(&mut rng, target.fields, &target.object)).collect()
     };
     assert_eq!(all(7), all(7));
     assert_ne!(all(7), all(9));

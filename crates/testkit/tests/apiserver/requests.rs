@@ -1,4 +1,4 @@
-//! Requests and answers, case by case, at both servers.
+//! Requests and responses, case by case, on both servers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,15 +7,15 @@ use http::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::normal;
+use crate::normalize;
 use crate::servers::{AUTHORITY, MOMENT, Servers, Side};
 
-/// One case; each has a namespace of its own, `${ns}`. `${much}` is a million characters.
+/// One case in its own namespace, `${ns}`. `${much}` is a million characters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
     name: String,
-    /// The rule that it covers.
+    /// The rule that the case covers.
     rule: String,
     steps: Vec<Step>,
 }
@@ -24,23 +24,23 @@ struct Case {
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct Step {
-    /// `POST /api/v1/...`; or `FORGET`, and a revision: see [`Servers::forget`].
+    /// `POST /api/v1/...`; or `FORGET` and a revision: see [`Servers::compact`].
     send: String,
     #[serde(default)]
     body: Value,
-    /// A body that is not JSON, or no good one.
+    /// A raw body: not JSON, or invalid JSON.
     raw: Option<String>,
-    /// Its content type.
+    /// The content type of the body.
     #[serde(rename = "as", default)]
     content_type: Option<String>,
     accept: Option<String>,
-    /// Values that later steps name as `${name}`, by JSON pointer.
+    /// Values that later steps refer to as `${name}`, by JSON pointer.
     #[serde(default)]
     keep: BTreeMap<String, String>,
-    /// Not compared: it only prepares.
+    /// Not compared: preparation only.
     #[serde(default)]
     quiet: bool,
-    /// Sent so often, once if nothing is said; `${time}` is which time it is.
+    /// The number of repetitions, one by default; `${time}` is the current repetition.
     times: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ mod cluster {
 
     #[test]
     #[ignore = "needs a cluster: make test-cluster"]
-    fn requests_are_answered_the_same() {
+    fn requests_get_same_responses() {
         let servers = Servers::start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let clients = [Side::Theirs, Side::Ours].map(|side| (side, runtime.block_on(client(&servers, side))));
@@ -64,7 +64,7 @@ mod cluster {
             let [theirs, ours] = clients
                 .each_ref()
                 .map(|(side, client)| runtime.block_on(run(&servers, *side, client, &namespace, &case)));
-            (format!("{}: {}", case.name, case.rule), normal::difference(&theirs, &ours))
+            (format!("{}: {}", case.name, case.rule), normalize::difference(&theirs, &ours))
         });
         crate::judge("requests", &crate::read("requests-allowed.yaml"), judged.collect());
     }
@@ -74,7 +74,7 @@ pub(crate) async fn client(servers: &Servers, side: Side) -> kube::Client {
     wharf_testkit::connect(&servers.kubeconfig(side)).await.unwrap()
 }
 
-/// The answers as lines: code and fields.
+/// Runs a case; returns the responses as lines of code and fields.
 async fn run(
     servers: &Servers,
     side: Side,
@@ -90,13 +90,13 @@ async fn run(
     let mut lines = Vec::new();
     for (number, step) in [begin].iter().chain(&case.steps).enumerate() {
         if let Some(revision) = step.send.strip_prefix("FORGET ") {
-            servers.forget(side, &placed(revision, &kept));
+            servers.compact(side, &placed(revision, &kept));
             continue;
         }
-        let (mut code, mut answer) = (0, Value::Null);
+        let (mut code, mut response) = (0, Value::Null);
         for time in 1..=step.times.unwrap_or(1) {
             kept.insert("time".to_owned(), time.to_string());
-            (code, answer) = send(client, step, &kept).await;
+            (code, response) = send(client, step, &kept).await;
         }
         if number == 0 {
             let until = Instant::now() + MOMENT;
@@ -106,28 +106,28 @@ async fn run(
             }
         }
         for (name, pointer) in &step.keep {
-            let value = answer.pointer(pointer).cloned().unwrap_or_default();
+            let value = response.pointer(pointer).cloned().unwrap_or_default();
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             kept.insert(name.clone(), text);
         }
         if step.quiet {
-            assert!(code < 300, "{}: step {number}, {}: {code} {answer}", case.name, step.send);
+            assert!(code < 300, "{}: step {number}, {}: {code} {response}", case.name, step.send);
             continue;
         }
-        normal::value(&mut answer);
+        normalize::value(&mut response);
         lines.push(format!("{number} code = {code}"));
-        lines.extend(normal::leaves(&answer).into_iter().map(|line| format!("{number} {line}")));
+        lines.extend(normalize::leaves(&response).into_iter().map(|line| format!("{number} {line}")));
     }
     lines
 }
 
-/// A step whose answer is not compared.
+/// A step whose response is not compared.
 fn quiet(send: &str, body: Value) -> Step {
     let (send, keep) = (send.to_owned(), BTreeMap::new());
     Step { send, body, raw: None, content_type: None, accept: None, keep, quiet: true, times: None }
 }
 
-/// With all `${name}` replaced.
+/// Substitutes all `${name}`.
 fn placed(text: &str, kept: &BTreeMap<String, String>) -> String {
     kept.iter().fold(text.to_owned(), |text, (name, to)| text.replace(&format!("${{{name}}}"), to))
 }
@@ -140,11 +140,12 @@ async fn send(client: &kube::Client, step: &Step, kept: &BTreeMap<String, String
     };
     let media = step.content_type.as_deref().unwrap_or("application/json");
     let body = (!body.is_empty()).then_some((media, body));
-    answer(client, &placed(&step.send, kept), step.accept.as_deref(), body).await.unwrap()
+    send_request(client, &placed(&step.send, kept), step.accept.as_deref(), body).await.unwrap()
 }
 
-/// Sends `METHOD PATH`, with a body of a type. The code, and the answer's body: JSON, or a list of JSON lines, or a string.
-pub(crate) async fn answer(
+/// Sends `METHOD PATH` with a body of a content type. Returns the status code and the response body: JSON, a list
+/// of JSON lines, or a string.
+pub(crate) async fn send_request(
     client: &kube::Client,
     target: &str,
     accept: Option<&str>,
@@ -170,7 +171,7 @@ pub(crate) async fn answer(
 }
 
 #[test]
-fn the_cases_can_be_read() {
+fn request_cases_parse_and_have_unique_names() {
     let cases = cases();
     assert!(cases.iter().all(|case| !case.rule.is_empty() && !case.steps.is_empty()));
     let names: std::collections::BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();

@@ -1,23 +1,24 @@
-//! Both servers, each with an administrator's kubeconfig.
+//! Both servers, each with an administrator kubeconfig.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use wharf_testkit::{Beside, ClusterOptions, TestCluster, built};
+use wharf_testkit::{ChildProcess, ClusterOptions, TestCluster, built_program};
 
-/// A real one and ours. Nobody but the controllers that ours has too acts on the real one.
+/// A real API server and the embedded one. On the real one only those controllers run that the embedded one has
+/// too.
 pub(crate) struct Servers {
     cluster: TestCluster,
-    ours: Beside,
+    ours: ChildProcess,
     directory: tempfile::TempDir,
 }
 
 const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller,\
     root-ca-certificate-publisher-controller";
-/// What a new namespace has a moment later.
+/// The ConfigMap that a new namespace gets shortly after its creation.
 pub(crate) const AUTHORITY: &str = "kube-root-ca.crt";
-/// How long that moment may be.
+/// How long that may take.
 pub(crate) const MOMENT: Duration = Duration::from_secs(20);
 
 impl Servers {
@@ -27,14 +28,14 @@ impl Servers {
             controllers: CONTROLLERS,
             ..ClusterOptions::default()
         });
-        // It would say of each pod that it has no node for it.
+        // The scheduler would report for each pod that no node fits.
         cluster.signal("kube-scheduler", "STOP");
         let directory = tempfile::tempdir().unwrap();
         let (data, kubeconfig) = (directory.path().join("data"), directory.path().join("kubeconfig"));
         let (data, kubeconfig) = (data.to_str().unwrap(), kubeconfig.to_str().unwrap());
         let args =
             ["apiserver", "--data-dir", data, "--listen", "127.0.0.1:0", "--kubeconfig-out", kubeconfig];
-        let ours = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
+        let ours = ChildProcess::start(&built_program("wharf"), &args, &directory.path().join("log"));
         let servers = Self { cluster, ours, directory };
         servers.until(Side::Ours, &["get", "namespace", "default"]);
         servers.install_snapshots();
@@ -45,14 +46,14 @@ impl Servers {
     pub(crate) fn until(&self, side: Side, args: &[&str]) {
         let until = Instant::now() + MOMENT;
         while !self.run(side, args, None).success {
-            assert!(Instant::now() < until, "{side:?} does not come to {args:?}:\n{}", self.ours.log());
+            assert!(Instant::now() < until, "{side:?} did not succeed with {args:?}:\n{}", self.ours.log());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 
-    /// The snapshot kinds are built into ours, and CRDs on a cluster.
+    /// Installs the snapshot CRDs on the real server; they are built into the embedded one.
     fn install_snapshots(&self) {
-        let status = Command::new(built("wharf"))
+        let status = Command::new(built_program("wharf"))
             .args(["install", "crds", "--kubeconfig"])
             .arg(self.kubeconfig(Side::Theirs))
             .stdout(Stdio::null())
@@ -60,22 +61,22 @@ impl Servers {
         assert!(status.unwrap().success());
     }
 
-    /// Makes the real one forget all states before this revision, as it does by itself when they are five minutes old.
-    /// Ours forgets when its history is full.
-    pub(crate) fn forget(&self, side: Side, revision: &str) {
+    /// Compacts the history of the real server before this revision, as it does by itself after five minutes. The
+    /// embedded server compacts when its history is full.
+    pub(crate) fn compact(&self, side: Side, revision: &str) {
         use std::io::{Read as _, Write as _};
         if side == Side::Ours {
             return;
         }
-        // As test/cluster/cluster.sh has it; etcd is at the first.
+        // The etcd address in test/cluster/cluster.sh: the first one.
         let ports = std::env::var("PORTS").unwrap_or_else(|_| "16400".to_owned());
         let body = format!("{{\"revision\": \"{revision}\"}}");
         let mut etcd = std::net::TcpStream::connect(format!("127.0.0.1:{ports}")).unwrap();
         let head = "POST /v3/kv/compaction HTTP/1.1\r\nhost: etcd\r\nconnection: close";
         write!(etcd, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-        let mut answer = String::new();
-        etcd.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{revision} is not forgotten: {answer}");
+        let mut response = String::new();
+        etcd.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 200"), "failed to compact to revision {revision}: {response}");
     }
 
     pub(crate) fn kubeconfig(&self, side: Side) -> PathBuf {
@@ -90,7 +91,7 @@ impl Servers {
         self.run_while(side, args, stdin, || ())
     }
 
-    /// Runs kubectl, and does this when it has begun to print.
+    /// Runs kubectl, and runs `then` when it has begun to print.
     pub(crate) fn run_while(
         &self,
         side: Side,
@@ -100,7 +101,7 @@ impl Servers {
     ) -> Printed {
         use std::io::{Read as _, Write as _};
         let mut command = Command::new(self.cluster.program("kubectl"));
-        // Each server has its own cache of discovery; and a warning for a terminal is none for a test.
+        // Each server has its own discovery cache, and terminal warnings must not appear in the output.
         let cache = self.directory.path().join(format!("cache-{side:?}"));
         command
             .args(args)
@@ -114,7 +115,7 @@ impl Servers {
             .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut input = child.stdin.take().unwrap();
-        // One that ends early tells why.
+        // If kubectl exits early, its own error is reported below.
         let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
         drop(input);
         let mut stdout = child.stdout.take().unwrap();
@@ -136,7 +137,7 @@ pub(crate) enum Side {
     Ours,
 }
 
-/// What a program printed.
+/// The output of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Printed {
     pub(crate) success: bool,

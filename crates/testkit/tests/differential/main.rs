@@ -1,5 +1,6 @@
-//! Upstream's sidecars and ours, scenario by scenario: `make differential`, and a fast slice of it in `make test`. The
-//! scenarios and the differences that are allowed are the YAML files here; docs/differential.md says how to read them.
+//! Compares upstream's sidecars with ours, scenario by scenario: `make differential`, with a fast slice in `make
+//! test`. The YAML files in this directory hold the scenarios and the allowed differences; docs/differential.md
+//! describes their format.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -8,7 +9,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use wharf_testkit::differential::{
-    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, differing_alone, load, run_all,
+    AllowedDifference, ApiTarget, Comparison, Outcome, Outcomes, Scenario, Side, differing_after_rerun, load,
+    parse_allowed, run_all,
 };
 use wharf_testkit::{ClusterOptions, TestCluster};
 
@@ -33,9 +35,9 @@ fn differential_slice() {
     differential(|scenario| scenario.slice, false);
 }
 
-/// Every file can be read, no two scenarios have the same name, and the list of allowed differences fits them.
+/// All files parse, scenario names are unique, and the list of allowed differences refers to existing scenarios.
 #[test]
-fn the_scenarios_can_be_read() {
+fn scenarios_parse_and_allow_list_matches_them() {
     let scenarios = scenarios();
     let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name.as_str()).collect();
     let mut once = names.clone();
@@ -44,10 +46,10 @@ fn the_scenarios_can_be_read() {
     assert_eq!(names.len(), once.len(), "two scenarios have the same name");
     assert!(names.len() >= 100, "{} scenarios", names.len());
     let page = include_str!("../../../../docs/differential.md");
-    for it in allowed(include_str!("allowed.yaml")).unwrap() {
+    for it in parse_allowed(include_str!("allowed.yaml")).unwrap() {
         assert_eq!(it.orphans(&names), Vec::<&str>::new(), "{it}");
         let number = it.reference.trim_end_matches(')').rsplit('#').next().unwrap();
-        assert!(page.contains(&format!("#{number} |")), "docs/differential.md does not tell of {it}");
+        assert!(page.contains(&format!("#{number} |")), "docs/differential.md does not list {it}");
     }
 }
 
@@ -56,23 +58,24 @@ fn scenarios() -> Vec<Scenario> {
     FILES.iter().flat_map(read).collect()
 }
 
-/// Runs them by both sides and compares. `ONLY` takes those whose names contain it.
+/// Runs the scenarios for both sides and compares the outcomes. `ONLY` selects scenarios whose names contain it.
 fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let only = std::env::var("ONLY").unwrap_or_default();
     let scenarios: Vec<Scenario> =
         scenarios().into_iter().filter(|it| chosen(it) && it.name.contains(&only)).collect();
-    assert!(!scenarios.is_empty(), "no scenario's name has {only:?} in it");
+    assert!(!scenarios.is_empty(), "no scenario name contains {only:?}");
     let (began, total) = (Instant::now(), scenarios.len());
-    let allowed = allowed(include_str!("allowed.yaml")).unwrap();
+    let allowed = parse_allowed(include_str!("allowed.yaml")).unwrap();
     let mut occurred = vec![false; allowed.len()];
-    let differ = differing_alone("differential", scenarios, |name, scenarios| {
+    let differ = differing_after_rerun("differential", scenarios, |name, scenarios| {
         differing(name, scenarios, &allowed, &mut occurred)
     });
     let (passed, mut failed) = (total - differ.len(), differ.len());
     let whole = all && only.is_empty();
-    for (it, _) in allowed.iter().zip(&occurred).filter(|(it, occurred)| whole && it.is_due() && !**occurred)
+    for (it, _) in
+        allowed.iter().zip(&occurred).filter(|(it, occurred)| whole && it.must_occur() && !**occurred)
     {
-        println!("\ndoes not occur any more: {it}");
+        println!("\nno longer occurs: {it}");
         failed += 1;
     }
     let what = if all { "all" } else { "slice" };
@@ -80,21 +83,21 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     assert_eq!(failed, 0, "upstream and ours differ, see above");
 }
 
-/// The names of those that do not end alike. It tells how.
+/// The names of the scenarios that differ; prints the differences.
 fn differing(
     what: &str,
     scenarios: &[Scenario],
-    allowed: &[Allowed],
+    allowed: &[AllowedDifference],
     occurred: &mut [bool],
 ) -> BTreeSet<String> {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(what);
     let _ = std::fs::remove_dir_all(&logs);
     let began = Instant::now();
     let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
-    let place = Place::cluster(&cluster);
+    let target = ApiTarget::cluster(&cluster);
     let mut results = Results::new();
     for side in [Side::Upstream, Side::Ours] {
-        results.insert(side, run_all(&place, &logs, scenarios, side).unwrap());
+        results.insert(side, run_all(&target, &logs, scenarios, side).unwrap());
         println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
     }
     drop(cluster);
@@ -114,20 +117,20 @@ fn differing(
     differ
 }
 
-/// What is wrong with a scenario, as lines; nothing if all is well.
+/// The problems of a scenario as lines; empty if there are none.
 fn verdict(
     results: &Results,
     number: usize,
     scenario: &Scenario,
-    allowed: &[Allowed],
+    allowed: &[AllowedDifference],
     occurred: &mut [bool],
 ) -> String {
     let (upstream, ours) = (&results[&Side::Upstream][&number], &results[&Side::Ours][&number]);
     let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
-        let told = |side: &str, result: &Result<Outcome, String>| {
+        let describe = |side: &str, result: &Result<Outcome, String>| {
             result.as_ref().err().map(|error| format!("  {side}: {error}\n")).unwrap_or_default()
         };
-        return told("upstream", upstream) + &told("ours", ours);
+        return describe("upstream", upstream) + &describe("ours", ours);
     };
     let mut comparison = Comparison::new(&scenario.name, upstream, ours);
     let mut missing = Vec::new();

@@ -1,4 +1,4 @@
-//! What only a real cluster shows, a file for each story.
+//! Behaviour that only a real cluster shows, one file for each topic.
 
 mod digitalocean;
 mod harness;
@@ -25,5 +25,5 @@ use wharf_testkit::ClusterOptions;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Where no pod has to run.
+/// A cluster without nodes, for tests that run no pods.
 const API_ONLY: ClusterOptions = ClusterOptions { nodes: &[], tuned: true, controllers: "*" };

@@ -1,5 +1,5 @@
-//! On a real Kubernetes: `make test-cluster`. One binary, since there is one cluster at a time; each test is `ignored`
-//! and in the module `cluster`, which is how `hack/test.sh` finds it.
+//! Tests on a real Kubernetes cluster: `make test-cluster`. One binary, since only one cluster runs at a time. Each
+//! test is `ignored` and in the module `cluster`, by which `hack/test.sh` selects it.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 

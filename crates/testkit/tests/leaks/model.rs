@@ -1,44 +1,44 @@
-//! What was asked for and not taken back: what everybody has to agree on.
+//! The model: what was requested and not deleted, which all components have to agree on.
 //!
-//! What is made from something that was deleted before it was made may wait for ever, as with upstream. It is marked as
-//! doomed, and taken back before the others are counted.
+//! A restore or clone whose source is deleted before it is complete may stay pending forever, as with upstream. It
+//! is marked as doomed, and deleted before the comparison.
 
 use std::collections::BTreeMap;
 
-/// What the one file of a volume holds.
+/// The content of a volume's single file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Text {
     pub(crate) text: String,
-    /// Otherwise it may have been copied before there was a file.
+    /// False if the copy may have been made before the file was written.
     pub(crate) certain: bool,
 }
 
-/// Where a volume's content comes from.
+/// The source of a volume's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Nowhere.
+    /// Empty volume.
     New,
-    /// A snapshot, by its name and the driver's; and by its group's, if it has one.
+    /// A snapshot, by its name and handle, and by its group if it has one.
     Snapshot { name: String, handle: String, group: Option<String> },
-    /// The volume of a claim.
+    /// A clone of a claim's volume.
     Claim { name: String, volume: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) uid: String,
-    /// Claims of a team are snapshotted as a group.
+    /// Claims of the same team are snapshotted as a group.
     pub(crate) team: usize,
     pub(crate) bytes: u64,
     pub(crate) source: Source,
     pub(crate) holds: Text,
-    /// Seen so.
+    /// Observed in this state.
     pub(crate) bound: bool,
     pub(crate) doomed: bool,
 }
 
 impl Claim {
-    /// What the driver calls its volume.
+    /// The volume handle.
     pub(crate) fn volume(&self) -> String {
         format!("vol-pvc-{}", self.uid)
     }
@@ -48,16 +48,16 @@ impl Claim {
 pub(crate) struct Snapshot {
     pub(crate) uid: String,
     pub(crate) claim: String,
-    /// What the driver calls the claim's volume.
+    /// The handle of the claim's volume.
     pub(crate) volume: String,
     pub(crate) holds: Text,
-    /// Seen so.
+    /// Observed in this state.
     pub(crate) ready: bool,
     pub(crate) doomed: bool,
 }
 
 impl Snapshot {
-    /// What the driver calls it.
+    /// The handle.
     pub(crate) fn handle(&self) -> String {
         format!("snap-snapshot-{}", self.uid)
     }
@@ -67,19 +67,19 @@ impl Snapshot {
 pub(crate) struct Group {
     pub(crate) uid: String,
     pub(crate) team: usize,
-    /// Seen so.
+    /// Observed in this state.
     pub(crate) ready: bool,
     pub(crate) doomed: bool,
 }
 
 impl Group {
-    /// What the driver calls it.
+    /// The handle.
     pub(crate) fn handle(&self) -> String {
         format!("group-groupsnapshot-{}", self.uid)
     }
 }
 
-/// Everything, by name.
+/// All requested objects, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub(crate) claims: BTreeMap<String, Claim>,
@@ -88,7 +88,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// A claim's deletion was asked for.
+    /// Records the deletion of a claim.
     pub(crate) fn claim_deleted(&mut self, name: &str) {
         let Some(gone) = self.claims.remove(name) else { return };
         for snapshot in self.snapshots.values_mut().filter(|it| it.claim == name && !it.ready) {
@@ -100,13 +100,13 @@ impl Model {
         self.doom(|source| matches!(source, Source::Claim { name: from, .. } if from == name));
     }
 
-    /// A snapshot's deletion was asked for.
+    /// Records the deletion of a snapshot.
     pub(crate) fn snapshot_deleted(&mut self, name: &str) {
         self.snapshots.remove(name);
         self.doom(|source| matches!(source, Source::Snapshot { name: from, .. } if from == name));
     }
 
-    /// A group's deletion was asked for.
+    /// Records the deletion of a group.
     pub(crate) fn group_deleted(&mut self, name: &str) {
         self.groups.remove(name);
         self.doom(|source| matches!(source, Source::Snapshot { group: Some(of), .. } if of == name));
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// What may wait for ever, as `kind/name`. Taking it back may doom others.
+    /// The doomed objects, as `kind/name`. Deleting them may doom others.
     pub(crate) fn doomed(&self) -> Vec<String> {
         let claims = self.claims.iter().filter(|(_, it)| it.doomed).map(|(name, _)| format!("pvc/{name}"));
         let snapshots =
@@ -127,7 +127,7 @@ impl Model {
         claims.chain(snapshots).chain(groups).collect()
     }
 
-    /// All of it, as `kind/name`.
+    /// All requested objects, as `kind/name`.
     pub(crate) fn all(&self) -> Vec<String> {
         let claims = self.claims.keys().map(|name| format!("pvc/{name}"));
         let snapshots = self.snapshots.keys().map(|name| format!("vs/{name}"));

@@ -1,4 +1,4 @@
-//! One thing after another, at random.
+//! The random steps of the workload.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,63 +6,63 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use wharf_testkit::Dice;
+use wharf_testkit::SeededRng;
 
-use super::agree::{Seen, bytes, group_of, text};
+use super::consistency::{Observed, bytes, group_of, text};
+use super::environment::{Environment, NAMESPACE, Victim};
 use super::model::{Claim, Group, Model, Snapshot, Source, Text};
-use super::world::{NAMESPACE, Victim, World};
 
 const MIB: u64 = 1 << 20;
-/// No claim asks for more, so that this is enough for a copy of any.
+/// The largest claim size; enough for a copy of any volume.
 const MOST_BYTES: u64 = 1 << 30;
 const MOST_CLAIMS: usize = 80;
 const MOST_SNAPSHOTS: usize = 40;
 const MOST_GROUPS: usize = 6;
 const TEAMS: usize = 6;
-/// How often the server is asked what has become of everything.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long it may take until everybody agrees.
-const PATIENCE: Duration = Duration::from_secs(180);
+/// The interval between two reads of all objects.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long it may take until all components agree.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
-/// The test under way.
-pub(crate) struct Life {
-    world: World,
-    dice: Dice,
+/// The running workload.
+pub(crate) struct Workload {
+    env: Environment,
+    rng: SeededRng,
     model: Model,
-    looked: Instant,
+    last_poll: Instant,
     names: usize,
     steps: BTreeMap<&'static str, usize>,
-    deaths: BTreeMap<Victim, usize>,
+    kills: BTreeMap<Victim, usize>,
     doomed: usize,
 }
 
-impl Life {
-    pub(crate) fn new(world: World) -> Self {
+impl Workload {
+    pub(crate) fn new(env: Environment) -> Self {
         Self {
-            world,
-            dice: Dice::seeded_by("SOAK_SEED"),
+            env,
+            rng: SeededRng::from_env("SOAK_SEED"),
             model: Model::default(),
-            looked: Instant::now(),
+            last_poll: Instant::now(),
             names: 0,
             steps: BTreeMap::new(),
-            deaths: BTreeMap::new(),
+            kills: BTreeMap::new(),
             doomed: 0,
         }
     }
 
-    /// The driver behaves in another way from now on.
-    pub(crate) fn another_fault(&mut self) {
-        self.world.another_fault(&mut self.dice);
+    /// Replaces the faults of the driver.
+    pub(crate) fn set_random_faults(&mut self) {
+        self.env.set_random_faults(&mut self.rng);
     }
 
-    /// One thing at random, once or several times; what makes no sense now is left out. Somebody may die before it.
+    /// One random action, once or several times; actions that do not apply are skipped. May kill a component first.
     pub(crate) fn step(&mut self) {
-        if self.looked.elapsed() > LOOK {
-            let seen = self.world.insist("a look", Seen::read);
-            self.look(&seen);
+        if self.last_poll.elapsed() > POLL_INTERVAL {
+            let observed = self.env.retry("list all objects", Observed::read);
+            self.record_progress(&observed);
         }
-        self.death();
-        let (step, most): (fn(&mut Self) -> Option<&'static str>, usize) = match self.dice.roll(24) {
+        self.maybe_kill();
+        let (step, most): (fn(&mut Self) -> Option<&'static str>, usize) = match self.rng.below(24) {
             0..4 => (Self::new_claim, 8),
             4..7 => (Self::snapshot, 4),
             7..10 => (Self::restore, 3),
@@ -74,34 +74,34 @@ impl Life {
             21..23 => (Self::delete_snapshot, self.model.snapshots.len() / 4),
             _ => (Self::delete_group, 1),
         };
-        for _ in 0..=self.dice.roll(most) {
+        for _ in 0..=self.rng.below(most) {
             if let Some(what) = step(self) {
                 *self.steps.entry(what).or_default() += 1;
             }
         }
-        sleep(Duration::from_millis(self.dice.roll(200) as u64));
-        self.world.step();
+        sleep(Duration::from_millis(self.rng.below(200) as u64));
+        self.env.step();
     }
 
-    pub(crate) fn all_have_died(&self) -> bool {
-        self.deaths.len() == Victim::ALL.len()
+    pub(crate) fn all_were_killed(&self) -> bool {
+        self.kills.len() == Victim::ALL.len()
     }
 
-    fn death(&mut self) {
-        // Each of them soon, whatever the seed.
-        let first = Victim::ALL.into_iter().find(|victim| !self.deaths.contains_key(victim));
-        // The cluster's own take seconds to come back.
-        let victim = match (self.dice.roll(60), first) {
+    fn maybe_kill(&mut self) {
+        // Kill each component early, whatever the seed.
+        let first = Victim::ALL.into_iter().find(|victim| !self.kills.contains_key(victim));
+        // The cluster's own components take seconds to restart.
+        let victim = match (self.rng.below(60), first) {
             (0..15, Some(victim)) => victim,
             (0 | 1, _) => Victim::Sidecar,
             (2, _) => Victim::SnapshotController,
             (3, _) => Victim::Driver,
-            (4, _) if self.dice.roll(6) == 0 => Victim::Server,
-            (5, _) if self.dice.roll(3) == 0 => Victim::ControllerManager,
+            (4, _) if self.rng.below(6) == 0 => Victim::ApiServer,
+            (5, _) if self.rng.below(3) == 0 => Victim::ControllerManager,
             _ => return,
         };
-        *self.deaths.entry(victim).or_default() += 1;
-        self.world.kill(victim, self.dice.roll(4));
+        *self.kills.entry(victim).or_default() += 1;
+        self.env.kill(victim, self.rng.below(4));
     }
 
     fn name(&mut self, kind: &str) -> String {
@@ -110,7 +110,7 @@ impl Life {
     }
 
     fn claim(&mut self, bytes: u64, source: Source, holds: Option<Text>) {
-        let (name, team) = (self.name("claim"), self.dice.roll(TEAMS));
+        let (name, team) = (self.name("claim"), self.rng.below(TEAMS));
         let from = match &source {
             Source::New => Value::Null,
             Source::Snapshot { name, .. } => {
@@ -126,8 +126,8 @@ impl Life {
                 "resources": {"requests": {"storage": bytes.to_string()}},
             },
         });
-        let made = self.world.create(&object, "pvc");
-        let uid = text(&made, "/metadata/uid").to_owned();
+        let created = self.env.create(&object, "pvc");
+        let uid = text(&created, "/metadata/uid").to_owned();
         let holds = holds.unwrap_or_else(|| Text { text: name.clone(), certain: true });
         let claim = Claim { uid, team, bytes, source, holds, bound: false, doomed: false };
         self.model.claims.insert(name, claim);
@@ -138,12 +138,12 @@ impl Life {
             return None;
         }
         self.claim(MIB, Source::New, None);
-        Some("claims made")
+        Some("claims created")
     }
 
-    /// Of any claim, even one that is not bound yet.
+    /// A snapshot of any claim, even of one that is not bound yet.
     fn snapshot(&mut self) -> Option<&'static str> {
-        let (claim, of) = self.dice.pick(&self.model.claims)?;
+        let (claim, of) = self.rng.pick(&self.model.claims)?;
         if self.model.snapshots.len() >= MOST_SNAPSHOTS || of.doomed {
             return None;
         }
@@ -152,9 +152,9 @@ impl Life {
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": name},
             "spec": {"volumeSnapshotClassName": "plain", "source": {"persistentVolumeClaimName": claim}},
         });
-        let made = self.world.create(&object, "vs");
+        let created = self.env.create(&object, "vs");
         let snapshot = Snapshot {
-            uid: text(&made, "/metadata/uid").to_owned(),
+            uid: text(&created, "/metadata/uid").to_owned(),
             claim,
             volume: of.volume(),
             holds: copied(&of),
@@ -165,9 +165,9 @@ impl Life {
         Some("snapshots taken")
     }
 
-    /// From any snapshot, even one that is not ready yet.
+    /// A restore of any snapshot, even of one that is not ready yet.
     fn restore(&mut self) -> Option<&'static str> {
-        let (name, from) = self.dice.pick(&self.model.snapshots).filter(|(_, from)| !from.doomed)?;
+        let (name, from) = self.rng.pick(&self.model.snapshots).filter(|(_, from)| !from.doomed)?;
         if self.model.claims.len() >= MOST_CLAIMS {
             return None;
         }
@@ -177,7 +177,7 @@ impl Life {
     }
 
     fn clone(&mut self) -> Option<&'static str> {
-        let (name, from) = self.dice.pick(&self.model.claims).filter(|(_, from)| from.bound)?;
+        let (name, from) = self.rng.pick(&self.model.claims).filter(|(_, from)| from.bound)?;
         if self.model.claims.len() >= MOST_CLAIMS {
             return None;
         }
@@ -186,15 +186,15 @@ impl Life {
         Some("claims cloned")
     }
 
-    /// A team, unless one of it is on its way out: whether the driver still has its volume when the group is cut, nobody
-    /// knows.
+    /// A group snapshot of a team, unless one of its claims is being deleted: whether its volume still exists when
+    /// the group is taken would be undefined.
     fn group(&mut self) -> Option<&'static str> {
-        let (_, of) = self.dice.pick(&self.model.claims)?;
+        let (_, of) = self.rng.pick(&self.model.claims)?;
         if self.model.groups.len() >= MOST_GROUPS {
             return None;
         }
         let selector = format!("team={}", of.team);
-        let team = self.world.insist("a team", |server| server.list(NAMESPACE, "pvc", &selector));
+        let team = self.env.retry("a team", |server| server.list(NAMESPACE, "pvc", &selector));
         if team.iter().any(|claim| !claim["metadata"]["deletionTimestamp"].is_null()) {
             return None;
         }
@@ -205,26 +205,26 @@ impl Life {
             "metadata": {"name": name},
             "spec": {"volumeGroupSnapshotClassName": "plain", "source": {"selector": {"matchLabels": labels}}},
         });
-        let made = self.world.create(&object, "vgs");
-        let uid = text(&made, "/metadata/uid").to_owned();
+        let created = self.env.create(&object, "vgs");
+        let uid = text(&created, "/metadata/uid").to_owned();
         self.model.groups.insert(name, Group { uid, team: of.team, ready: false, doomed: false });
         Some("groups taken")
     }
 
-    /// From a member of a group, which was not asked for by name.
+    /// A restore of a group member, whose snapshot was not requested by name.
     fn restore_member(&mut self) -> Option<&'static str> {
-        let (group, _) = self.dice.pick(&self.model.groups).filter(|(_, group)| group.ready)?;
+        let (group, _) = self.rng.pick(&self.model.groups).filter(|(_, group)| group.ready)?;
         if self.model.claims.len() >= MOST_CLAIMS {
             return None;
         }
-        let seen = self.world.insist("members", Seen::read);
-        let members = seen.snapshots.iter().filter(|(_, it)| group_of(it) == Some(&group));
+        let observed = self.env.retry("members", Observed::read);
+        let members = observed.snapshots.iter().filter(|(_, it)| group_of(it) == Some(&group));
         let ready = members.filter(|(_, it)| it["status"]["readyToUse"] == true);
         let handles: BTreeMap<&String, &str> =
-            ready.filter_map(|(name, it)| Some((name, seen.handle(it)?))).collect();
-        let (name, handle) = self.dice.pick(&handles)?;
-        // The driver alone knows what it has cut.
-        let file = fs::read_to_string(self.world.driver.data(handle).join("file")).ok();
+            ready.filter_map(|(name, it)| Some((name, observed.handle(it)?))).collect();
+        let (name, handle) = self.rng.pick(&handles)?;
+        // Only the driver knows what it has snapshotted.
+        let file = fs::read_to_string(self.env.driver.data(handle).join("file")).ok();
         let holds = Text { certain: file.is_some(), text: file.unwrap_or_default() };
         let source = Source::Snapshot { name: name.clone(), handle: handle.to_owned(), group: Some(group) };
         self.claim(MOST_BYTES, source, Some(holds));
@@ -232,36 +232,36 @@ impl Life {
     }
 
     fn expand(&mut self) -> Option<&'static str> {
-        let (name, claim) = self.dice.pick(&self.model.claims)?;
+        let (name, claim) = self.rng.pick(&self.model.claims)?;
         if !claim.bound || claim.bytes >= MOST_BYTES {
             return None;
         }
-        let bytes = claim.bytes << (1 + self.dice.roll(3));
-        self.world.enlarge(&name, bytes.min(MOST_BYTES));
+        let bytes = claim.bytes << (1 + self.rng.below(3));
+        self.env.expand(&name, bytes.min(MOST_BYTES));
         self.model.claims.get_mut(&name)?.bytes = bytes.min(MOST_BYTES);
         Some("claims expanded")
     }
 
     fn delete_claim(&mut self) -> Option<&'static str> {
-        let (name, _) = self.dice.pick(&self.model.claims)?;
+        let (name, _) = self.rng.pick(&self.model.claims)?;
         self.delete(&format!("pvc/{name}"));
         Some("claims deleted")
     }
 
     fn delete_snapshot(&mut self) -> Option<&'static str> {
-        let (name, _) = self.dice.pick(&self.model.snapshots)?;
+        let (name, _) = self.rng.pick(&self.model.snapshots)?;
         self.delete(&format!("vs/{name}"));
         Some("snapshots deleted")
     }
 
     fn delete_group(&mut self) -> Option<&'static str> {
-        let (name, _) = self.dice.pick(&self.model.groups)?;
+        let (name, _) = self.rng.pick(&self.model.groups)?;
         self.delete(&format!("vgs/{name}"));
         Some("groups deleted")
     }
 
     fn delete(&mut self, object: &str) {
-        self.world.delete(object);
+        self.env.delete(object);
         match object.split_once('/') {
             Some(("pvc", name)) => self.model.claim_deleted(name),
             Some(("vs", name)) => self.model.snapshot_deleted(name),
@@ -270,28 +270,28 @@ impl Life {
         }
     }
 
-    /// Takes note of what is done by now, and writes the file of each new volume.
-    fn look(&mut self, seen: &Seen) {
-        self.looked = Instant::now();
+    /// Records progress, and writes the file of each new volume.
+    fn record_progress(&mut self, observed: &Observed) {
+        self.last_poll = Instant::now();
         let Model { claims, snapshots, groups } = &mut self.model;
         for (name, claim) in claims.iter_mut().filter(|(_, claim)| !claim.bound) {
-            claim.bound = seen.claims.get(name).is_some_and(|it| text(it, "/status/phase") == "Bound");
+            claim.bound = observed.claims.get(name).is_some_and(|it| text(it, "/status/phase") == "Bound");
             if claim.bound && claim.source == Source::New {
-                fs::write(self.world.driver.data(&claim.volume()).join("file"), name).unwrap();
+                fs::write(self.env.driver.data(&claim.volume()).join("file"), name).unwrap();
             }
         }
         let ready = |it: &Value| it["status"]["readyToUse"] == true;
         for (name, snapshot) in snapshots {
-            snapshot.ready |= seen.snapshots.get(name).is_some_and(ready);
+            snapshot.ready |= observed.snapshots.get(name).is_some_and(ready);
         }
         for (name, group) in groups {
-            group.ready |= seen.groups.get(name).is_some_and(ready);
+            group.ready |= observed.groups.get(name).is_some_and(ready);
         }
     }
 
-    /// Everybody is well again and agrees before long.
+    /// Ends all faults and waits until all components agree.
     pub(crate) fn settle(&mut self) {
-        self.world.recover();
+        self.env.recover();
         loop {
             let doomed = self.model.doomed();
             if doomed.is_empty() {
@@ -302,17 +302,17 @@ impl Life {
         }
         let began = Instant::now();
         loop {
-            self.world.keep_alive();
-            let seen = self.world.insist("a look", Seen::read);
-            self.look(&seen);
-            let differences = seen.differences(&self.model, &self.world.driver);
+            self.env.check_processes();
+            let observed = self.env.retry("list all objects", Observed::read);
+            self.record_progress(&observed);
+            let differences = observed.differences(&self.model, &self.env.driver);
             if differences.is_empty() {
                 break;
             }
-            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {differences:#?}");
+            assert!(began.elapsed() < TIMEOUT, "no agreement after {TIMEOUT:?}: {differences:#?}");
             sleep(Duration::from_millis(500));
         }
-        self.world.driver.assert_no_violation();
+        self.env.driver.assert_no_violation();
         let Model { claims, snapshots, groups } = &self.model;
         println!(
             "all agree on {} claims, {} snapshots and {} groups after {:.1?}",
@@ -323,7 +323,7 @@ impl Life {
         );
     }
 
-    /// Nothing is asked for any more, so there is nothing.
+    /// Deletes everything and checks that nothing is left.
     pub(crate) fn delete_everything(&mut self) {
         for object in self.model.all() {
             self.delete(&object);
@@ -332,13 +332,14 @@ impl Life {
     }
 
     pub(crate) fn end(self) {
-        let Self { world, steps, deaths, doomed, .. } = self;
-        println!("{steps:?}; {doomed} came too late; deaths: {deaths:?}");
-        world.end();
+        let Self { env, steps, kills, doomed, .. } = self;
+        println!("{steps:?}; {doomed} doomed; kills: {kills:?}");
+        env.stop();
     }
 }
 
-/// What a copy of a claim's volume holds. One that is not bound yet may have been copied before its file was written.
+/// The content of a copy of a claim's volume. A claim that is not bound yet may be copied before its file is
+/// written.
 fn copied(of: &Claim) -> Text {
     Text { text: of.holds.text.clone(), certain: of.holds.certain && (of.bound || of.source != Source::New) }
 }

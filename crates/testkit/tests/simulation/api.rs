@@ -1,6 +1,7 @@
-//! The way of a process to the API, on which requests and answers are lost, refused and held up, and watches cut off.
+//! A process's connection to the API, with faults: lost requests and responses, errors, delays and interrupted
+//! watches.
 //!
-//! A request that is on its way arrives, whatever becomes of who sent it; one of a process that is dead is not sent.
+//! A request in flight arrives even if its sender is killed; a killed process sends no more requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ use wharf_cluster::Cluster;
 
 use crate::sim::Sim;
 
-/// One life of a process.
+/// One run of a process, from start to kill.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ProcessRun {
     pub(crate) name: String,
     dead: AtomicBool,
 }
 
-impl Life {
+impl ProcessRun {
     pub(crate) fn new(name: &str) -> Arc<Self> {
         Arc::new(Self { name: name.to_owned(), dead: AtomicBool::new(false) })
     }
@@ -44,65 +45,69 @@ impl Life {
     }
 }
 
-/// The API as this life sees it.
-pub(crate) fn cluster(sim: &Arc<Sim>, api: &Api, life: &Arc<Life>) -> Cluster {
-    let way = Way { sim: Arc::clone(sim), api: api.service(User::admin()), life: Arc::clone(life) };
-    Cluster::with_client(kube::Client::new(way, "default"))
+/// A client for one run of a process, with faults.
+pub(crate) fn cluster(sim: &Arc<Sim>, api: &Api, process_run: &Arc<ProcessRun>) -> Cluster {
+    let transport = FaultyTransport {
+        sim: Arc::clone(sim),
+        api: api.service(User::admin()),
+        process_run: Arc::clone(process_run),
+    };
+    Cluster::with_client(kube::Client::new(transport, "default"))
 }
 
-/// The API as those see it who look from outside: nothing is lost.
-pub(crate) fn calm(api: &Api) -> Cluster {
+/// A client without faults, for checks.
+pub(crate) fn fault_free(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
 }
 
 #[derive(Clone)]
-struct Way {
+struct FaultyTransport {
     sim: Arc<Sim>,
     api: rest::Client<Body>,
-    life: Arc<Life>,
+    process_run: Arc<ProcessRun>,
 }
 
-/// What becomes of a request.
+/// The fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Fine,
-    /// It never arrives.
+enum RequestFault {
+    None,
+    /// The request is lost; the client gets an error.
     LostRequest,
-    /// It is done, and nobody hears of it.
+    /// The request is executed, but the response is lost.
     LostAnswer,
-    /// It never arrives, and nobody says so.
+    /// The request is lost and the client gets no response.
     Silence,
-    /// The server says no, and has done nothing.
+    /// The server rejects the request without executing it.
     Refused(u16),
 }
 
-impl Way {
-    fn fate(&self, method: &Method, watch: bool) -> Fate {
+impl FaultyTransport {
+    fn fault(&self, method: &Method, watch: bool) -> RequestFault {
         if !self.sim.fails() {
-            return Fate::Fine;
+            return RequestFault::None;
         }
-        match self.sim.roll(12) {
-            0..3 => Fate::LostRequest,
-            3..7 => Fate::LostAnswer,
-            7 => Fate::Refused(429),
-            8 => Fate::Refused(500),
-            9 if watch => Fate::Refused(410),
-            9 if matches!(*method, Method::PUT | Method::PATCH) => Fate::Refused(409),
-            9 | 10 => Fate::Refused(503),
-            _ => Fate::Silence,
+        match self.sim.below(12) {
+            0..3 => RequestFault::LostRequest,
+            3..7 => RequestFault::LostAnswer,
+            7 => RequestFault::Refused(429),
+            8 => RequestFault::Refused(500),
+            9 if watch => RequestFault::Refused(410),
+            9 if matches!(*method, Method::PUT | Method::PATCH) => RequestFault::Refused(409),
+            9 | 10 => RequestFault::Refused(503),
+            _ => RequestFault::Silence,
         }
     }
 
     fn delay(&self) -> Duration {
-        match self.sim.roll(100) {
-            99 if self.sim.storms() => self.sim.within(Duration::from_secs(4)),
-            90.. => self.sim.within(Duration::from_millis(40)),
-            _ => self.sim.within(Duration::from_millis(3)),
+        match self.sim.below(100) {
+            99 if self.sim.faults_enabled() => self.sim.duration_up_to(Duration::from_secs(4)),
+            90.. => self.sim.duration_up_to(Duration::from_millis(40)),
+            _ => self.sim.duration_up_to(Duration::from_millis(3)),
         }
     }
 }
 
-impl Service<Request<Body>> for Way {
+impl Service<Request<Body>> for FaultyTransport {
     type Response = Response<rest::Body>;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
@@ -112,54 +117,54 @@ impl Service<Request<Body>> for Way {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let Self { sim, mut api, life } = self.clone();
-        if life.is_dead() {
-            return Box::pin(async { Err("the process is dead".into()) });
+        let Self { sim, mut api, process_run } = self.clone();
+        if process_run.is_dead() {
+            return Box::pin(async { Err("the process was killed".into()) });
         }
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
         let writes = method != Method::GET;
-        let (fate, delay) = (self.fate(&method, watch), self.delay());
-        // Nobody watches for ever in a storm.
-        let cut = (watch && sim.storms()).then(|| sim.within(Duration::from_secs(120)));
-        let (answer, answered) = oneshot::channel();
+        let (fault, delay) = (self.fault(&method, watch), self.delay());
+        // While faults are enabled, every watch is interrupted eventually.
+        let cut = (watch && sim.faults_enabled()).then(|| sim.duration_up_to(Duration::from_secs(120)));
+        let (reply, replied) = oneshot::channel();
         tokio::spawn(async move {
             sleep(delay).await;
-            let told = match fate {
-                Fate::Fine | Fate::LostAnswer => {
+            let result = match fault {
+                RequestFault::None | RequestFault::LostAnswer => {
                     let response = api.call(request).await.unwrap_or_else(|never| match never {});
                     if writes {
                         let status = response.status().as_u16();
-                        sim.note(format_args!("{} {method} {path} {status} {fate:?}", life.name));
+                        sim.note(format_args!("{} {method} {path} {status} {fault:?}", process_run.name));
                     }
-                    match fate {
-                        Fate::Fine => Ok(response),
+                    match fault {
+                        RequestFault::None => Ok(response),
                         _ => Err(BoxError::from("connection reset by peer")),
                     }
                 }
-                Fate::LostRequest => Err("connection refused".into()),
-                Fate::Refused(code) => Ok(refusal(code)),
-                Fate::Silence => return,
+                RequestFault::LostRequest => Err("connection refused".into()),
+                RequestFault::Refused(code) => Ok(error_status(code)),
+                RequestFault::Silence => return,
             };
-            if writes && !matches!(fate, Fate::Fine | Fate::LostAnswer) {
-                sim.note(format_args!("{} {method} {path} {fate:?}", life.name));
+            if writes && !matches!(fault, RequestFault::None | RequestFault::LostAnswer) {
+                sim.note(format_args!("{} {method} {path} {fault:?}", process_run.name));
             }
-            // Who is gone does not want to know.
-            let _ = answer.send(told);
+            // The caller may have been killed.
+            let _ = reply.send(result);
         });
         Box::pin(async move {
-            let Ok(told) = answered.await else { return std::future::pending().await };
-            let response = told?;
+            let Ok(result) = replied.await else { return std::future::pending().await };
+            let response = result?;
             Ok(response.map(|body| match cut {
-                Some(after) => Cut { body, after: Box::pin(sleep(after)) }.boxed_unsync(),
+                Some(after) => InterruptedWatch { body, after: Box::pin(sleep(after)) }.boxed_unsync(),
                 None => body,
             }))
         })
     }
 }
 
-/// As the server says it.
-fn refusal(code: u16) -> Response<rest::Body> {
+/// An error response in the API server's format.
+fn error_status(code: u16) -> Response<rest::Body> {
     let reason = match code {
         409 => "Conflict",
         410 => "Expired",
@@ -169,7 +174,7 @@ fn refusal(code: u16) -> Response<rest::Body> {
     };
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "the story has it so", "reason": reason, "code": code,
+        "message": "simulated fault", "reason": reason, "code": code,
     });
     let body = Full::new(Bytes::from(status.to_string())).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
@@ -177,13 +182,13 @@ fn refusal(code: u16) -> Response<rest::Body> {
     response
 }
 
-/// The lines of a watch until it is cut off.
-struct Cut {
+/// A watch body that fails after a time.
+struct InterruptedWatch {
     body: rest::Body,
     after: Pin<Box<Sleep>>,
 }
 
-impl http_body::Body for Cut {
+impl http_body::Body for InterruptedWatch {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -1,7 +1,7 @@
-//! The driver, and with it the truth: which volumes there are, where they are attached, staged and published.
+//! The driver and its authoritative state: which volumes exist and where they are attached, staged and published.
 //!
-//! What must never be is written down at the moment when it is asked for. The driver itself does as it is told, as far as a
-//! careless one would: so what is asked of it shows.
+//! Violations are recorded when a call arrives. The driver itself executes every call, as a careless driver would,
+//! so that wrong calls have visible effects.
 
 mod controller;
 mod node;
@@ -22,69 +22,69 @@ use wharf_csi::v1::identity_server::{Identity, IdentityServer};
 use wharf_csi::v1::node_server::NodeServer;
 use wharf_csi::v1::plugin_capability::service::Type as ServiceType;
 use wharf_csi::v1::plugin_capability::{Service, Type};
-use wharf_csi::{Client, Here, v1};
+use wharf_csi::{Client, InProcessService, v1};
 
-use crate::api::Life;
+use crate::api::ProcessRun;
 use crate::sim::Sim;
 
 pub(crate) const DRIVER: &str = "sim.example.com";
 
-/// A volume as it is.
+/// The state of a volume.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Volume {
     pub(crate) bytes: i64,
-    /// By node: whether for reading only.
+    /// Attachments: read-only or not, by node.
     pub(crate) attached: BTreeMap<String, bool>,
-    /// By node: where.
+    /// Staging path, by node.
     pub(crate) staged: BTreeMap<String, String>,
-    /// Node and where.
+    /// Node and target path.
     pub(crate) published: BTreeSet<(String, String)>,
-    /// A number for the mount table.
+    /// Device minor number for the mount table.
     pub(crate) minor: u32,
 }
 
-/// All of it.
+/// The state of the driver.
 #[derive(Debug, Default)]
-pub(crate) struct Truth {
+pub(crate) struct DriverState {
     pub(crate) volumes: BTreeMap<String, Volume>,
-    /// What is being worked on: by node, or by none for the controller.
+    /// Operations in progress: by node, or by an empty name for the controller.
     busy: BTreeSet<(String, String)>,
     minors: u32,
 }
 
-impl Truth {
-    /// Everything that is left, in words.
-    pub(crate) fn left(&self) -> Vec<String> {
+impl DriverState {
+    /// Descriptions of everything that is left.
+    pub(crate) fn leftovers(&self) -> Vec<String> {
         self.volumes.iter().map(|(id, volume)| format!("{id}: {volume:?}")).collect()
     }
 }
 
-/// The driver as one process reaches it: its controller, or its half on a node.
+/// The driver as one process reaches it: its Controller service, or its Node service on one node.
 #[derive(Clone)]
 pub(crate) struct Driver {
     sim: Arc<Sim>,
-    truth: Arc<Mutex<Truth>>,
-    /// Whose calls these are.
-    life: Arc<Life>,
-    /// The node it is on.
+    driver_state: Arc<Mutex<DriverState>>,
+    /// The calling process.
+    process_run: Arc<ProcessRun>,
+    /// The node of the Node service.
     node: String,
 }
 
-/// What becomes of a call.
+/// The fault of a call.
 #[derive(Debug, Clone, Copy)]
-struct Fate {
-    /// Before anything is done.
-    before: Duration,
-    /// It is not done, and this is the answer.
-    instead: Option<Code>,
-    /// It is done, and this is the answer.
-    after: Option<Code>,
-    /// How long it goes on when it is done.
-    lasts: Duration,
+struct CallFault {
+    /// Delay before the effect.
+    delay_before: Duration,
+    /// Error without an effect.
+    error_instead: Option<Code>,
+    /// Error despite the effect.
+    error_after: Option<Code>,
+    /// Delay after the effect.
+    delay_after: Duration,
 }
 
-/// Answers of a call that has not been done, whatever it is: each is true of some driver.
-const NOT_DONE: [Code; 12] = [
+/// Error codes of a call without an effect. Each of them is possible with some driver.
+const NO_EFFECT_CODES: [Code; 12] = [
     Code::Cancelled,
     Code::Unknown,
     Code::InvalidArgument,
@@ -98,91 +98,107 @@ const NOT_DONE: [Code; 12] = [
     Code::DataLoss,
     Code::Unauthenticated,
 ];
-/// Answers that do not say that it was not done: others would be lies.
-const PERHAPS_DONE: [Code; 4] = [Code::Cancelled, Code::DeadlineExceeded, Code::Unavailable, Code::Aborted];
+/// Error codes that do not exclude an effect. Other codes would be wrong.
+const UNCERTAIN_CODES: [Code; 4] =
+    [Code::Cancelled, Code::DeadlineExceeded, Code::Unavailable, Code::Aborted];
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Driver {
-    pub(crate) fn new(sim: &Arc<Sim>, truth: &Arc<Mutex<Truth>>, life: &Arc<Life>, node: &str) -> Self {
-        Self { sim: Arc::clone(sim), truth: Arc::clone(truth), life: Arc::clone(life), node: node.to_owned() }
+    pub(crate) fn new(
+        sim: &Arc<Sim>,
+        driver_state: &Arc<Mutex<DriverState>>,
+        process_run: &Arc<ProcessRun>,
+        node: &str,
+    ) -> Self {
+        Self {
+            sim: Arc::clone(sim),
+            driver_state: Arc::clone(driver_state),
+            process_run: Arc::clone(process_run),
+            node: node.to_owned(),
+        }
     }
 
-    /// The way to it.
+    /// A client for the driver.
     pub(crate) fn client(self) -> Client {
         let endpoint = "/sim/csi.sock".parse().unwrap();
-        Client::here(Here::new(move |request| self.clone().serve(request)), &endpoint)
+        Client::in_process(InProcessService::new(move |request| self.clone().serve(request)), &endpoint)
     }
 
     async fn serve(self, request: HttpRequest<Body>) -> Result<HttpResponse<Body>, Status> {
-        if self.life.is_dead() {
-            return Err(Status::unavailable("the process is dead"));
+        if self.process_run.is_dead() {
+            return Err(Status::unavailable("the process was killed"));
         }
         let service = request.uri().path().split('/').nth(1).unwrap_or_default().to_owned();
-        let answer = match service.as_str() {
+        let reply = match service.as_str() {
             "csi.v1.Controller" => ControllerServer::new(self).oneshot(request).await,
             "csi.v1.Node" => NodeServer::new(self).oneshot(request).await,
             "csi.v1.Identity" => IdentityServer::new(self).oneshot(request).await,
             _ => return Ok(Status::unimplemented(service).into_http()),
         };
-        Ok(answer.unwrap_or_else(|never| match never {}))
+        Ok(reply.unwrap_or_else(|never| match never {}))
     }
 
-    fn fate(&self) -> Fate {
+    fn fault(&self) -> CallFault {
         let sim = &self.sim;
-        let soon = |sim: &Sim| sim.within(Duration::from_millis(30));
-        let mut fate = Fate { before: soon(sim), instead: None, after: None, lasts: soon(sim) };
+        let soon = |sim: &Sim| sim.duration_up_to(Duration::from_millis(30));
+        let mut fault = CallFault {
+            delay_before: soon(sim),
+            error_instead: None,
+            error_after: None,
+            delay_after: soon(sim),
+        };
         if !sim.driver_fails() {
-            return fate;
+            return fault;
         }
-        match sim.roll(10) {
-            0..4 => fate.instead = Some(sim.pick(&NOT_DONE)),
-            4..7 => fate.after = Some(sim.pick(&PERHAPS_DONE)),
-            7 => fate.before = sim.within(Duration::from_secs(30)),
-            8 => fate.lasts = sim.within(Duration::from_secs(30)),
-            _ => fate.before = sim.within(Duration::from_secs(200)),
+        match sim.below(10) {
+            0..4 => fault.error_instead = Some(sim.pick(&NO_EFFECT_CODES)),
+            4..7 => fault.error_after = Some(sim.pick(&UNCERTAIN_CODES)),
+            7 => fault.delay_before = sim.duration_up_to(Duration::from_secs(30)),
+            8 => fault.delay_after = sim.duration_up_to(Duration::from_secs(30)),
+            _ => fault.delay_before = sim.duration_up_to(Duration::from_secs(200)),
         }
-        fate
+        fault
     }
 
-    /// A call: it runs to its end, whatever becomes of the caller, and a second one for the same volume is refused
+    /// Runs a call to completion even if the caller is killed. A second call for the same volume is rejected
     /// meanwhile.
     async fn call<T: Send + 'static>(
         &self,
         method: &'static str,
         volume: &str,
-        does: impl FnOnce(&Driver, &mut Truth) -> Result<T, Status> + Send + 'static,
+        effect: impl FnOnce(&Driver, &mut DriverState) -> Result<T, Status> + Send + 'static,
     ) -> Result<Response<T>, Status> {
-        let fate = self.fate();
+        let fault = self.fault();
         let busy = (self.node.clone(), volume.to_owned());
-        let who = &self.life.name;
-        if !volume.is_empty() && !lock(&self.truth).busy.insert(busy.clone()) {
-            self.sim.note(format_args!("{who} {method} {volume} busy"));
-            return Err(Status::aborted("an operation for this volume goes on"));
+        let caller = &self.process_run.name;
+        if !volume.is_empty() && !lock(&self.driver_state).busy.insert(busy.clone()) {
+            self.sim.note(format_args!("{caller} {method} {volume} busy"));
+            return Err(Status::aborted("an operation for this volume is in progress"));
         }
-        let (driver, (answer, answered)) = (self.clone(), oneshot::channel());
+        let (driver, (reply, replied)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            sleep(fate.before).await;
-            let said = match fate.instead {
-                Some(code) => Err(Status::new(code, "the story has it so; nothing was done")),
-                None => does(&driver, &mut lock(&driver.truth)),
+            sleep(fault.delay_before).await;
+            let result = match fault.error_instead {
+                Some(code) => Err(Status::new(code, "simulated fault without an effect")),
+                None => effect(&driver, &mut lock(&driver.driver_state)),
             };
-            let code = said.as_ref().map_or_else(Status::code, |_| Code::Ok);
-            let (sim, who, volume) = (&driver.sim, &driver.life.name, &busy.1);
-            sim.note(format_args!("{who} {method} {volume} {code:?} {:?}", fate.after));
-            sleep(fate.lasts).await;
-            lock(&driver.truth).busy.remove(&busy);
-            let said = match fate.after {
-                Some(code) => Err(Status::new(code, "the story has it so")),
-                None => said,
+            let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+            let (sim, caller, volume) = (&driver.sim, &driver.process_run.name, &busy.1);
+            sim.note(format_args!("{caller} {method} {volume} {code:?} {:?}", fault.error_after));
+            sleep(fault.delay_after).await;
+            lock(&driver.driver_state).busy.remove(&busy);
+            let result = match fault.error_after {
+                Some(code) => Err(Status::new(code, "simulated fault")),
+                None => result,
             };
-            // Who is gone does not want to know.
-            let _ = answer.send(said);
+            // The caller may have been killed.
+            let _ = reply.send(result);
         });
-        let said = answered.await.unwrap_or_else(|_| Err(Status::unavailable("the driver is gone")));
-        said.map(Response::new)
+        let result = replied.await.unwrap_or_else(|_| Err(Status::unavailable("the driver was stopped")));
+        result.map(Response::new)
     }
 }
 

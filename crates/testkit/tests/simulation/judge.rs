@@ -1,15 +1,15 @@
 //! What is looked at from outside: whether pods run, what is left, and whether `wharf explain` has a reason for everything
 //! that is not done.
 
-use wharf_explain::{Subject, What, explain};
+use wharf_explain::{Subject, SubjectKind, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, chance};
+use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, random};
 
 use crate::driver::lock;
-use crate::ground::{AT_ONCE, Ground};
 use crate::planted::{self, Bug};
+use crate::testbed::{AT_ONCE, Testbed};
 use crate::turns::{Turn, World};
 
 /// How often it is looked again because something has changed meanwhile.
@@ -23,13 +23,14 @@ fn claim_is_done(claim: &PersistentVolumeClaim) -> bool {
     claim.status.phase == ClaimPhase::Bound && !claim.metadata.is_deleting() && is_as_large(claim)
 }
 
-/// As it was asked to be.
+/// Whether the claim has the requested capacity.
 fn is_as_large(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.capacity.storage >= claim.requested()
+    claim.status.capacity.storage >= claim.requested_storage()
 }
 
-/// What must come to pass of itself: a volume that waits for no pod is made, and one that is mounted grows.
-fn claim_must_come(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
+/// Whether a claim must make progress without further action: an Immediate claim is provisioned, and a mounted
+/// volume is expanded.
+fn claim_must_progress(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
     let used = |pod: &Pod| pod_is_done(pod) && pod.claims().any(|name| name == claim.metadata.name);
     match claim.status.phase {
         _ if claim.metadata.is_deleting() => false,
@@ -38,14 +39,14 @@ fn claim_must_come(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
     }
 }
 
-impl Ground {
-    /// Whether all pods run that can, and all claims have what they asked for: a pod whose claim is being deleted never
-    /// will.
-    pub(crate) async fn all_is_done(&self) -> bool {
+impl Testbed {
+    /// Whether all pods that can run do so, and all claims have what they requested. A pod whose claim is being
+    /// deleted can never run.
+    pub(crate) async fn all_converged(&self) -> bool {
         self.waiting().await.is_empty()
     }
 
-    /// Those that do not, and have not.
+    /// The names of pods and claims that have not converged.
     pub(crate) async fn waiting(&self) -> String {
         let claims = self.all::<PersistentVolumeClaim>().await;
         let goes = |name: &str| {
@@ -54,14 +55,14 @@ impl Ground {
         let pods = self.all::<Pod>().await;
         let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims().any(|claim| goes(&claim));
         let pending =
-            claims.iter().filter(|claim| claim_must_come(claim, &pods)).map(|claim| &claim.metadata);
+            claims.iter().filter(|claim| claim_must_progress(claim, &pods)).map(|claim| &claim.metadata);
         let waiting = pods.iter().filter(waits).map(|pod| &pod.metadata).chain(pending);
         waiting.map(|meta| meta.name.clone()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Everything that should be gone when nobody wants anything any more.
-    pub(crate) async fn left(&self) -> Vec<String> {
-        let mut left = lock(&self.truth).left();
+    /// Everything that should be deleted once all claims and pods are.
+    pub(crate) async fn leftovers(&self) -> Vec<String> {
+        let mut left = lock(&self.driver_state).leftovers();
         left.extend(self.names::<Pod>().await);
         left.extend(self.names::<PersistentVolumeClaim>().await);
         left.extend(self.names::<PersistentVolume>().await);
@@ -108,11 +109,11 @@ impl Ground {
     /// The first object of which it is said that something else is waited for.
     async fn first_untold(&self, world: &World) -> Option<String> {
         let claims = world.claims.iter().filter(|claim| !claim_is_done(claim));
-        let claims = claims.map(|claim| (What::Claim, &claim.metadata, world.claim(claim)));
+        let claims = claims.map(|claim| (SubjectKind::Claim, &claim.metadata, world.claim(claim)));
         let pods = world.pods.iter().filter(|pod| !pod_is_done(pod));
-        let pods = pods.map(|pod| (What::Pod, &pod.metadata, world.pod(pod)));
+        let pods = pods.map(|pod| (SubjectKind::Pod, &pod.metadata, world.pod(pod)));
         let volumes = world.volumes.iter();
-        let volumes = volumes.map(|volume| (What::Volume, &volume.metadata, world.volume(volume)));
+        let volumes = volumes.map(|volume| (SubjectKind::Volume, &volume.metadata, world.volume(volume)));
         for (what, meta, turn) in claims.chain(pods).chain(volumes) {
             let wrong = self.untold(what, meta, turn).await;
             if wrong.is_some() {
@@ -123,17 +124,17 @@ impl Ground {
     }
 
     /// What is wrong with what is said of an object, if it is to wait for this.
-    async fn untold(&self, what: What, meta: &Meta, turn: Option<Turn>) -> Option<String> {
+    async fn untold(&self, what: SubjectKind, meta: &Meta, turn: Option<Turn>) -> Option<String> {
         let turn = turn?;
-        let subject = Subject { what, namespace: "default".to_owned(), name: meta.name.clone() };
-        let mut story = match explain(&self.cluster, &subject, None, chance::now()).await {
+        let subject = Subject { kind: what, namespace: "default".to_owned(), name: meta.name.clone() };
+        let mut story = match explain(&self.cluster, &subject, None, random::now()).await {
             Ok(story) => story,
             Err(error) => return Some(format!("{subject} cannot be explained: {error}")),
         };
         if self.sim.has(Bug::BinderIsBlamed) {
             planted::blame_the_binder(&mut story);
         }
-        let told = story.waits_for().is_some_and(|step| turn.is(step));
+        let told = story.pending_step().is_some_and(|step| turn.is(step));
         (!told).then(|| format!("another reason is named for {subject} than {turn:?}: {story:#?}"))
     }
 }

@@ -1,4 +1,4 @@
-//! A node's machine in memory: files that stay when the agent dies, and a mount table that is the driver's truth.
+//! A simulated kernel: files that survive the agent, and a mount table derived from the driver's state.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,26 +7,30 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use wharf_linux::{
-    Beneath, Devices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, LoopDevice,
-    LoopOptions, MakeFs, MountRequest, MountTable, Mounts, PathKind, Probe, Result, Usage,
+    BlockDevices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, FsUsage, LoopDevice,
+    LoopOptions, MakeFsRequest, MountRequest, MountTable, Mounts, PathBeneath, PathKind, ProbeResult, Result,
 };
 
-use crate::driver::{Truth, lock};
+use crate::driver::{DriverState, lock};
 
-/// The machine of one node.
-pub(crate) struct Memory {
+/// The kernel of one node.
+pub(crate) struct SimKernel {
     node: String,
-    truth: Arc<Mutex<Truth>>,
-    /// Files with what is in them, directories with nothing.
+    driver_state: Arc<Mutex<DriverState>>,
+    /// Files with their content, directories without.
     files: Mutex<BTreeMap<PathBuf, Option<Vec<u8>>>>,
 }
 
-impl Memory {
-    pub(crate) fn new(node: &str, truth: &Arc<Mutex<Truth>>) -> Arc<Self> {
-        Arc::new(Self { node: node.to_owned(), truth: Arc::clone(truth), files: Mutex::default() })
+impl SimKernel {
+    pub(crate) fn new(node: &str, driver_state: &Arc<Mutex<DriverState>>) -> Arc<Self> {
+        Arc::new(Self {
+            node: node.to_owned(),
+            driver_state: Arc::clone(driver_state),
+            files: Mutex::default(),
+        })
     }
 
-    /// Files that are there, without directories.
+    /// All files, without directories.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
         let files = lock(&self.files);
         files.iter().filter(|(_, content)| content.is_some()).map(|(path, _)| path.clone()).collect()
@@ -39,7 +43,7 @@ impl Memory {
         }
     }
 
-    /// Gone is success, and what is not empty stays.
+    /// A missing path is success; a directory that is not empty remains.
     fn remove(&self, path: &Path) -> Result<()> {
         let mut files = lock(&self.files);
         let inside = files.keys().any(|other| other != path && other.starts_with(path));
@@ -51,26 +55,26 @@ impl Memory {
     }
 }
 
-/// Nothing on a node asks for it: that is the driver's work.
-fn drivers<T>(call: &'static str) -> Result<T> {
+/// The node agent never makes these calls; they are the driver's.
+fn unsupported<T>(call: &'static str) -> Result<T> {
     Err(Error::call(call, Path::new("/"), io::ErrorKind::Unsupported))
 }
 
-fn path(of: &Beneath<'_>) -> PathBuf {
+fn path(of: &PathBeneath<'_>) -> PathBuf {
     match of.path == Path::new(".") {
         true => of.root.to_owned(),
         false => of.root.join(of.path),
     }
 }
 
-impl Mounts for Memory {
-    fn waits(&self) -> bool {
+impl Mounts for SimKernel {
+    fn may_block(&self) -> bool {
         false
     }
     fn mount_table(&self) -> Result<MountTable> {
-        let truth = lock(&self.truth);
+        let driver_state = lock(&self.driver_state);
         let mut table = String::new();
-        for volume in truth.volumes.values() {
+        for volume in driver_state.volumes.values() {
             let staged = volume.staged.get(&self.node).into_iter();
             let published = volume.published.iter().filter(|(node, _)| *node == self.node);
             for at in staged.chain(published.map(|(_, at)| at)) {
@@ -80,13 +84,13 @@ impl Mounts for Memory {
         Ok(MountTable::parse(table.as_bytes()).expect("a table that we wrote"))
     }
     fn mount(&self, _: &MountRequest<'_>) -> Result<()> {
-        drivers("mount")
+        unsupported("mount")
     }
     fn bind(&self, _: &Path, _: &Path, _: bool) -> Result<()> {
-        drivers("mount")
+        unsupported("mount")
     }
     fn unmount(&self, _: &Path) -> Result<()> {
-        drivers("umount")
+        unsupported("umount")
     }
     fn resolve(&self, path: &Path) -> Result<PathBuf> {
         Ok(path.to_owned())
@@ -103,25 +107,25 @@ impl Mounts for Memory {
         Ok(())
     }
     fn create_target_file(&self, _: &Path) -> Result<()> {
-        drivers("open")
+        unsupported("open")
     }
     fn remove_target(&self, path: &Path) -> Result<()> {
         self.remove(path)
     }
 }
 
-impl Files for Memory {
-    fn read_file(&self, file: &Beneath<'_>) -> Result<Option<Vec<u8>>> {
+impl Files for SimKernel {
+    fn read_file(&self, file: &PathBeneath<'_>) -> Result<Option<Vec<u8>>> {
         Ok(lock(&self.files).get(&path(file)).cloned().flatten())
     }
-    fn write_file(&self, file: &Beneath<'_>, bytes: &[u8]) -> Result<()> {
+    fn write_file(&self, file: &PathBeneath<'_>, bytes: &[u8]) -> Result<()> {
         lock(&self.files).insert(path(file), Some(bytes.to_vec()));
         Ok(())
     }
-    fn sync(&self, _: &Beneath<'_>) -> Result<()> {
+    fn sync(&self, _: &PathBeneath<'_>) -> Result<()> {
         Ok(())
     }
-    fn rename(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
+    fn rename(&self, from: &PathBeneath<'_>, to: &PathBeneath<'_>) -> Result<()> {
         let mut files = lock(&self.files);
         let Some(content) = files.remove(&path(from)) else {
             return Err(Error::call("rename", &path(from), io::ErrorKind::NotFound));
@@ -129,102 +133,102 @@ impl Files for Memory {
         files.insert(path(to), content);
         Ok(())
     }
-    fn create_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+    fn create_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         self.make_dir(&path(dir));
         Ok(())
     }
-    fn list_dir(&self, dir: &Beneath<'_>) -> Result<Vec<String>> {
+    fn list_dir(&self, dir: &PathBeneath<'_>) -> Result<Vec<String>> {
         let dir = path(dir);
         let files = lock(&self.files);
         let inside = files.keys().filter(|path| path.parent() == Some(&*dir));
         Ok(inside.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect())
     }
-    fn remove_file(&self, file: &Beneath<'_>) -> Result<()> {
+    fn remove_file(&self, file: &PathBeneath<'_>) -> Result<()> {
         lock(&self.files).remove(&path(file));
         Ok(())
     }
-    fn remove_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+    fn remove_dir(&self, dir: &PathBeneath<'_>) -> Result<()> {
         self.remove(&path(dir))
     }
-    fn stat(&self, _: &Beneath<'_>) -> Result<Option<FileStat>> {
-        drivers("stat")
+    fn stat(&self, _: &PathBeneath<'_>) -> Result<Option<FileStat>> {
+        unsupported("stat")
     }
-    fn set_size(&self, _: &Beneath<'_>, _: u64) -> Result<()> {
-        drivers("ftruncate")
+    fn set_size(&self, _: &PathBeneath<'_>, _: u64) -> Result<()> {
+        unsupported("ftruncate")
     }
-    fn allocate(&self, _: &Beneath<'_>, _: u64) -> Result<()> {
-        drivers("fallocate")
+    fn allocate(&self, _: &PathBeneath<'_>, _: u64) -> Result<()> {
+        unsupported("fallocate")
     }
     fn can_reflink(&self, _: &Path) -> Result<bool> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
-    fn reflink(&self, _: &Beneath<'_>, _: &Beneath<'_>) -> Result<()> {
-        drivers("ioctl")
+    fn reflink(&self, _: &PathBeneath<'_>, _: &PathBeneath<'_>) -> Result<()> {
+        unsupported("ioctl")
     }
-    fn copy_range(&self, _: &Beneath<'_>, _: &Beneath<'_>, _: u64, _: u64) -> Result<u64> {
-        drivers("copy_file_range")
+    fn copy_range(&self, _: &PathBeneath<'_>, _: &PathBeneath<'_>, _: u64, _: u64) -> Result<u64> {
+        unsupported("copy_file_range")
     }
-    fn extents(&self, _: &Beneath<'_>) -> Result<Vec<Extent>> {
-        drivers("ioctl")
+    fn extents(&self, _: &PathBeneath<'_>) -> Result<Vec<Extent>> {
+        unsupported("ioctl")
     }
-    fn try_lock(&self, _: &Beneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
-        drivers("flock")
+    fn try_lock(&self, _: &PathBeneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
+        unsupported("flock")
     }
 }
 
-impl Devices for Memory {
-    fn loop_attach(&self, _: &Beneath<'_>, _: &LoopOptions) -> Result<LoopDevice> {
-        drivers("ioctl")
+impl BlockDevices for SimKernel {
+    fn loop_attach(&self, _: &PathBeneath<'_>, _: &LoopOptions) -> Result<LoopDevice> {
+        unsupported("ioctl")
     }
     fn loop_devices(&self) -> Result<Vec<LoopDevice>> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
     fn loop_refresh(&self, _: &Path) -> Result<()> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
     fn loop_detach(&self, _: &Path) -> Result<()> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
     fn device_size(&self, _: &Path) -> Result<u64> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
     fn device_number(&self, _: &Path) -> Result<(u32, u32)> {
-        drivers("stat")
+        unsupported("stat")
     }
     fn read_device(&self, _: &Path, _: u64, _: &mut [u8]) -> Result<()> {
-        drivers("read")
+        unsupported("read")
     }
 }
 
-impl Filesystems for Memory {
-    fn probe(&self, _: &Path) -> Result<Probe> {
-        drivers("read")
+impl Filesystems for SimKernel {
+    fn probe(&self, _: &Path) -> Result<ProbeResult> {
+        unsupported("read")
     }
-    fn make_fs(&self, _: &Path, _: &MakeFs<'_>) -> Result<()> {
-        drivers("mkfs")
+    fn make_fs(&self, _: &Path, _: &MakeFsRequest<'_>) -> Result<()> {
+        unsupported("mkfs")
     }
     fn check_fs(&self, _: &Path, _: FsType) -> std::result::Result<(), FsError> {
         Ok(())
     }
     fn grow_fs(&self, _: &Path, _: FsType, _: Option<&Path>) -> Result<()> {
-        drivers("resize")
+        unsupported("resize")
     }
     fn can_grow_online(&self, _: FsType) -> std::result::Result<(), String> {
         Ok(())
     }
     fn set_fs_uuid(&self, _: &Path, _: FsType, _: &str, _: &Path) -> Result<()> {
-        drivers("tune")
+        unsupported("tune")
     }
-    fn usage(&self, _: &Path) -> Result<Usage> {
-        drivers("statvfs")
+    fn usage(&self, _: &Path) -> Result<FsUsage> {
+        unsupported("statvfs")
     }
     fn fs_error_count(&self, _: &Path, _: FsType, _: &Path) -> Result<u64> {
         Ok(0)
     }
     fn freeze(&self, _: &[&Path], _: Duration) -> Result<Box<dyn Frozen>> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
     fn thaw(&self, _: &Path) -> Result<()> {
-        drivers("ioctl")
+        unsupported("ioctl")
     }
 }

@@ -1,5 +1,5 @@
-//! A node's agent without containers: pods of its node get their volumes and then run; a pod that goes lets them go first.
-//! The volume manager is the product's own. What it does not do: registration of plugins, which is given.
+//! A node agent without containers: it mounts the volumes of its node's pods and reports the pods as running; it
+//! unmounts before it deletes a pod. The volume manager is the product's own. Plugin registration is not simulated.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,26 +10,28 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{ApiError, Cluster, Events, Notice, Patch, Preconditions, Store, WatchOptions};
+use wharf_cluster::{
+    ApiError, Cluster, EventRecorder, Patch, Preconditions, Store, StoreEvent, WatchOptions,
+};
 use wharf_csi::Client;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _};
 use wharf_node::paths::Root;
 use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
-use wharf_node::volumes::{self, COMPONENT, Parts, Settings, Volumes};
+use wharf_node::volumes::{self, COMPONENT, Settings, VolumeManagerDeps, Volumes};
 
 use crate::driver::DRIVER;
-use crate::kernel::Memory;
+use crate::kernel::SimKernel;
 
-/// Between two attempts to write.
-const AGAIN: Duration = Duration::from_secs(1);
+/// The interval between two write attempts.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One life of the agent, until it is dropped.
+/// Runs the agent until it is dropped.
 pub(crate) async fn run(
     cluster: Cluster,
     driver: Client,
-    kernel: Arc<Memory>,
+    kernel: Arc<SimKernel>,
     node: String,
     settings: Settings,
 ) {
@@ -37,9 +39,9 @@ pub(crate) async fn run(
     let mut plugin = Plugin::new(DRIVER, "/sim/csi.sock".parse().unwrap()).with_client(driver);
     plugin.capabilities =
         NodeCapabilities { stage_unstage: true, expand: true, ..NodeCapabilities::default() };
-    plugins.put(plugin);
-    let parts = Parts {
-        events: Events::start(&cluster, COMPONENT, node.as_str()),
+    plugins.insert(plugin);
+    let parts = VolumeManagerDeps {
+        events: EventRecorder::start(&cluster, COMPONENT, node.as_str()),
         cluster: cluster.clone(),
         wide: Some(cluster.clone()),
         plugins,
@@ -57,20 +59,20 @@ async fn pods(cluster: Cluster, volumes: Volumes, node: &str) {
     let of_node =
         WatchOptions { field_selector: Some(format!("spec.nodeName={node}")), ..WatchOptions::default() };
     let pods: Store<Pod> = cluster.store(of_node);
-    pods.synced().await;
+    pods.wait_synced().await;
     for pod in pods.all().into_iter().filter(|pod| !pod.metadata.is_deleting()) {
-        volumes.want(pod);
+        volumes.request(pod);
     }
-    volumes.settle();
+    volumes.mark_pods_known();
     let mut workers = JoinSet::new();
     let mut known = BTreeSet::new();
-    let mut changes = pods.changes();
+    let mut changes = pods.subscribe();
     while let Some(notice) = changes.next().await {
-        let looked_at = match notice {
-            Notice::Change(change) => change.new.into_iter().collect(),
-            Notice::Resync => pods.all(),
+        let changed = match notice {
+            StoreEvent::Change(change) => change.new.into_iter().collect(),
+            StoreEvent::Resync => pods.all(),
         };
-        for pod in looked_at {
+        for pod in changed {
             let uid = pod.metadata.uid.clone();
             if known.insert(uid.clone()) {
                 let worker =
@@ -82,7 +84,7 @@ async fn pods(cluster: Cluster, volumes: Volumes, node: &str) {
     }
 }
 
-/// Looks after one pod.
+/// Manages one pod.
 struct Worker {
     cluster: Cluster,
     volumes: Volumes,
@@ -91,50 +93,50 @@ struct Worker {
 
 impl Worker {
     async fn run(self, key: Key, uid: String) {
-        let mut changes = self.pods.changes();
+        let mut changes = self.pods.subscribe();
         loop {
             let pod = self.pods.get(&key).filter(|pod| pod.metadata.uid == uid);
             let Some(pod) = pod.filter(|pod| !pod.metadata.is_deleting()) else { break };
             let runs = pod.status.phase == PodPhase::Running;
-            self.volumes.want(pod);
+            self.volumes.request(pod);
             tokio::select! {
                 biased;
                 _ = changes.next() => {}
-                mounted = self.volumes.mounted(&uid), if !runs => {
+                mounted = self.volumes.wait_mounted(&uid), if !runs => {
                     if mounted.is_ok() {
-                        self.tell_running(&key).await;
+                        self.report_running(&key).await;
                     }
                 }
             }
         }
         self.volumes.release(&uid);
-        self.volumes.released(&uid).await;
+        self.volumes.wait_released(&uid).await;
         self.delete(&key, &uid).await;
     }
 
-    async fn tell_running(&self, key: &Key) {
+    async fn report_running(&self, key: &Key) {
         let patch = Patch::Merge(json!({"status": {"phase": "Running"}}));
         if self.cluster.patch(&Pod::API, key, Some("status"), patch).await.is_err() {
-            sleep(AGAIN).await;
+            sleep(RETRY_INTERVAL).await;
         }
     }
 
-    /// Until the server says that it is gone.
+    /// Retries until the API server confirms that the pod is deleted.
     async fn delete(&self, key: &Key, uid: &str) {
         let this = || Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
         loop {
-            match self.cluster.delete_now(&Pod::API, key, this()).await {
-                // Another one of its name.
+            match self.cluster.delete_without_grace(&Pod::API, key, this()).await {
+                // Another pod with the same name.
                 Ok(()) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
                 Err(_) => {
-                    sleep(AGAIN).await;
+                    sleep(RETRY_INTERVAL).await;
                     continue;
                 }
             }
-            let there = self.cluster.get::<Pod>(key).await;
-            match there {
+            let current = self.cluster.get::<Pod>(key).await;
+            match current {
                 Ok(pod) if pod.as_ref().is_none_or(|pod| pod.metadata.uid != uid) => return,
-                _ => sleep(AGAIN).await,
+                _ => sleep(RETRY_INTERVAL).await,
             }
         }
     }

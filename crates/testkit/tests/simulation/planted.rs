@@ -1,57 +1,58 @@
-//! Bugs that are planted, so that it is known that the simulation would find them: by settings of our own parts where there is
-//! one that is as wrong, and else into the scripted world around them.
+//! Planted bugs, to verify that the simulation finds them: as settings of our own components where such a setting
+//! exists, otherwise in the simulated environment.
 
-use wharf_cluster::{Cluster, Notice, Store, WatchOptions};
+use wharf_cluster::{Cluster, Store, StoreEvent, WatchOptions};
 use wharf_csi::{Client, v1};
-use wharf_explain::{State, Step, Story};
+use wharf_explain::{Explanation, State, Step};
 use wharf_model::PersistentVolume;
 use wharf_model::volume::VolumePhase;
 
-/// What is wrong on purpose.
+/// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// An attachment of unknown state stands in the way of no other node; upstream's attach/detach controller does so.
-    UncertainBlocksNobody,
-    /// A volume whose claim is gone is deleted without a look at where it is attached.
-    DeleteAtOnce,
-    /// The driver is not asked to stage.
+    /// An attachment of unknown state does not prevent an attachment to another node, as in upstream's
+    /// attach/detach controller.
+    UncertainAttachmentIgnored,
+    /// A volume whose claim is deleted is deleted without checking where it is attached.
+    DeleteWhileAttached,
+    /// NodeStageVolume is not called.
     PublishWithoutStage,
-    /// After a restart volumes that are staged and no pod has are not looked for; upstream's kubelet does so.
-    ForgottenUnstage,
+    /// After a restart, staged volumes that no pod uses are not found, as in upstream's kubelet.
+    StagedVolumesNotFound,
     /// CreateVolume is called with another name at each attempt.
-    AnotherNameEachTime,
+    UnstableVolumeName,
     /// `wharf explain` says of every claim without a volume that it is the binder's turn.
     BinderIsBlamed,
 }
 
 impl Bug {
     pub(crate) const ALL: [Self; 6] = [
-        Self::UncertainBlocksNobody,
-        Self::DeleteAtOnce,
+        Self::UncertainAttachmentIgnored,
+        Self::DeleteWhileAttached,
         Self::PublishWithoutStage,
-        Self::ForgottenUnstage,
-        Self::AnotherNameEachTime,
+        Self::StagedVolumesNotFound,
+        Self::UnstableVolumeName,
         Self::BinderIsBlamed,
     ];
 
-    /// What is said when it is found. Anything else that fails is not this bug's doing.
-    pub(crate) fn shows(self) -> &'static str {
+    /// Part of the expected failure. Any other failure is not caused by this bug.
+    pub(crate) fn expected_failure(self) -> &'static str {
         match self {
-            Self::UncertainBlocksNobody => "while it is attached to",
-            Self::DeleteAtOnce => "is deleted while it is in use",
+            Self::UncertainAttachmentIgnored => "while it is attached to",
+            Self::DeleteWhileAttached => "is deleted while it is in use",
             Self::PublishWithoutStage => "where it is not staged",
-            Self::ForgottenUnstage | Self::AnotherNameEachTime => "left behind",
+            Self::StagedVolumesNotFound | Self::UnstableVolumeName => "left behind",
             Self::BinderIsBlamed => "another reason is named for claim",
         }
     }
 }
 
-/// Deletes volumes as soon as their claims are gone.
-pub(crate) async fn delete_at_once(cluster: Cluster, driver: Client) {
+/// Deletes volumes as soon as their claims are deleted.
+pub(crate) async fn delete_released_volumes(cluster: Cluster, driver: Client) {
     let volumes: Store<PersistentVolume> = cluster.store(WatchOptions::default());
-    let mut changes = volumes.changes();
+    let mut changes = volumes.subscribe();
     while let Some(notice) = changes.next().await {
-        let Notice::Change(change) = notice else { continue };
+        let StoreEvent::Change(change) = notice else { continue };
         let released = |volume: &PersistentVolume| volume.status.phase == VolumePhase::Released;
         let Some(volume) = change.new.filter(|volume| released(volume)) else { continue };
         let Some(csi) = &volume.spec.csi else { continue };
@@ -61,12 +62,12 @@ pub(crate) async fn delete_at_once(cluster: Cluster, driver: Client) {
 }
 
 /// An explain that knows nobody else.
-pub(crate) fn blame_the_binder(story: &mut Story) {
+pub(crate) fn blame_the_binder(story: &mut Explanation) {
     let unbound = |step: &&mut Step| {
-        let told = step.says.contains("being deleted") || step.says.contains(" and wants ");
+        let told = step.message.contains("being deleted") || step.message.contains("capacity is ");
         step.object.starts_with("claim ") && step.state != State::Done && !told
     };
     for step in story.steps.iter_mut().filter(unbound) {
-        step.whose = "the volume binder (persistentvolume-binder-controller)".to_owned();
+        step.waiting_for = "the volume binder (persistentvolume-binder-controller)".to_owned();
     }
 }

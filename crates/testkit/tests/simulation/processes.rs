@@ -1,5 +1,5 @@
-//! The processes of the cluster, each of which may die at any moment and be started again: Kubernetes' controllers, the
-//! sidecar, and an agent on each node.
+//! The processes of the cluster, each of which may be killed and restarted at any moment: Kubernetes' controllers,
+//! the sidecar, and an agent on each node.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,42 +8,42 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::rest::Api;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, Events};
+use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
 use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
 use wharf_node::volumes::Settings;
 use wharf_sidecar::controller::{self, Config, Role};
 use wharf_sidecar::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
-use crate::api::{self, Life};
-use crate::driver::{Driver, Truth};
-use crate::kernel::Memory;
+use crate::api::{self, ProcessRun};
+use crate::driver::{Driver, DriverState};
+use crate::kernel::SimKernel;
 use crate::kubelet;
 use crate::planted::{self, Bug};
 use crate::sim::Sim;
 
-/// What runs.
+/// The running processes.
 pub(crate) struct Processes {
     sim: Arc<Sim>,
     api: Api,
-    truth: Arc<Mutex<Truth>>,
-    /// Machines stay when agents die.
-    machines: BTreeMap<&'static str, Arc<Memory>>,
-    running: BTreeMap<&'static str, (Arc<Life>, JoinHandle<()>)>,
+    driver_state: Arc<Mutex<DriverState>>,
+    /// Kernels outlive their agents.
+    kernels: BTreeMap<&'static str, Arc<SimKernel>>,
+    running: BTreeMap<&'static str, (Arc<ProcessRun>, JoinHandle<()>)>,
 }
 
 impl Processes {
-    pub(crate) fn new(sim: &Arc<Sim>, api: &Api, truth: &Arc<Mutex<Truth>>) -> Self {
-        let machines = sim.nodes.iter().map(|node| (*node, Memory::new(node, truth))).collect();
-        let (sim, truth) = (Arc::clone(sim), Arc::clone(truth));
-        Self { sim, api: api.clone(), truth, machines, running: BTreeMap::new() }
+    pub(crate) fn new(sim: &Arc<Sim>, api: &Api, driver_state: &Arc<Mutex<DriverState>>) -> Self {
+        let kernels = sim.nodes.iter().map(|node| (*node, SimKernel::new(node, driver_state))).collect();
+        let (sim, driver_state) = (Arc::clone(sim), Arc::clone(driver_state));
+        Self { sim, api: api.clone(), driver_state, kernels, running: BTreeMap::new() }
     }
 
-    /// All there are.
+    /// The names of all processes.
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        ["controllers", "sidecar"].into_iter().chain(self.machines.keys().copied()).collect()
+        ["controllers", "sidecar"].into_iter().chain(self.kernels.keys().copied()).collect()
     }
 
-    /// Starts those that do not run.
+    /// Starts all processes that are not running.
     pub(crate) fn start_all(&mut self) {
         self.names().into_iter().for_each(|name| self.start(name));
     }
@@ -53,35 +53,39 @@ impl Processes {
             return;
         }
         self.sim.note(format_args!("{name} starts"));
-        let life = Life::new(name);
-        let cluster = api::cluster(&self.sim, &self.api, &life);
-        let driver =
-            Driver::new(&self.sim, &self.truth, &life, if name.starts_with('n') { name } else { "" });
+        let process_run = ProcessRun::new(name);
+        let cluster = api::cluster(&self.sim, &self.api, &process_run);
+        let driver = Driver::new(
+            &self.sim,
+            &self.driver_state,
+            &process_run,
+            if name.starts_with('n') { name } else { "" },
+        );
         let task = match name {
             "controllers" => tokio::spawn(controllers(cluster, Arc::clone(&self.sim))),
             "sidecar" => tokio::spawn(sidecar(cluster, driver, Arc::clone(&self.sim))),
             node => {
-                let find_staged = !self.sim.has(Bug::ForgottenUnstage);
-                let settings = Settings { find_staged, ..Settings::default() };
-                let machine = Arc::clone(&self.machines[node]);
-                tokio::spawn(kubelet::run(cluster, driver.client(), machine, node.to_owned(), settings))
+                let find_staged = !self.sim.has(Bug::StagedVolumesNotFound);
+                let settings = Settings { recover_staged: find_staged, ..Settings::default() };
+                let kernel = Arc::clone(&self.kernels[node]);
+                tokio::spawn(kubelet::run(cluster, driver.client(), kernel, node.to_owned(), settings))
             }
         };
-        self.running.insert(name, (life, task));
+        self.running.insert(name, (process_run, task));
     }
 
-    /// kill -9.
+    /// Kills a process, as with SIGKILL.
     pub(crate) async fn kill(&mut self, name: &'static str) {
-        let Some((life, task)) = self.running.remove(name) else { return };
-        self.sim.note(format_args!("{name} dies"));
-        life.end();
+        let Some((process_run, task)) = self.running.remove(name) else { return };
+        self.sim.note(format_args!("{name} killed"));
+        process_run.end();
         task.abort();
         let _ = task.await;
     }
 
-    /// What is left on nodes' disks.
+    /// The remaining files of all nodes.
     pub(crate) fn files(&self) -> Vec<String> {
-        let all = self.machines.values().flat_map(|machine| machine.files());
+        let all = self.kernels.values().flat_map(|kernel| kernel.files());
         all.map(|path| path.display().to_string()).collect()
     }
 }
@@ -89,7 +93,7 @@ impl Processes {
 async fn controllers(cluster: Cluster, sim: Arc<Sim>) {
     let gate = Gate::new(None, CancellationToken::new());
     let with = |component: &str| Context {
-        events: Events::start(&cluster, component, "sim"),
+        events: EventRecorder::start(&cluster, component, "sim"),
         cluster: cluster.clone(),
         gate: gate.clone(),
     };
@@ -98,7 +102,7 @@ async fn controllers(cluster: Cluster, sim: Arc<Sim>) {
     let attach = with(attach_detach::COMPONENT);
     let counted = attach_detach::Metrics::default();
     let settings = attach_detach::Settings {
-        uncertain_blocks: !sim.has(Bug::UncertainBlocksNobody),
+        uncertain_blocks: !sim.has(Bug::UncertainAttachmentIgnored),
         ..attach_detach::Settings::default()
     };
     running.spawn(attach_detach::run(attach, settings, counted));
@@ -127,12 +131,12 @@ async fn sidecar(cluster: Cluster, driver: Driver, sim: Arc<Sim>) {
     };
     let client = driver.client();
     let deletes = async {
-        if sim.has(Bug::DeleteAtOnce) {
-            planted::delete_at_once(cluster.clone(), client.clone()).await;
+        if sim.has(Bug::DeleteWhileAttached) {
+            planted::delete_released_volumes(cluster.clone(), client.clone()).await;
         }
     };
     tokio::join!(
-        controller::run_here(cluster.clone(), config, client.clone(), CancellationToken::new()),
+        controller::run_in_process(cluster.clone(), config, client.clone(), CancellationToken::new()),
         deletes
     );
 }

@@ -1,6 +1,8 @@
-//! What one seed decides: every choice, every fault, every random byte of the product; and what is written down of it.
+//! Everything that a seed determines: choices, faults, and the random bytes that the product uses. It also records
+//! the trace.
 //!
-//! Promise: all of it comes from one stream of numbers and from virtual time, so the same seed gives the same trace.
+//! Guarantee: all of it derives from one stream of numbers and from virtual time, so the same seed gives the same
+//! trace.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +11,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use wharf_model::Time;
-use wharf_model::chance::StandIn;
+use wharf_model::random::SystemOverride;
 
 use crate::planted::Bug;
 
-/// When virtual time begins, in milliseconds since 1970.
+/// The start of virtual time, in milliseconds since 1970.
 const BEGIN: i64 = 1_767_225_600_000;
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -23,14 +25,14 @@ pub(crate) struct Sim {
     trace: Mutex<String>,
     violations: Mutex<Vec<String>>,
     began: Instant,
-    /// Whether calls fail.
-    storm: AtomicBool,
-    /// How many of a hundred requests to the API fail in a storm; a seed's own. Of calls to the driver, which are few, twice
-    /// as many.
-    pub(crate) rough: usize,
-    /// The nodes of the cluster: two, or sometimes three, which take longer.
+    /// Whether requests and calls may fail.
+    faults_enabled: AtomicBool,
+    /// The percentage of API requests that fail while faults are enabled; depends on the seed. Driver calls are
+    /// rarer and fail twice as often.
+    pub(crate) fault_percent: usize,
+    /// The nodes of the cluster: usually two, sometimes three, which takes longer.
     pub(crate) nodes: &'static [&'static str],
-    /// What is wrong on purpose.
+    /// The planted bug.
     pub(crate) bug: Option<Bug>,
 }
 
@@ -39,20 +41,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sim {
-    /// Within a runtime whose time is paused.
+    /// Must run in a runtime with paused time.
     pub(crate) fn new(seed: u64, bug: Option<Bug>) -> Arc<Self> {
         let mut sim = Self {
             numbers: Mutex::new(seed),
             trace: Mutex::default(),
             violations: Mutex::default(),
             began: Instant::now(),
-            storm: AtomicBool::new(false),
-            rough: 0,
+            faults_enabled: AtomicBool::new(false),
+            fault_percent: 0,
             nodes: &NODES,
             bug,
         };
-        sim.rough = [0, 4, 8, 14][sim.roll(4)];
-        sim.nodes = if sim.roll(4) == 0 { &NODES } else { &NODES[..2] };
+        sim.fault_percent = [0, 4, 8, 14][sim.below(4)];
+        sim.nodes = if sim.below(4) == 0 { &NODES } else { &NODES[..2] };
         Arc::new(sim)
     }
 
@@ -66,57 +68,57 @@ impl Sim {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below so many.
-    pub(crate) fn roll(&self, sides: usize) -> usize {
-        (self.next() % sides.max(1) as u64) as usize
+    /// A number below `bound`.
+    pub(crate) fn below(&self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
     }
 
-    /// One of them.
+    /// A random element.
     pub(crate) fn pick<T: Copy>(&self, of: &[T]) -> T {
-        of[self.roll(of.len())]
+        of[self.below(of.len())]
     }
 
-    /// A time up to this, in milliseconds.
-    pub(crate) fn within(&self, most: Duration) -> Duration {
-        Duration::from_millis(self.roll(most.as_millis() as usize + 1) as u64)
+    /// A random duration of whole milliseconds, at most `most`.
+    pub(crate) fn duration_up_to(&self, most: Duration) -> Duration {
+        Duration::from_millis(self.below(most.as_millis() as usize + 1) as u64)
     }
 
-    /// Whether this request to the API fails.
+    /// Whether this API request fails.
     pub(crate) fn fails(&self) -> bool {
-        self.storms() && self.roll(100) < self.rough
+        self.faults_enabled() && self.below(100) < self.fault_percent
     }
 
-    /// Whether this call to the driver does.
+    /// Whether this driver call fails.
     pub(crate) fn driver_fails(&self) -> bool {
-        self.storms() && self.roll(100) < 2 * self.rough
+        self.faults_enabled() && self.below(100) < 2 * self.fault_percent
     }
 
-    pub(crate) fn storms(&self) -> bool {
-        self.storm.load(Ordering::Relaxed)
+    pub(crate) fn faults_enabled(&self) -> bool {
+        self.faults_enabled.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_storm(&self, storm: bool) {
-        self.storm.store(storm, Ordering::Relaxed);
+    pub(crate) fn set_faults_enabled(&self, faults_enabled: bool) {
+        self.faults_enabled.store(faults_enabled, Ordering::Relaxed);
     }
 
     pub(crate) fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
-    /// Virtual time since the beginning.
+    /// Virtual time since the start.
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Writes down what happens.
+    /// Adds a line to the trace.
     pub(crate) fn note(&self, what: impl std::fmt::Display) {
         let elapsed = self.elapsed();
         // Writing to a string cannot fail.
         let _ = writeln!(lock(&self.trace), "{:>8}.{:03} {what}", elapsed.as_secs(), elapsed.subsec_millis());
     }
 
-    /// Something that must never be has come about.
-    pub(crate) fn violated(&self, what: String) {
+    /// Records the violation of an invariant.
+    pub(crate) fn record_violation(&self, what: String) {
         self.note(format_args!("VIOLATION {what}"));
         lock(&self.violations).push(what);
     }
@@ -130,10 +132,10 @@ impl Sim {
     }
 }
 
-/// Time and chance of the product while it is simulated.
-pub(crate) struct Product(pub(crate) Arc<Sim>);
+/// The clock and the random numbers of the simulated product.
+pub(crate) struct SeededStandIn(pub(crate) Arc<Sim>);
 
-impl StandIn for Product {
+impl SystemOverride for SeededStandIn {
     fn now(&mut self) -> Time {
         Time(BEGIN).plus(self.0.elapsed())
     }

@@ -7,10 +7,10 @@ use wharf_explain::Step;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};
 use wharf_model::volume::VolumePhase;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
+use wharf_model::{PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment};
 
 use crate::driver::DRIVER;
-use crate::ground::AT_ONCE;
+use crate::testbed::AT_ONCE;
 
 const BINDER: &str = "the volume binder";
 const SCHEDULER: &str = "the scheduler";
@@ -48,7 +48,9 @@ impl Turn {
 
     /// Whether this step tells it.
     pub(crate) fn is(&self, step: &Step) -> bool {
-        step.object == self.object && step.whose.starts_with(&self.whose) && step.says.contains(&self.says)
+        step.object == self.object
+            && step.waiting_for.starts_with(&self.whose)
+            && step.message.contains(&self.says)
     }
 }
 
@@ -80,18 +82,18 @@ impl World {
         if claim.metadata.is_deleting() {
             let mut here = users.iter().filter(placed);
             let whose = match here.clone().any(|pod| !pod.metadata.is_deleting()) {
-                true => "you: delete these pods",
-                false if here.next().is_some() => "node ",
+                true => "you to delete these pods",
+                false if here.next().is_some() => "kubelet on node ",
                 false => "the claim protection controller",
             };
-            return Some(Turn::of_claim(claim, whose).saying("it is being deleted"));
+            return Some(Turn::of_claim(claim, whose).saying("being deleted"));
         }
         match claim.status.phase {
             ClaimPhase::Bound => None,
             _ if volume.is_some() => turn(BINDER),
             _ if claim.class() != Some(AT_ONCE) && claim.selected_node().is_none() => {
                 match users.iter().find(|pod| !placed(pod)) {
-                    None if users.is_empty() => turn("you: make a pod that uses it"),
+                    None if users.is_empty() => turn("you to create a pod that uses it"),
                     None => turn("Wharf's scheduler"),
                     Some(pod) => Some(Turn::of_claim(claim, SCHEDULER).saying(pod.metadata.name.as_str())),
                 }
@@ -104,16 +106,16 @@ impl World {
     /// What a pod that does not run waits for.
     pub(crate) fn pod(&self, pod: &Pod) -> Option<Turn> {
         let node = &pod.spec.node_name;
-        let here = || Turn::of_pod(pod, format!("node {node} (kubelet)"));
+        let here = || Turn::of_pod(pod, format!("kubelet on node {node}"));
         if pod.metadata.is_deleting() && !node.is_empty() {
-            return Some(here().saying("it is being deleted"));
+            return Some(here().saying("being deleted"));
         }
         let scheduler = || Turn::of_pod(pod, SCHEDULER);
         for name in pod.claims() {
             let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == name) else {
-                let (object, says) = (format!("claim default/{name}"), "there is no such claim".to_owned());
+                let (object, says) = (format!("claim default/{name}"), "does not exist".to_owned());
                 let own = pod.spec.volumes.iter().any(|volume| volume.ephemeral.is_some());
-                let whose = if own { "the ephemeral volume controller" } else { "whoever is to make it" };
+                let whose = if own { "the ephemeral volume controller" } else { "you to create it" };
                 return Some(Turn { object, whose: whose.to_owned(), says });
             };
             match self.bound(claim) {
@@ -152,7 +154,7 @@ impl World {
         let attach_detach = || Some(Turn::of_volume(volume, ATTACH_DETACH));
         match here {
             Some(here) if here.status.attached && !here.metadata.is_deleting() => {
-                let (node, name) = (self.node(node)?, VolumeName::of(&volume.spec)?.to_string());
+                let (node, name) = (self.node(node)?, UniqueVolumeName::from_spec(&volume.spec)?.to_string());
                 let told = node.status.volumes_attached.iter().any(|volume| volume.name == name);
                 if told { None } else { attach_detach() }
             }
@@ -168,7 +170,7 @@ impl World {
     fn departure(&self, volume: &PersistentVolume, attachment: &VolumeAttachment) -> Turn {
         let node = &attachment.spec.node_name;
         let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.name.as_str()).unwrap_or_default();
-        let name = VolumeName::of(&volume.spec).map(|name| name.to_string()).unwrap_or_default();
+        let name = UniqueVolumeName::from_spec(&volume.spec).map(|name| name.to_string()).unwrap_or_default();
         // There are no containers here, so nothing runs in a pod that goes.
         let holds = |pod: &Pod| pod.spec.node_name == *node && !pod.metadata.is_deleting();
         let whose = if attachment.metadata.is_deleting() {
@@ -176,7 +178,7 @@ impl World {
         } else if self.users(claim).any(holds) {
             format!("the pods that use it on node {node}")
         } else if self.node(node).is_some_and(|node| node.status.volumes_in_use.contains(&name)) {
-            format!("node {node} (kubelet)")
+            format!("kubelet on node {node}")
         } else {
             ATTACH_DETACH.to_owned()
         };
@@ -207,15 +209,17 @@ impl World {
 
 /// Until a claim is as large as asked.
 fn grown(claim: &PersistentVolumeClaim) -> Option<Turn> {
-    let wanted = claim.requested().filter(|_| claim.status.phase == ClaimPhase::Bound)?;
+    let wanted = claim.requested_storage().filter(|_| claim.status.phase == ClaimPhase::Bound)?;
     let whose = match claim.status.allocated_resource_statuses.storage {
         None | Some(ResizeStatus::Unknown | ResizeStatus::ControllerResizeInProgress) => {
             format!("the resizer of {DRIVER}")
         }
-        Some(ResizeStatus::NodeResizePending | ResizeStatus::NodeResizeInProgress) => "the node".to_owned(),
+        Some(ResizeStatus::NodeResizePending | ResizeStatus::NodeResizeInProgress) => {
+            "kubelet on the node".to_owned()
+        }
         Some(ResizeStatus::ControllerResizeInfeasible | ResizeStatus::NodeResizeInfeasible) => {
-            "you: ask for less".to_owned()
+            "you to request a smaller size".to_owned()
         }
     };
-    Some(Turn::of_claim(claim, whose).saying(format!("wants {wanted}")))
+    Some(Turn::of_claim(claim, whose).saying(format!("{wanted} requested")))
 }

@@ -1,33 +1,33 @@
-//! Kubernetes' own half of storage beside the sidecars: our controllers, on whichever API a test has.
+//! Kubernetes' storage controllers for the sidecars under test: our implementation, on any API.
 
 use std::thread::JoinHandle;
 
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, Events};
+use wharf_cluster::{Cluster, EventRecorder};
 use wharf_controllers::{Context, binder, expand, protection};
-use wharf_testkit::differential::Place;
+use wharf_testkit::differential::ApiTarget;
 
-/// Controllers in a thread of this process; they stop with the value.
+/// Controllers in a thread of this process; dropping the value stops them.
 pub(crate) struct Controllers {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Controllers {
-    pub(crate) fn start(place: &Place) -> Self {
-        let (stop, place) = (CancellationToken::new(), place.clone());
+    pub(crate) fn start(target: &ApiTarget) -> Self {
+        let (stop, target) = (CancellationToken::new(), target.clone());
         let told = stop.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let cluster = Cluster::with_client(place.client().await.unwrap());
+                let cluster = Cluster::with_client(target.client().await.unwrap());
                 let context = |component: &str| Context {
                     cluster: cluster.clone(),
                     gate: Gate::new(None, told.clone()),
-                    events: Events::start(&cluster, component, "test"),
+                    events: EventRecorder::start(&cluster, component, "test"),
                 };
-                // As upstream: what the sidecars say of a node that is gone is one of the scenarios.
+                // As upstream does: one scenario covers what the sidecars report about a deleted node.
                 let binding = binder::Settings { clear_selected_node: false, ..Default::default() };
                 tokio::join!(
                     binder::run(context(binder::COMPONENT), binding),
@@ -47,7 +47,7 @@ impl Drop for Controllers {
             && thread.join().is_err()
             && !std::thread::panicking()
         {
-            panic!("a controller has panicked, see above");
+            panic!("a controller panicked, see above");
         }
     }
 }

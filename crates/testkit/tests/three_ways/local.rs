@@ -1,42 +1,42 @@
-//! `wharf sidecar` with the local driver on the embedded API, as the programs that they are on a cluster: a claim from
-//! its creation over a snapshot, a copy and an expansion to its end, and nothing is left.
+//! `wharf sidecar` with the local driver on the embedded API, as the same programs that run on a cluster: a claim
+//! is created, snapshotted, cloned, expanded and deleted, and nothing is left.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wharf_linux::FsType;
-use wharf_testkit::differential::Place;
-use wharf_testkit::{Beside, Embedded, Server, TestPool, built, leftovers};
+use wharf_testkit::differential::ApiTarget;
+use wharf_testkit::{ApiClient, ChildProcess, EmbeddedServer, TestPool, built_program, leftovers};
 
 use crate::controllers::Controllers;
 
 const DRIVER: &str = "local.csi.wharf.dev";
 const NODE: &str = "here";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-struct Story {
-    server: Server,
+struct TestApi {
+    server: ApiClient,
 }
 
-impl Story {
-    fn make(&self, object: Value) {
+impl TestApi {
+    fn create(&self, object: Value) {
         self.server.create("default", &object).unwrap();
     }
 
-    fn until(&self, object: &str, at: &str, is: &Value) {
-        let until = Instant::now() + PATIENCE;
+    fn wait_for_field(&self, object: &str, at: &str, is: &Value) {
+        let until = Instant::now() + TIMEOUT;
         loop {
             let found = self.server.get("default", object).unwrap();
             if found.as_ref().and_then(|found| found.pointer(at)).unwrap_or(&Value::Null) == is {
                 return;
             }
-            assert!(Instant::now() < until, "{object} {at} is not {is}: {found:#?}");
+            assert!(Instant::now() < until, "timed out waiting for {object} {at} to be {is}: {found:#?}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn gone(&self, object: &str) {
-        self.until(object, "", &Value::Null);
+    fn wait_until_gone(&self, object: &str) {
+        self.wait_for_field(object, "", &Value::Null);
     }
 
     fn claim(&self, name: &str, source: Value) {
@@ -47,67 +47,67 @@ impl Story {
         if !source.is_null() {
             spec["dataSource"] = source;
         }
-        self.make(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}));
-        self.until(&format!("pvc/{name}"), "/status/phase", &json!("Bound"));
+        self.create(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}, "spec": spec}));
+        self.wait_for_field(&format!("pvc/{name}"), "/status/phase", &json!("Bound"));
     }
 }
 
 #[test]
-fn claims_of_the_local_driver() {
+fn local_driver_claim_lifecycle_leaves_nothing_behind() {
     let pool = TestPool::new(FsType::Xfs, 1 << 30);
-    let server = Embedded::start();
-    let place = Place::embedded(&server);
-    let _controllers = Controllers::start(&place);
+    let server = EmbeddedServer::start();
+    let target = ApiTarget::embedded(&server);
+    let _controllers = Controllers::start(&target);
     let (work, nothing) = (server.directory(), tempfile::tempdir().unwrap());
     let socket = work.join("csi.sock");
     let (socket, endpoint) = (socket.display().to_string(), format!("unix://{}", socket.display()));
     let (path, kubeconfig) =
-        (pool.path().display().to_string(), server.kubeconfig_of_sidecar().display().to_string());
+        (pool.path().display().to_string(), server.sidecar_kubeconfig().display().to_string());
     let driver = ["driver", "local", "--node-id", NODE, "--pool", &path, "--endpoint", &endpoint];
-    let mut driver = Beside::start(&built("wharf"), &driver, &work.join("driver.log"));
+    let mut driver = ChildProcess::start(&built_program("wharf"), &driver, &work.join("driver.log"));
     let sidecar =
         ["sidecar", "--csi-address", &socket, "--kubeconfig", &kubeconfig, "--http-endpoint", "127.0.0.1:0"];
     let sidecar =
         [&sidecar[..], &["--roles", "provisioner,resizer,snapshotter,snapshot-controller"]].concat();
-    let mut sidecar = Beside::start(&built("wharf"), &sidecar, &work.join("sidecar.log"));
+    let mut sidecar = ChildProcess::start(&built_program("wharf"), &sidecar, &work.join("sidecar.log"));
 
-    let story = Story { server: Server::connect(server.kubeconfig()).unwrap() };
+    let api = TestApi { server: ApiClient::connect(server.kubeconfig()).unwrap() };
     let topology = format!("{DRIVER}/node");
-    story.make(
+    api.create(
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {&topology: NODE}}}),
     );
-    story.make(json!({
+    api.create(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": NODE},
         "spec": {"drivers": [{"name": DRIVER, "nodeID": NODE, "topologyKeys": [&topology]}]},
     }));
-    story.make(json!({
+    api.create(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"}, "provisioner": DRIVER,
         "allowVolumeExpansion": true, "parameters": {"csi.storage.k8s.io/fstype": "ext4"},
     }));
-    story.make(json!({
+    api.create(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "local"},
         "driver": DRIVER, "deletionPolicy": "Delete",
     }));
-    story.claim("first", Value::Null);
-    story.make(json!({
+    api.claim("first", Value::Null);
+    api.create(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "snap"},
         "spec": {"volumeSnapshotClassName": "local", "source": {"persistentVolumeClaimName": "first"}},
     }));
-    story.until("vs/snap", "/status/readyToUse", &json!(true));
+    api.wait_for_field("vs/snap", "/status/readyToUse", &json!(true));
     let group = "snapshot.storage.k8s.io";
-    story.claim("copy", json!({"apiGroup": group, "kind": "VolumeSnapshot", "name": "snap"}));
+    api.claim("copy", json!({"apiGroup": group, "kind": "VolumeSnapshot", "name": "snap"}));
     let larger = json!({"spec": {"resources": {"requests": {"storage": "128Mi"}}}});
-    story.server.patch("default", "pvc/first", false, &larger).unwrap();
-    let first = story.server.get("default", "pvc/first").unwrap().unwrap();
+    api.server.patch("default", "pvc/first", false, &larger).unwrap();
+    let first = api.server.get("default", "pvc/first").unwrap().unwrap();
     let volume = format!("pv/{}", first["spec"]["volumeName"].as_str().unwrap());
-    story.until(&volume, "/spec/capacity/storage", &json!("128Mi"));
+    api.wait_for_field(&volume, "/spec/capacity/storage", &json!("128Mi"));
 
     for object in ["vs/snap", "pvc/copy", "pvc/first"] {
-        story.server.delete("default", object).unwrap();
-        story.gone(object);
+        api.server.delete("default", object).unwrap();
+        api.wait_until_gone(object);
     }
-    story.gone(&volume);
-    let until = Instant::now() + PATIENCE;
+    api.wait_until_gone(&volume);
+    let until = Instant::now() + TIMEOUT;
     while let left @ [_, ..] = leftovers(pool.path(), nothing.path()).as_slice() {
         assert!(Instant::now() < until, "{left:#?}");
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Where pods are, and where they find the API server, whatever that listens on.
+//! The addresses of pods and of the API server, for any listen address.
 
 use serde_json::json;
 use wharf_testkit::free_address;
@@ -6,9 +6,10 @@ use wharf_testkit::free_address;
 use crate::machine::Machine;
 use crate::objects::{claim, pod};
 
-/// Pods share the machine's network: their address is the node's. The server at all addresses is at none of that name.
+/// Pods share the machine's network: their address is the node's. A server that listens on all addresses has no
+/// address of that name.
 #[test]
-fn pods_know_their_address_and_the_servers() {
+fn pods_get_node_and_api_server_addresses() {
     let everywhere = free_address().replace("127.0.0.1", "0.0.0.0");
     let mut machine = Machine::with(&["--pool-size", "4Gi", "--listen", &everywhere]);
     machine.create(&claim("data", "32Mi"));
@@ -20,7 +21,7 @@ fn pods_know_their_address_and_the_servers() {
         {"name": "HOST_IP", "valueFrom": own("status.hostIP")},
     ]);
     machine.create(&asker);
-    machine.says("pod/asker", "/status/phase", "Succeeded");
+    machine.wait_for_field("pod/asker", "/status/phase", "Succeeded");
     let address = machine.field("pod/asker", "/status/podIP");
     assert!(!address.is_empty());
     assert_eq!(machine.field("pod/asker", "/status/hostIP"), address);
@@ -29,6 +30,6 @@ fn pods_know_their_address_and_the_servers() {
         address
     );
     let port = machine.port();
-    assert_eq!(machine.said("asker"), format!("{address} {address} 127.0.0.1:{port}\n"));
+    assert_eq!(machine.container_logs("asker"), format!("{address} {address} 127.0.0.1:{port}\n"));
     machine.delete_everything();
 }

@@ -1,4 +1,4 @@
-//! A disk that is full, and a pool that cannot be written to: said so, nothing lost, and all goes on afterwards.
+//! A full disk and a read-only pool: the error is reported, no data is lost, and everything continues afterwards.
 
 use std::fs;
 use std::path::Path;
@@ -6,21 +6,21 @@ use std::path::Path;
 use wharf_linux::FsType;
 use wharf_testkit::{MIB, TestPool};
 
-use crate::inside::Alone;
 use crate::machine::Machine;
+use crate::namespaces::ExclusiveAccess;
 use crate::objects::{KEEPER, claim, pod};
 
-/// What the kernel says then.
+/// The kernel's error message.
 const FULL: &str = "No space left on device";
 
-/// Takes all room of a disk, to the last block.
+/// Fills a disk to the last block.
 fn fill(file: &Path) {
     let mut balloon = fs::File::create(file).unwrap();
     let chunk = vec![1; 1 << 20];
     for size in [1 << 20, 4096] {
         while std::io::Write::write_all(&mut balloon, &chunk[..size]).is_ok() {}
     }
-    // What is only reserved does not count.
+    // Reserved space is not enough: write it.
     let _ = balloon.sync_all();
 }
 
@@ -29,9 +29,9 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Objects and records are on the disk that is full; the pool is elsewhere.
+/// Objects and records are on the full disk; the pool is on another one.
 #[test]
-fn the_disk_of_wharf_up_is_full() {
+fn full_data_disk_loses_no_acknowledged_write() {
     let pool = TestPool::new(FsType::Xfs, 2048 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
@@ -40,55 +40,58 @@ fn the_disk_of_wharf_up_is_full() {
     let mut machine = Machine::on(Some(disk), &["--pool", &volumes.display().to_string()]);
     machine.create(&claim("data", "32Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
-    machine.running("keeper");
+    machine.wait_until_running("keeper");
     machine.create(&claim("wanted", "32Mi"));
-    machine.says("pvc/wanted", "/status/phase", "Bound");
+    machine.wait_for_field("pvc/wanted", "/status/phase", "Bound");
     fill(&balloon);
-    // Whatever becomes of requests now: who was told that it is done finds it done.
-    let mut told = Vec::new();
+    // Requests may fail now, but every acknowledged write must survive.
+    let mut acknowledged = Vec::new();
     for number in 0..20 {
         let name = format!("late-{number}");
         if machine.try_create(&claim(&name, "32Mi")).is_ok() {
-            told.push(name);
+            acknowledged.push(name);
         }
     }
-    let pod_told = machine.try_create(&pod("wanted", "wanted", KEEPER)).is_ok();
+    let pod_acknowledged = machine.try_create(&pod("wanted", "wanted", KEEPER)).is_ok();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    println!("on a full disk {} of 20 claims were made, and the pod: {pod_told}", told.len());
-    assert!(machine.log().contains(FULL), "the full disk is not felt:\n{}", machine.log());
-    assert_ne!(machine.field("pod/wanted", "/status/phase"), "Running", "it cannot have been written down");
-    assert!(machine.get("pod/keeper").is_some(), "what is there can be read");
-    if !machine.runs() {
-        println!("wharf up has ended on a full disk");
+    println!(
+        "on a full disk {} of 20 claims were created, and the pod: {pod_acknowledged}",
+        acknowledged.len()
+    );
+    assert!(machine.log().contains(FULL), "the log does not mention the full disk:\n{}", machine.log());
+    assert_ne!(machine.field("pod/wanted", "/status/phase"), "Running", "the pod cannot have been stored");
+    assert!(machine.get("pod/keeper").is_some(), "existing objects must be readable");
+    if !machine.is_running() {
+        println!("wharf up exited on the full disk");
     }
     machine.restart();
     std::thread::sleep(std::time::Duration::from_secs(2));
     fs::remove_file(&balloon).unwrap();
-    if !machine.runs() {
-        println!("wharf up does not start on a full disk");
+    if !machine.is_running() {
+        println!("wharf up does not start on the full disk");
         machine.restart();
     }
-    machine.ready();
-    if !pod_told {
+    machine.wait_until_ready();
+    if !pod_acknowledged {
         machine.create(&pod("wanted", "wanted", KEEPER));
     }
-    machine.running("wanted");
-    machine.running("keeper");
-    for claim in &told {
-        machine.says(&format!("pvc/{claim}"), "/status/phase", "Bound");
+    machine.wait_until_running("wanted");
+    machine.wait_until_running("keeper");
+    for claim in &acknowledged {
+        machine.wait_for_field(&format!("pvc/{claim}"), "/status/phase", "Bound");
     }
     machine.check_data("data");
     machine.check_data("wanted");
     machine.delete_everything();
-    machine.until("the pool is empty", |_| {
+    machine.wait_until("the pool is empty", |_| {
         let left = [names(&volumes.join("volumes")), names(&volumes.join("trash"))].concat();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     });
 }
 
-/// The pool's own disk is full: claims wait and say why.
+/// The pool's own disk is full: claims stay pending and report why.
 #[test]
-fn the_pool_is_full() {
+fn full_pool_leaves_claims_pending_with_reason() {
     let pool = TestPool::new(FsType::Xfs, 512 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
@@ -96,62 +99,62 @@ fn the_pool_is_full() {
     let mut machine = Machine::with(&["--pool", &volumes.display().to_string()]);
     machine.create(&claim("data", "16Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
-    machine.written("keeper");
+    machine.wait_until_written("keeper");
     machine.delete("pod/keeper");
-    machine.gone("pod/keeper");
+    machine.wait_until_gone("pod/keeper");
     fill(&balloon);
     machine.create(&claim("late", "16Mi"));
     machine.create(&pod("late", "late", KEEPER));
-    machine.until("it is said that there is no room", |machine| {
+    machine.wait_until("an event reports that the pool is full", |machine| {
         let events = machine.try_events("late", "ProvisioningFailed")?;
-        let said = events.iter().any(|event| event.contains("ResourceExhausted"));
-        if said { Ok(()) } else { Err(format!("{events:?}")) }
+        let output = events.iter().any(|event| event.contains("ResourceExhausted"));
+        if output { Ok(()) } else { Err(format!("{events:?}")) }
     });
     machine.restart();
-    machine.ready();
+    machine.wait_until_ready();
     fs::remove_file(&balloon).unwrap();
-    machine.running("late");
+    machine.wait_until_running("late");
     machine.check_data("data");
     machine.delete_everything();
 }
 
-/// The pool's disk has met an error and takes no writes: claims wait, it is said why, and pods that run run on. When it is
-/// mended all goes on.
+/// The pool's disk had an error and rejects writes: claims stay pending and report why, and running pods continue.
+/// After a repair everything continues.
 #[test]
-fn the_pool_is_read_only() {
-    let alone = Alone::new();
+fn read_only_pool_leaves_claims_pending_until_repaired() {
+    let alone = ExclusiveAccess::new();
     let pool = TestPool::new(FsType::Ext4, 512 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
     let mut machine = Machine::with(&["--pool", &volumes.display().to_string()]);
     machine.create(&claim("data", "16Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
-    machine.written("keeper");
+    machine.wait_until_written("keeper");
     machine.create(&claim("going", "16Mi"));
     machine.create(&pod("going", "going", KEEPER));
-    machine.written("going");
+    machine.wait_until_written("going");
     pool.break_ext4();
     machine.create(&claim("late", "16Mi"));
     machine.create(&pod("late", "late", KEEPER));
     machine.delete("pod/going");
-    let said = machine.until("it is said that it cannot be written to", |machine| {
+    let output = machine.wait_until("an event reports that the pool is read-only", |machine| {
         let events = machine.try_events("late", "ProvisioningFailed")?;
         events.first().cloned().ok_or_else(|| "no event".to_owned())
     });
-    assert!(said.contains("the pool's file system is read-only"), "{said}");
-    machine.running("keeper");
-    // It does not begin on a pool that it cannot lock, and says so.
+    assert!(output.contains("the pool's file system is read-only"), "{output}");
+    machine.wait_until_running("keeper");
+    // It does not start on a pool that it cannot lock, and reports that.
     machine.restart();
     let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-    while machine.runs() {
-        assert!(std::time::Instant::now() < until, "it does not end:\n{}", machine.log());
+    while machine.is_running() {
+        assert!(std::time::Instant::now() < until, "wharf up did not exit:\n{}", machine.log());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(machine.log().trim_end().ends_with("Read-only file system (os error 30)"), "{}", machine.log());
-    machine.reboot(|_| pool.mend_ext4());
+    machine.reboot(|_| pool.repair_ext4());
     drop(alone);
-    machine.running("late");
-    machine.gone("pod/going");
+    machine.wait_until_running("late");
+    machine.wait_until_gone("pod/going");
     machine.check_data("data");
     machine.check_data("going");
     machine.delete_everything();

@@ -1,4 +1,4 @@
-//! What a pod cannot do to the machine, to `wharf up` and to other pods, though it is root in its container.
+//! What a pod that is root in its container cannot do to the machine, to `wharf up` and to other pods.
 
 use std::os::unix::net::UnixListener;
 
@@ -7,8 +7,8 @@ use serde_json::json;
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, pod};
 
-/// Each line that it says is something that it should not have been able to do. `$DATA` is the data directory, `$HERE` a
-/// directory of the host beside it, `$PORT` the API's port.
+/// Each output line is a breach of isolation. `$DATA` is the data directory, `$HERE` a host directory next to it,
+/// `$PORT` the API's port.
 const INTRUDER: &str = r#"
 say() { echo "LEAK $*"; }
 # The host's own files.
@@ -16,7 +16,7 @@ echo intruder > /etc/wharf-intruder; echo intruder >> /etc/passwd
 # What wharf up keeps: credentials, keys, objects, sockets, other pods' volumes.
 test -z "$(ls -A "$DATA" 2>/dev/null)" || say "the data directory has $(ls -A "$DATA")"
 for file in kubeconfig api run/local.sock run/pid pool.img pool kubelet containers logs; do
-  test ! -e "$DATA/$file" || say "$file is seen"
+  test ! -e "$DATA/$file" || say "$file is visible"
 done
 cat "$DATA/kubeconfig" >/dev/null 2>&1 && say "credentials are read"
 umount "$DATA" 2>/dev/null && say "what hides the data directory is unmounted"
@@ -30,7 +30,7 @@ for pid in /proc/[0-9]*; do
   test ! -e "$pid/root$DATA/kubeconfig" || say "the host's root is reached by $pid"
 done
 # Devices: of volumes, of the pool, of the machine.
-for device in /dev/loop* /dev/vd* /dev/sd* /dev/nvme* /dev/mem /dev/kmsg; do test ! -e "$device" || say "$device is seen"; done
+for device in /dev/loop* /dev/vd* /dev/sd* /dev/nvme* /dev/mem /dev/kmsg; do test ! -e "$device" || say "$device is visible"; done
 for minor in 0 1 2 3 4 5 6 7; do
   for place in /dev /tmp /data; do
     mknod "$place/disk" b 7 $minor 2>/dev/null && head -c 1 "$place/disk" >/dev/null 2>&1 && say "loop device $minor is read"
@@ -40,7 +40,7 @@ done
 # New mounts, modules, the clock, other namespaces.
 mount -t tmpfs none /mnt 2>/dev/null && say "something is mounted"
 mount --bind / /mnt 2>/dev/null && say "something is bound"
-unshare --mount true 2>/dev/null && say "a mount namespace is made"
+unshare --mount true 2>/dev/null && say "a mount namespace is created"
 nsenter --target 1 --mount true 2>/dev/null && [ "$(readlink /proc/1/ns/mnt)" != "$(readlink /proc/self/ns/mnt)" ] && say "another mount namespace"
 chroot /proc/1/root true 2>/dev/null && test -e /proc/1/root"$DATA"/kubeconfig && say "chroot to the host"
 (echo 1 > /proc/sys/kernel/sysrq) 2>/dev/null && say "sysctl is written"
@@ -52,45 +52,45 @@ perl -e 'use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or exit 1; exit !con
   && say "a socket of the host is reached"
 for path in /api/v1/secrets /api/v1/namespaces/default/pods; do
   code=$(curl -sk -o /dev/null -w '%{http_code}' "https://127.0.0.1:$PORT$path" 2>/dev/null)
-  case $code in 401|403) ;; *) say "the API answers $code to nobody" ;; esac
+  case $code in 401|403) ;; *) say "the API responds $code without credentials" ;; esac
 done
 token=/var/run/secrets/kubernetes.io/serviceaccount/token
 if test -e $token; then
   code=$(curl -sk -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(cat $token)" "https://127.0.0.1:$PORT/api/v1/secrets")
-  test "$code" = 403 || say "the API answers $code to the pod's account"
+  test "$code" = 403 || say "the API responds $code to the pod's service account"
 fi
 echo done
 trap 'exit 0' TERM; sleep 100000 & wait $!
 "#;
 
 #[test]
-fn a_pod_reaches_neither_the_host_nor_wharf_nor_other_pods() {
+fn pod_cannot_reach_host_wharf_or_other_pods() {
     let mut machine = Machine::new();
-    let _listener = UnixListener::bind(machine.beside().join("socket")).unwrap();
+    let _listener = UnixListener::bind(machine.work_dir().join("socket")).unwrap();
     machine.create(&claim("other", "32Mi"));
     machine.create(&claim("own", "32Mi"));
     machine.create(&pod("other", "other", &format!("echo of-the-other > /data/secret; {KEEPER}")));
-    machine.running("other");
+    machine.wait_until_running("other");
     let passwd = std::fs::read("/etc/passwd").unwrap();
-    let (data, here) = (machine.data().display().to_string(), machine.beside().display().to_string());
+    let (data, here) = (machine.data().display().to_string(), machine.work_dir().display().to_string());
     let port = machine.port();
     let mut intruder = pod("intruder", "own", INTRUDER);
     intruder["spec"]["containers"][0]["env"] = json!([
         {"name": "DATA", "value": data}, {"name": "HERE", "value": here}, {"name": "PORT", "value": port},
     ]);
     machine.create(&intruder);
-    let said = machine.until("the pod has tried all", |machine| {
-        let said = machine.said("intruder");
-        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    let output = machine.wait_until("the pod has finished its attempts", |machine| {
+        let output = machine.container_logs("intruder");
+        if output.contains("done\n") { Ok(output) } else { Err(output) }
     });
-    let leaks: Vec<&str> = said.lines().filter(|line| line.starts_with("LEAK")).collect();
-    assert!(leaks.is_empty(), "{said}");
+    let leaks: Vec<&str> = output.lines().filter(|line| line.starts_with("LEAK")).collect();
+    assert!(leaks.is_empty(), "{output}");
     assert_eq!(std::fs::read("/etc/passwd").unwrap(), passwd);
     assert!(!std::fs::exists("/etc/wharf-intruder").unwrap());
-    // Nor did it see, or keep from going, a volume that came after it.
+    // A volume mounted later is not visible to the pod, and the pod does not prevent its removal.
     machine.create(&claim("later", "32Mi"));
     machine.create(&pod("later", "later", KEEPER));
-    machine.running("later");
+    machine.wait_until_running("later");
     let mounts = machine.run(&["cat", &format!("/proc/{}/mountinfo", machine.process_of("intruder"))]);
     let volume = machine.field("pvc/own", "/spec/volumeName");
     for other in ["other", "later"] {
@@ -100,26 +100,27 @@ fn a_pod_reaches_neither_the_host_nor_wharf_nor_other_pods() {
     }
     machine.delete("pod/later");
     machine.delete("pvc/later");
-    machine.gone("pvc/later");
-    machine.nothing_else_is_mounted(&["other", "intruder"]);
+    machine.wait_until_gone("pvc/later");
+    machine.wait_for_only_these_mounts(&["other", "intruder"]);
     machine.delete_everything();
 }
 
-/// With the whole host in `/host`, and still neither credentials nor other pods' data. `$DATA` is the data directory.
+/// Mounts the whole host at `/host` and must still find neither credentials nor other pods' data. `$DATA` is the
+/// data directory.
 const VISITOR: &str = r#"
 say() { echo "LEAK $*"; }
 for place in "/host$DATA" "/host$HERE/bound"; do
-  test -d "$place" || say "$place is not there at all"
+  test -d "$place" || say "$place does not exist"
   test -z "$(ls -A "$place")" || say "$place has $(ls -A "$place")"
   cat "$place/kubeconfig" >/dev/null 2>&1 && say "credentials are read in $place"
   umount "$place" 2>/dev/null && say "what covers $place is unmounted"
 done
 touch "/host$DATA/new" 2>/dev/null && say "the data directory is written to"
 awk '{ print $5 }' /proc/self/mountinfo | grep "^/host$DATA/" && say "mounts of others"
-test -e /host/etc/passwd || say "the host is not there, and so nothing was tried"
+test -e /host/etc/passwd || say "the host is not mounted, so nothing was tested"
 # By the host's processes: what they have as their root, where they are, what they have open.
 for place in /host/proc "/host$HERE/processes"; do
-  test -d "$place" && test -z "$(ls -A "$place")" || say "the host's processes are seen in $place"
+  test -d "$place" && test -z "$(ls -A "$place")" || say "the host's processes are visible in $place"
 done
 for pid in /host/proc/[0-9]* "/host$HERE/processes"/[0-9]*; do
   test ! -e "$pid/root$DATA/kubeconfig" || say "the host's root is reached by $pid"
@@ -132,18 +133,18 @@ trap 'exit 0' TERM; sleep 100000 & wait $!
 "#;
 
 #[test]
-fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
+fn host_path_hides_wharf_and_other_pods() {
     let mut machine = Machine::new();
     machine.create(&claim("other", "32Mi"));
     machine.create(&claim("own", "32Mi"));
     machine.create(&pod("other", "other", &format!("echo of-the-other > /data/secret; {KEEPER}")));
-    machine.running("other");
-    let (data, here) = (machine.data().display().to_string(), machine.beside().display().to_string());
-    // Processes, too, at a second place.
+    machine.wait_until_running("other");
+    let (data, here) = (machine.data().display().to_string(), machine.work_dir().display().to_string());
+    // Also the processes, at a second path.
     let processes = format!("{here}/processes");
     std::fs::create_dir(&processes).unwrap();
     machine.run(&["mount", "-t", "proc", "proc", &processes]);
-    // The same directory by another mount, and by a link.
+    // The same directory through another mount and through a symlink.
     let (bound, link) = (format!("{here}/bound"), format!("{here}/link"));
     std::fs::create_dir(&bound).unwrap();
     machine.run(&["mount", "--bind", &data, &bound]);
@@ -157,12 +158,12 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
         pod
     };
     machine.create(&with("visitor", "/", VISITOR));
-    let said = machine.until("the pod has tried all", |machine| {
-        let said = machine.said("visitor");
-        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    let output = machine.wait_until("the pod has finished its attempts", |machine| {
+        let output = machine.container_logs("visitor");
+        if output.contains("done\n") { Ok(output) } else { Err(output) }
     });
-    assert!(!said.contains("LEAK"), "{said}");
-    let (into, shows) = ("is refused: it leads into", "is refused: it shows the machine's processes");
+    assert!(!output.contains("LEAK"), "{output}");
+    let (into, shows) = ("is refused: it leads into", "is refused: it exposes the host's processes");
     for (name, path, why) in [
         ("whole", data.clone(), into),
         ("deep", format!("{data}/kubelet/pods"), into),
@@ -175,26 +176,26 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
         ("elsewhere", processes.clone(), shows),
     ] {
         machine.create(&with(name, &path, "cat /host/kubeconfig /host; ls /host"));
-        machine.until("the pod is told why not", |machine| {
-            let told = machine.try_events(name, "FailedMount")?;
-            let refused = told.iter().any(|message| message.contains(why));
-            if refused { Ok(()) } else { Err(format!("{told:?}")) }
+        machine.wait_until("an event reports why the pod is rejected", |machine| {
+            let messages = machine.try_events(name, "FailedMount")?;
+            let refused = messages.iter().any(|message| message.contains(why));
+            if refused { Ok(()) } else { Err(format!("{messages:?}")) }
         });
         assert_eq!(machine.field(&format!("pod/{name}"), "/status/phase"), "Pending", "{name}");
-        assert_eq!(machine.said(name), "", "{name}");
+        assert_eq!(machine.container_logs(name), "", "{name}");
     }
     machine.run(&["umount", &bound, &processes]);
     machine.delete_everything();
 }
 
-/// A driver that keeps volumes as directories of the machine, as upstream's hostpath driver does.
+/// A driver that stores volumes as host directories, as upstream's hostpath driver does.
 #[test]
-fn what_a_driver_keeps_is_hidden_if_it_is_named() {
-    let place = tempfile::Builder::new().prefix("wharf-driver-").tempdir_in("/var/tmp").unwrap();
-    let state = place.path().join("state");
+fn declared_driver_state_is_hidden_from_host_path() {
+    let driver_dir = tempfile::Builder::new().prefix("wharf-driver-").tempdir_in("/var/tmp").unwrap();
+    let state = driver_dir.path().join("state");
     std::fs::create_dir_all(state.join("volume")).unwrap();
     std::fs::write(state.join("volume/secret"), "of-the-other").unwrap();
-    std::fs::write(place.path().join("seen"), "seen\n").unwrap();
+    std::fs::write(driver_dir.path().join("seen"), "seen\n").unwrap();
     let state = state.display().to_string();
     let mut machine = Machine::with(&["--pool-size", "4Gi", "--hide", &state]);
     machine.create(&claim("own", "32Mi"));
@@ -208,16 +209,16 @@ fn what_a_driver_keeps_is_hidden_if_it_is_named() {
         pod
     };
     machine.create(&with("visitor", "/"));
-    let said = machine.until("the pod has looked", |machine| {
-        let said = machine.said("visitor");
-        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    let output = machine.wait_until("the pod has listed the directories", |machine| {
+        let output = machine.container_logs("visitor");
+        if output.contains("done\n") { Ok(output) } else { Err(output) }
     });
-    assert_eq!(said, "seen\ndone\n");
+    assert_eq!(output, "seen\ndone\n");
     machine.create(&with("into", &format!("{state}/volume")));
-    machine.until("the pod is told why not", |machine| {
-        let told = machine.try_events("into", "FailedMount")?;
-        let refused = told.iter().any(|message| message.contains("is refused: it leads into"));
-        if refused { Ok(()) } else { Err(format!("{told:?}")) }
+    machine.wait_until("an event reports why the pod is rejected", |machine| {
+        let messages = machine.try_events("into", "FailedMount")?;
+        let refused = messages.iter().any(|message| message.contains("is refused: it leads into"));
+        if refused { Ok(()) } else { Err(format!("{messages:?}")) }
     });
     machine.delete_everything();
 }

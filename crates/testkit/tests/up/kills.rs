@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wharf_testkit::Dice;
+use wharf_testkit::SeededRng;
 
 use crate::machine::Machine;
 use crate::objects::{
@@ -11,13 +11,13 @@ use crate::objects::{
     pod_with_device, restored, sized, snapshot,
 };
 
-/// A moment in a flow: what it is called, and whether it has come. While nobody answers, nothing has.
+/// A moment in a flow: its name, and whether it was reached. While the API does not respond, it was not.
 type Boundary = (&'static str, fn(&Machine) -> bool);
 
-/// How long it may take to come to the next boundary.
-const PATIENCE: Duration = Duration::from_secs(90);
+/// How long it may take to reach the next boundary.
+const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Kills that were followed by another boundary, and how many of them are known to have come before it.
+/// The number of kills followed by another boundary, and how many of them are known to have happened before it.
 #[derive(Default)]
 struct Kills {
     followed: usize,
@@ -25,16 +25,16 @@ struct Kills {
 }
 
 impl Kills {
-    /// Kills at each of these moments, as soon as it has come, and starts again.
+    /// Kills `wharf up` at each of these boundaries as soon as it is reached, and restarts it.
     fn at(&mut self, machine: &mut Machine, boundaries: &[Boundary]) {
         for (index, (boundary, has_come)) in boundaries.iter().enumerate() {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + TIMEOUT;
             let mut had_not_come = false;
             while !has_come(machine) {
-                // What this life, while it answers, has not come to, the one before had not either.
+                // If the running process has not reached the boundary, the previous one had not either.
                 had_not_come = had_not_come || machine.answers() && !has_come(machine);
-                assert!(machine.runs(), "{boundary}: wharf up has ended");
-                assert!(Instant::now() < until, "{boundary}: it does not come to that");
+                assert!(machine.is_running(), "{boundary}: wharf up exited");
+                assert!(Instant::now() < until, "{boundary}: not reached in time");
                 std::thread::sleep(Duration::from_micros(200));
             }
             machine.restart();
@@ -46,8 +46,8 @@ impl Kills {
         }
     }
 
-    /// Kills that come late all meet the same state, and prove little.
-    fn were_in_time(&self) {
+    /// Late kills all meet the same state and prove little.
+    fn assert_in_time(&self) {
         let Self { followed, in_time } = self;
         println!("{in_time} of {followed} kills came before the next boundary");
         assert!(in_time * 2 >= *followed, "only {in_time} of {followed} kills came before the next boundary");
@@ -63,7 +63,7 @@ impl Machine {
         self.mounts().iter().any(|path| path.to_string_lossy().contains("volumeDevices/publish"))
     }
 
-    fn says_now(&self, object: &str, pointer: &str, wanted: &str) -> bool {
+    fn field_is(&self, object: &str, pointer: &str, wanted: &str) -> bool {
         self.field(object, pointer) == wanted
     }
 
@@ -75,18 +75,18 @@ impl Machine {
         self.try_list(kind).is_ok_and(|all| !all.is_empty())
     }
 
-    /// Somebody says that there is none.
+    /// Whether the API reports that no object exists.
     fn none(&self, kind: &str) -> bool {
         self.try_list(kind).is_ok_and(|all| all.is_empty())
     }
 
-    /// Somebody says that an object is gone, or is to go.
-    fn goes(&self, object: &str) -> bool {
+    /// Whether the API reports that an object is deleted or being deleted.
+    fn is_deleting(&self, object: &str) -> bool {
         self.try_get(object)
             .is_ok_and(|found| found.is_none_or(|found| !found["metadata"]["deletionTimestamp"].is_null()))
     }
 
-    /// Whether the node's status has a volume in a list.
+    /// Whether the node's status lists a volume.
     fn node_says(&self, list: &str) -> bool {
         self.volumes_of_node(list).is_some_and(|volumes| volumes > 0)
     }
@@ -95,13 +95,13 @@ impl Machine {
         self.volumes_of_node(list) == Some(0)
     }
 
-    /// None if nobody answers.
+    /// `None` if the API does not respond.
     fn volumes_of_node(&self, list: &str) -> Option<usize> {
         let node = self.try_get("node/node-1").ok()??;
         Some(node["status"][list].as_array().map_or(0, Vec::len))
     }
 
-    /// How many volumes of pods have a record of what is to be undone.
+    /// How many pod volumes have a record for cleanup.
     fn records(&self) -> usize {
         let volumes = self.names("kubelet/pods").into_iter().flat_map(|pod| {
             let volumes = format!("kubelet/pods/{pod}/volumes/kubernetes.io~csi");
@@ -113,24 +113,24 @@ impl Machine {
 
 const PROVISION: [Boundary; 5] = [
     ("the claim is there", |m| m.some("pvc")),
-    ("the volume is being made", |m| !m.names("pool/volumes").is_empty()),
+    ("the volume is being created", |m| !m.names("pool/volumes").is_empty()),
     ("the PersistentVolume is there", |m| m.some("pv")),
     ("the volume is bound", |m| {
         m.try_list("pv").is_ok_and(|all| all.iter().any(|pv| pv["status"]["phase"] == "Bound"))
     }),
-    ("the claim is bound", |m| m.says_now("pvc/data", "/status/phase", "Bound")),
+    ("the claim is bound", |m| m.field_is("pvc/data", "/status/phase", "Bound")),
 ];
 
 const TO_ATTACHED: [Boundary; 7] = [
     ("the pod is there", |m| m.some("pod")),
-    ("the pod has a node", |m| m.says_now("pod/keeper", "/spec/nodeName", "node-1")),
+    ("the pod has a node", |m| m.field_is("pod/keeper", "/spec/nodeName", "node-1")),
     ("the node says that it uses the volume", |m| m.node_says("volumesInUse")),
     ("the attachment is there", |m| m.some("va")),
     ("the volume is attached", |m| {
         m.try_list("va")
             .is_ok_and(|all| all.iter().any(|attachment| attachment["status"]["attached"] == true))
     }),
-    ("the node was told", |m| m.node_says("volumesAttached")),
+    ("the node status lists the attachment", |m| m.node_says("volumesAttached")),
     ("the volume has its device", |m| !m.devices().is_empty()),
 ];
 
@@ -147,30 +147,30 @@ const TO_MAPPED: [Boundary; 3] = [
 ];
 
 const TO_RUNNING: [Boundary; 2] = [
-    ("the container is ordered", |m| !m.names("containers").is_empty()),
-    ("the pod runs", |m| m.says_now("pod/keeper", "/status/phase", "Running")),
+    ("the container record exists", |m| !m.names("containers").is_empty()),
+    ("the pod runs", |m| m.field_is("pod/keeper", "/status/phase", "Running")),
 ];
 
 const SNAPSHOT: [Boundary; 4] = [
-    ("the snapshot is asked for", |m| m.some("vs")),
+    ("the snapshot exists", |m| m.some("vs")),
     ("the snapshot has its content", |m| m.some("vsc")),
     ("the snapshot is in the pool", |m| !m.names("pool/snapshots").is_empty()),
-    ("the snapshot is ready", |m| m.says_now("vs/cut", "/status/readyToUse", "true")),
+    ("the snapshot is ready", |m| m.field_is("vs/cut", "/status/readyToUse", "true")),
 ];
 
 const EXPANSION: [Boundary; 3] = [
-    ("more is asked for", |m| m.says_now("pvc/data", "/spec/resources/requests/storage", "400Mi")),
+    ("the expansion is requested", |m| m.field_is("pvc/data", "/spec/resources/requests/storage", "400Mi")),
     ("the volume has grown", |m| {
         m.try_list("pv").is_ok_and(|all| all.iter().any(|pv| pv["spec"]["capacity"]["storage"] == "400Mi"))
     }),
-    ("the claim has grown", |m| m.says_now("pvc/data", "/status/capacity/storage", "400Mi")),
+    ("the claim has grown", |m| m.field_is("pvc/data", "/status/capacity/storage", "400Mi")),
 ];
 
-const FROM_RUNNING: [Boundary; 1] = [("the pod is to go", |m| m.goes("pod/keeper"))];
+const FROM_RUNNING: [Boundary; 1] = [("the pod is being deleted", |m| m.is_deleting("pod/keeper"))];
 
 const FROM_MOUNTED: [Boundary; 3] = [
     ("the volume is unpublished", |m| !m.is_mounted("mount")),
-    ("the record of it is gone", |m| m.records() == 0),
+    ("the volume's record is removed", |m| m.records() == 0),
     ("the volume is unstaged", |m| !m.is_mounted("globalmount")),
 ];
 
@@ -180,9 +180,9 @@ const FROM_MAPPED: [Boundary; 2] = [
 ];
 
 const FROM_ATTACHED: [Boundary; 5] = [
-    ("the device is let go of", |m| m.devices().is_empty()),
+    ("the device is released", |m| m.devices().is_empty()),
     ("the pod is gone", |m| m.none("pod")),
-    ("the node uses the volume no more", |m| m.node_is_without("volumesInUse")),
+    ("the node no longer uses the volume", |m| m.node_is_without("volumesInUse")),
     ("the volume is to be detached", |m| {
         m.try_list("va").is_ok_and(|all| all.iter().all(|va| !va["metadata"]["deletionTimestamp"].is_null()))
     }),
@@ -200,41 +200,51 @@ const DELETION: [Boundary; 5] = [
 ];
 
 #[test]
-fn killed_at_every_boundary() {
+fn kill_at_every_boundary_recovers() {
     let claim = |name: &str, size: &str| claim_of(name, size, "local-xfs");
-    live(claim, &pod("keeper", "data", KEEPER), &TO_MOUNTED, &FROM_MOUNTED);
+    kill_through_lifecycle(claim, &pod("keeper", "data", KEEPER), &TO_MOUNTED, &FROM_MOUNTED);
 }
 
 #[test]
-fn killed_at_every_boundary_of_a_device() {
+fn kill_at_every_boundary_of_block_volume_recovers() {
     let claim = |name: &str, size: &str| block(self::claim(name, size));
-    live(claim, &pod_with_device("keeper", "data", DEVICE_KEEPER), &TO_MAPPED, &FROM_MAPPED);
+    kill_through_lifecycle(
+        claim,
+        &pod_with_device("keeper", "data", DEVICE_KEEPER),
+        &TO_MAPPED,
+        &FROM_MAPPED,
+    );
 }
 
-/// One life of a volume, with a kill at each step.
-fn live(claim: fn(&str, &str) -> Value, keeper: &Value, stage: &[Boundary], unstage: &[Boundary]) {
+/// The lifecycle of a volume, with a kill at each boundary.
+fn kill_through_lifecycle(
+    claim: fn(&str, &str) -> Value,
+    keeper: &Value,
+    stage: &[Boundary],
+    unstage: &[Boundary],
+) {
     let (mut machine, mut kills) = (Machine::new(), Kills::default());
     machine.create(&claim("data", "300Mi"));
     kills.at(&mut machine, &PROVISION);
     machine.create(keeper);
     kills.at(&mut machine, &[&TO_ATTACHED, stage, &TO_RUNNING].concat());
-    machine.running("keeper");
-    machine.nothing_else_is_mounted(&["keeper"]);
-    machine.written("keeper");
+    machine.wait_until_running("keeper");
+    machine.wait_for_only_these_mounts(&["keeper"]);
+    machine.wait_until_written("keeper");
     machine.create(&snapshot("cut", "data"));
     kills.at(&mut machine, &SNAPSHOT);
     machine.patch("pvc/data", &sized("400Mi"));
     kills.at(&mut machine, &EXPANSION);
     machine.check_data("data");
-    machine.running("keeper");
+    machine.wait_until_running("keeper");
     machine.delete("pod/keeper");
     kills.at(&mut machine, &[&FROM_RUNNING, unstage, &FROM_ATTACHED].concat());
     machine.check_data("data");
     machine.create(&restored(claim("again", "400Mi"), "cut"));
     machine.check_data("again");
     machine.delete("pvc/again");
-    machine.gone("pvc/again");
-    machine.until("the copy is gone", |machine| {
+    machine.wait_until_gone("pvc/again");
+    machine.wait_until("the copy is gone", |machine| {
         if machine.try_list("pv")?.len() == 1 { Ok(()) } else { Err("not yet".to_owned()) }
     });
     machine.delete("pvc/data");
@@ -248,33 +258,34 @@ fn live(claim: fn(&str, &str) -> Value, keeper: &Value, stage: &[Boundary], unst
             ("the pool is empty", |m| m.names("pool/snapshots").is_empty()),
         ],
     );
-    machine.ready();
-    machine.nothing_is_left();
-    kills.were_in_time();
+    machine.wait_until_ready();
+    machine.wait_until_nothing_is_left();
+    kills.assert_in_time();
 }
 
-/// So many kills at random moments.
+/// Number of kills at random moments.
 const KILLS: usize = 30;
-/// A kill comes less than this long after something was asked for.
+/// Upper limit of the time between an action and a kill, in milliseconds.
 const SOON: usize = 400;
 const CLAIMS: usize = 4;
 
-/// Claims and pods come and go while `wharf up` is killed again and again. `UP_SEED` repeats the choices of a run.
+/// Creates and deletes claims and pods while `wharf up` is killed repeatedly. `UP_SEED` repeats the choices of a
+/// run.
 #[test]
 #[ignore = "takes long, and another seed each time: make test-all"]
-fn killed_at_random() {
-    let mut dice = Dice::seeded_by("UP_SEED");
+fn random_kills_recover() {
+    let mut rng = SeededRng::from_env("UP_SEED");
     let mut machine = Machine::new();
     for number in 0..KILLS {
-        let who = dice.roll(CLAIMS);
-        let (data, keeper) = (format!("data-{who}"), format!("keeper-{who}"));
+        let slot = rng.below(CLAIMS);
+        let (data, keeper) = (format!("data-{slot}"), format!("keeper-{slot}"));
         let (has_claim, has_pod) = (machine.there("pvc", &data), machine.there("pod", &keeper));
-        match (has_claim, has_pod, dice.roll(4)) {
+        match (has_claim, has_pod, rng.below(4)) {
             (None, ..) => {
                 machine.create(&claim(&data, "32Mi"));
                 machine.create(&pod(&keeper, &data, KEEPER));
             }
-            // What is going has its name until it is gone.
+            // An object being deleted keeps its name until it is gone.
             (Some(false), ..) | (_, Some(false), _) => {}
             (Some(true), None, 0) => machine.delete(&format!("pvc/{data}")),
             (Some(true), None, _) => drop(machine.create(&pod(&keeper, &data, KEEPER))),
@@ -285,17 +296,17 @@ fn killed_at_random() {
             }
             (Some(true), Some(true), _) => machine.delete(&format!("pod/{keeper}")),
         }
-        std::thread::sleep(Duration::from_millis(u64::try_from(dice.roll(SOON)).unwrap()));
+        std::thread::sleep(Duration::from_millis(u64::try_from(rng.below(SOON)).unwrap()));
         machine.restart();
     }
-    // Those that are to stay come to rest, and so do those that are to go.
+    // Objects to keep must converge, and so must objects being deleted.
     let stays = |object: &serde_json::Value| object["metadata"]["deletionTimestamp"].is_null();
     let pods: Vec<String> = machine.list("pod").iter().filter(|pod| stays(pod)).map(name).collect();
     let claims: Vec<String> = machine.list("pvc").iter().filter(|claim| stays(claim)).map(name).collect();
     for pod in &pods {
-        machine.running(pod);
+        machine.wait_until_running(pod);
     }
-    machine.until("those that go are gone", |machine| {
+    machine.wait_until("deleted objects are gone", |machine| {
         let left = |kind, kept: &[String]| -> Result<usize, String> {
             Ok(machine.try_list(kind)?.iter().filter(|object| !kept.contains(&name(object))).count())
         };
@@ -304,22 +315,22 @@ fn killed_at_random() {
             _ => Err(format!("{:?}", machine.try_list("pod")?)),
         }
     });
-    machine.nothing_else_is_mounted(&pods.iter().map(String::as_str).collect::<Vec<_>>());
+    machine.wait_for_only_these_mounts(&pods.iter().map(String::as_str).collect::<Vec<_>>());
     for claim in &claims {
-        // A claim whose pod went before it had written anything has nothing to compare.
+        // A claim whose pod was deleted before it wrote anything has no data to compare.
         let keeper = claim.replace("data", "keeper");
         if !pods.contains(&keeper) {
             machine.create(&pod(&keeper, claim, KEEPER));
-            machine.running(&keeper);
+            machine.wait_until_running(&keeper);
         }
-        machine.written(&keeper);
+        machine.wait_until_written(&keeper);
         machine.check_data(claim);
     }
     machine.delete_everything();
 }
 
 impl Machine {
-    /// Whether an object is there, and if so whether it stays.
+    /// Whether an object exists, and if so whether it is not being deleted.
     fn there(&mut self, kind: &str, name: &str) -> Option<bool> {
         let all = self.list(kind);
         let found = all.iter().find(|object| self::name(object) == name)?;

@@ -1,5 +1,5 @@
-//! A machine for one test: namespaces, a data directory, and `wharf up` in them, which may be killed and started again,
-//! and the machine with it.
+//! A simulated machine for one test: namespaces, a data directory, and `wharf up` in them. The test can kill and
+//! restart `wharf up`, or reboot the machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,47 +10,47 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use wharf_linux::{Devices as _, Linux, MountTable};
-use wharf_testkit::{Server, TestPool, built, free_address};
+use wharf_linux::{BlockDevices as _, Linux, MountTable};
+use wharf_testkit::{ApiClient, TestPool, built_program, free_address};
 
-use crate::inside::{Inside, Namespaces};
+use crate::namespaces::{NamespacedProcess, Namespaces};
 
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const NAMESPACE: &str = "default";
-/// Not in `/tmp`, which is a container's own: what is there would be hidden from pods by that alone.
-pub(crate) const PLACE: &str = "/var/tmp";
-/// How long anything may take, on a machine that has other things to do.
-const PATIENCE: Duration = Duration::from_secs(90);
-const LOOK: Duration = Duration::from_millis(5);
+/// Not `/tmp`: containers have their own, so files there would be hidden from pods for that reason alone.
+pub(crate) const TEMP_DIR: &str = "/var/tmp";
+/// The timeout of each wait, generous for a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(90);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// See the module. The order is that in which its parts go.
+/// A simulated machine. Fields are dropped in this order.
 pub(crate) struct Machine {
-    up: Inside,
-    /// None only while the machine is off.
+    up: NamespacedProcess,
+    /// `None` only while the machine is off.
     namespaces: Option<Namespaces>,
-    server: Server,
+    server: ApiClient,
     args: Vec<String>,
     boots: u32,
     data: PathBuf,
     dir: TempDir,
-    /// What the data directory is on, if that is not the disk that all have.
+    /// A separate disk for the data directory, if any.
     _disk: Option<TestPool>,
 }
 
 impl Machine {
-    /// Starts `wharf up` with a pool of 4 GiB, and waits until it can be worked with.
+    /// Starts `wharf up` with a pool of 4 GiB and waits until it is ready.
     pub(crate) fn new() -> Self {
         Self::with(&["--pool-size", "4Gi"])
     }
 
-    /// The same with other arguments.
+    /// Starts `wharf up` with other arguments.
     pub(crate) fn with(args: &[&str]) -> Self {
         Self::on(None, args)
     }
 
-    /// The same with the data directory on a disk of its own.
+    /// Starts `wharf up` with the data directory on a separate disk.
     pub(crate) fn on(disk: Option<TestPool>, args: &[&str]) -> Self {
-        let dir = tempfile::Builder::new().prefix("wharf-up-").tempdir_in(PLACE).unwrap();
+        let dir = tempfile::Builder::new().prefix("wharf-up-").tempdir_in(TEMP_DIR).unwrap();
         let around = disk.as_ref().map_or(dir.path(), TestPool::path);
         let data = around.canonicalize().unwrap().join("data");
         fs::create_dir(&data).unwrap();
@@ -65,14 +65,14 @@ impl Machine {
         let server = connect(&data, &up);
         let namespaces = Some(namespaces);
         let mut machine = Self { up, namespaces, server, args: all, boots: 1, data, dir, _disk: disk };
-        machine.ready();
+        machine.wait_until_ready();
         machine
     }
 
-    /// Waits until it can be worked with: there are classes, and a node that is ready.
-    pub(crate) fn ready(&mut self) {
-        self.until("wharf up is ready", |machine| {
-            let node = machine.get(&format!("node/{NODE}")).ok_or("there is no node")?;
+    /// Waits until there are StorageClasses and a ready node.
+    pub(crate) fn wait_until_ready(&mut self) {
+        self.wait_until("wharf up is ready", |machine| {
+            let node = machine.get(&format!("node/{NODE}")).ok_or("the node does not exist")?;
             let is = |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
             let conditions = node["status"]["conditions"].as_array();
             let ready = conditions.is_some_and(|all| all.iter().any(is));
@@ -85,13 +85,13 @@ impl Machine {
         &self.data
     }
 
-    /// A directory beside it, which is there from the machine's first start to its last.
-    pub(crate) fn beside(&self) -> &Path {
+    /// A directory next to the data directory; it survives reboots.
+    pub(crate) fn work_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A path as the machine sees it: with its mounts.
-    pub(crate) fn seen(&self, path: &Path) -> PathBuf {
+    /// A path inside the machine's mount namespace.
+    pub(crate) fn path_in_machine(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.namespaces().first()));
         root.join(path.strip_prefix("/").unwrap())
     }
@@ -100,28 +100,28 @@ impl Machine {
         self.namespaces.as_ref().expect("the machine is on")
     }
 
-    /// kill -9 of `wharf up`.
+    /// Kills `wharf up` with SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.up.kill();
     }
 
-    /// SIGTERM of `wharf up`; it has to end well.
+    /// Sends SIGTERM to `wharf up`; it must exit cleanly.
     pub(crate) fn stop(&mut self) {
         self.up.stop();
     }
 
-    /// kill -9, and the next start; it is not waited for.
+    /// Kills `wharf up` with SIGKILL and restarts it without waiting.
     pub(crate) fn restart(&mut self) {
         self.up.restart();
     }
 
-    /// Power off and on: no process is left, nothing is mounted, no loop device is there; what is on disk is.
-    /// Meanwhile something is done to the disk.
-    pub(crate) fn reboot(&mut self, meanwhile: impl FnOnce(&Self)) {
+    /// Reboots: no process, mount or loop device is left, and the disk keeps its content. `while_off` runs while
+    /// the machine is off.
+    pub(crate) fn reboot(&mut self, while_off: impl FnOnce(&Self)) {
         self.up.kill();
         self.namespaces = None;
         release_devices(&self.data);
-        meanwhile(self);
+        while_off(self);
         self.boots += 1;
         let namespaces = boot(self.dir.path(), self.boots);
         self.up = start(&namespaces, &self.args, self.dir.path());
@@ -129,50 +129,50 @@ impl Machine {
     }
 
     /// Starts another program on the machine.
-    pub(crate) fn start(&self, program: &str, args: &[&str], log: &str) -> Inside {
+    pub(crate) fn start(&self, program: &str, args: &[&str], log: &str) -> NamespacedProcess {
         let env = [("RUST_LOG", "info,wharf_sidecar=debug")];
-        self.namespaces().start(&built(program), args, &env, &self.dir.path().join(log))
+        self.namespaces().start(&built_program(program), args, &env, &self.dir.path().join(log))
     }
 
-    /// Runs a command on the machine to its end, and gives what it said.
+    /// Runs a command on the machine and returns its output.
     pub(crate) fn run(&self, command: &[&str]) -> String {
         run(self.namespaces(), command)
     }
 
-    /// What `wharf up` has logged in all its lives.
+    /// The log of `wharf up`, across restarts.
     pub(crate) fn log(&self) -> String {
         self.up.log()
     }
 
-    /// Whether it runs.
-    pub(crate) fn runs(&mut self) -> bool {
-        self.up.runs()
+    /// Whether `wharf up` is running.
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.up.is_running()
     }
 
-    /// An object, if it is there and somebody answers.
+    /// An object, if it exists and the API responds.
     pub(crate) fn get(&self, object: &str) -> Option<Value> {
         self.server.get(NAMESPACE, object).ok().flatten()
     }
 
-    /// An object, or that there is none; or why nobody answers.
+    /// An object, `None` if it does not exist, or the error if the API does not respond.
     pub(crate) fn try_get(&self, object: &str) -> Result<Option<Value>, String> {
         self.server.get(NAMESPACE, object)
     }
 
-    /// All objects of a kind. Somebody has to answer.
+    /// All objects of a kind; retries until the API responds.
     pub(crate) fn list(&mut self, kind: &str) -> Vec<Value> {
-        self.insist(kind, |server| server.list(NAMESPACE, kind, ""))
+        self.retry(kind, |server| server.list(NAMESPACE, kind, ""))
     }
 
-    /// All objects of a kind, or why nobody answers.
+    /// All objects of a kind, or the error if the API does not respond.
     pub(crate) fn try_list(&self, kind: &str) -> Result<Vec<Value>, String> {
         self.server.list(NAMESPACE, kind, "")
     }
 
-    /// Makes an object. It may have been made although nobody heard of it.
+    /// Creates an object, with retries. A failed request may have created it.
     pub(crate) fn create(&mut self, object: &Value) -> Value {
         let what = format!("create {} {}", object["kind"], object["metadata"]["name"]);
-        self.insist(&what, |server| match server.create(NAMESPACE, object) {
+        self.retry(&what, |server| match server.create(NAMESPACE, object) {
             Err(error) if error.contains("AlreadyExists") || error.contains("already exists") => {
                 Ok(Value::Null)
             }
@@ -180,30 +180,30 @@ impl Machine {
         })
     }
 
-    /// Makes an object, or hears why not.
+    /// Creates an object, or returns the error.
     pub(crate) fn try_create(&self, object: &Value) -> Result<Value, String> {
         self.server.create(NAMESPACE, object)
     }
 
-    /// Changes an object.
+    /// Patches an object, with retries.
     pub(crate) fn patch(&mut self, object: &str, patch: &Value) {
-        self.insist(object, |server| server.patch(NAMESPACE, object, false, patch));
+        self.retry(object, |server| server.patch(NAMESPACE, object, false, patch));
     }
 
-    /// Changes an object, or hears why not.
+    /// Patches an object, or returns the error.
     pub(crate) fn try_patch(&self, object: &str, patch: &Value) -> Result<(), String> {
         self.server.patch(NAMESPACE, object, false, patch)
     }
 
-    /// Asks for an object's deletion; gone already is as good.
+    /// Deletes an object; a missing object is success.
     pub(crate) fn delete(&mut self, object: &str) {
-        self.insist(object, |server| match server.delete(NAMESPACE, object) {
+        self.retry(object, |server| match server.delete(NAMESPACE, object) {
             Err(error) if server.get(NAMESPACE, object)?.is_some() => Err(error),
             _ => Ok(()),
         });
     }
 
-    /// The messages of an object's events with this reason, or why nobody answers.
+    /// The messages of an object's events with this reason, or the error if the API does not respond.
     pub(crate) fn try_events(&self, name: &str, reason: &str) -> Result<Vec<String>, String> {
         let selector = format!("involvedObject.name={name},reason={reason}");
         let events = self.server.events(NAMESPACE, &selector)?;
@@ -216,29 +216,29 @@ impl Machine {
         address.and_then(|address| address.rsplit(':').next()).unwrap().to_owned()
     }
 
-    /// Again and again, until somebody hears it.
-    fn insist<T>(&mut self, what: &str, ask: impl Fn(&Server) -> Result<T, String>) -> T {
-        let until = Instant::now() + PATIENCE;
+    /// Retries a request until it succeeds.
+    fn retry<T>(&mut self, what: &str, request: impl Fn(&ApiClient) -> Result<T, String>) -> T {
+        let until = Instant::now() + TIMEOUT;
         loop {
-            match ask(&self.server) {
+            match request(&self.server) {
                 Ok(answer) => return answer,
-                Err(error) => assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {error}"),
+                Err(error) => assert!(Instant::now() < until, "{what}: timed out after {TIMEOUT:?}: {error}"),
             }
-            assert!(self.up.runs(), "{what}: wharf up has ended");
-            std::thread::sleep(LOOK);
+            assert!(self.up.is_running(), "{what}: wharf up exited");
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Looks until it is so.
-    pub(crate) fn until<T>(&mut self, what: &str, look: impl Fn(&Self) -> Result<T, String>) -> T {
-        let until = Instant::now() + PATIENCE;
+    /// Calls `check` until it succeeds.
+    pub(crate) fn wait_until<T>(&mut self, what: &str, check: impl Fn(&Self) -> Result<T, String>) -> T {
+        let until = Instant::now() + TIMEOUT;
         loop {
-            match look(self) {
+            match check(self) {
                 Ok(seen) => return seen,
-                Err(seen) => assert!(Instant::now() < until, "{what}: not within {PATIENCE:?}: {seen}"),
+                Err(seen) => assert!(Instant::now() < until, "{what}: timed out after {TIMEOUT:?}: {seen}"),
             }
-            assert!(self.up.runs(), "{what}: wharf up has ended");
-            std::thread::sleep(LOOK);
+            assert!(self.up.is_running(), "{what}: wharf up exited");
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -253,20 +253,20 @@ impl Machine {
     /// The loop devices of volumes.
     pub(crate) fn devices(&self) -> BTreeSet<PathBuf> {
         let (pool, volumes) = devices(&self.data);
-        assert!(pool.len() <= 1, "the pool's disk is attached twice: {pool:?}");
+        assert!(pool.len() <= 1, "the pool's disk has several loop devices: {pool:?}");
         volumes
     }
 
-    /// Names in a directory of the data directory, as the machine sees it.
+    /// The names in a directory of the data directory, in the machine's mount namespace.
     pub(crate) fn names(&self, directory: &str) -> Vec<String> {
-        names(&self.seen(&self.data.join(directory)))
+        names(&self.path_in_machine(&self.data.join(directory)))
     }
 
-    /// What a pod's containers said, in all their lives.
-    pub(crate) fn said(&self, pod: &str) -> String {
+    /// The output of a pod's containers, across restarts.
+    pub(crate) fn container_logs(&self, pod: &str) -> String {
         let logs = self.data.join("logs");
         let of_pod = |name: &String| name.starts_with(&format!("{NAMESPACE}_{pod}_"));
-        let mut said = String::new();
+        let mut output = String::new();
         for directory in names(&logs).into_iter().filter(of_pod) {
             let containers = names(&logs.join(&directory)).into_iter();
             let lives = containers.flat_map(|container| {
@@ -276,26 +276,26 @@ impl Machine {
             for life in lives {
                 let log = fs::read_to_string(life).unwrap_or_default();
                 for line in log.lines() {
-                    // Time, stream, whole or part.
-                    said += line.splitn(4, ' ').nth(3).unwrap_or_default();
-                    said.push('\n');
+                    // Time, stream, full or partial line.
+                    output += line.splitn(4, ' ').nth(3).unwrap_or_default();
+                    output.push('\n');
                 }
             }
         }
-        said
+        output
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
         self.up.kill();
-        // The mounts go with the namespaces.
+        // The mounts end with the namespaces.
         self.namespaces = None;
         release_devices(&self.data);
     }
 }
 
-/// Lets go of loop devices which a machine that is off had.
+/// Detaches the loop devices of a machine that is off.
 fn release_devices(data: &Path) {
     let until = Instant::now() + Duration::from_secs(20);
     loop {
@@ -303,15 +303,15 @@ fn release_devices(data: &Path) {
         if pool.is_empty() && volumes.is_empty() {
             return;
         }
-        // Volumes first: their images keep the pool's disk busy. The kernel lets go of mounts a moment after their
-        // namespace is gone.
+        // Volumes first: their images keep the pool's disk busy. The kernel releases mounts shortly after their
+        // namespace ends.
         let both = volumes.iter().chain(&pool);
         let refused: Vec<_> = both.filter_map(|device| Linux::new().loop_detach(device).err()).collect();
         if Instant::now() > until {
-            eprintln!("loop devices stay: {refused:?}");
+            eprintln!("failed to detach loop devices: {refused:?}");
             return;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -332,24 +332,24 @@ fn boot(dir: &Path, number: u32) -> Namespaces {
     Namespaces::new(&boot_file(dir, number), &dir.join("boot.log"))
 }
 
-fn start(namespaces: &Namespaces, args: &[String], dir: &Path) -> Inside {
+fn start(namespaces: &Namespaces, args: &[String], dir: &Path) -> NamespacedProcess {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let env = [("RUST_LOG", "info,wharf_node=debug,wharf_controllers=debug,wharf_sidecar=debug")];
-    namespaces.start(&built("wharf"), &args, &env, &dir.join("up.log"))
+    namespaces.start(&built_program("wharf"), &args, &env, &dir.join("up.log"))
 }
 
-/// Connects once there are credentials.
-fn connect(data: &Path, up: &Inside) -> Server {
+/// Connects as soon as the kubeconfig exists.
+fn connect(data: &Path, up: &NamespacedProcess) -> ApiClient {
     let kubeconfig = data.join("kubeconfig");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     loop {
         if kubeconfig.exists()
-            && let Ok(server) = Server::connect(&kubeconfig)
+            && let Ok(server) = ApiClient::connect(&kubeconfig)
         {
             return server;
         }
-        assert!(Instant::now() < until, "there are no credentials:\n{}", up.log());
-        std::thread::sleep(LOOK);
+        assert!(Instant::now() < until, "wharf up wrote no kubeconfig:\n{}", up.log());
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -361,7 +361,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The loop devices of the pool's disk, and those of volumes in it.
+/// The loop devices of the pool's disk, and those of its volumes.
 fn devices(data: &Path) -> (BTreeSet<PathBuf>, BTreeSet<PathBuf>) {
     let Ok(image) = fs::metadata(data.join("pool.img")) else { return Default::default() };
     let all = Linux::new().loop_devices().unwrap();

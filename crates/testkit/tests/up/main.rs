@@ -1,8 +1,8 @@
-//! `wharf up` as a process on the real kernel: killed, robbed of its driver, its disk, its records and its mounts. Whatever
-//! happened: pods run or are gone, their data is what they wrote, nothing is mounted that should not be, no volume is
-//! attached twice, and when all is deleted nothing is left.
+//! `wharf up` as a process on the real kernel, with kills and with the loss of its driver, disk, records and
+//! mounts. In every case: pods run or are gone, their data is what they wrote, nothing is mounted that should not
+//! be, no volume is attached twice, and nothing is left after everything is deleted.
 //!
-//! Each test has a machine of its own: namespaces for mounts and processes, a data directory, a port.
+//! Each test has a simulated machine ([`machine::Machine`]): mount and PID namespaces, a data directory, a port.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
@@ -12,10 +12,10 @@ mod disk;
 mod draining;
 mod examples;
 mod expansion;
-mod inside;
 mod isolation;
 mod kills;
 mod machine;
+mod namespaces;
 mod objects;
 mod plugin;
 mod reboot;

@@ -1,4 +1,4 @@
-//! Claims, pods and snapshots of these tests, and what is expected of all of them together.
+//! The claims, pods and snapshots of these tests, and the checks that apply to all of them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 
 use crate::machine::Machine;
 
-/// Writes data and its checksum into `/data`, or finds both there and compares; then waits for its end.
+/// Writes data and its checksum into `/data`, or verifies both if they exist; then waits to be stopped.
 pub(crate) const KEEPER: &str = "set -e; cd /data; if test -e sum; then sha256sum -c sum; else \
     head -c 300000 /dev/urandom > blob; sha256sum blob > sum.new; sync; mv sum.new sum; sync; echo written; fi; \
     trap 'kill $!; exit 0' TERM; sleep 100000 & wait $!";
-/// Compares the data with its checksum.
+/// Verifies the data by its checksum.
 const CHECKER: &str = "cd /data && sha256sum -c sum";
-/// The same two for the device `/dev/data`, whose first block has the checksum of those behind it.
+/// The same two for the device `/dev/data`, whose first block holds the checksum of the following blocks.
 pub(crate) const DEVICE_KEEPER: &str = "set -e; sum() { dd if=/dev/data bs=4k skip=1 count=64 status=none | sha256sum; }; \
     case $(head -c 67 /dev/data | tr -d '\\0') in '') dd if=/dev/urandom of=/dev/data bs=4k seek=1 count=64 conv=fsync status=none; \
     sum | dd of=/dev/data conv=fsync status=none; echo written;; $(sum)) echo data: OK;; *) exit 1;; esac; \
@@ -22,17 +22,17 @@ pub(crate) const DEVICE_KEEPER: &str = "set -e; sum() { dd if=/dev/data bs=4k sk
 const DEVICE_CHECKER: &str = "test \"$(head -c 67 /dev/data)\" = \
     \"$(dd if=/dev/data bs=4k skip=1 count=64 status=none | sha256sum)\"";
 
-/// Where volumes are staged, and devices are published, beneath the data directory.
+/// Where volumes are staged and block devices are published, below the data directory.
 const STAGED: &str = "kubelet/plugins/kubernetes.io/csi/local.csi.wharf.dev";
 pub(crate) const STAGED_DEVICES: &str = "kubelet/plugins/kubernetes.io/csi/volumeDevices/staging";
 pub(crate) const PUBLISHED_DEVICES: &str = "kubelet/plugins/kubernetes.io/csi/volumeDevices/publish";
 
-/// A claim of the local driver's default class (ext4).
+/// A claim of the local driver's default StorageClass (ext4).
 pub(crate) fn claim(name: &str, size: &str) -> Value {
     claim_of(name, size, "local")
 }
 
-/// A claim of a class.
+/// A claim of a StorageClass.
 pub(crate) fn claim_of(name: &str, size: &str, class: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
@@ -44,20 +44,20 @@ pub(crate) fn claim_of(name: &str, size: &str, class: &str) -> Value {
     })
 }
 
-/// The same claim, of a device.
+/// The same claim with volumeMode Block.
 pub(crate) fn block(mut claim: Value) -> Value {
     claim["spec"]["volumeMode"] = json!("Block");
     claim
 }
 
-/// The same claim, filled from a snapshot.
+/// The same claim, restored from a snapshot.
 pub(crate) fn restored(mut claim: Value, snapshot: &str) -> Value {
     claim["spec"]["dataSource"] =
         json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot});
     claim
 }
 
-/// A pod that runs a script, with a claim at `/data`. It is not started again when it has ended.
+/// A pod that runs a script, with a claim at `/data` and restartPolicy Never.
 pub(crate) fn pod(name: &str, claim: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
@@ -90,12 +90,12 @@ pub(crate) fn snapshot(name: &str, claim: &str) -> Value {
     })
 }
 
-/// Asks for another size.
+/// A patch of the requested size.
 pub(crate) fn sized(size: &str) -> Value {
     json!({"spec": {"resources": {"requests": {"storage": size}}}})
 }
 
-/// What an object's field says, by a JSON pointer; empty if it does not.
+/// A field of an object, by JSON pointer; empty if it does not exist.
 pub(crate) fn field(object: &Value, pointer: &str) -> String {
     match object.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),
@@ -109,46 +109,46 @@ pub(crate) fn name(object: &Value) -> String {
 }
 
 impl Machine {
-    /// A field of an object; empty if one of them is not there.
+    /// A field of an object; empty if the object or the field does not exist.
     pub(crate) fn field(&self, object: &str, pointer: &str) -> String {
         self.get(object).map(|object| field(&object, pointer)).unwrap_or_default()
     }
 
-    /// Waits until an object's field says so.
-    pub(crate) fn says(&mut self, object: &str, pointer: &str, wanted: &str) {
-        self.until(&format!("{object} {pointer} is {wanted}"), |machine| {
-            let object = machine.get(object).ok_or("it is not there")?;
+    /// Waits until an object's field has a value.
+    pub(crate) fn wait_for_field(&mut self, object: &str, pointer: &str, wanted: &str) {
+        self.wait_until(&format!("{object} {pointer} is {wanted}"), |machine| {
+            let object = machine.get(object).ok_or("the object does not exist")?;
             if field(&object, pointer) == wanted { Ok(()) } else { Err(format!("{:#}", object["status"])) }
         });
     }
 
-    /// Waits until a pod runs, which must not have ended.
-    pub(crate) fn running(&mut self, pod: &str) {
-        self.until(&format!("pod {pod} runs"), |machine| {
-            let object = machine.get(&format!("pod/{pod}")).ok_or("it is not there")?;
+    /// Waits until a pod runs; fails if it has terminated.
+    pub(crate) fn wait_until_running(&mut self, pod: &str) {
+        self.wait_until(&format!("pod {pod} runs"), |machine| {
+            let object = machine.get(&format!("pod/{pod}")).ok_or("the object does not exist")?;
             match field(&object, "/status/phase").as_str() {
                 "Running" => Ok(()),
                 phase => {
-                    let said = machine.said(pod);
-                    assert!(phase == "Pending", "pod {pod} is {phase}: {said}\n{:#}", object["status"]);
+                    let output = machine.container_logs(pod);
+                    assert!(phase == "Pending", "pod {pod} is {phase}: {output}\n{:#}", object["status"]);
                     Err(format!("{:#}", object["status"]))
                 }
             }
         });
     }
 
-    /// Waits until a pod runs and has written its data, or found it as it was.
-    pub(crate) fn written(&mut self, pod: &str) {
-        self.running(pod);
-        self.until(&format!("pod {pod} has its data"), |machine| {
-            let said = machine.said(pod);
-            if said.contains("written") || said.contains(": OK") { Ok(()) } else { Err(said) }
+    /// Waits until a pod runs and has written or verified its data.
+    pub(crate) fn wait_until_written(&mut self, pod: &str) {
+        self.wait_until_running(pod);
+        self.wait_until(&format!("pod {pod} has its data"), |machine| {
+            let output = machine.container_logs(pod);
+            if output.contains("written") || output.contains(": OK") { Ok(()) } else { Err(output) }
         });
     }
 
     /// Waits until an object is gone.
-    pub(crate) fn gone(&mut self, object: &str) {
-        self.until(&format!("{object} is gone"), |machine| {
+    pub(crate) fn wait_until_gone(&mut self, object: &str) {
+        self.wait_until(&format!("{object} is gone"), |machine| {
             let (kind, name) = object.split_once('/').unwrap();
             let all = machine.try_list(kind)?;
             match all.iter().find(|object| self::name(object) == name) {
@@ -158,7 +158,7 @@ impl Machine {
         });
     }
 
-    /// The process of a pod's container, as the machine sees it.
+    /// The process ID of a pod's container, in the machine's PID namespace.
     pub(crate) fn process_of(&self, pod: &str) -> String {
         let uid = self.field(&format!("pod/{pod}"), "/metadata/uid");
         let records =
@@ -171,7 +171,7 @@ impl Machine {
         field(&running, "/program/pid")
     }
 
-    /// Runs a pod that compares a claim's data with its checksum.
+    /// Runs a pod that verifies a claim's data by its checksum.
     pub(crate) fn check_data(&mut self, claim: &str) {
         let name = format!("check-{claim}");
         let checker = match self.is_block(claim) {
@@ -179,28 +179,29 @@ impl Machine {
             false => pod(&name, claim, CHECKER),
         };
         self.create(&checker);
-        self.until(&format!("the data of {claim} is what was written"), |machine| {
-            let object = machine.get(&format!("pod/{name}")).ok_or("it is not there")?;
+        self.wait_until(&format!("the data of {claim} is what was written"), |machine| {
+            let object = machine.get(&format!("pod/{name}")).ok_or("the object does not exist")?;
             let phase = field(&object, "/status/phase");
-            assert_ne!(phase, "Failed", "{claim}: {}", machine.said(&name));
+            assert_ne!(phase, "Failed", "{claim}: {}", machine.container_logs(&name));
             if phase == "Succeeded" { Ok(()) } else { Err(format!("{:#}", object["status"])) }
         });
         self.delete(&format!("pod/{name}"));
-        self.gone(&format!("pod/{name}"));
+        self.wait_until_gone(&format!("pod/{name}"));
     }
 
-    /// Whether a claim, which is there, is one of a device.
+    /// Whether an existing claim has volumeMode Block.
     fn is_block(&mut self, claim: &str) -> bool {
         let claim = format!("pvc/{claim}");
-        let claim =
-            self.until("the claim is seen", |machine| machine.get(&claim).ok_or("not there".to_owned()));
+        let claim = self.wait_until("the claim can be read", |machine| {
+            machine.get(&claim).ok_or("the claim does not exist".to_owned())
+        });
         claim["spec"]["volumeMode"] == "Block"
     }
 
-    /// Waits until no more is attached and mounted than these pods have, each of which has one claim: no volume is
-    /// attached twice or staged for nobody.
-    pub(crate) fn nothing_else_is_mounted(&mut self, pods: &[&str]) {
-        // A volume, and where a pod has it.
+    /// Waits until exactly the volumes of these pods, one claim each, are attached and mounted: no volume is
+    /// attached twice or staged without a pod.
+    pub(crate) fn wait_for_only_these_mounts(&mut self, pods: &[&str]) {
+        // A volume and its path in a pod.
         let expected: Vec<(String, String)> = pods
             .iter()
             .map(|pod| {
@@ -218,7 +219,7 @@ impl Machine {
             })
             .collect();
         let volumes: BTreeSet<String> = expected.iter().map(|(volume, _)| volume.clone()).collect();
-        self.until("nothing else is mounted", |machine| {
+        self.wait_until("nothing else is mounted", |machine| {
             let attached: Vec<String> = machine
                 .try_list("va")?
                 .iter()
@@ -248,19 +249,19 @@ impl Machine {
         });
     }
 
-    /// Deletes all that was made, and waits until nothing is left of it anywhere.
+    /// Deletes all objects and waits until nothing is left of them.
     pub(crate) fn delete_everything(&mut self) {
         for kind in ["pod", "vs", "pvc"] {
             for object in self.list(kind) {
                 self.delete(&format!("{kind}/{}", name(&object)));
             }
         }
-        self.nothing_is_left();
+        self.wait_until_nothing_is_left();
     }
 
     /// Waits until no object, volume, mount, device or directory is left.
-    pub(crate) fn nothing_is_left(&mut self) {
-        self.until("nothing is left", |machine| {
+    pub(crate) fn wait_until_nothing_is_left(&mut self) {
+        self.wait_until("nothing is left", |machine| {
             let mut left = Vec::new();
             for kind in ["pod", "vs", "vsc", "pvc", "pv", "va"] {
                 let objects = machine.try_list(kind)?;

@@ -1,14 +1,14 @@
-//! The machine itself is started anew: no process, no mount and no device is left, and what is on disk is.
+//! Reboots: no process, mount or device is left, but the disk keeps its content.
 
 use serde_json::json;
 
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, claim_of, pod};
 
-/// A pod that is started again by itself goes on with its data; one that is not has failed, and says so; what was to go
-/// goes; what was being made is made.
+/// A pod with restarts enabled continues with its data; one without has failed and reports it; pending deletions
+/// and creations complete.
 #[test]
-fn pods_and_volumes_after_a_reboot() {
+fn reboot_restarts_pods_with_their_data() {
     let mut machine = Machine::new();
     machine.create(&claim("ever", "32Mi"));
     machine.create(&claim_of("once", "300Mi", "local-xfs"));
@@ -19,47 +19,47 @@ fn pods_and_volumes_after_a_reboot() {
     machine.create(&pod("once", "once", KEEPER));
     machine.create(&pod("going", "going", KEEPER));
     for pod in ["ever", "once", "going"] {
-        machine.written(pod);
+        machine.wait_until_written(pod);
     }
     machine.delete("pod/going");
     machine.create(&claim("late", "32Mi"));
     machine.create(&pod("late", "late", KEEPER));
     machine.reboot(|_| {});
-    machine.running("late");
-    machine.says("pod/once", "/status/phase", "Failed");
-    machine.until("the pod is started again", |machine| {
-        let pod = machine.get("pod/ever").ok_or("it is not there")?;
+    machine.wait_until_running("late");
+    machine.wait_for_field("pod/once", "/status/phase", "Failed");
+    machine.wait_until("the pod is restarted", |machine| {
+        let pod = machine.get("pod/ever").ok_or("the pod does not exist")?;
         let status = &pod["status"]["containerStatuses"][0];
         let again = status["restartCount"].as_u64() >= Some(1) && status["state"].get("running").is_some();
         if again { Ok(()) } else { Err(format!("{:#}", pod["status"])) }
     });
-    machine.gone("pod/going");
+    machine.wait_until_gone("pod/going");
     for claim in ["ever", "once", "going", "late"] {
         machine.check_data(claim);
     }
-    machine.nothing_else_is_mounted(&["ever", "late"]);
+    machine.wait_for_only_these_mounts(&["ever", "late"]);
     machine.delete_everything();
 }
 
-/// The power fails while records are written that need not be durable: some are empty then.
+/// A power cut while records without durability guarantees are written: some of them are empty afterwards.
 #[test]
-fn torn_records_of_containers_after_a_power_cut() {
+fn torn_container_records_after_power_cut_are_tolerated() {
     for torn in ["running.json", "order.json"] {
         let mut machine = Machine::new();
         machine.create(&claim("data", "32Mi"));
         let mut keeper = pod("keeper", "data", KEEPER);
         keeper["spec"]["restartPolicy"] = "Always".into();
         machine.create(&keeper);
-        machine.written("keeper");
+        machine.wait_until_written("keeper");
         machine.reboot(|machine| {
             let containers = machine.data().join("containers");
             let records = std::fs::read_dir(&containers).unwrap().flatten();
             let torn = records.map(|record| record.path().join(torn)).filter(|file| file.exists());
             let count = torn.inspect(|file| std::fs::write(file, b"").unwrap()).count();
-            assert_eq!(count, 1, "one container");
+            assert_eq!(count, 1, "there must be one container record");
         });
-        machine.until("the pod is started again", |machine| {
-            let pod = machine.get("pod/keeper").ok_or("it is not there")?;
+        machine.wait_until("the pod is restarted", |machine| {
+            let pod = machine.get("pod/keeper").ok_or("the pod does not exist")?;
             let status = &pod["status"]["containerStatuses"][0];
             let again =
                 status["restartCount"].as_u64() >= Some(1) && status["state"].get("running").is_some();
@@ -70,9 +70,9 @@ fn torn_records_of_containers_after_a_power_cut() {
     }
 }
 
-/// What init containers prepare may be in memory: after a reboot they run again, before the others do.
+/// The results of init containers may be in memory: after a reboot they run again before the others.
 #[test]
-fn init_containers_run_again_after_a_reboot() {
+fn init_containers_rerun_after_reboot() {
     let mut machine = Machine::new();
     machine.create(&claim("data", "32Mi"));
     let mut keeper = pod("keeper", "data", &format!("test -e /memory/made || exit 1; {KEEPER}"));
@@ -85,15 +85,15 @@ fn init_containers_run_again_after_a_reboot() {
         "name": "maker", "image": "none", "command": ["touch", "/memory/made"], "volumeMounts": [memory],
     }]);
     machine.create(&keeper);
-    machine.written("keeper");
-    // Not by an agent that comes anew.
+    machine.wait_until_written("keeper");
+    // A mere restart of the agent does not rerun them.
     machine.restart();
-    machine.ready();
-    machine.running("keeper");
+    machine.wait_until_ready();
+    machine.wait_until_running("keeper");
     assert_eq!(machine.field("pod/keeper", "/status/initContainerStatuses/0/restartCount"), "0");
     machine.reboot(|_| {});
-    machine.says("pod/keeper", "/status/containerStatuses/0/restartCount", "1");
-    machine.running("keeper");
+    machine.wait_for_field("pod/keeper", "/status/containerStatuses/0/restartCount", "1");
+    machine.wait_until_running("keeper");
     assert_eq!(machine.field("pod/keeper", "/status/initContainerStatuses/0/restartCount"), "1");
     assert_eq!(machine.field("pod/keeper", "/status/containerStatuses/0/restartCount"), "1");
     machine.check_data("data");

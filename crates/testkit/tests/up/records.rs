@@ -1,21 +1,21 @@
-//! `vol_data.json` missing or torn while `wharf up` is away: volumes of pods that stay are found again, and those of pods
-//! that go are unmounted all the same.
+//! `vol_data.json` is missing or torn after an outage of `wharf up`: volumes of remaining pods are found again, and
+//! those of deleted pods are still unmounted.
 
 use std::path::{Path, PathBuf};
 
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, claim_of, pod};
 
-/// What is done to a record.
+/// How a record is damaged.
 #[derive(Debug, Clone, Copy)]
-enum Harm {
+enum Damage {
     Missing,
     Torn,
     Empty,
 }
 
-impl Harm {
-    fn harm(self, record: &Path) {
+impl Damage {
+    fn apply(self, record: &Path) {
         match self {
             Self::Missing => std::fs::remove_file(record).unwrap(),
             Self::Torn => {
@@ -28,44 +28,44 @@ impl Harm {
 }
 
 #[test]
-fn records_are_made_up_for() {
+fn missing_or_torn_records_are_recovered() {
     let mut machine = Machine::new();
     machine.create(&claim("stays", "32Mi"));
     machine.create(&claim_of("goes", "300Mi", "local-xfs"));
     machine.create(&pod("stays", "stays", KEEPER));
-    machine.running("stays");
-    for (harm, stage, share) in [
-        (Harm::Missing, false, true),
-        (Harm::Torn, false, true),
-        (Harm::Missing, true, false),
-        (Harm::Empty, true, false),
-        (Harm::Torn, true, true),
-        (Harm::Missing, true, true),
+    machine.wait_until_running("stays");
+    for (damage, stage, share) in [
+        (Damage::Missing, false, true),
+        (Damage::Torn, false, true),
+        (Damage::Missing, true, false),
+        (Damage::Empty, true, false),
+        (Damage::Torn, true, true),
+        (Damage::Missing, true, true),
     ] {
-        println!("{harm:?}, of the stage: {stage}, of the share: {share}");
+        println!("{damage:?}, stage record: {stage}, pod record: {share}");
         machine.create(&pod("goes", "goes", KEEPER));
-        machine.running("goes");
+        machine.wait_until_running("goes");
         machine.kill();
         let kubelet = machine.data().join("kubelet");
         let of_pod = |record: &PathBuf| record.starts_with(kubelet.join("pods"));
-        let harmed: Vec<PathBuf> = records(&kubelet)
+        let damaged: Vec<PathBuf> = records(&kubelet)
             .into_iter()
             .filter(|record| if of_pod(record) { share } else { stage })
             .collect();
-        assert_eq!(harmed.len(), 2 * (usize::from(stage) + usize::from(share)), "{harmed:?}");
-        harmed.iter().for_each(|record| harm.harm(record));
+        assert_eq!(damaged.len(), 2 * (usize::from(stage) + usize::from(share)), "{damaged:?}");
+        damaged.iter().for_each(|record| damage.apply(record));
         machine.restart();
         machine.delete("pod/goes");
-        machine.gone("pod/goes");
-        machine.running("stays");
-        machine.nothing_else_is_mounted(&["stays"]);
+        machine.wait_until_gone("pod/goes");
+        machine.wait_until_running("stays");
+        machine.wait_for_only_these_mounts(&["stays"]);
     }
     machine.check_data("stays");
     machine.check_data("goes");
     machine.delete_everything();
 }
 
-/// All records beneath a directory.
+/// All records below a directory.
 fn records(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {

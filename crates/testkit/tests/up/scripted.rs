@@ -1,5 +1,5 @@
-//! The scripted driver on a machine: somebody else's driver, which comes and goes as it likes. It has sidecars of its own, or
-//! `wharf up` serves it.
+//! The scripted driver on a simulated machine: a third-party driver that can stop and restart at any time. It has
+//! its own sidecars, or `wharf up` serves it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,35 +7,35 @@ use serde_json::json;
 use tempfile::TempDir;
 use wharf_testkit::scripted::{Entry, entries, violations};
 
-use crate::inside::Inside;
-use crate::machine::{Machine, PLACE};
+use crate::machine::{Machine, TEMP_DIR};
+use crate::namespaces::NamespacedProcess;
 
 pub(crate) const DRIVER: &str = "scripted.test.wharf.dev";
-/// The class of its volumes, where somebody has to make one.
+/// The StorageClass of its volumes, where the test creates one.
 pub(crate) const CLASS: &str = "scripted";
-/// So many volumes a node takes.
+/// The maximum number of volumes per node.
 pub(crate) const LIMIT: u64 = 7;
 
-/// The driver, and what is beside it. The order is that in which they end.
+/// The driver and its sidecars. Fields are dropped in this order.
 pub(crate) struct Scripted {
-    /// None where `wharf up` serves the driver itself.
+    /// `None` if `wharf up` serves the driver itself.
     sidecars: Option<Sidecars>,
-    pub(crate) driver: Inside,
-    /// The class of its volumes.
+    pub(crate) driver: NamespacedProcess,
+    /// The StorageClass of its volumes.
     pub(crate) class: &'static str,
     dir: PathBuf,
-    /// What that is in, if it had to be there before the machine was.
+    /// The directory of its files, if it had to exist before the machine.
     _place: Option<TempDir>,
 }
 
-/// What registers the driver, and what makes and attaches its volumes.
+/// The registrar, and the sidecar that provisions and attaches its volumes.
 struct Sidecars {
-    registrar: Inside,
-    _controller: Inside,
+    registrar: NamespacedProcess,
+    _controller: NamespacedProcess,
 }
 
 impl Scripted {
-    /// Starts it, and waits until the node has it.
+    /// Starts it and waits until it is registered on the node.
     pub(crate) fn start(machine: &mut Machine) -> Self {
         machine.create(&json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DRIVER},
@@ -45,19 +45,19 @@ impl Scripted {
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
             "provisioner": DRIVER,
         }));
-        let dir = machine.beside().join("scripted");
+        let dir = machine.work_dir().join("scripted");
         std::fs::create_dir(&dir).unwrap();
         let driver = serve(machine, &dir);
         let sidecars = Some(Sidecars::start(machine, &dir.join("csi.sock").display().to_string()));
         let scripted = Self { sidecars, driver, class: CLASS, dir, _place: None };
-        machine.has_driver(DRIVER);
+        machine.wait_for_driver(DRIVER);
         scripted
     }
 
-    /// Starts it on a machine whose `wharf up` was told of it and serves it, beside the local driver; with a class that was
-    /// made for it.
+    /// Starts it on a machine whose `wharf up` serves it next to the local driver, with a StorageClass that `wharf
+    /// up` creates.
     pub(crate) fn served() -> (Machine, Self) {
-        let place = tempfile::Builder::new().prefix("wharf-csi-").tempdir_in(PLACE).unwrap();
+        let place = tempfile::Builder::new().prefix("wharf-csi-").tempdir_in(TEMP_DIR).unwrap();
         let dir = place.path().to_owned();
         let (socket, state) = (dir.join("csi.sock"), dir.join("state"));
         std::fs::create_dir(&state).unwrap();
@@ -65,33 +65,33 @@ impl Scripted {
         let mut machine = Machine::with(&["--pool-size", "4Gi", "--csi", &socket, "--hide", &state]);
         let driver = serve(&machine, &dir);
         let scripted = Self { sidecars: None, driver, class: DRIVER, dir, _place: Some(place) };
-        machine.has_driver(DRIVER);
-        machine.until("the driver has a class", |machine| {
+        machine.wait_for_driver(DRIVER);
+        machine.wait_until("the driver's StorageClass exists", |machine| {
             machine.get(&format!("sc/{DRIVER}")).map(drop).ok_or_else(|| "it has none".to_owned())
         });
         (machine, scripted)
     }
 
-    /// What registers it.
-    pub(crate) fn registrar(&mut self) -> &mut Inside {
-        &mut self.sidecars.as_mut().expect("it has sidecars of its own").registrar
+    /// The registrar.
+    pub(crate) fn registrar(&mut self) -> &mut NamespacedProcess {
+        &mut self.sidecars.as_mut().expect("the driver has its own sidecars").registrar
     }
 
-    /// Which calls fail from now on; see [`wharf_testkit::scripted::Fault`].
+    /// Sets which calls fail from now on; see [`wharf_testkit::scripted::Fault`].
     pub(crate) fn faults(&self, json: &str) {
         let temporary = self.dir.join("faults.tmp");
         std::fs::write(&temporary, json).unwrap();
         std::fs::rename(temporary, self.dir.join("faults")).unwrap();
     }
 
-    /// Which calls stand still, so far.
+    /// The calls that were held so far.
     pub(crate) fn held(&self) -> String {
         std::fs::read_to_string(self.dir.join("faults.held")).unwrap_or_default()
     }
 
-    /// Forgets which calls stood still.
-    pub(crate) fn forget_held(&self) {
-        // There may have been none.
+    /// Clears the list of held calls.
+    pub(crate) fn clear_held(&self) {
+        // The file may not exist.
         let _ = std::fs::remove_file(self.dir.join("faults.held"));
     }
 
@@ -100,10 +100,10 @@ impl Scripted {
         entries(&self.dir.join("calls"))
     }
 
-    /// Nobody has done what must not be done, and no volume is left.
-    pub(crate) fn is_as_before(&self, machine: &mut Machine) {
+    /// Asserts that no caller violated the CSI contract and no volume is left.
+    pub(crate) fn assert_no_volumes_left(&self, machine: &mut Machine) {
         let volumes = self.dir.join("state/volumes");
-        machine.until("the driver has no volume", |_| {
+        machine.wait_until("the driver has no volumes", |_| {
             let left: Vec<_> =
                 std::fs::read_dir(&volumes).unwrap().flatten().map(|entry| entry.path()).collect();
             if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
@@ -113,8 +113,8 @@ impl Scripted {
     }
 }
 
-/// Starts the driver alone.
-fn serve(machine: &Machine, dir: &Path) -> Inside {
+/// Starts the driver without sidecars.
+fn serve(machine: &Machine, dir: &Path) -> NamespacedProcess {
     let text = |name: &str| dir.join(name).display().to_string();
     let (socket, state, log, faults) = (text("csi.sock"), text("state"), text("calls"), text("faults"));
     let (endpoint, limit) = (format!("unix://{socket}"), LIMIT.to_string());
@@ -142,10 +142,10 @@ impl Sidecars {
 }
 
 impl Machine {
-    /// Waits until the node has a driver, and the driver's limit if it says one.
-    pub(crate) fn has_driver(&mut self, driver: &str) {
-        self.until(&format!("the node has {driver}"), |machine| {
-            let node = machine.get("csinode/node-1").ok_or("there is no CSINode")?;
+    /// Waits until the CSINode lists a driver, with its volume limit if it has one.
+    pub(crate) fn wait_for_driver(&mut self, driver: &str) {
+        self.wait_until(&format!("the CSINode lists {driver}"), |machine| {
+            let node = machine.get("csinode/node-1").ok_or("the CSINode does not exist")?;
             let drivers = node["spec"]["drivers"].as_array().cloned().unwrap_or_default();
             let entry = drivers.iter().find(|entry| entry["name"] == driver);
             let limit = entry.is_some_and(|entry| driver != DRIVER || entry["allocatable"]["count"] == LIMIT);
@@ -158,7 +158,7 @@ impl Machine {
         });
     }
 
-    /// What the node says of drivers' names for it.
+    /// The node's annotation with the drivers' node IDs.
     pub(crate) fn node_ids(&self) -> String {
         self.field("node/node-1", "/metadata/annotations/csi.volume.kubernetes.io~1nodeid")
     }

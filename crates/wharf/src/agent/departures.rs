@@ -1,4 +1,5 @@
-//! Where our node agent does otherwise than kubelet, by name, so that kubelet's way can be chosen for each.
+//! Departures: the behaviours in which the node agent differs from kubelet. Each has a name, so that `--as-upstream` can
+//! select kubelet's behaviour.
 //!
 //! docs/kubernetes.md, "Departures", has the reasons.
 
@@ -10,28 +11,28 @@ use wharf_node::{plugins, volumes};
 /// How often kubelet writes `volumesInUse`.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
 
-/// A thing that is done otherwise than kubelet does it.
+/// A behaviour that differs from kubelet. The help describes Wharf's behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Departure {
-    /// Each of these
+    /// All of these
     All,
-    /// Drivers: a registration that failed is tried again without a new socket
+    /// Drivers: retries a failed registration without waiting for a new socket
     Retry,
-    /// Drivers: a socket made anew takes over, without a moment in which the driver is not there
+    /// Drivers: a new socket replaces the old one without deregistering the driver in between
     Handover,
-    /// Drivers: what somebody else takes from Node or CSINode is put back
+    /// Drivers: restores entries of Node and CSINode that another client removed
     Restore,
-    /// Drivers: one that gives another name than its registration is refused
+    /// Drivers: refuses a driver that reports another name than its registration
     VerifyName,
-    /// Drivers: limits are asked for again as often as the CSIDriver says
+    /// Drivers: refreshes volume limits at the interval of the CSIDriver object
     RefreshLimits,
-    /// Volumes: those that are staged and that no pod has are found at the start
+    /// Volumes: at start, finds staged volumes that no pod uses
     FindStaged,
-    /// Volumes: volumesInUse is written at once, and not every 10 s
+    /// Volumes: updates volumesInUse at once instead of every 10 s
     InUseAtOnce,
 }
 
-/// Chooses kubelet's way in these.
+/// Selects kubelet's behaviour for these departures.
 pub(crate) fn revert(
     as_upstream: &[Departure],
     plugins: &mut plugins::Settings,
@@ -46,10 +47,10 @@ pub(crate) fn revert(
             }
             Departure::Retry => plugins.retry = false,
             Departure::Handover => plugins.handover = false,
-            Departure::Restore => plugins.restore = false,
+            Departure::Restore => plugins.restore_entries = false,
             Departure::VerifyName => plugins.verify_name = false,
             Departure::RefreshLimits => plugins.refresh_limits = false,
-            Departure::FindStaged => volumes.find_staged = false,
+            Departure::FindStaged => volumes.recover_staged = false,
             Departure::InUseAtOnce => volumes.in_use_period = STATUS_PERIOD,
         }
     }
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_one_thing_and_all_are_all() {
+    fn each_departure_changes_settings_and_all_equals_their_sum() {
         let (ours, all) = (text(&[]), text(&[Departure::All]));
         let each: Vec<_> =
             Departure::value_variants().iter().copied().filter(|one| *one != Departure::All).collect();

@@ -1,4 +1,4 @@
-//! A backup as a file: what it is of, its blocks, and a digest of all of it.
+//! The backup file format: a header, the blocks, and a digest of both.
 //!
 //! ```text
 //! "WHARFBK1"  length of the header (u32)  header (JSON)
@@ -7,7 +7,7 @@
 //! SHA-256 of everything before               32 bytes
 //! ```
 //!
-//! Numbers are little-endian. A file without its end, or with another digest, is not a backup.
+//! Numbers are little-endian. A file without the end marker or with a wrong digest is not a valid backup.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -18,68 +18,68 @@ use sha2::{Digest as _, Sha256};
 
 const MAGIC: &[u8; 8] = b"WHARFBK1";
 const END: u64 = u64::MAX;
-/// No block is longer.
-pub(super) const LONGEST: usize = 1 << 20;
-/// No header is longer.
-const LONGEST_HEADER: u32 = 64 << 10;
+/// Maximum length of a block.
+pub(super) const MAX_BLOCK_LEN: usize = 1 << 20;
+/// Maximum length of the header.
+const MAX_HEADER_LEN: u32 = 64 << 10;
 
-/// What a backup is of.
+/// Identifies the volume and snapshot of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Header {
     /// The volume's size in bytes.
     pub(super) volume_size: u64,
-    /// The driver's name of the snapshot.
+    /// The driver's snapshot handle.
     pub(super) snapshot_handle: String,
-    /// The backup that it goes on top of; none for a full one.
+    /// The backup that this one is incremental to; `None` for a full backup.
     pub(super) base: Option<Base>,
 }
 
-/// The backup below.
+/// Identifies the base of an incremental backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Base {
-    /// The driver's name of its snapshot.
+    /// The driver's snapshot handle.
     pub(super) snapshot_handle: String,
-    /// Its digest, in hex.
+    /// The digest of the backup file, in hex.
     pub(super) sha256: String,
 }
 
-/// Why a file is not a backup, or not the one that is needed.
+/// Why a file is not a valid backup, or does not fit into the chain.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path} is not a whole backup: {why}")]
-    Broken { path: PathBuf, why: String },
-    #[error("{path} is a full backup: it can only be the first")]
+    #[error("{path} is not a valid backup: {reason}")]
+    Corrupt { path: PathBuf, reason: String },
+    #[error("{path} is a full backup: it must be the first of the list")]
     FullOnTop { path: PathBuf },
-    #[error("{path} goes on top of another backup, of snapshot {handle}: name that one before it")]
+    #[error("{path} is incremental to the backup of snapshot {handle}: name that backup before it")]
     NoBase { path: PathBuf, handle: String },
     #[error(
-        "{path} goes on top of the backup of snapshot {handle} with digest {sha256}, which {below} is not"
+        "{path} is incremental to the backup of snapshot {handle} with digest {sha256}, and {below} is a different backup"
     )]
     OtherBase { path: PathBuf, handle: String, sha256: String, below: PathBuf },
-    #[error("{path} is of a volume of {size} bytes, the one below of {below}: a volume does not shrink")]
+    #[error("{path} is of a volume with {size} bytes, its base of one with {below}: volumes cannot shrink")]
     Shrunk { path: PathBuf, size: u64, below: u64 },
 }
 
-/// A backup that is whole.
+/// A backup whose digest was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Checked {
+pub(super) struct VerifiedBackup {
     pub(super) path: PathBuf,
     pub(super) header: Header,
     pub(super) sha256: String,
 }
 
-/// Writes a backup beside its place and puts it there when it is whole.
+/// Writes a backup to a temporary file next to its path, and renames it when it is complete.
 pub(super) struct Writer {
     file: BufWriter<File>,
     digest: Sha256,
     blocks: u64,
     temporary: PathBuf,
     path: PathBuf,
-    whole: bool,
+    finished: bool,
 }
 
 impl Writer {
@@ -87,13 +87,13 @@ impl Writer {
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".unfinished");
         let temporary = path.with_file_name(name);
-        // Never over another backup, finished or not.
+        // Never overwrite another backup, finished or not.
         if path.exists() {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists already"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file already exists"));
         }
         let file = BufWriter::new(File::options().write(true).create_new(true).open(&temporary)?);
         let path = path.to_owned();
-        let mut writer = Self { file, digest: Sha256::new(), blocks: 0, temporary, path, whole: false };
+        let mut writer = Self { file, digest: Sha256::new(), blocks: 0, temporary, path, finished: false };
         let header = serde_json::to_vec(header)?;
         let length = u32::try_from(header.len()).map_err(io::Error::other)?;
         for part in [&MAGIC[..], &length.to_le_bytes(), &header] {
@@ -107,7 +107,7 @@ impl Writer {
         self.file.write_all(bytes)
     }
 
-    /// One block; at most [`LONGEST`] bytes.
+    /// One block; at most [`MAX_BLOCK_LEN`] bytes.
     pub(super) fn block(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.blocks += 1;
         self.write(&offset.to_le_bytes())?;
@@ -115,7 +115,7 @@ impl Writer {
         self.write(bytes)
     }
 
-    /// It is whole: on disk, and in its place.
+    /// Completes the backup: writes the digest, syncs the file and renames it. Returns the digest.
     pub(super) fn finish(mut self) -> io::Result<String> {
         let blocks = self.blocks;
         self.write(&END.to_le_bytes())?;
@@ -125,7 +125,7 @@ impl Writer {
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
         fs::rename(&self.temporary, &self.path)?;
-        self.whole = true;
+        self.finished = true;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(hex(&digest))
@@ -134,71 +134,71 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if !self.whole {
-            // Nobody can use half a backup; if it cannot be removed, its name says what it is.
+        if !self.finished {
+            // An incomplete backup is useless. If it cannot be removed, its name ends in `.unfinished`.
             let _ = fs::remove_file(&self.temporary);
         }
     }
 }
 
-/// Reads a whole backup, block by block, and checks it. `each` gets the blocks, which are only known to be right when
-/// this has succeeded: look first, then act.
+/// Reads and verifies a backup, and passes each block to `each`. The blocks are verified only when this function has
+/// returned: read a backup once to verify it, and a second time to use it.
 pub(super) fn read(
     path: &Path,
     mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
-) -> Result<Checked, FileError> {
+) -> Result<VerifiedBackup, FileError> {
     let failed = |source| FileError::Io { path: path.to_owned(), source };
-    let broken = |why: &str| FileError::Broken { path: path.to_owned(), why: why.to_owned() };
-    let cut = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => broken("its end is missing"),
+    let corrupt = |reason: &str| FileError::Corrupt { path: path.to_owned(), reason: reason.to_owned() };
+    let truncated = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => corrupt("it is truncated"),
         _ => failed(error),
     };
     let mut input =
-        Digesting { file: BufReader::new(File::open(path).map_err(failed)?), digest: Sha256::new() };
-    if input.array::<8>().map_err(cut)? != *MAGIC {
-        return Err(broken("it does not begin like one"));
+        DigestReader { file: BufReader::new(File::open(path).map_err(failed)?), digest: Sha256::new() };
+    if input.read_array::<8>().map_err(truncated)? != *MAGIC {
+        return Err(corrupt("the file signature is missing"));
     }
-    let length = u32::from_le_bytes(input.array().map_err(cut)?);
-    if length > LONGEST_HEADER {
-        return Err(broken("its header is too long"));
+    let length = u32::from_le_bytes(input.read_array().map_err(truncated)?);
+    if length > MAX_HEADER_LEN {
+        return Err(corrupt("the header is too long"));
     }
     let mut bytes = vec![0; length as usize];
-    input.exact(&mut bytes).map_err(cut)?;
-    let header: Header = serde_json::from_slice(&bytes).map_err(|error| broken(&error.to_string()))?;
-    let (mut position, mut blocks, mut bytes) = (0, 0_u64, vec![0; LONGEST]);
+    input.read_exact(&mut bytes).map_err(truncated)?;
+    let header: Header = serde_json::from_slice(&bytes).map_err(|error| corrupt(&error.to_string()))?;
+    let (mut position, mut blocks, mut bytes) = (0, 0_u64, vec![0; MAX_BLOCK_LEN]);
     loop {
-        let offset = u64::from_le_bytes(input.array().map_err(cut)?);
-        let length = u64::from_le_bytes(input.array().map_err(cut)?);
+        let offset = u64::from_le_bytes(input.read_array().map_err(truncated)?);
+        let length = u64::from_le_bytes(input.read_array().map_err(truncated)?);
         if offset == END {
             if length != blocks {
-                return Err(broken("blocks are missing"));
+                return Err(corrupt("blocks are missing"));
             }
             break;
         }
         let end = offset.checked_add(length).filter(|end| *end <= header.volume_size);
-        let (Some(end), true) = (end, length <= LONGEST as u64 && offset >= position) else {
-            return Err(broken("a block is out of place"));
+        let (Some(end), true) = (end, length <= MAX_BLOCK_LEN as u64 && offset >= position) else {
+            return Err(corrupt("a block is out of order or outside the volume"));
         };
         let block = &mut bytes[..length as usize];
-        input.exact(block).map_err(cut)?;
+        input.read_exact(block).map_err(truncated)?;
         each(offset, block).map_err(failed)?;
         (position, blocks) = (end, blocks + 1);
     }
-    let Digesting { mut file, digest } = input;
+    let DigestReader { mut file, digest } = input;
     let digest = digest.finalize();
-    let mut noted = [0; 32];
-    file.read_exact(&mut noted).map_err(cut)?;
-    if noted[..] != digest[..] {
-        return Err(broken("its digest is another"));
+    let mut stored = [0; 32];
+    file.read_exact(&mut stored).map_err(truncated)?;
+    if stored[..] != digest[..] {
+        return Err(corrupt("the digest does not match"));
     }
-    Ok(Checked { path: path.to_owned(), header, sha256: hex(&digest) })
+    Ok(VerifiedBackup { path: path.to_owned(), header, sha256: hex(&digest) })
 }
 
-/// Whether backups go on top of each other, the full one first.
-pub(super) fn chain(backups: &[Checked]) -> Result<(), FileError> {
-    let mut below: Option<&Checked> = None;
+/// Checks that the first backup is full and each of the others is incremental to the one before it.
+pub(super) fn check_chain(backups: &[VerifiedBackup]) -> Result<(), FileError> {
+    let mut below: Option<&VerifiedBackup> = None;
     for backup in backups {
-        let Checked { path, header, .. } = backup;
+        let VerifiedBackup { path, header, .. } = backup;
         let path = path.clone();
         match (&header.base, below) {
             (None, None) => {}
@@ -222,21 +222,21 @@ pub(super) fn chain(backups: &[Checked]) -> Result<(), FileError> {
     Ok(())
 }
 
-struct Digesting {
+struct DigestReader {
     file: BufReader<File>,
     digest: Sha256,
 }
 
-impl Digesting {
-    fn exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+impl DigestReader {
+    fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.file.read_exact(bytes)?;
         self.digest.update(bytes);
         Ok(())
     }
 
-    fn array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+    fn read_array<const N: usize>(&mut self) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
-        self.exact(&mut bytes)?;
+        self.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 }

@@ -1,60 +1,63 @@
-//! What a metadata service says of a snapshot's blocks, checked: a range that is wrong would make a backup that is.
+//! Validates the block ranges that the metadata service reports: an invalid range would produce an invalid backup.
 
 use std::ops::Range;
 
 use wharf_csi::snapshotmetadata::{BlockMetadata, BlockMetadataType};
 
-/// What a service must not say.
+/// An invalid response of the service.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MetadataError {
-    /// No size, or another one than before.
-    #[error("the service says that the volume has {now} bytes, after {before:?}")]
+    /// The volume's size is invalid or differs from an earlier message.
+    #[error("the metadata service reported a volume size of {now} bytes (before: {before:?})")]
     Capacity { before: Option<u64>, now: i64 },
-    /// No kind of ranges, or another one than before.
-    #[error("the service gives ranges of kind {now}, after {before:?}")]
+    /// The block metadata type is invalid or differs from an earlier message.
+    #[error("the metadata service reported block metadata type {now} (before: {before:?})")]
     Kind { before: Option<i32>, now: i32 },
-    /// A range of nothing, or outside the volume, or before one that came before.
-    #[error("the service gives the range {offset}+{size} after byte {position} of {capacity}")]
+    /// The range is empty, outside the volume, or overlaps an earlier one.
+    #[error(
+        "the metadata service reported an invalid range: {size} bytes at {offset}, after byte {position} of {capacity}"
+    )]
     Range { offset: i64, size: i64, position: u64, capacity: u64 },
 }
 
-/// The answer so far. It may come in several streams: each goes on where the one before broke off.
+/// The response so far. It may consist of several streams: each resumes where the previous one was interrupted.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct MetadataResponse {
     capacity: Option<u64>,
     kind: Option<i32>,
-    /// Everything before is known.
+    /// All ranges before this offset are known.
     position: u64,
-    /// The first range of this stream may begin before that.
+    /// The next range is the first of a resumed stream, so it may start before `position`.
     resumed: bool,
 }
 
-impl Answer {
-    /// Where the next stream has to begin.
+impl MetadataResponse {
+    /// The offset at which the next stream must start.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// The volume's size, once a message has come.
+    /// The volume's size, once a message has been received.
     pub(super) fn capacity(&self) -> Option<u64> {
         self.capacity
     }
 
-    /// Another stream begins at [`Answer::position`].
+    /// Starts another stream at [`MetadataResponse::position`].
     pub(super) fn resume(&mut self) {
         self.resumed = true;
     }
 
-    /// Takes a message; gives the ranges that are new, in order.
-    pub(super) fn take(
+    /// Validates a message and returns its new ranges, in order.
+    pub(super) fn accept(
         &mut self,
         kind: i32,
         capacity: i64,
         blocks: &[BlockMetadata],
     ) -> Result<Vec<Range<u64>>, MetadataError> {
-        let told =
-            u64::try_from(capacity).ok().filter(|told| self.capacity.is_none_or(|before| before == *told));
-        let Some(size) = told else {
+        let reported = u64::try_from(capacity)
+            .ok()
+            .filter(|reported| self.capacity.is_none_or(|before| before == *reported));
+        let Some(size) = reported else {
             return Err(MetadataError::Capacity { before: self.capacity, now: capacity });
         };
         let known = BlockMetadataType::try_from(kind).is_ok_and(|kind| kind != BlockMetadataType::Unknown);
@@ -64,20 +67,20 @@ impl Answer {
         (self.capacity, self.kind) = (Some(size), Some(kind));
         let mut ranges = Vec::with_capacity(blocks.len());
         for block in blocks {
-            let wrong = || MetadataError::Range {
+            let invalid = || MetadataError::Range {
                 offset: block.byte_offset,
                 size: block.size_bytes,
                 position: self.position,
                 capacity: size,
             };
-            let start = u64::try_from(block.byte_offset).map_err(|_| wrong())?;
+            let start = u64::try_from(block.byte_offset).map_err(|_| invalid())?;
             let length =
-                u64::try_from(block.size_bytes).ok().filter(|length| *length > 0).ok_or_else(wrong)?;
-            // Blocks of a fixed length may go past the end of a volume that is no multiple of it.
-            let end = start.checked_add(length).ok_or_else(wrong)?.min(size);
+                u64::try_from(block.size_bytes).ok().filter(|length| *length > 0).ok_or_else(invalid)?;
+            // A fixed-length block may extend past the end of a volume whose size is not a multiple of it.
+            let end = start.checked_add(length).ok_or_else(invalid)?.min(size);
             let in_order = start >= self.position || std::mem::take(&mut self.resumed);
             if !in_order || start >= size || end <= self.position {
-                return Err(wrong());
+                return Err(invalid());
             }
             ranges.push(start.max(self.position)..end);
             (self.position, self.resumed) = (end, false);
@@ -93,8 +96,8 @@ mod tests {
     const FIXED: i32 = BlockMetadataType::FixedLength as i32;
     const VARIABLE: i32 = BlockMetadataType::VariableLength as i32;
 
-    fn taken(answer: &mut Answer, pairs: &[(i64, i64)]) -> Option<Vec<(u64, u64)>> {
-        let ranges = answer.take(VARIABLE, 100, &blocks(pairs)).ok()?;
+    fn accept_all(response: &mut MetadataResponse, pairs: &[(i64, i64)]) -> Option<Vec<(u64, u64)>> {
+        let ranges = response.accept(VARIABLE, 100, &blocks(pairs)).ok()?;
         Some(ranges.into_iter().map(|range| (range.start, range.end)).collect())
     }
 
@@ -103,11 +106,11 @@ mod tests {
     }
 
     #[test]
-    fn ranges_come_in_order_within_the_volume() {
+    fn ranges_must_be_ordered_and_within_the_volume() {
         for (pairs, expected) in [
             (&[][..], Some(vec![])),
             (&[(0, 10), (10, 5), (90, 10)], Some(vec![(0, 10), (10, 15), (90, 100)])),
-            // The last block of a fixed length.
+            // The last fixed-length block.
             (&[(96, 16)], Some(vec![(96, 100)])),
             (&[(10, 10), (15, 10)], None),
             (&[(10, 10), (0, 5)], None),
@@ -117,32 +120,35 @@ mod tests {
             (&[(100, 5)], None),
             (&[(5, i64::MAX)], Some(vec![(5, 100)])),
         ] {
-            assert_eq!(taken(&mut Answer::default(), pairs), expected, "{pairs:?}");
+            assert_eq!(accept_all(&mut MetadataResponse::default(), pairs), expected, "{pairs:?}");
         }
     }
 
     #[test]
-    fn the_volume_stays_the_same() {
-        let mut answer = Answer::default();
-        assert!(answer.take(0, 100, &[]).is_err());
-        assert!(answer.take(VARIABLE, -1, &[]).is_err());
-        answer.take(VARIABLE, 100, &blocks(&[(0, 10)])).unwrap();
-        assert!(answer.take(VARIABLE, 200, &[]).is_err());
-        assert!(answer.take(FIXED, 100, &[]).is_err());
-        assert!(answer.take(VARIABLE, 100, &blocks(&[(5, 10)])).is_err(), "also across messages");
-        assert_eq!(taken(&mut answer, &[(20, 10)]), Some(vec![(20, 30)]));
+    fn size_and_type_must_not_change_between_messages() {
+        let mut response = MetadataResponse::default();
+        assert!(response.accept(0, 100, &[]).is_err());
+        assert!(response.accept(VARIABLE, -1, &[]).is_err());
+        response.accept(VARIABLE, 100, &blocks(&[(0, 10)])).unwrap();
+        assert!(response.accept(VARIABLE, 200, &[]).is_err());
+        assert!(response.accept(FIXED, 100, &[]).is_err());
+        assert!(response.accept(VARIABLE, 100, &blocks(&[(5, 10)])).is_err(), "also across messages");
+        assert_eq!(accept_all(&mut response, &[(20, 10)]), Some(vec![(20, 30)]));
     }
 
     #[test]
-    fn a_stream_goes_on_where_another_broke_off() {
-        let mut answer = Answer::default();
-        answer.take(VARIABLE, 100, &blocks(&[(0, 10), (20, 10)])).unwrap();
-        assert_eq!(answer.position(), 30);
-        answer.resume();
-        // It may begin with a range that was begun already, but not with one that was told whole.
-        assert_eq!(taken(&mut answer, &[(25, 10), (50, 1)]), Some(vec![(30, 35), (50, 51)]));
-        assert!(answer.take(VARIABLE, 100, &blocks(&[(45, 10)])).is_err(), "only the first one of a stream");
-        answer.resume();
-        assert!(answer.take(VARIABLE, 100, &blocks(&[(20, 5)])).is_err());
+    fn resumed_stream_may_repeat_part_of_a_range() {
+        let mut response = MetadataResponse::default();
+        response.accept(VARIABLE, 100, &blocks(&[(0, 10), (20, 10)])).unwrap();
+        assert_eq!(response.position(), 30);
+        response.resume();
+        // It may start with a range that was partly reported, but not with one that was fully reported.
+        assert_eq!(accept_all(&mut response, &[(25, 10), (50, 1)]), Some(vec![(30, 35), (50, 51)]));
+        assert!(
+            response.accept(VARIABLE, 100, &blocks(&[(45, 10)])).is_err(),
+            "only the first range of a stream may overlap"
+        );
+        response.resume();
+        assert!(response.accept(VARIABLE, 100, &blocks(&[(20, 5)])).is_err());
     }
 }

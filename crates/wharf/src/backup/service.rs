@@ -1,4 +1,4 @@
-//! The metadata service, as its caller sees it: over TLS, and asked again from where an answer broke off.
+//! Client of the snapshot metadata service: connects over TLS and resumes interrupted streams.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,23 +17,22 @@ use tonic::{Code, Status};
 use wharf_csi::snapshotmetadata::snapshot_metadata_client::SnapshotMetadataClient;
 use wharf_csi::snapshotmetadata::{BlockMetadata, GetMetadataAllocatedRequest, GetMetadataDeltaRequest};
 
-use super::ranges::Answer;
+use super::ranges::MetadataResponse;
 
-/// How often an answer that breaks off is taken up again without getting further.
-const ATTEMPTS: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
+/// How often an interrupted stream is resumed without progress.
+const MAX_ATTEMPTS: u32 = 5;
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Where the service is, and how to speak to it.
+/// Connection to the service, and the snapshot to query.
 #[derive(Debug, clap::Args)]
 pub(super) struct ServiceArgs {
-    /// The service's address, such as snapshot-metadata.backup.svc:50051
+    /// Address of the service, such as snapshot-metadata.backup.svc:50051
     #[arg(long, value_name = "HOST:PORT")]
     server: String,
-    /// Certificates that vouch for the service, in PEM
+    /// CA certificates of the service, in PEM
     #[arg(long, value_name = "FILE")]
     ca_file: PathBuf,
-    /// A file with your token, made for the audience of the driver's SnapshotMetadataService; read anew when an answer
-    /// breaks off
+    /// File with a token for the audience of the driver's SnapshotMetadataService; read again when a stream is resumed
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
     /// Namespace of the snapshot
@@ -44,32 +43,33 @@ pub(super) struct ServiceArgs {
     snapshot: String,
 }
 
-/// The way to the service.
+/// A client of the service for one snapshot.
 pub(super) struct Service {
     client: SnapshotMetadataClient<Channel>,
     args: ServiceArgs,
 }
 
 impl Service {
-    /// Sets up the way; connects to nothing yet.
+    /// Creates the client. Does not connect yet.
     pub(super) fn new(args: ServiceArgs) -> anyhow::Result<Self> {
         let file = args.ca_file.display();
         let mut roots = RootCertStore::empty();
-        let read = || format!("certificates {file}");
+        let read = || format!("read CA certificates from {file}");
         for certificate in CertificateDer::pem_file_iter(&args.ca_file).with_context(read)? {
             roots.add(certificate.with_context(read)?).with_context(read)?;
         }
         if roots.is_empty() {
-            bail!("{file} has no certificate in it");
+            bail!("{file} contains no certificate");
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let tls = TlsConnector::from(Arc::new(config));
-        let (host, _) = args.server.rsplit_once(':').context("--server has to be host:port")?;
+        let (host, _) = args.server.rsplit_once(':').context("--server must be HOST:PORT")?;
         let host = host.trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host.clone()).with_context(|| format!("{host:?} is no host"))?;
+        let name = ServerName::try_from(host.clone())
+            .with_context(|| format!("{host:?} is not a valid host name"))?;
         let address = args.server.clone();
         let connect = tower::service_fn(move |_: Uri| {
             let (tls, name, address) = (tls.clone(), name.clone(), address.clone());
@@ -78,57 +78,57 @@ impl Service {
                 tls.connect(name, stream).await.map(TokioIo::new)
             }
         });
-        let origin: Uri =
-            format!("https://{}", args.server).parse().context("--server has to be host:port")?;
-        // The connector speaks TLS; the library is not to do it once more.
-        let plain: Uri = format!("http://{}", args.server).parse().context("--server has to be host:port")?;
+        let origin: Uri = format!("https://{}", args.server).parse().context("--server must be HOST:PORT")?;
+        // The connector already uses TLS. With https, tonic would add a second layer.
+        let plain: Uri = format!("http://{}", args.server).parse().context("--server must be HOST:PORT")?;
         let channel = Channel::builder(plain).origin(origin).connect_with_connector_lazy(connect);
         Ok(Self { client: SnapshotMetadataClient::new(channel), args })
     }
 
-    /// Every range that holds data, or that differs from `base`, in order; and the volume's size, at last. `each` is
-    /// told the size with the ranges.
+    /// Passes every range that is allocated, or that differs from `base`, to `each`, in order and with the volume's size.
+    /// Returns the volume's size.
     pub(super) async fn ranges(
         &self,
         base: Option<&str>,
         mut each: impl FnMut(u64, Range<u64>) -> anyhow::Result<()>,
     ) -> anyhow::Result<u64> {
-        let (mut answer, mut failures) = (Answer::default(), 0);
+        let (mut response, mut failures) = (MetadataResponse::default(), 0);
         loop {
-            let before = answer.position();
-            match self.stream(base, &mut answer, &mut each).await {
+            let before = response.position();
+            match self.stream(base, &mut response, &mut each).await {
                 Ok(()) => break,
-                Err(Broken::Ours(error)) => return Err(error),
-                Err(Broken::Theirs(status)) => {
-                    failures = if answer.position() > before { 0 } else { failures + 1 };
-                    if !may_go_on(status.code()) || failures >= ATTEMPTS {
-                        let (code, words) = (status.code(), status.message());
-                        bail!("the metadata service refused: {code:?}: {words}");
+                Err(StreamError::Local(error)) => return Err(error),
+                Err(StreamError::Remote(status)) => {
+                    failures = if response.position() > before { 0 } else { failures + 1 };
+                    if !is_retryable(status.code()) || failures >= MAX_ATTEMPTS {
+                        let (code, message) = (status.code(), status.message());
+                        bail!("the metadata service failed: {code:?}: {message}");
                     }
-                    tracing::warn!(code = ?status.code(), reason = status.message(), "asking on");
-                    tokio::time::sleep(PAUSE).await;
-                    answer.resume();
+                    tracing::warn!(code = ?status.code(), error = status.message(), "metadata stream interrupted; resuming");
+                    tokio::time::sleep(RETRY_DELAY).await;
+                    response.resume();
                 }
             }
         }
-        answer.capacity().context("the metadata service said nothing of the volume")
+        response.capacity().context("the metadata service returned an empty stream")
     }
 
     async fn stream(
         &self,
         base: Option<&str>,
-        answer: &mut Answer,
+        response: &mut MetadataResponse,
         each: &mut impl FnMut(u64, Range<u64>) -> anyhow::Result<()>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), StreamError> {
         let file = &self.args.token_file;
-        let token = std::fs::read_to_string(file).with_context(|| format!("token {}", file.display()))?;
+        let token =
+            std::fs::read_to_string(file).with_context(|| format!("read token file {}", file.display()))?;
         let (security_token, namespace) = (token.trim().to_owned(), self.args.namespace.clone());
-        let starting_offset = i64::try_from(answer.position()).context("the volume is too large")?;
+        let starting_offset = i64::try_from(response.position()).context("the volume is too large")?;
         let mut client = self.client.clone();
         let name = self.args.snapshot.clone();
-        let mut take = |kind, capacity, blocks: &[BlockMetadata]| -> Result<(), Broken> {
-            let ranges = answer.take(kind, capacity, blocks).map_err(anyhow::Error::from)?;
-            let size = answer.capacity().unwrap_or_default();
+        let mut accept = |kind, capacity, blocks: &[BlockMetadata]| -> Result<(), StreamError> {
+            let ranges = response.accept(kind, capacity, blocks).map_err(anyhow::Error::from)?;
+            let size = response.capacity().unwrap_or_default();
             Ok(ranges.into_iter().try_for_each(|range| each(size, range))?)
         };
         match base {
@@ -142,7 +142,7 @@ impl Service {
                 };
                 let mut stream = client.get_metadata_allocated(request).await?.into_inner();
                 while let Some(message) = stream.message().await? {
-                    take(
+                    accept(
                         message.block_metadata_type,
                         message.volume_capacity_bytes,
                         &message.block_metadata,
@@ -160,7 +160,7 @@ impl Service {
                 };
                 let mut stream = client.get_metadata_delta(request).await?.into_inner();
                 while let Some(message) = stream.message().await? {
-                    take(
+                    accept(
                         message.block_metadata_type,
                         message.volume_capacity_bytes,
                         &message.block_metadata,
@@ -172,26 +172,26 @@ impl Service {
     }
 }
 
-/// Why a stream ended early: here, or there.
-enum Broken {
-    Ours(anyhow::Error),
-    Theirs(Status),
+/// Why a stream ended early: an error of this process, or a status of the service.
+enum StreamError {
+    Local(anyhow::Error),
+    Remote(Status),
 }
 
-impl From<anyhow::Error> for Broken {
+impl From<anyhow::Error> for StreamError {
     fn from(error: anyhow::Error) -> Self {
-        Self::Ours(error)
+        Self::Local(error)
     }
 }
 
-impl From<Status> for Broken {
+impl From<Status> for StreamError {
     fn from(status: Status) -> Self {
-        Self::Theirs(status)
+        Self::Remote(status)
     }
 }
 
-/// Whether the same question may be answered a little later.
-fn may_go_on(code: Code) -> bool {
+/// Whether the same request may succeed later.
+fn is_retryable(code: Code) -> bool {
     match code {
         Code::Unavailable
         | Code::DeadlineExceeded
@@ -199,7 +199,7 @@ fn may_go_on(code: Code) -> bool {
         | Code::Cancelled
         | Code::Unknown
         | Code::ResourceExhausted
-        // A token that has run out in the middle: the file may have a new one.
+        // The token may have expired during the stream, and the file may contain a new one.
         | Code::Unauthenticated => true,
         Code::Ok
         | Code::InvalidArgument

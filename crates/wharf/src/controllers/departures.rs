@@ -1,4 +1,5 @@
-//! Where our controllers do otherwise than Kubernetes', by name, so that upstream's way can be chosen for each.
+//! Departures: the behaviours in which the controllers differ from upstream. Each has a name, so that `--as-upstream` can
+//! select upstream's behaviour.
 //!
 //! docs/kubernetes.md, "Departures", has the reasons.
 
@@ -8,34 +9,34 @@ use clap::ValueEnum;
 use wharf_controllers::scheduler::{AssignedPods, CapacityCheck, DriverCheck, OwnChanges};
 use wharf_controllers::{attach_detach, binder, scheduler};
 
-/// A thing that is done otherwise than upstream does it.
+/// A behaviour that differs from upstream. The help describes Wharf's behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Departure {
-    /// Each of these
+    /// All of these
     All,
-    /// Binder: a node that is gone is taken off the claim it was chosen for
+    /// Binder: removes a selected node that no longer exists from the claim
     ClearSelectedNode,
-    /// Attach/detach: the server is asked whether a volume is in use also after the time has passed
+    /// Attach/detach: checks with the API server whether a volume is in use, also after the unmount timeout
     VerifyAfterTimeout,
-    /// Attach/detach: out-of-service is believed only of nodes that are not Ready
+    /// Attach/detach: accepts the out-of-service taint only on nodes that are not Ready
     OutOfServiceOnlyIfNotReady,
-    /// Attach/detach: an attachment of unknown state stands in the way of another node
+    /// Attach/detach: an attachment in an uncertain state blocks attaching to another node
     UncertainBlocks,
-    /// Attach/detach: attachments that were never begun and whose volume is gone are deleted
+    /// Attach/detach: deletes attachments that were never started and whose volume is gone
     ForgetOrphans,
-    /// Attach/detach: a volume on its way from node to node is an event only after 30 s
+    /// Attach/detach: records the Multi-Attach event only after 30 s
     MultiAttachGrace,
-    /// Scheduler: all claims of a pod together must fit
+    /// Scheduler: sums the capacity of all claims of a pod
     Capacity,
-    /// Scheduler: no node without the pod's driver
+    /// Scheduler: excludes nodes without the pod's driver
     Drivers,
-    /// Scheduler: pods that were put on a node by hand get their volumes
+    /// Scheduler: provisions volumes for pods that were assigned to a node by hand
     AssignedPods,
-    /// Scheduler: a pod is tried again at once when its own claims change
+    /// Scheduler: retries a pod at once when it or its claims change
     OwnChanges,
 }
 
-/// What the controllers are told.
+/// Settings of the controllers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) binder: binder::Settings,
@@ -44,7 +45,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Ours, but for these, which are upstream's.
+    /// The default settings, with upstream's behaviour for these departures.
     pub(crate) fn with(as_upstream: &[Departure]) -> Self {
         let mut settings = Self::default();
         for departure in as_upstream {
@@ -66,10 +67,10 @@ impl Settings {
             Departure::UncertainBlocks => attach_detach.uncertain_blocks = false,
             Departure::ForgetOrphans => attach_detach.forget_orphans = false,
             Departure::MultiAttachGrace => attach_detach.multi_attach_grace = Duration::ZERO,
-            Departure::Capacity => scheduler.capacity = CapacityCheck::PerClaim,
-            Departure::Drivers => scheduler.drivers = DriverCheck::Upstream,
-            Departure::AssignedPods => scheduler.assigned = AssignedPods::Leave,
-            Departure::OwnChanges => scheduler.own_changes = OwnChanges::AfterPause,
+            Departure::Capacity => scheduler.capacity_check = CapacityCheck::PerClaim,
+            Departure::Drivers => scheduler.driver_check = DriverCheck::Upstream,
+            Departure::AssignedPods => scheduler.assigned_pods = AssignedPods::Ignore,
+            Departure::OwnChanges => scheduler.own_changes = OwnChanges::AfterBackoff,
         }
     }
 }
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_one_thing_and_all_are_all() {
+    fn each_departure_changes_settings_and_all_equals_their_sum() {
         let ours = text(&Settings::with(&[]));
         let all = Settings::with(&[Departure::All]);
         assert_eq!(format!("{:?}", all.attach_detach), format!("{:?}", attach_detach::Settings::upstream()));

@@ -1,4 +1,4 @@
-//! `wharf csi group`: snapshots of several volumes cut at one moment.
+//! `wharf csi group`: snapshots of several volumes, taken at the same time.
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -9,14 +9,14 @@ use super::snapshot::{snapshot_row, snapshot_table};
 use super::{Session, message};
 use crate::output::Report;
 
-/// Cut, delete and look at group snapshots
+/// Create, inspect and delete group snapshots
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Cut snapshots of several volumes at one moment (CreateVolumeGroupSnapshot)
+    /// Take snapshots of several volumes at the same time (CreateVolumeGroupSnapshot)
     Create(Create),
     /// Show a group snapshot and its members (GetVolumeGroupSnapshot)
     Get(Group),
-    /// Delete a group snapshot with its members; gone already is success (DeleteVolumeGroupSnapshot)
+    /// Delete a group snapshot with its members; succeeds if it does not exist (DeleteVolumeGroupSnapshot)
     Delete(Group),
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Command {
 pub(crate) struct Create {
     /// Name of the group snapshot
     name: String,
-    /// Ids of the volumes
+    /// IDs of the volumes
     #[arg(required = true)]
     volumes: Vec<String>,
     /// Parameter, as in a VolumeGroupSnapshotClass; may be repeated
@@ -34,9 +34,9 @@ pub(crate) struct Create {
 
 #[derive(Debug, Args)]
 pub(crate) struct Group {
-    /// Id of the group snapshot
+    /// ID of the group snapshot
     group: String,
-    /// Ids of its snapshots, which some drivers need
+    /// IDs of its snapshots, which some drivers need
     snapshots: Vec<String>,
 }
 
@@ -49,8 +49,9 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
                 secrets: session.secrets(),
                 parameters: map(&parameters)?,
             };
-            let made = session.group_controller().create_volume_group_snapshot(request).await?.into_inner();
-            Ok(report(made.group_snapshot))
+            let created =
+                session.group_controller().create_volume_group_snapshot(request).await?.into_inner();
+            Ok(report(created.group_snapshot))
         }
         Command::Get(Group { group, snapshots }) => {
             let request = v1::GetVolumeGroupSnapshotRequest {

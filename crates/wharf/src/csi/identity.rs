@@ -1,4 +1,4 @@
-//! `wharf csi identity`: who a driver is and what it says it can do.
+//! `wharf csi identity`: a driver's name, version, capabilities and readiness.
 
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
@@ -9,14 +9,14 @@ use super::Session;
 use super::message::named;
 use crate::output::{Report, Table};
 
-/// Who the driver is and what it can do
+/// Show the driver's name, capabilities and readiness
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Name and version (GetPluginInfo)
+    /// Show name and version (GetPluginInfo)
     Info,
-    /// Everything that any of the driver's services declares
+    /// Show the capabilities of all services of the driver
     Capabilities,
-    /// Whether the driver is ready (Probe)
+    /// Check whether the driver is ready (Probe)
     Probe,
 }
 
@@ -33,7 +33,7 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
         Command::Capabilities => capabilities(session).await,
         Command::Probe => {
             let ready = session.identity().probe(v1::ProbeRequest {}).await?.into_inner().ready;
-            // By the specification, who does not say is ready.
+            // By the specification, an unset field means ready.
             Ok(Report::object(json!({"ready": ready.unwrap_or(true)})))
         }
     }
@@ -46,17 +46,17 @@ async fn capabilities(session: &Session) -> anyhow::Result<Report> {
         .controller()
         .controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {})
         .await
-        .map(|answer| answer.into_inner().capabilities.iter().map(controller_capability).collect());
+        .map(|response| response.into_inner().capabilities.iter().map(controller_capability).collect());
     let group = session
         .group_controller()
         .group_controller_get_capabilities(v1::GroupControllerGetCapabilitiesRequest {})
         .await
-        .map(|answer| answer.into_inner().capabilities.iter().map(group_capability).collect());
+        .map(|response| response.into_inner().capabilities.iter().map(group_capability).collect());
     let node = session
         .node()
         .node_get_capabilities(v1::NodeGetCapabilitiesRequest {})
         .await
-        .map(|answer| answer.into_inner().capabilities.iter().map(node_capability).collect());
+        .map(|response| response.into_inner().capabilities.iter().map(node_capability).collect());
     let services = [
         ("identity", Some(plugin.capabilities.iter().map(plugin_capability).collect())),
         ("controller", served(controller)?),
@@ -75,9 +75,9 @@ async fn capabilities(session: &Session) -> anyhow::Result<Report> {
     Ok(Report::list(Value::Object(json), table))
 }
 
-/// A service that a driver does not serve declares nothing; any other failure is one.
-fn served(answer: Result<Vec<String>, Status>) -> Result<Option<Vec<String>>, Status> {
-    match answer {
+/// `None` if the driver does not implement the service. Any other failure is an error.
+fn served(response: Result<Vec<String>, Status>) -> Result<Option<Vec<String>>, Status> {
+    match response {
         Ok(declared) => Ok(Some(declared)),
         Err(status) if status.code() == Code::Unimplemented => Ok(None),
         Err(status) => Err(status),

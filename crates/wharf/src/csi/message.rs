@@ -1,6 +1,8 @@
-//! CSI messages as JSON, by hand: the generated types know nothing of serde, and the names here are a
-//! promise to scripts. They are the specification's own. An enumeration is its name, a time is RFC 3339,
-//! bytes are numbers, and a field that is a message of its own and absent is left out.
+//! CSI messages as JSON. The conversion is explicit because the generated types do not implement serde, and because
+//! scripts rely on the names.
+//!
+//! Names are those of the specification. Enumerations are printed by name, times as RFC 3339, bytes as numbers. An absent
+//! field of message type is left out.
 
 use serde_json::{Map, Value, json};
 use wharf_csi::v1;
@@ -26,8 +28,8 @@ fn content_source(source: &v1::volume_content_source::Type) -> Value {
     }
 }
 
-/// A volume with its status, as ListVolumes and ControllerGetVolume answer it. The condition is that of
-/// drivers older than CSI 1.13.
+/// A volume with its status, as in the responses of ListVolumes and ControllerGetVolume. Only drivers older than CSI 1.13
+/// report the condition.
 pub(super) fn volume_entry(
     volume: Option<&v1::Volume>,
     status: Option<(&[String], Option<&v1::VolumeCondition>)>,
@@ -107,12 +109,12 @@ pub(super) fn block_type(kind: i32) -> String {
     named(v1::BlockMetadataType::try_from(kind).map(|kind| kind.as_str_name()), kind)
 }
 
-/// An enumeration's name, or the bare number where the driver is newer than we are.
+/// The name of an enumeration value, or the number if the driver uses a newer specification.
 pub(super) fn named<E>(name: Result<&str, E>, number: i32) -> String {
     name.map_or_else(|_| format!("UNKNOWN({number})"), str::to_owned)
 }
 
-/// RFC 3339 in UTC; out of any calendar's range, the seconds as they came.
+/// RFC 3339 in UTC, or the number of seconds if it is out of range.
 pub(super) fn timestamp(seconds: i64, nanos: i32) -> String {
     jiff::Timestamp::new(seconds, nanos).map_or_else(|_| format!("{seconds}s"), |time| time.to_string())
 }
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_keeps_the_names_of_the_specification() {
+    fn volume_json_has_the_names_of_the_specification() {
         let message = v1::Volume {
             capacity_bytes: 1 << 30,
             volume_id: "v".into(),
@@ -134,28 +136,28 @@ mod tests {
             }),
             accessible_topology: vec![v1::Topology { segments: [("k".to_owned(), "n".to_owned())].into() }],
         };
-        let wanted = json!({
+        let expected = json!({
             "volume_id": "v",
             "capacity_bytes": 1 << 30,
             "volume_context": {"a": "b"},
             "content_source": {"snapshot": {"snapshot_id": "s"}},
             "accessible_topology": [{"segments": {"k": "n"}}],
         });
-        assert_eq!(volume(&message), wanted);
+        assert_eq!(volume(&message), expected);
     }
 
     #[test]
-    fn the_old_condition_is_shown_where_a_driver_sends_it() {
+    fn volume_condition_of_older_drivers_is_included() {
         let nodes = ["n1".to_owned()];
-        let sick = v1::VolumeCondition { abnormal: true, message: "disk gone".into() };
-        let with = volume_entry(None, Some((&nodes, Some(&sick))));
+        let abnormal = v1::VolumeCondition { abnormal: true, message: "disk gone".into() };
+        let with = volume_entry(None, Some((&nodes, Some(&abnormal))));
         assert_eq!(with["status"]["volume_condition"], json!({"abnormal": true, "message": "disk gone"}));
         let without = volume_entry(None, Some((&nodes, None)));
         assert_eq!(without, json!({"status": {"published_node_ids": ["n1"]}}));
     }
 
     #[test]
-    fn times_and_enumerations() {
+    fn times_and_enumerations_are_readable() {
         assert_eq!(timestamp(0, 0), "1970-01-01T00:00:00Z");
         assert_eq!(timestamp(1_700_000_000, 500_000_000), "2023-11-14T22:13:20.5Z");
         assert_eq!(timestamp(i64::MAX, 0), format!("{}s", i64::MAX));
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_without_a_time_says_so() {
+    fn snapshot_without_creation_time_has_null() {
         let json = snapshot(&v1::Snapshot { snapshot_id: "s".into(), size_bytes: 7, ..Default::default() });
         assert_eq!(json["creation_time"], Value::Null);
         assert_eq!(json["size_bytes"], json!(7));

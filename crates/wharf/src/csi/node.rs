@@ -1,5 +1,5 @@
-//! `wharf csi node`: what the Node service does on its own machine. Paths are the driver's: where it runs in
-//! a container, they must mean the same there.
+//! `wharf csi node`: the calls of the Node service. The driver resolves the paths, so they must be valid in its
+//! container too.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -12,56 +12,56 @@ use super::{Session, message};
 use crate::output::{Report, Table, or_dash};
 use crate::size::human_size;
 
-/// Stage, publish, measure and grow volumes on the driver's node
+/// Stage, publish, inspect and expand volumes on the driver's node
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Node id, topology and volume limit (NodeGetInfo)
+    /// Show node ID, topology and volume limit (NodeGetInfo)
     Info,
-    /// What the Node service declares (NodeGetCapabilities)
+    /// Show the capabilities of the Node service (NodeGetCapabilities)
     Capabilities,
-    /// Make a volume ready on the node (NodeStageVolume)
+    /// Mount a volume at a staging path of the node (NodeStageVolume)
     Stage(Stage),
-    /// Undo stage (NodeUnstageVolume)
+    /// Unmount a volume from its staging path (NodeUnstageVolume)
     Unstage {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
-        /// Where it was staged
+        /// Staging path
         #[arg(long, value_name = "DIR")]
         staging_path: String,
     },
-    /// Put a volume where a workload sees it (NodePublishVolume)
+    /// Mount a volume at the target path of a workload (NodePublishVolume)
     Publish(Publish),
-    /// Undo publish (NodeUnpublishVolume)
+    /// Unmount a volume from its target path (NodeUnpublishVolume)
     Unpublish {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
-        /// Where it was published
+        /// Target path
         #[arg(long, value_name = "PATH")]
         target_path: String,
     },
-    /// Bytes and inodes in use (NodeGetVolumeStats)
-    Stats(Mounted),
-    /// Show what is wrong with a volume, or with the node's storage (NodeGetVolumeHealth, NodeGetStorageHealth)
+    /// Show the usage of bytes and inodes (NodeGetVolumeStats)
+    Stats(MountedVolume),
+    /// Show the health of a volume, or of the node's storage (NodeGetVolumeHealth, NodeGetStorageHealth)
     Health {
-        /// Id of the volume; the node's storage if not given
+        /// ID of the volume [default: the node's storage]
         #[arg(requires = "path")]
         volume: Option<String>,
-        /// Where the volume is published
+        /// Target path of the volume
         #[arg(long, value_name = "PATH", requires = "volume")]
         path: Option<String>,
-        /// Where it is staged
+        /// Staging path
         #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
         staging_path: String,
     },
-    /// Let the node see a volume's new size, and grow the file system (NodeExpandVolume)
+    /// Expand the device and file system on the node (NodeExpandVolume)
     Expand(Expand),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Stage {
-    /// Id of the volume
+    /// ID of the volume
     volume: String,
-    /// Where to stage it
+    /// Staging path
     #[arg(long, value_name = "DIR")]
     staging_path: String,
     #[command(flatten)]
@@ -72,15 +72,15 @@ pub(crate) struct Stage {
 
 #[derive(Debug, Args)]
 pub(crate) struct Publish {
-    /// Id of the volume
+    /// ID of the volume
     volume: String,
-    /// Where the workload will see it
+    /// Target path
     #[arg(long, value_name = "PATH")]
     target_path: String,
-    /// Where it is staged, for drivers that stage
+    /// Staging path, for drivers that stage volumes
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
     staging_path: String,
-    /// For reading only
+    /// Publish read-only
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
@@ -91,22 +91,22 @@ pub(crate) struct Publish {
 
 #[derive(Debug, Args)]
 pub(crate) struct ContextArgs {
-    /// Volume context, as CreateVolume answered it; may be repeated
+    /// Volume context, as returned by CreateVolume; may be repeated
     #[arg(long = "context", value_name = "KEY=VALUE", value_parser = key_value)]
     context: Vec<(String, String)>,
-    /// Publish context, as ControllerPublishVolume answered it; may be repeated
+    /// Publish context, as returned by ControllerPublishVolume; may be repeated
     #[arg(long = "publish-context", value_name = "KEY=VALUE", value_parser = key_value)]
     publish_context: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Mounted {
-    /// Id of the volume
+pub(crate) struct MountedVolume {
+    /// ID of the volume
     volume: String,
-    /// Where it is published or staged
+    /// Path at which the volume is published or staged
     #[arg(long, value_name = "PATH")]
     path: String,
-    /// Where it is staged
+    /// Staging path
     #[arg(long, value_name = "DIR", default_value = "", hide_default_value = true)]
     staging_path: String,
 }
@@ -114,7 +114,7 @@ pub(crate) struct Mounted {
 #[derive(Debug, Args)]
 pub(crate) struct Expand {
     #[command(flatten)]
-    mounted: Mounted,
+    mounted: MountedVolume,
     #[command(flatten)]
     size: SizeArgs,
     #[command(flatten)]
@@ -132,9 +132,9 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
             })))
         }
         Command::Capabilities => {
-            let answer =
+            let response =
                 session.node().node_get_capabilities(v1::NodeGetCapabilitiesRequest {}).await?.into_inner();
-            let declared: Vec<String> = answer.capabilities.iter().map(node_capability).collect();
+            let declared: Vec<String> = response.capabilities.iter().map(node_capability).collect();
             let mut table = Table::new(&["CAPABILITY"]);
             for capability in &declared {
                 table.row([capability.clone()]);
@@ -166,8 +166,8 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
                 volume_publish_path: path.unwrap_or_default(),
                 staging_target_path: staging_path,
             };
-            let answer = session.node().node_get_volume_health(request).await?.into_inner();
-            Ok(health_report(&answer.volume_health.into_iter().collect::<Vec<_>>(), None))
+            let response = session.node().node_get_volume_health(request).await?.into_inner();
+            Ok(health_report(&response.volume_health.into_iter().collect::<Vec<_>>(), None))
         }
         Command::Health { volume: None, .. } => storage_health(session).await,
         Command::Expand(Expand { mounted, size, capability }) => {
@@ -179,8 +179,8 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
                 volume_capability: Some(capability.message()),
                 secrets: session.secrets(),
             };
-            let answer = session.node().node_expand_volume(request).await?.into_inner();
-            Ok(Report::object(json!({"capacity_bytes": answer.capacity_bytes})))
+            let response = session.node().node_expand_volume(request).await?.into_inner();
+            Ok(Report::object(json!({"capacity_bytes": response.capacity_bytes})))
         }
     }
 }
@@ -217,19 +217,19 @@ impl Publish {
     }
 }
 
-async fn stats(mounted: Mounted, session: &Session) -> anyhow::Result<Report> {
+async fn stats(mounted: MountedVolume, session: &Session) -> anyhow::Result<Report> {
     let request = v1::NodeGetVolumeStatsRequest {
         volume_id: mounted.volume,
         volume_path: mounted.path,
         staging_target_path: mounted.staging_path,
     };
-    let answer = session.node().node_get_volume_stats(request).await?.into_inner();
-    Ok(stats_report(&answer))
+    let response = session.node().node_get_volume_stats(request).await?.into_inner();
+    Ok(stats_report(&response))
 }
 
-fn stats_report(answer: &v1::NodeGetVolumeStatsResponse) -> Report {
+fn stats_report(response: &v1::NodeGetVolumeStatsResponse) -> Report {
     let mut table = Table::new(&["UNIT", "TOTAL", "USED", "AVAILABLE"]);
-    for usage in &answer.usage {
+    for usage in &response.usage {
         let number = |n: i64| match usage.unit() {
             v1::volume_usage::Unit::Bytes => human_size(n),
             _ => n.to_string(),
@@ -237,8 +237,8 @@ fn stats_report(answer: &v1::NodeGetVolumeStatsResponse) -> Report {
         let unit = usage.unit().as_str_name().to_owned();
         table.row([unit, number(usage.total), number(usage.used), number(usage.available)]);
     }
-    let mut json = json!({"usage": answer.usage.iter().map(message::usage).collect::<Value>()});
-    if let Some(found) = &answer.volume_condition {
+    let mut json = json!({"usage": response.usage.iter().map(message::usage).collect::<Value>()});
+    if let Some(found) = &response.volume_condition {
         table.row(["CONDITION".into(), condition(found), String::new(), String::new()]);
         json["volume_condition"] = message::condition(found);
     }
@@ -247,10 +247,10 @@ fn stats_report(answer: &v1::NodeGetVolumeStatsResponse) -> Report {
 
 async fn storage_health(session: &Session) -> anyhow::Result<Report> {
     let request = v1::NodeGetStorageHealthRequest { secrets: session.secrets() };
-    let answer = session.node().node_get_storage_health(request).await?.into_inner();
+    let response = session.node().node_get_storage_health(request).await?.into_inner();
     let mut table = Table::new(&["STATUS", "REASON", "MESSAGE"]);
     let mut entries = Vec::new();
-    for entry in &answer.backend_health {
+    for entry in &response.backend_health {
         let status = message::storage_status(entry.status);
         table.row([status.clone(), or_dash(entry.reason.clone()), or_dash(entry.message.clone())]);
         entries.push(json!({"status": status, "reason": entry.reason, "message": entry.message}));
@@ -267,8 +267,8 @@ mod tests {
     use crate::output::Format;
 
     #[test]
-    fn bytes_are_readable_and_inodes_are_counted() {
-        let answer = v1::NodeGetVolumeStatsResponse {
+    fn stats_print_readable_bytes_and_plain_inode_counts() {
+        let response = v1::NodeGetVolumeStatsResponse {
             usage: vec![
                 v1::VolumeUsage { available: 3 << 30, total: 4 << 30, used: 1 << 30, unit: 1 },
                 v1::VolumeUsage { available: 90, total: 2000, used: 1910, unit: 2 },
@@ -276,10 +276,10 @@ mod tests {
             volume_condition: None,
         };
         assert_eq!(
-            stats_report(&answer).render(Format::Table),
+            stats_report(&response).render(Format::Table),
             "UNIT    TOTAL  USED  AVAILABLE\nBYTES   4GiB   1GiB  3GiB\nINODES  2000   1910  90\n"
         );
-        let json: Value = serde_json::from_str(&stats_report(&answer).render(Format::Json)).unwrap();
+        let json: Value = serde_json::from_str(&stats_report(&response).render(Format::Json)).unwrap();
         assert_eq!(
             json["usage"][0],
             json!({"unit": "BYTES", "total": 4i64 << 30, "used": 1 << 30, "available": 3i64 << 30})
@@ -288,9 +288,9 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_of_an_older_driver_is_shown() {
-        let sick = v1::VolumeCondition { abnormal: true, message: "not mounted".into() };
-        let answer = v1::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(sick) };
-        assert!(stats_report(&answer).render(Format::Table).contains("abnormal: not mounted"));
+    fn stats_include_the_condition_of_older_drivers() {
+        let abnormal = v1::VolumeCondition { abnormal: true, message: "not mounted".into() };
+        let response = v1::NodeGetVolumeStatsResponse { usage: vec![], volume_condition: Some(abnormal) };
+        assert!(stats_report(&response).render(Format::Table).contains("abnormal: not mounted"));
     }
 }

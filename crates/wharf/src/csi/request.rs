@@ -1,4 +1,4 @@
-//! Flags that several commands share, and what they become on the wire.
+//! Flags that several commands share, and their conversion to CSI messages.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,24 +9,24 @@ use wharf_csi::v1;
 
 use crate::size::parse_size;
 
-/// How a volume is to be used.
+/// The volume capability of the request.
 #[derive(Debug, Clone, Args)]
 pub(super) struct CapabilityArgs {
-    /// As a raw block device, not as a file system
+    /// Use the volume as a raw block device instead of a file system
     #[arg(long, conflicts_with_all = ["fs_type", "mount_options"])]
     block: bool,
-    /// File system to ask for, such as ext4, xfs or btrfs; left to the driver if not given
+    /// File system, such as ext4, xfs or btrfs [default: the driver's choice]
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     fs_type: String,
-    /// Mount option, as after `mount -o`; may be repeated
+    /// Mount option, as for `mount -o`; may be repeated
     #[arg(long = "mount-option", value_name = "OPTION")]
     mount_options: Vec<String>,
-    /// Who may use the volume, and how
+    /// Access mode of the volume
     #[arg(long, value_enum, default_value = "single-node-writer", value_name = "MODE")]
     access_mode: AccessMode,
 }
 
-/// CSI's access modes, by their own names and by those of Kubernetes.
+/// CSI's access modes, with the short names of Kubernetes as aliases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum AccessMode {
     /// One node reads and writes (ReadWriteOnce)
@@ -76,19 +76,19 @@ impl CapabilityArgs {
     }
 }
 
-/// How large.
+/// The capacity range of the request.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SizeArgs {
-    /// Size wanted at least, such as 10GiB, 500Mi or 1G
+    /// Minimum size (required_bytes), such as 10GiB, 500Mi or 1G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<i64>,
-    /// Size accepted at most
+    /// Maximum size (limit_bytes)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<i64>,
 }
 
 impl SizeArgs {
-    /// `None` if neither is given: CSI tells that apart from a range of zeroes.
+    /// `None` if neither is given: in CSI, no range differs from a range of zeros.
     pub(super) fn message(&self) -> Option<v1::CapacityRange> {
         (self.size.is_some() || self.limit.is_some()).then(|| v1::CapacityRange {
             required_bytes: self.size.unwrap_or_default(),
@@ -100,26 +100,26 @@ impl SizeArgs {
 /// One page of a listing, or all of them.
 #[derive(Debug, Clone, Args)]
 pub(super) struct PageArgs {
-    /// Ask for one page of at most so many entries, and show the token of the next; all pages if not given
+    /// Request one page of at most N entries, and print the token of the next page [default: all pages]
     #[arg(long, value_name = "N")]
     pub(super) max_entries: Option<i32>,
-    /// Begin where an earlier page ended, and show one page only
+    /// Continue at the token of an earlier page, and request one page only
     #[arg(long, value_name = "TOKEN")]
     pub(super) starting_token: Option<String>,
 }
 
 impl PageArgs {
-    /// Whether to go on after this page; a token that leads to itself would go on for ever.
+    /// The token of the next page to request, if any. A token that leads to itself would loop forever and is an error.
     pub(super) fn next(&self, token: &str, next: &str) -> anyhow::Result<Option<String>> {
         if next.is_empty() || self.max_entries.is_some() || self.starting_token.is_some() {
             return Ok(None);
         }
-        anyhow::ensure!(next != token, "the driver answers page {token:?} with itself as the next page");
+        anyhow::ensure!(next != token, "the driver returned page {token:?} as its own next page");
         Ok(Some(next.to_owned()))
     }
 }
 
-/// `key=value` of a flag such as `--parameter`.
+/// Parses `key=value` of a flag such as `--parameter`.
 pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -127,22 +127,22 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// `key=value,key=value` of `--topology`: the segments of one place.
+/// Parses `key=value,key=value` of `--topology`: the segments of one topology.
 pub(super) fn topology(text: &str) -> Result<v1::Topology, String> {
     Ok(v1::Topology { segments: text.split(',').map(key_value).collect::<Result<_, _>>()? })
 }
 
-/// The map of a repeated `key=value` flag; the same key twice is a mistake, and which one counts a guess.
+/// The map of a repeated `key=value` flag. A duplicate key is an error: choosing one of the values would be a guess.
 pub(super) fn map(pairs: &[(String, String)]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut map = BTreeMap::new();
     for (key, value) in pairs {
-        anyhow::ensure!(map.insert(key.clone(), value.clone()).is_none(), "{key:?} is given twice");
+        anyhow::ensure!(map.insert(key.clone(), value.clone()).is_none(), "duplicate key {key:?}");
     }
     Ok(map)
 }
 
-/// Secrets from a file with one JSON object of strings. They are not taken from flags, where every user of
-/// the machine could read them; and what is wrong with the file is said without quoting it.
+/// Reads secrets from a file with one JSON object of strings. They are not accepted as flags, which every user of the
+/// machine can read. Errors do not quote the file.
 pub(super) fn read_secrets(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("read secrets file {}", path.display()))?;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_by_one_node_unless_told_otherwise() {
+    fn capability_defaults_to_a_single_node_mount() {
         let capability = parse(&[]).unwrap().capability.message();
         let Some(AccessType::Mount(mount)) = capability.access_type else { panic!("not a mount") };
         assert_eq!((mount.fs_type.as_str(), mount.mount_flags.len()), ("", 0));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn block_and_access_modes() {
+    fn block_and_access_modes_are_parsed() {
         let capability = parse(&["--block", "--access-mode", "rwop"]).unwrap().capability.message();
         assert!(matches!(capability.access_type, Some(AccessType::Block(_))));
         assert_eq!(capability.access_mode.unwrap().mode(), Mode::SingleNodeSingleWriter);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_size_is_not_a_size_of_zero() {
+    fn missing_size_differs_from_zero() {
         assert_eq!(parse(&[]).unwrap().size.message(), None);
         let range = |required_bytes, limit_bytes| Some(v1::CapacityRange { required_bytes, limit_bytes });
         assert_eq!(parse(&["--size", "1Ki"]).unwrap().size.message(), range(1024, 0));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_key_and_value() {
+    fn key_value_pairs_are_parsed_or_refused() {
         assert_eq!(key_value("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert_eq!(key_value("a="), Ok(("a".into(), String::new())));
         assert!(key_value("a").is_err());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn one_page_only_where_one_page_is_asked_for() {
+    fn all_pages_are_requested_unless_limited() {
         let all = PageArgs { max_entries: None, starting_token: None };
         assert_eq!(all.next("", "t").unwrap(), Some("t".to_owned()));
         assert_eq!(all.next("t", "").unwrap(), None);
@@ -223,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_secrets_file_is_not_quoted() {
+    fn error_for_invalid_secrets_file_does_not_quote_it() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), r#"{"token": 12345}"#).unwrap();
-        let said = format!("{:#}", read_secrets(file.path()).unwrap_err());
-        assert!(said.contains("JSON object of strings") && !said.contains("12345"), "{said}");
+        let error = format!("{:#}", read_secrets(file.path()).unwrap_err());
+        assert!(error.contains("JSON object of strings") && !error.contains("12345"), "{error}");
         std::fs::write(file.path(), r#"{"token": "s3cret"}"#).unwrap();
         assert_eq!(read_secrets(file.path()).unwrap()["token"], "s3cret");
     }

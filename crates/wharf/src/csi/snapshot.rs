@@ -1,4 +1,4 @@
-//! `wharf csi snapshot`: snapshots, and which of their blocks hold data or changed.
+//! `wharf csi snapshot`: snapshots, and their allocated and changed blocks.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -9,35 +9,35 @@ use super::{Session, message};
 use crate::output::{Report, Table, or_dash};
 use crate::size::{human_size, parse_size};
 
-/// Cut, delete and look at snapshots
+/// Create, inspect and delete snapshots
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Cut a snapshot; the same name and volume again is the same snapshot (CreateSnapshot)
+    /// Take a snapshot; idempotent by name and volume (CreateSnapshot)
     Create(Create),
-    /// Delete a snapshot; gone already is success (DeleteSnapshot)
+    /// Delete a snapshot; succeeds if it does not exist (DeleteSnapshot)
     Delete {
-        /// Id of the snapshot
+        /// ID of the snapshot
         snapshot: String,
     },
     /// List snapshots (ListSnapshots)
     List(List),
     /// Show one snapshot (GetSnapshot)
     Get {
-        /// Id of the snapshot
+        /// ID of the snapshot
         snapshot: String,
     },
-    /// Show which blocks hold data (GetMetadataAllocated)
+    /// Show the allocated blocks (GetMetadataAllocated)
     Allocated {
-        /// Id of the snapshot
+        /// ID of the snapshot
         snapshot: String,
         #[command(flatten)]
         blocks: BlockArgs,
     },
-    /// Show which blocks changed from one snapshot to another (GetMetadataDelta)
+    /// Show the blocks that changed between two snapshots (GetMetadataDelta)
     Delta {
-        /// Id of the older snapshot
+        /// ID of the older snapshot
         base: String,
-        /// Id of the newer snapshot
+        /// ID of the newer snapshot
         target: String,
         #[command(flatten)]
         blocks: BlockArgs,
@@ -48,7 +48,7 @@ pub(crate) enum Command {
 pub(crate) struct Create {
     /// Name of the snapshot
     name: String,
-    /// Id of the volume to snapshot
+    /// ID of the volume to snapshot
     #[arg(long, value_name = "VOLUME")]
     volume: String,
     /// Parameter, as in a VolumeSnapshotClass; may be repeated
@@ -70,10 +70,10 @@ pub(crate) struct List {
 
 #[derive(Debug, Args)]
 pub(crate) struct BlockArgs {
-    /// Begin at this offset
+    /// Start at this offset
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "0")]
     starting_offset: i64,
-    /// At most so many blocks in one message of the stream; left to the driver if 0
+    /// Maximum number of blocks per message of the stream; 0 is the driver's choice
     #[arg(long, value_name = "N", default_value_t = 0)]
     max_results: i32,
 }
@@ -88,8 +88,8 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
                 parameters: map(&parameters)?,
                 accessibility_requirements: None,
             };
-            let made = session.controller().create_snapshot(request).await?.into_inner();
-            Ok(Report::object(made.snapshot.as_ref().map_or(json!({}), message::snapshot)))
+            let created = session.controller().create_snapshot(request).await?.into_inner();
+            Ok(Report::object(created.snapshot.as_ref().map_or(json!({}), message::snapshot)))
         }
         Command::Delete { snapshot } => {
             let request =
@@ -97,7 +97,7 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
             session.controller().delete_snapshot(request).await?;
             Ok(Report::done(format!("snapshot {snapshot} deleted")))
         }
-        Command::List(wanted) => list(wanted, session).await,
+        Command::List(args) => list(args, session).await,
         Command::Get { snapshot } => {
             let request = v1::GetSnapshotRequest { snapshot_id: snapshot, secrets: session.secrets() };
             let found = session.controller().get_snapshot(request).await?.into_inner();
@@ -135,8 +135,8 @@ pub(super) async fn run(command: Command, session: &Session) -> anyhow::Result<R
     }
 }
 
-async fn list(wanted: List, session: &Session) -> anyhow::Result<Report> {
-    let List { volume, snapshot, page } = wanted;
+async fn list(args: List, session: &Session) -> anyhow::Result<Report> {
+    let List { volume, snapshot, page } = args;
     let mut token = page.starting_token.clone().unwrap_or_default();
     let mut table = snapshot_table();
     let mut entries = Vec::new();
@@ -148,14 +148,14 @@ async fn list(wanted: List, session: &Session) -> anyhow::Result<Report> {
             snapshot_id: snapshot.clone(),
             secrets: session.secrets(),
         };
-        let answer = session.controller().list_snapshots(request).await?.into_inner();
-        for found in answer.entries.iter().filter_map(|entry| entry.snapshot.as_ref()) {
+        let response = session.controller().list_snapshots(request).await?.into_inner();
+        for found in response.entries.iter().filter_map(|entry| entry.snapshot.as_ref()) {
             snapshot_row(&mut table, found);
             entries.push(json!({"snapshot": message::snapshot(found)}));
         }
-        match page.next(&token, &answer.next_token)? {
+        match page.next(&token, &response.next_token)? {
             Some(next) => token = next,
-            None => break answer.next_token,
+            None => break response.next_token,
         }
     };
     if !next_token.is_empty() {
@@ -181,7 +181,7 @@ pub(super) fn snapshot_row(table: &mut Table, snapshot: &v1::Snapshot) {
     ]);
 }
 
-/// The parts of a stream of block metadata, put together.
+/// Collects the messages of a block metadata stream.
 #[derive(Debug, Default)]
 struct Blocks {
     kind: i32,
@@ -220,7 +220,7 @@ mod tests {
     use crate::output::Format;
 
     #[test]
-    fn parts_of_a_stream_become_one_report() {
+    fn stream_messages_are_merged_into_one_report() {
         let mut blocks = Blocks::default();
         blocks.add(2, 1 << 20, vec![v1::BlockMetadata { byte_offset: 0, size_bytes: 4096 }]);
         blocks.add(2, 1 << 20, vec![v1::BlockMetadata { byte_offset: 65536, size_bytes: 8192 }]);

@@ -1,4 +1,4 @@
-//! `wharf csi volume` and `wharf csi capacity`: what the Controller service does with volumes.
+//! `wharf csi volume` and `wharf csi capacity`: the volume calls of the Controller service.
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -9,48 +9,48 @@ use super::{Session, message};
 use crate::output::{Report, Table, or_dash};
 use crate::size::human_size;
 
-/// Make, delete, look at and change volumes
+/// Create, inspect, change and delete volumes
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a volume; the same name again is the same volume (CreateVolume)
+    /// Create a volume; idempotent by name (CreateVolume)
     Create(Create),
-    /// Delete a volume; gone already is success (DeleteVolume)
+    /// Delete a volume; succeeds if it does not exist (DeleteVolume)
     Delete {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
     },
     /// List volumes (ListVolumes)
     List(PageArgs),
     /// Show one volume (ControllerGetVolume)
     Get {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
     },
-    /// Ask whether a volume can be used in a certain way (ValidateVolumeCapabilities)
+    /// Check whether a volume supports a capability (ValidateVolumeCapabilities)
     Validate(Validate),
     /// Attach a volume to a node (ControllerPublishVolume)
     Publish(Publish),
     /// Detach a volume from a node (ControllerUnpublishVolume)
     Unpublish {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
-        /// Id of the node; from all nodes if not given
+        /// ID of the node [default: all nodes]
         #[arg(default_value = "", hide_default_value = true)]
         node: String,
     },
-    /// Make a volume larger (ControllerExpandVolume)
+    /// Expand a volume (ControllerExpandVolume)
     Expand(Expand),
-    /// Change mutable parameters of a volume (ControllerModifyVolume)
+    /// Change the mutable parameters of a volume (ControllerModifyVolume)
     Modify {
-        /// Id of the volume
+        /// ID of the volume
         volume: String,
         /// Parameter to change; may be repeated
         #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value, required = true)]
         parameters: Vec<(String, String)>,
     },
-    /// Show what is wrong with a volume, or with all of them (ControllerGetVolumeHealth, ControllerListVolumeHealth)
+    /// Show the health of a volume, or of all volumes (ControllerGetVolumeHealth, ControllerListVolumeHealth)
     Health {
-        /// Id of the volume; all volumes if not given
+        /// ID of the volume [default: all volumes]
         volume: Option<String>,
         #[command(flatten)]
         page: PageArgs,
@@ -71,50 +71,50 @@ pub(crate) struct Create {
     /// Mutable parameter, as in a VolumeAttributesClass; may be repeated
     #[arg(long = "mutable-parameter", value_name = "KEY=VALUE", value_parser = key_value)]
     mutable_parameters: Vec<(String, String)>,
-    /// From where the volume must be reachable: segments of one place, separated by commas; may be repeated
+    /// Topology from which the volume must be accessible, as comma-separated segments; may be repeated
     #[arg(long = "topology", value_name = "KEY=VALUE[,...]", value_parser = topology)]
     topologies: Vec<v1::Topology>,
-    /// Fill it from this snapshot
+    /// Restore this snapshot into the volume
     #[arg(long, value_name = "SNAPSHOT", conflicts_with = "from_volume")]
     from_snapshot: Option<String>,
-    /// Fill it from this volume
+    /// Clone this volume
     #[arg(long, value_name = "VOLUME")]
     from_volume: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Validate {
-    /// Id of the volume
+    /// ID of the volume
     volume: String,
     #[command(flatten)]
     capability: CapabilityArgs,
-    /// Volume context, as CreateVolume answered it; may be repeated
+    /// Volume context, as returned by CreateVolume; may be repeated
     #[arg(long = "context", value_name = "KEY=VALUE", value_parser = key_value)]
     context: Vec<(String, String)>,
-    /// Parameter the volume was made with; may be repeated
+    /// Parameter with which the volume was created; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value)]
     parameters: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Publish {
-    /// Id of the volume
+    /// ID of the volume
     volume: String,
-    /// Id of the node
+    /// ID of the node
     node: String,
     #[command(flatten)]
     capability: CapabilityArgs,
-    /// Attach it for reading only
+    /// Attach read-only
     #[arg(long)]
     read_only: bool,
-    /// Volume context, as CreateVolume answered it; may be repeated
+    /// Volume context, as returned by CreateVolume; may be repeated
     #[arg(long = "context", value_name = "KEY=VALUE", value_parser = key_value)]
     context: Vec<(String, String)>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Expand {
-    /// Id of the volume
+    /// ID of the volume
     volume: String,
     #[command(flatten)]
     size: SizeArgs,
@@ -122,7 +122,7 @@ pub(crate) struct Expand {
     capability: CapabilityArgs,
 }
 
-/// How much can still be provisioned (GetCapacity)
+/// Show the available capacity (GetCapacity)
 #[derive(Debug, Args)]
 pub(crate) struct Capacity {
     #[command(flatten)]
@@ -130,7 +130,7 @@ pub(crate) struct Capacity {
     /// Parameter, as in a StorageClass; may be repeated
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = key_value)]
     parameters: Vec<(String, String)>,
-    /// Where: segments of one place, separated by commas
+    /// Topology to query, as comma-separated segments
     #[arg(long, value_name = "KEY=VALUE[,...]", value_parser = topology)]
     topology: Option<v1::Topology>,
 }
@@ -200,8 +200,8 @@ impl Create {
             }),
             mutable_parameters: map(&self.mutable_parameters)?,
         };
-        let made = session.controller().create_volume(request).await?.into_inner();
-        Ok(Report::object(made.volume.as_ref().map_or(json!({}), message::volume)))
+        let created = session.controller().create_volume(request).await?.into_inner();
+        Ok(Report::object(created.volume.as_ref().map_or(json!({}), message::volume)))
     }
 }
 
@@ -215,8 +215,8 @@ impl Validate {
             secrets: session.secrets(),
             mutable_parameters: Default::default(),
         };
-        let answer = session.controller().validate_volume_capabilities(request).await?.into_inner();
-        Ok(Report::object(json!({"confirmed": answer.confirmed.is_some(), "message": answer.message})))
+        let response = session.controller().validate_volume_capabilities(request).await?.into_inner();
+        Ok(Report::object(json!({"confirmed": response.confirmed.is_some(), "message": response.message})))
     }
 }
 
@@ -230,8 +230,8 @@ impl Publish {
             secrets: session.secrets(),
             volume_context: map(&self.context)?,
         };
-        let answer = session.controller().controller_publish_volume(request).await?.into_inner();
-        Ok(Report::object(json!({"publish_context": answer.publish_context})))
+        let response = session.controller().controller_publish_volume(request).await?.into_inner();
+        Ok(Report::object(json!({"publish_context": response.publish_context})))
     }
 }
 
@@ -243,10 +243,10 @@ impl Expand {
             secrets: session.secrets(),
             volume_capability: Some(self.capability.message()),
         };
-        let answer = session.controller().controller_expand_volume(request).await?.into_inner();
+        let response = session.controller().controller_expand_volume(request).await?.into_inner();
         Ok(Report::object(json!({
-            "capacity_bytes": answer.capacity_bytes,
-            "node_expansion_required": answer.node_expansion_required,
+            "capacity_bytes": response.capacity_bytes,
+            "node_expansion_required": response.node_expansion_required,
         })))
     }
 }
@@ -260,8 +260,8 @@ async fn list(page: PageArgs, session: &Session) -> anyhow::Result<Report> {
             max_entries: page.max_entries.unwrap_or_default(),
             starting_token: token.clone(),
         };
-        let answer = session.controller().list_volumes(request).await?.into_inner();
-        for entry in &answer.entries {
+        let response = session.controller().list_volumes(request).await?.into_inner();
+        for entry in &response.entries {
             let volume = entry.volume.clone().unwrap_or_default();
             let status = entry.status.clone().unwrap_or_default();
             table.row([
@@ -277,9 +277,9 @@ async fn list(page: PageArgs, session: &Session) -> anyhow::Result<Report> {
                 .map(|status| (status.published_node_ids.as_slice(), status.volume_condition.as_ref()));
             entries.push(message::volume_entry(entry.volume.as_ref(), status));
         }
-        match page.next(&token, &answer.next_token)? {
+        match page.next(&token, &response.next_token)? {
             Some(next) => token = next,
-            None => break answer.next_token,
+            None => break response.next_token,
         }
     };
     if !next_token.is_empty() {
@@ -305,8 +305,8 @@ pub(super) fn condition(condition: &v1::VolumeCondition) -> String {
 async fn health(volume: Option<String>, page: PageArgs, session: &Session) -> anyhow::Result<Report> {
     if let Some(volume_id) = volume {
         let request = v1::ControllerGetVolumeHealthRequest { volume_id, secrets: session.secrets() };
-        let answer = session.controller().controller_get_volume_health(request).await?.into_inner();
-        return Ok(health_report(&answer.volume_health.into_iter().collect::<Vec<_>>(), None));
+        let response = session.controller().controller_get_volume_health(request).await?.into_inner();
+        return Ok(health_report(&response.volume_health.into_iter().collect::<Vec<_>>(), None));
     }
     let mut token = page.starting_token.clone().unwrap_or_default();
     let mut volumes = Vec::new();
@@ -316,18 +316,18 @@ async fn health(volume: Option<String>, page: PageArgs, session: &Session) -> an
             starting_token: token.clone(),
             secrets: session.secrets(),
         };
-        let answer = session.controller().controller_list_volume_health(request).await?.into_inner();
-        volumes.extend(answer.entries);
-        match page.next(&token, &answer.next_token)? {
+        let response = session.controller().controller_list_volume_health(request).await?.into_inner();
+        volumes.extend(response.entries);
+        match page.next(&token, &response.next_token)? {
             Some(next) => token = next,
-            None => break answer.next_token,
+            None => break response.next_token,
         }
     };
     Ok(health_report(&volumes, Some(next_token)))
 }
 
-/// One row for each thing that is wrong, and one for each volume with which nothing is. A single volume
-/// (`next_token` is `None`) is the message itself, a listing its entries.
+/// One row per health issue, and one per healthy volume. As JSON, a single volume (`next_token` is `None`) is the
+/// message itself, a listing its entries.
 pub(super) fn health_report(volumes: &[v1::VolumeHealth], next_token: Option<String>) -> Report {
     let mut table = Table::new(&["VOLUME", "STATUS", "REASON", "MESSAGE"]);
     for volume in volumes {
@@ -357,11 +357,11 @@ pub(super) async fn capacity(args: Capacity, session: &Session) -> anyhow::Resul
         parameters: map(&args.parameters)?,
         accessible_topology: args.topology,
     };
-    let answer = session.controller().get_capacity(request).await?.into_inner();
+    let response = session.controller().get_capacity(request).await?.into_inner();
     Ok(Report::object(json!({
-        "available_capacity": answer.available_capacity,
-        "maximum_volume_size": answer.maximum_volume_size,
-        "minimum_volume_size": answer.minimum_volume_size,
+        "available_capacity": response.available_capacity,
+        "maximum_volume_size": response.maximum_volume_size,
+        "minimum_volume_size": response.minimum_volume_size,
     })))
 }
 
@@ -371,7 +371,7 @@ mod tests {
     use crate::output::Format;
 
     #[test]
-    fn health_has_a_row_for_every_issue_and_every_healthy_volume() {
+    fn health_table_has_a_row_per_issue_and_per_healthy_volume() {
         let sick = v1::VolumeHealth {
             volume_id: "sick".into(),
             health_statuses: vec![v1::volume_health::VolumeHealthEntry {
@@ -394,10 +394,10 @@ mod tests {
     }
 
     #[test]
-    fn the_old_condition_in_one_cell() {
-        let say =
+    fn condition_of_older_drivers_fits_in_one_cell() {
+        let cell =
             |abnormal, message: &str| condition(&v1::VolumeCondition { abnormal, message: message.into() });
-        assert_eq!(say(false, ""), "normal");
-        assert_eq!(say(true, "disk gone"), "abnormal: disk gone");
+        assert_eq!(cell(false, ""), "normal");
+        assert_eq!(cell(true, "disk gone"), "abnormal: disk gone");
     }
 }

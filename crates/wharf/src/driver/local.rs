@@ -1,7 +1,7 @@
-//! `wharf driver local`: flags into a checked pool configuration, and the driver on it until it is told to stop.
-//! With `--with-sidecar` everything that joins it to Kubernetes runs in the same process.
+//! `wharf driver local`: builds the pool configuration from flags and runs the driver until a stop signal. With
+//! `--with-sidecar`, its Kubernetes sidecar runs in the same process.
 
-mod beside;
+mod embedded_sidecar;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ use wharf_linux::Linux;
 
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
-use beside::BesideArgs;
+use embedded_sidecar::EmbeddedSidecarArgs;
 
 const EXPLANATION: &str = "\
-A pool is a directory on a local file system. Each volume is an image file in it, attached through a loop
-device. On xfs and btrfs snapshots and clones share blocks and are instant; on other file systems they are
-copies. Give the pool a file system of its own, so that its free space is nobody else's. An empty directory
-becomes a pool at the first start; a missing one is an error, because its disk may just not be mounted.
+A pool is a directory on a local file system. Each volume is an image file in the pool, attached through a loop device. On \
+xfs and btrfs, snapshots and clones share blocks and are instant; on other file systems they are full copies. Use a \
+separate file system for the pool, so that nothing else uses its free space. An empty directory becomes a pool at the first \
+start. A missing directory is an error, because its disk may not be mounted.
 
 Example:
   mkdir /srv/pool
@@ -30,9 +30,10 @@ Example:
 In Kubernetes, on each node (see deploy/local.yaml):
   wharf driver local --with-sidecar --node-id \"$NODE_NAME\" --pool /srv/pool \\
     --endpoint unix:///var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
-A claim whose class does not wait for a pod goes to a node that has room, within about 5 seconds.
 
-SIGTERM and SIGINT stop the driver; volumes stay mounted, and the next start goes on where this one ended.";
+A claim whose StorageClass binds immediately gets a volume on a node with enough capacity within about 5 seconds.
+
+SIGTERM and SIGINT stop the driver. Volumes stay mounted, and the next start resumes unfinished operations.";
 
 /// Serve volumes from a pool on a local disk (local.csi.wharf.dev)
 #[derive(Debug, clap::Args)]
@@ -41,32 +42,32 @@ pub(super) struct Args {
     /// Socket to listen on, such as unix:///run/wharf/local.sock; only root can reach it
     #[arg(long, env = "WHARF_ENDPOINT", value_name = "ENDPOINT")]
     endpoint: Endpoint,
-    /// This node, as the orchestrator calls it; also its value of the topology key local.csi.wharf.dev/node
+    /// Name of this node in the orchestrator; also the value of the topology key local.csi.wharf.dev/node
     #[arg(long, env = "WHARF_NODE_ID", value_name = "NAME")]
     node_id: String,
-    /// Directory of the pool
+    /// Pool directory
     #[arg(long, env = "WHARF_POOL", value_name = "DIR")]
     pool: PathBuf,
-    /// Serve ControllerPublish and ControllerUnpublish: a volume's record then names the node that has it
+    /// Implement ControllerPublishVolume and ControllerUnpublishVolume, and record the node of each volume
     #[arg(long, env = "WHARF_ATTACH")]
     attach: bool,
-    /// Bytes that may be promised to thin volumes for each byte that the pool has
+    /// Overcommit ratio: total size of thin volumes relative to the size of the pool
     #[arg(long, env = "WHARF_OVERCOMMIT", value_name = "RATIO", default_value_t = 2.0)]
     overcommit: f64,
-    /// Percent in use from which the volumes' health says so
+    /// Pool usage in percent from which the volumes' health reports a warning
     #[arg(long, env = "WHARF_WARN_THRESHOLD", value_name = "PERCENT", default_value_t = 85)]
     warn_threshold: u8,
-    /// Percent in use from which there are no new volumes, snapshots or expansions
+    /// Pool usage in percent from which new volumes, snapshots and expansions are refused
     #[arg(long, env = "WHARF_FULL_THRESHOLD", value_name = "PERCENT", default_value_t = 95)]
     full_threshold: u8,
-    /// How many volumes can be on this node at once; 0 for no limit
+    /// Maximum number of volumes on this node; 0 for no limit
     #[arg(long, env = "WHARF_MAX_VOLUMES", value_name = "N", default_value_t = 0)]
     max_volumes: i64,
-    /// Address for /metrics and /healthz, such as 127.0.0.1:9808; nowhere if not given
+    /// Listen address of /metrics and /healthz, such as 127.0.0.1:9808 [default: not served]
     #[arg(long, env = "WHARF_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
-    beside: BesideArgs,
+    sidecar: EmbeddedSidecarArgs,
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
@@ -80,20 +81,21 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         full_threshold,
         max_volumes,
         metrics_listen,
-        beside,
+        sidecar,
     } = args;
-    let sidecar = beside.with_sidecar.then(|| beside.checked(&endpoint, &node_id, &Environment::read()));
+    let sidecar =
+        sidecar.with_sidecar.then(|| sidecar.into_sidecar(&endpoint, &node_id, &Environment::read()));
     let config = Config { node_id, pool, attach, overcommit, warn_threshold, full_threshold, max_volumes };
-    // Before anything else: a signal that comes while the pool recovers must not be lost.
+    // First, so that a signal during the recovery of the pool is not lost.
     let stop = stop_signal()?;
-    // Opening recovers, which may take a while and blocks.
+    // Opening the pool also recovers it, which blocks and may take a while.
     let driver =
         tokio::task::spawn_blocking(move || wharf_driver_local::driver(Arc::new(Linux::new()), config))
             .await
             .context("open the pool")??;
     let options = ServeOptions { metrics_listen };
     match sidecar {
-        Some(sidecar) => beside::serve(driver, &endpoint, options, sidecar, stop).await,
+        Some(sidecar) => embedded_sidecar::serve(driver, &endpoint, options, sidecar, stop).await,
         None => Ok(driver.serve(&endpoint, options, stop).await?),
     }
 }

@@ -1,4 +1,4 @@
-//! `wharf fake digitalocean`: flags into the options of a fake, and the fake until it is told to stop.
+//! `wharf fake digitalocean`: builds the fake's options from flags and runs it until a stop signal.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,83 +7,87 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use wharf_fake_digitalocean::{DropletOptions, Fake, Fault, Half, HalfAttached, Knobs, Options};
+use wharf_fake_digitalocean::{
+    DropletOptions, FakeDigitalOcean, FakeOptions, FakeSettings, Fault, HalfAttached, HalfAttachedShape,
+};
 
 use crate::signal::stop_signal;
 use crate::size::parse_duration;
 
 const EXPLANATION: &str = "\
-It serves volumes, snapshots, actions, droplets, tags, regions and the account of one account, with DigitalOcean's
-errors, pages, rate limits and delays; and the metadata service of each droplet, each at an address of its own.
-What it holds is in --state, and a fake that is started again goes on with it.
+Serves volumes, snapshots, actions, droplets, tags, regions and account data of one account, with DigitalOcean's errors, \
+pagination, rate limits and delays. Each droplet has its own metadata service at its own address. The state is stored in \
+--state and survives restarts.
 
-Example: two nodes on one machine, whose volumes are real devices:
+Example with two nodes on one machine, whose volumes are real devices:
   wharf fake digitalocean --listen 127.0.0.1:8000 --state /tmp/do \\
     --droplet 101@127.0.0.1:8001 --droplet 102@127.0.0.1:8002 --attach-real /tmp/by-id
 
-When it is ready it prints its addresses, a line each: `api URL`, `metadata DROPLET URL`.
-While it runs, faults and limits are set and requests are read at /fake/v1 of the API's address:
-  curl -d '{\"path\":\"/v2/volumes\",\"times\":1,\"what\":\"reset_after\"}' http://127.0.0.1:8000/fake/v1/faults
+When the fake is ready, it prints one address per line: `api URL`, `metadata DROPLET URL`. While it runs, /fake/v1 of the \
+API address sets faults and limits and returns the received requests:
+  curl -d '{\"path\":\"/v2/volumes\",\"times\":1,\"what\":\"reset_after\"}' \\
+    http://127.0.0.1:8000/fake/v1/faults
+
 See docs/fake-digitalocean.md.";
 
-/// Serve DigitalOcean's API for volumes, and its metadata service
+/// Serve a fake of DigitalOcean's volume API and metadata service
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLANATION)]
 pub(super) struct Args {
-    /// Address of the API, such as 127.0.0.1:8000; port 0 for any
+    /// Listen address of the API, such as 127.0.0.1:8000; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Address of the first droplet's metadata service, if --droplet does not say it
+    /// Listen address of the first droplet's metadata service, if --droplet does not set it
     #[arg(long, value_name = "ADDRESS")]
     metadata_listen: Option<SocketAddr>,
-    /// Directory that keeps what it holds; made if it is not there
+    /// Directory for the state; created if it does not exist
     #[arg(long, value_name = "DIR")]
     state: PathBuf,
-    /// A droplet, its region, and where its metadata service is; may be repeated
+    /// Droplet with its region and the address of its metadata service; may be repeated
     #[arg(long = "droplet", value_name = "ID[:REGION][@ADDRESS]", default_value = "1")]
     droplets: Vec<DropletFlag>,
-    /// Region of droplets that name none
+    /// Default region of droplets
     #[arg(long, value_name = "SLUG", default_value = "nyc3")]
     region: String,
-    /// File with the tokens that are let in, a line each; any token if not given
+    /// File with the accepted tokens, one per line [default: any token is accepted]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// How long an action takes: 0, 500ms, 11s
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = delay)]
+    /// Duration of an action, such as 0, 500ms or 11s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_delay)]
     action_delay: Duration,
-    /// How many volumes a droplet can have
+    /// Maximum number of volumes per droplet
     #[arg(long, value_name = "N", default_value_t = 7)]
     volumes_per_droplet: u64,
-    /// How many volumes the account can have; 0 for no limit
+    /// Maximum number of volumes of the account; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 100)]
     volume_limit: u64,
-    /// GiB that the account's volumes and snapshots can have together; 0 for no limit
+    /// Maximum total size of the account's volumes and snapshots in GiB; 0 for no limit
     #[arg(long, value_name = "GIB", default_value_t = 0)]
     capacity: u64,
-    /// Requests of one token in an hour; 0 for no limit
+    /// Maximum number of requests per token and hour; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 5000)]
     requests_per_hour: u64,
-    /// Requests of one token in a minute; 0 for no limit
+    /// Maximum number of requests per token and minute; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 250)]
     requests_per_minute: u64,
-    /// How long a volume cannot be snapshotted again; 0 switches the rule off
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = delay)]
+    /// Minimum interval between snapshots of a volume; 0 for none
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = parse_delay)]
     snapshot_interval: Duration,
     /// Directory for links to the devices of attached volumes, as DIR/DROPLET/scsi-0DO_Volume_NAME; needs root
     #[arg(long, value_name = "DIR")]
     attach_real: Option<PathBuf>,
-    /// How long after a completed attach its device appears
-    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = delay)]
+    /// Delay between a completed attach and the appearance of the device
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_delay)]
     device_delay: Duration,
-    /// What appears first in place of a device, and for how long: dangling=2s, empty=2s or short=2s
-    #[arg(long, value_name = "SHAPE=DURATION", value_parser = half)]
+    /// Incomplete device that appears before the real one, and for how long: dangling=2s, empty=2s or short=2s
+    #[arg(long, value_name = "SHAPE=DURATION", value_parser = parse_half_attached)]
     half_attached: Option<HalfAttached>,
-    /// A fault from the start, in JSON as at /fake/v1/faults; may be repeated
-    #[arg(long = "fault", value_name = "JSON", value_parser = fault)]
+    /// Fault that is active from the start, in the JSON format of /fake/v1/faults; may be repeated
+    #[arg(long = "fault", value_name = "JSON", value_parser = parse_fault)]
     faults: Vec<Fault>,
 }
 
-/// A droplet as it is written on the command line.
+/// A droplet on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DropletFlag {
     id: u64,
@@ -103,7 +107,7 @@ impl FromStr for DropletFlag {
             Some((id, region)) => (id, Some(region.to_owned())),
             None => (name, None),
         };
-        let id = id.parse().map_err(|_| format!("{id:?} is not the number of a droplet"))?;
+        let id = id.parse().map_err(|_| format!("{id:?} is not a droplet ID"))?;
         let metadata = address.map(|address| {
             address.parse().map_err(|_| format!("{address:?} is not an address such as 127.0.0.1:8001"))
         });
@@ -112,9 +116,9 @@ impl FromStr for DropletFlag {
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
-    // Before anything else: a signal that comes meanwhile must not be lost, and devices be left behind.
+    // First, so that a signal during startup is not lost: devices would be left behind.
     let stop = stop_signal()?;
-    let fake = Fake::start(options(args)?).await?;
+    let fake = FakeDigitalOcean::start(options(args)?).await?;
     {
         let mut out = std::io::stdout().lock();
         writeln!(out, "api {}", fake.url())?;
@@ -127,7 +131,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(fake.stop().await?)
 }
 
-fn options(args: Args) -> anyhow::Result<Options> {
+fn options(args: Args) -> anyhow::Result<FakeOptions> {
     let Args {
         listen,
         metadata_listen,
@@ -156,12 +160,12 @@ fn options(args: Args) -> anyhow::Result<Options> {
         metadata: droplet.metadata.or_else(|| first.take()).unwrap_or(any),
     });
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    Ok(Options {
+    Ok(FakeOptions {
         listen,
         state: Some(state),
-        tokens: token_file.as_deref().map(tokens).transpose()?.unwrap_or_default(),
+        tokens: token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default(),
         droplets: droplets.collect(),
-        knobs: Knobs {
+        knobs: FakeSettings {
             action_delay_ms: ms(action_delay),
             volumes_per_droplet,
             volume_limit,
@@ -177,35 +181,36 @@ fn options(args: Args) -> anyhow::Result<Options> {
     })
 }
 
-/// The tokens in a file. One without any is refused: it would let in everybody.
-fn tokens(path: &Path) -> anyhow::Result<Vec<String>> {
+/// Reads the accepted tokens. A file without tokens is an error: the fake would accept every token.
+fn read_tokens(path: &Path) -> anyhow::Result<Vec<String>> {
     let text =
-        std::fs::read_to_string(path).with_context(|| format!("read the tokens in {}", path.display()))?;
+        std::fs::read_to_string(path).with_context(|| format!("read tokens from {}", path.display()))?;
     let tokens: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
-    anyhow::ensure!(!tokens.is_empty(), "there is no token in {}", path.display());
+    anyhow::ensure!(!tokens.is_empty(), "{} contains no token", path.display());
     Ok(tokens)
 }
 
-/// A duration that may be none.
-fn delay(text: &str) -> Result<Duration, String> {
+/// Parses a duration that may be zero.
+fn parse_delay(text: &str) -> Result<Duration, String> {
     if text.trim() == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
 }
 
-fn half(text: &str) -> Result<HalfAttached, String> {
-    let wrong = || format!("{text:?} is not such as dangling=2s, empty=2s or short=2s");
-    let (shape, time) = text.split_once('=').ok_or_else(wrong)?;
+fn parse_half_attached(text: &str) -> Result<HalfAttached, String> {
+    let invalid =
+        || format!("{text:?} is not a shape and a duration, such as dangling=2s, empty=2s or short=2s");
+    let (shape, time) = text.split_once('=').ok_or_else(invalid)?;
     let shape = match shape {
-        "dangling" => Half::Dangling,
-        "empty" => Half::Empty,
-        "short" => Half::Short,
-        _ => return Err(wrong()),
+        "dangling" => HalfAttachedShape::Dangling,
+        "empty" => HalfAttachedShape::Empty,
+        "short" => HalfAttachedShape::Short,
+        _ => return Err(invalid()),
     };
     let for_ms = u64::try_from(parse_duration(time)?.as_millis()).unwrap_or(u64::MAX);
     Ok(HalfAttached { shape, for_ms })
 }
 
-fn fault(text: &str) -> Result<Fault, String> {
+fn parse_fault(text: &str) -> Result<Fault, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
@@ -214,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn droplets() {
+    fn droplet_flags_are_parsed_or_refused() {
         let address = |text: &str| text.parse().unwrap();
         for (text, id, region, metadata) in [
             ("1", 1, None, None),
@@ -231,13 +236,16 @@ mod tests {
     }
 
     #[test]
-    fn halves_and_delays() {
-        assert_eq!(half("short=2s"), Ok(HalfAttached { shape: Half::Short, for_ms: 2_000 }));
+    fn half_attached_and_delay_flags_are_parsed_or_refused() {
+        assert_eq!(
+            parse_half_attached("short=2s"),
+            Ok(HalfAttached { shape: HalfAttachedShape::Short, for_ms: 2_000 })
+        );
         for text in ["short", "long=2s", "empty=", "empty=0s"] {
-            assert!(half(text).is_err(), "{text}");
+            assert!(parse_half_attached(text).is_err(), "{text}");
         }
-        assert_eq!(delay("0"), Ok(Duration::ZERO));
-        assert_eq!(delay("11s"), Ok(Duration::from_secs(11)));
-        assert!(delay("soon").is_err());
+        assert_eq!(parse_delay("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_delay("11s"), Ok(Duration::from_secs(11)));
+        assert!(parse_delay("soon").is_err());
     }
 }

@@ -1,32 +1,32 @@
-//! What a pod's manifest, or whoever starts us, says by environment variables.
+//! Environment variables that configure the binary.
 
-/// The variables that count; an empty one is none.
+/// The environment variables in use. An empty variable counts as unset.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Environment {
-    /// `RUST_LOG`: what is logged.
+    /// `RUST_LOG`: the log filter.
     pub(crate) rust_log: Option<String>,
-    /// `POD_NAME`: the pod we run in.
+    /// `POD_NAME`: name of this pod.
     pub(crate) pod_name: Option<String>,
-    /// `NAMESPACE`: its namespace.
+    /// `NAMESPACE`: namespace of this pod.
     pub(crate) namespace: Option<String>,
-    /// `POD_NAMESPACE`: the same, where upstream looks for the namespace of leases.
+    /// `POD_NAMESPACE`: namespace of this pod, which upstream uses for leases.
     pub(crate) pod_namespace: Option<String>,
-    /// `NODE_NAME`: the node we run on.
+    /// `NODE_NAME`: node of this pod.
     pub(crate) node_name: Option<String>,
-    /// `KUBE_NODE_NAME`: the same, as the old driver-registrar called it.
+    /// `KUBE_NODE_NAME`: node of this pod, under the legacy driver-registrar's name.
     pub(crate) kube_node_name: Option<String>,
-    /// `KUBECONFIG`: credentials for the cluster.
+    /// `KUBECONFIG`: path of a kubeconfig.
     pub(crate) kubeconfig: Option<String>,
     /// `TLS_CERT_PATH`: the certificate of the snapshot metadata service.
     pub(crate) tls_cert: Option<String>,
-    /// `TLS_KEY_PATH`: its key.
+    /// `TLS_KEY_PATH`: the private key of that certificate.
     pub(crate) tls_key: Option<String>,
-    /// The host's name, which in a pod is the pod's.
+    /// The host name; in a pod, the pod's name.
     pub(crate) host_name: Option<String>,
 }
 
 impl Environment {
-    /// As it is now.
+    /// Reads the current environment.
     pub(crate) fn read() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
@@ -44,7 +44,7 @@ impl Environment {
         }
     }
 
-    /// Who we are among replicas.
+    /// The identity of this replica in leases and events.
     pub(crate) fn identity(&self) -> String {
         let named = self.pod_name.clone().or_else(|| self.host_name.clone());
         named.unwrap_or_else(|| std::process::id().to_string())

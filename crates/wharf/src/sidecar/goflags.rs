@@ -1,7 +1,7 @@
-//! Flags as Go's programs take them: one dash or two, `--flag=value` or `--flag value`, booleans without a
-//! value. Each flag of a program stands in a table, which says what becomes of it here.
+//! Parses flags as Go programs do: one dash or two, `--flag=value` or `--flag value`, booleans without a value. Each
+//! upstream program has a table of its flags and their support in Wharf.
 //!
-//! An empty value means the same as none everywhere. Of several the last one wins, but lists grow.
+//! An empty value counts as unset. If a flag is repeated, the last value wins; lists are concatenated.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,96 +11,102 @@ use std::time::Duration;
 pub(super) struct Flag {
     /// Without dashes.
     pub(super) name: &'static str,
-    pub(super) takes: Takes,
+    pub(super) kind: ValueKind,
     /// Upstream's default.
     pub(super) default: &'static str,
-    pub(super) becomes: Becomes,
+    pub(super) support: Support,
 }
 
-/// What a flag takes.
+/// The type of a flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Takes {
-    /// Nothing, or `=true` and `=false`.
+pub(super) enum ValueKind {
+    /// No value, `=true` or `=false`.
     Bool,
-    /// The same, or one of these words, each of which is a yes.
+    /// A boolean, or one of these values, each of which means true.
     BoolOr(&'static [&'static str]),
     Text,
-    /// Items with commas between them.
+    /// Comma-separated items.
     List,
     Number,
-    /// A number that is not negative.
+    /// A non-negative integer.
     Count,
-    /// A number that need not be whole.
+    /// A decimal number.
     Decimal,
-    /// As Go writes them: `1m30s`.
+    /// A duration in Go's format: `1m30s`.
     Duration,
 }
 
-/// What ends the flags.
+/// Where parsing of flags ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
-    /// The first word that is no flag, as with Go's own package.
-    AtFirstWord,
-    /// Nothing: other words may stand between flags.
-    Never,
+pub(super) enum ParseUntil {
+    /// At the first positional argument, as in Go's `flag` package.
+    FirstPositional,
+    /// At the end: positional arguments may appear between flags.
+    End,
 }
 
-/// What becomes of a flag here; in words, for the documentation.
+/// How Wharf supports a flag, with a note for `-help` and the documentation.
 #[derive(Debug)]
-pub(super) enum Becomes {
-    /// It means what it means upstream.
+pub(super) enum Support {
+    /// It has upstream's meaning.
     Same(&'static str),
-    /// It is accepted with a warning and means nothing, for this reason.
+    /// It is ignored with a warning, for this reason.
     Ignored(&'static str),
 }
 
-/// What was on the command line.
+/// The flags of a command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct ParsedFlags {
     values: BTreeMap<&'static str, String>,
-    /// What was accepted and means nothing.
+    /// Flags and arguments that were ignored.
     pub(super) warnings: Vec<String>,
     /// `-h` or `-help`.
     pub(super) help: bool,
 }
 
-/// What is wrong with a command line.
+/// An invalid command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FlagError(pub(super) String);
 
-/// Reads a command line.
-pub(super) fn parse(flags: &[&'static Flag], ends: Ends, words: &[String]) -> Result<Given, FlagError> {
-    let mut given = Given::default();
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let bare = match word.strip_prefix("--").or_else(|| word.strip_prefix('-')) {
-            // `--` always ends the flags.
-            Some("") if word == "--" => None,
-            Some("") | None if ends == Ends::Never => {
-                given.warnings.push(format!("not a flag, ignored: {word:?}"));
+/// Parses a command line.
+pub(super) fn parse(
+    flags: &[&'static Flag],
+    until: ParseUntil,
+    args: &[String],
+) -> Result<ParsedFlags, FlagError> {
+    let mut given = ParsedFlags::default();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let first_positional = match arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) {
+            // `--` always ends parsing of flags.
+            Some("") if arg == "--" => None,
+            Some("") | None if until == ParseUntil::End => {
+                given.warnings.push(format!("positional argument {arg:?} is ignored"));
                 continue;
             }
-            Some("") | None => Some(word),
+            Some("") | None => Some(arg),
             Some(bare) => {
-                read(flags, word, bare, &mut words, &mut given)?;
+                read_flag(flags, arg, bare, &mut args, &mut given)?;
                 continue;
             }
         };
-        let rest: Vec<&String> = bare.into_iter().chain(words.by_ref()).collect();
+        let rest: Vec<&String> = first_positional.into_iter().chain(args.by_ref()).collect();
         if !rest.is_empty() {
-            given.warnings.push(format!("not flags, ignored with all that follows: {rest:?}"));
+            given
+                .warnings
+                .push(format!("positional arguments and everything after them are ignored: {rest:?}"));
         }
         break;
     }
     Ok(given)
 }
 
-fn read<'a>(
+fn read_flag<'a>(
     flags: &[&'static Flag],
-    word: &str,
+    arg: &str,
     bare: &str,
-    words: &mut impl Iterator<Item = &'a String>,
-    given: &mut Given,
+    args: &mut impl Iterator<Item = &'a String>,
+    given: &mut ParsedFlags,
 ) -> Result<(), FlagError> {
     let (name, value) = match bare.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
@@ -111,43 +117,43 @@ fn read<'a>(
             given.help = true;
             return Ok(());
         }
-        return Err(FlagError(format!("there is no flag {word:?}; -help lists them all")));
+        return Err(FlagError(format!("unknown flag {arg:?}; -help lists all flags")));
     };
-    let value = match (value, flag.takes) {
+    let value = match (value, flag.kind) {
         (Some(value), _) => value,
-        (None, Takes::Bool | Takes::BoolOr(_)) => "true".to_owned(),
-        (None, _) => words.next().cloned().ok_or_else(|| FlagError(format!("flag -{name} needs a value")))?,
+        (None, ValueKind::Bool | ValueKind::BoolOr(_)) => "true".to_owned(),
+        (None, _) => args.next().cloned().ok_or_else(|| FlagError(format!("flag -{name} needs a value")))?,
     };
-    let fits = match flag.takes {
-        Takes::Bool => parse_bool(&value).is_some(),
-        Takes::BoolOr(words) => parse_bool(&value).is_some() || words.contains(&&*value),
-        Takes::Text | Takes::List => true,
-        Takes::Number => value.parse::<i64>().is_ok(),
-        Takes::Count => value.parse::<u32>().is_ok(),
-        Takes::Decimal => value.parse::<f32>().is_ok_and(f32::is_finite),
-        Takes::Duration => parse_duration(&value).is_some(),
+    let is_valid = match flag.kind {
+        ValueKind::Bool => parse_bool(&value).is_some(),
+        ValueKind::BoolOr(values) => parse_bool(&value).is_some() || values.contains(&&*value),
+        ValueKind::Text | ValueKind::List => true,
+        ValueKind::Number => value.parse::<i64>().is_ok(),
+        ValueKind::Count => value.parse::<u32>().is_ok(),
+        ValueKind::Decimal => value.parse::<f32>().is_ok_and(f32::is_finite),
+        ValueKind::Duration => parse_duration(&value).is_some(),
     };
-    if !fits {
-        let kind = flag.takes.name();
+    if !is_valid {
+        let kind = flag.kind.name();
         return Err(FlagError(format!("flag -{name}: {value:?} is not a {kind}")));
     }
-    if let Becomes::Ignored(reason) = flag.becomes {
+    if let Support::Ignored(reason) = flag.support {
         given.warnings.push(format!("flag -{name} is ignored: {reason}"));
     }
-    match given.values.get_mut(flag.name).filter(|items| flag.takes == Takes::List && !items.is_empty()) {
+    match given.values.get_mut(flag.name).filter(|items| flag.kind == ValueKind::List && !items.is_empty()) {
         Some(items) => items.extend([",", &value]),
         None => _ = given.values.insert(flag.name, value),
     }
     Ok(())
 }
 
-impl Takes {
+impl ValueKind {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bool | Self::BoolOr(_) => "boolean",
             Self::Text => "text",
             Self::List => "list",
-            Self::Count => "number of at least 0",
+            Self::Count => "non-negative number",
             Self::Decimal => "decimal number",
             Self::Number => "number",
             Self::Duration => "duration",
@@ -155,8 +161,8 @@ impl Takes {
     }
 }
 
-impl Given {
-    /// A flag's value, if it was given and is not empty.
+impl ParsedFlags {
+    /// The value of a flag, if it is set and not empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -165,7 +171,7 @@ impl Given {
         self.is_set_or(name, false)
     }
 
-    /// A boolean; a word instead of one is a yes.
+    /// A boolean. Any other accepted value means true.
     pub(super) fn is_set_or(&self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, |value| parse_bool(value).unwrap_or(true))
     }
@@ -191,12 +197,12 @@ impl Given {
         self.text(name)?.parse().ok()
     }
 
-    /// A timeout; it has to leave some time.
+    /// A timeout. Zero is an error.
     pub(super) fn timeout(&self, name: &str, default: Duration) -> Result<Duration, FlagError> {
         match self.text(name).and_then(parse_duration) {
             None => Ok(default),
             Some(timeout) if timeout.is_zero() => {
-                Err(FlagError(format!("flag -{name}: a call needs more time than none")))
+                Err(FlagError(format!("flag -{name}: the duration must be greater than zero")))
             }
             Some(timeout) => Ok(timeout),
         }
@@ -211,7 +217,7 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// A duration as Go writes it, such as `1h15m30.5s`. A negative one is none at all.
+/// Parses a duration in Go's format, such as `1h15m30.5s`. A negative duration counts as zero.
 pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),

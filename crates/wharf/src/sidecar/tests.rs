@@ -1,4 +1,4 @@
-//! Command lines of `wharf sidecar` itself.
+//! Command lines of `wharf sidecar`.
 
 use clap::Parser;
 use wharf_sidecar::controller::{Config, Role};
@@ -6,27 +6,29 @@ use wharf_sidecar::controller::{Config, Role};
 use super::*;
 
 #[derive(Parser)]
-struct Line {
+struct TestCli {
     #[command(flatten)]
     args: SidecarArgs,
 }
 
-fn asked(line: &str) -> anyhow::Result<Sidecar> {
+fn parse_sidecar(line: &str) -> anyhow::Result<Sidecar> {
     let environment = Environment {
         pod_name: line.contains("capacity").then(|| "p-0".to_owned()),
         host_name: Some("host".to_owned()),
         ..Environment::default()
     };
-    Line::try_parse_from(["sidecar"].into_iter().chain(line.split_whitespace()))?.args.checked(&environment)
+    TestCli::try_parse_from(["sidecar"].into_iter().chain(line.split_whitespace()))?
+        .args
+        .into_sidecar(&environment)
 }
 
 fn controller(line: &str) -> Config {
-    let sidecar = asked(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    let sidecar = parse_sidecar(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     sidecar.controller.unwrap_or_else(|| panic!("{line}: no controller"))
 }
 
 #[test]
-fn who_runs() {
+fn flags_select_node_and_controller_roles() {
     const NODE: &str = "--node --kubelet-registration-path=/k";
     let all = |sidecar: &Sidecar| {
         (sidecar.registrar.is_some(), sidecar.probe_timeout.is_some(), sidecar.controller.is_some())
@@ -39,7 +41,7 @@ fn who_runs() {
         (NODE, (true, true, false), None),
         (&*format!("{NODE} --roles=resizer"), (true, true, true), Some(vec![Role::Resizer])),
     ] {
-        let sidecar = asked(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        let sidecar = parse_sidecar(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         assert_eq!(all(&sidecar), runs, "{line}");
         let chosen = sidecar.controller.and_then(|config| config.roles);
         assert_eq!(chosen.map(|roles| roles.into_iter().collect()), roles, "{line}");
@@ -47,7 +49,7 @@ fn who_runs() {
 }
 
 #[test]
-fn by_default_there_is_an_election_and_no_limit() {
+fn defaults_have_leader_election_and_no_rate_limit() {
     let config = controller("");
     assert_eq!(config.identity, "host");
     assert!(config.election.is_some() && config.connect.qps.is_none() && config.node.is_none());
@@ -63,9 +65,9 @@ fn by_default_there_is_an_election_and_no_limit() {
     assert!(controller("--leader-election").election.is_some());
 }
 
-/// A manifest that has upstream's flags needs no other ones.
+/// A manifest with upstream's flags works unchanged.
 #[test]
-fn upstreams_flags_of_all_roles_at_once() {
+fn upstream_flags_of_all_roles_are_accepted_together() {
     let line = "--timeout=1m30s --worker-threads=7 --retry-interval-start=500ms --retry-interval-max=1m \
                 --leader-election-namespace=ns --leader-election-labels=a:b,c:d --default-fstype=xfs \
                 --volume-name-prefix=kube --volume-name-uuid-length=-1 --extra-create-metadata --extra-modify-metadata=true \
@@ -77,13 +79,15 @@ fn upstreams_flags_of_all_roles_at_once() {
     let election = config.election.expect("an election");
     assert_eq!((election.namespace.as_deref(), election.labels.len()), (Some("ns"), 2));
     assert_eq!((config.connect.qps, config.connect.burst), (Some(20.0), Some(40)));
-    let told = config.provisioner;
-    assert_eq!((told.pace.workers, told.pace.timeout), (7, Duration::from_secs(90)));
-    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("kube", None));
-    assert!(told.extra_create_metadata && told.strict_topology && told.controller_publish_readonly);
-    assert!(!told.immediate_topology && !told.prevent_volume_mode_conversion);
+    let settings = config.provisioner;
+    assert_eq!((settings.pace.workers, settings.pace.timeout), (7, Duration::from_secs(90)));
+    assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("kube", None));
+    assert!(
+        settings.extra_create_metadata && settings.strict_topology && settings.controller_publish_readonly
+    );
+    assert!(!settings.immediate_topology && !settings.prevent_volume_mode_conversion);
     assert_eq!(
-        told.capacity.map(|capacity| (capacity.owner_level, capacity.pod)),
+        settings.capacity.map(|capacity| (capacity.owner_level, capacity.pod)),
         Some((2, Some("p-0".to_owned())))
     );
     assert_eq!(
@@ -91,15 +95,15 @@ fn upstreams_flags_of_all_roles_at_once() {
         (5, Duration::from_secs(120))
     );
     assert!(config.resizer.extra_modify_metadata && !config.resizer.handle_volume_inuse_error);
-    let (told, group) = (&config.snapshotter, &config.snapshotter.group_naming);
-    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("snap", Some(8)));
+    let (settings, group) = (&config.snapshotter, &config.snapshotter.group_naming);
+    assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("snap", Some(8)));
     assert_eq!((group.prefix.as_str(), group.uuid_length), ("group", None));
-    assert!(told.extra_create_metadata);
+    assert!(settings.extra_create_metadata);
     assert_eq!(controller("--workers=3").resizer.pace.workers, 3);
 }
 
 #[test]
-fn on_each_node() {
+fn node_deployment_disables_leader_election() {
     let config = controller("--node-deployment --node-name=n1");
     assert_eq!(config.node.as_deref(), Some("n1"));
     assert!(config.election.is_none(), "nodes do not compete");
@@ -107,7 +111,7 @@ fn on_each_node() {
     assert_eq!((binding.base_delay, binding.max_delay), (Duration::from_secs(20), Duration::from_secs(60)));
     let line = "--node-deployment --node-name=n1 --node-deployment-immediate-binding=false";
     assert!(controller(line).provisioner.immediate_binding.is_none());
-    // The node's name alone changes nothing: manifests set it for other reasons, too.
+    // The node's name alone has no effect: manifests also set it for other reasons.
     let config = controller("--node-name=n1");
     assert!(
         config.node.is_none() && config.election.is_some() && config.provisioner.immediate_binding.is_none()
@@ -115,9 +119,9 @@ fn on_each_node() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
-    for (line, said) in [
-        ("--roles=provisoner", "there is no role"),
+fn invalid_flags_are_refused() {
+    for (line, expected) in [
+        ("--roles=provisoner", "unknown role"),
         ("--node", "--kubelet-registration-path"),
         ("--kubelet-registration-path=/k", "--node"),
         ("--node-deployment --node-name=", "NODE_NAME"),
@@ -129,11 +133,11 @@ fn what_makes_no_sense_is_refused() {
         ("--volume-name-prefix=", "--volume-name-prefix"),
         ("--http-endpoint=:1 --health-port=2", "--health-port"),
     ] {
-        let error = asked(line).map(|_| ()).expect_err(line).to_string();
-        assert!(error.contains(said), "{line}: {error}");
+        let error = parse_sidecar(line).map(|_| ()).expect_err(line).to_string();
+        assert!(error.contains(expected), "{line}: {error}");
     }
-    // Capacities that nobody owns would stay for ever.
-    let line = Line::try_parse_from(["sidecar", "--enable-capacity"]).expect("a line");
-    let error = line.args.checked(&Environment::default()).map(|_| ()).expect_err("no owner");
+    // CSIStorageCapacity objects without an owner would never be garbage-collected.
+    let line = TestCli::try_parse_from(["sidecar", "--enable-capacity"]).expect("a line");
+    let error = line.args.into_sidecar(&Environment::default()).map(|_| ()).expect_err("no owner");
     assert!(error.to_string().contains("POD_NAME"), "{error}");
 }

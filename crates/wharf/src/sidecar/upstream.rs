@@ -1,5 +1,5 @@
-//! The upstream programs that the binary stands in for, with every flag they have or had, a file for each.
-//! `docs/sidecar-flags.md` is made of the same tables.
+//! The upstream programs that the binary replaces, one file per program, with every flag that they have or had.
+//! A test compares `docs/sidecar-flags.md` with these tables. Start reading at [`Program::parse`].
 
 mod attacher;
 mod common;
@@ -22,7 +22,7 @@ use wharf_sidecar::process::{Address, Sidecar};
 use wharf_sidecar::registrar::legacy;
 
 use super::Environment;
-use super::goflags::{Becomes, Ends, Flag, FlagError, Given, Takes, parse};
+use super::goflags::{Flag, FlagError, ParseUntil, ParsedFlags, Support, ValueKind, parse};
 use crate::cli::LogArgs;
 
 pub(super) use liveness::HEALTH_PORT;
@@ -43,38 +43,38 @@ pub(crate) enum Program {
     LivenessProbe,
 }
 
-/// What its command line asks for.
-pub(crate) enum Asked {
-    /// This text, and nothing else.
-    Text(String),
-    /// Nothing: it is an old probe that always succeeds.
-    Nothing,
-    /// To run.
-    Run { work: Work, log: LogArgs, warnings: Vec<String> },
+/// What a command line requests.
+pub(crate) enum Invocation {
+    /// Print this text and exit.
+    Print(String),
+    /// Exit successfully: upstream's obsolete probe mode.
+    Exit,
+    /// Run this task.
+    Run { task: Task, log: LogArgs, warnings: Vec<String> },
 }
 
-/// What to run.
-pub(crate) enum Work {
+/// A long-running task.
+pub(crate) enum Task {
     /// Roles of the sidecar.
     Sidecar(Box<Sidecar>),
     /// The snapshot metadata service.
     SnapshotMetadata(Box<wharf_sidecar::snapshot_metadata::Config>),
-    /// One of the modes of the old driver-registrar.
-    Legacy(legacy::Config),
+    /// One of the modes of the legacy driver-registrar.
+    LegacyRegistrar(legacy::Config),
 }
 
-const fn flag(name: &'static str, takes: Takes, default: &'static str, becomes: Becomes) -> Flag {
-    Flag { name, takes, default, becomes }
+const fn flag(name: &'static str, kind: ValueKind, default: &'static str, support: Support) -> Flag {
+    Flag { name, kind, default, support }
 }
 
-const NO_GO: Becomes = Becomes::Ignored("there is no Go runtime here");
-const REMOVED: Becomes = Becomes::Ignored("of older releases; nothing needs it any more");
-const NO_THREADS: Becomes = Becomes::Ignored("work is not bound to threads here");
-const NO_RESYNC: Becomes = Becomes::Ignored("watches bring every change, so nothing is looked through again");
+const NO_GO_RUNTIME: Support = Support::Ignored("wharf has no Go runtime");
+const REMOVED_UPSTREAM: Support = Support::Ignored("from older releases; no longer needed");
+const NO_WORKER_THREADS: Support = Support::Ignored("work is not bound to threads");
+const NO_RESYNC: Support = Support::Ignored("watches deliver every change, so there is no resync");
 
 impl Program {
-    /// The program whose name the binary was called by.
-    pub(crate) fn called(argv0: &OsStr) -> Option<Self> {
+    /// The program under whose name the binary was called.
+    pub(crate) fn from_argv0(argv0: &OsStr) -> Option<Self> {
         match Path::new(argv0).file_name()?.to_str()? {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
@@ -91,41 +91,45 @@ impl Program {
         }
     }
 
-    /// What its command line asks for; `Err` says what is not understood.
-    pub(crate) fn asked(self, words: &[String], environment: &Environment) -> Result<Asked, String> {
+    /// Parses the program's command line.
+    pub(crate) fn parse(self, args: &[String], environment: &Environment) -> Result<Invocation, String> {
         let flags: Vec<&'static Flag> = self.tables().into_iter().flatten().collect();
-        let read = || {
-            let mut given = parse(&flags, self.ends(), words)?;
+        let parse_invocation = || {
+            let mut given = parse(&flags, self.parse_until(), args)?;
             if given.help {
-                return Ok(Asked::Text(self.help(&flags)));
+                return Ok(Invocation::Print(self.help(&flags)));
             }
             if given.is_set("version") {
-                return Ok(Asked::Text(concat!("wharf ", env!("CARGO_PKG_VERSION"), "\n").to_owned()));
+                return Ok(Invocation::Print(concat!("wharf ", env!("CARGO_PKG_VERSION"), "\n").to_owned()));
             }
-            let log = logging::asked(&given, environment)?;
-            let work = match self {
-                Self::Provisioner => Work::Sidecar(Box::new(provisioner::asked(&mut given, environment)?)),
-                Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
-                Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
-                Self::Snapshotter => Work::Sidecar(Box::new(snapshotter::asked(&mut given, environment)?)),
+            let log = logging::configure(&given, environment)?;
+            let task = match self {
+                Self::Provisioner => {
+                    Task::Sidecar(Box::new(provisioner::configure(&mut given, environment)?))
+                }
+                Self::Attacher => Task::Sidecar(Box::new(attacher::configure(&mut given, environment)?)),
+                Self::Resizer => Task::Sidecar(Box::new(resizer::configure(&mut given, environment)?)),
+                Self::Snapshotter => {
+                    Task::Sidecar(Box::new(snapshotter::configure(&mut given, environment)?))
+                }
                 Self::HealthMonitor => {
-                    Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
+                    Task::Sidecar(Box::new(health_monitor::configure(&mut given, environment)?))
                 }
                 Self::SnapshotController => {
-                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                    Task::Sidecar(Box::new(snapshot_controller::configure(&mut given, environment)?))
                 }
                 Self::SnapshotMetadata => {
-                    Work::SnapshotMetadata(Box::new(snapshot_metadata::asked(&given, environment)?))
+                    Task::SnapshotMetadata(Box::new(snapshot_metadata::configure(&given, environment)?))
                 }
-                Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
+                Self::NodeDriverRegistrar => match registrar::configure(&given, environment)? {
                     Some(work) => work,
-                    None => return Ok(Asked::Nothing),
+                    None => return Ok(Invocation::Exit),
                 },
-                Self::LivenessProbe => Work::Sidecar(Box::new(liveness::asked(&given)?)),
+                Self::LivenessProbe => Task::Sidecar(Box::new(liveness::configure(&given)?)),
             };
-            Ok(Asked::Run { work, log, warnings: given.warnings })
+            Ok(Invocation::Run { task, log, warnings: given.warnings })
         };
-        read().map_err(|FlagError(error)| format!("{}: {error}", self.name()))
+        parse_invocation().map_err(|FlagError(error)| format!("{}: {error}", self.name()))
     }
 
     fn name(self) -> &'static str {
@@ -142,7 +146,7 @@ impl Program {
         }
     }
 
-    /// Its flags: its own, those it shares with others of its kind, those of its log.
+    /// The program's own flags, the flags common to all controllers, and the logging flags.
     fn tables(self) -> [&'static [Flag]; 3] {
         match self {
             Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
@@ -157,39 +161,39 @@ impl Program {
         }
     }
 
-    fn ends(self) -> Ends {
+    fn parse_until(self) -> ParseUntil {
         match self {
-            // The only one that does not use Go's own package.
-            Self::Provisioner => Ends::Never,
-            _ => Ends::AtFirstWord,
+            // The only program that does not use Go's `flag` package.
+            Self::Provisioner => ParseUntil::End,
+            _ => ParseUntil::FirstPositional,
         }
     }
 
     fn help(self, flags: &[&Flag]) -> String {
-        let mut text = format!("Flags of {}, as wharf takes them:\n", self.name());
+        let mut text = format!("Flags of {}, as supported by wharf:\n", self.name());
         for flag in flags {
-            let (takes, default) = (flag.takes.name(), flag.default);
-            text.push_str(&format!("  -{} {takes} (default {default:?})\n", flag.name));
-            match flag.becomes {
-                Becomes::Same("") => {}
-                Becomes::Same(note) => text.push_str(&format!("        {note}\n")),
-                Becomes::Ignored(reason) => text.push_str(&format!("        ignored: {reason}\n")),
+            let (kind, default) = (flag.kind.name(), flag.default);
+            text.push_str(&format!("  -{} {kind} (default {default:?})\n", flag.name));
+            match flag.support {
+                Support::Same("") => {}
+                Support::Same(note) => text.push_str(&format!("        {note}\n")),
+                Support::Ignored(reason) => text.push_str(&format!("        ignored: {reason}\n")),
             }
         }
         text
     }
 }
 
-fn driver(given: &Given) -> Result<Endpoint, FlagError> {
+fn driver(given: &ParsedFlags) -> Result<Endpoint, FlagError> {
     let address = given.text("csi-address").unwrap_or(CSI_ADDRESS);
     address.parse().map_err(|error| FlagError(format!("flag -csi-address: {error}")))
 }
 
-fn to_address(name: &str, text: &str) -> Result<Address, FlagError> {
+fn parse_address(name: &str, text: &str) -> Result<Address, FlagError> {
     text.parse().map_err(|error| FlagError(format!("flag -{name}: {error}")))
 }
 
-fn only_one(name: &str) -> FlagError {
+fn mutually_exclusive(name: &str) -> FlagError {
     FlagError(format!("only one of -{name} and -http-endpoint can be set"))
 }
 

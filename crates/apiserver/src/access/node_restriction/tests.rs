@@ -1,12 +1,12 @@
-//! Every rule, kept and broken.
+//! Every rule, satisfied and violated.
 
 use serde_json::json;
 
 use super::*;
-use crate::access::testing::Fixed;
+use crate::access::testing::FakeObjects;
 
-fn world() -> Fixed {
-    Fixed::default()
+fn objects_fixture() -> FakeObjects {
+    FakeObjects::default()
         .with("/nodes//n1", json!({"metadata": {"name": "n1", "uid": "node-1"}}))
         .with("/pods/ns/mine", json!({"metadata": {"uid": "p1"}, "spec": {"nodeName": "n1"}}))
         .with("/pods/ns/theirs", json!({"metadata": {"uid": "p2"}, "spec": {"nodeName": "n2"}}))
@@ -32,11 +32,11 @@ fn labelled(label: &str) -> Value {
     json!({"metadata": {"name": "n1", "labels": {label: "x"}}})
 }
 
-/// Verb, group/resource/subresource, namespace, name, new and old object, and the refusal.
+/// Verb, group/resource/subresource, namespace, name, new and old object, and the expected error.
 type Case = (&'static str, &'static str, &'static str, &'static str, Value, Value, Option<&'static str>);
 
 #[test]
-fn what_a_node_may_write() {
+fn node_may_only_write_about_itself() {
     let node = json!({"metadata": {"name": "n1"}, "spec": {}});
     let claim = json!({"metadata": {"resourceVersion": "1"}, "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
     let grown = with(
@@ -308,7 +308,7 @@ fn what_a_node_may_write() {
         (
             "create",
             "coordination.k8s.io/leases/",
-            LEASES,
+            LEASE_NAMESPACE,
             "",
             json!({"metadata": {"name": "n1"}}),
             null.clone(),
@@ -317,7 +317,7 @@ fn what_a_node_may_write() {
         (
             "create",
             "coordination.k8s.io/leases/",
-            LEASES,
+            LEASE_NAMESPACE,
             "",
             json!({"metadata": {"name": "n2"}}),
             null.clone(),
@@ -338,18 +338,18 @@ fn what_a_node_may_write() {
         ),
         ("create", "/events/", "ns", "", null.clone(), null, None),
     ];
-    let world = world();
+    let objects = objects_fixture();
     for (verb, kind, namespace, name, new, old, expected) in cases {
         let mut parts = kind.split('/');
         let mut part = || parts.next().unwrap();
         let (group, resource, subresource) = (part(), part(), part());
-        let asked =
+        let attrs =
             Attributes { verb, group, resource, subresource, namespace, name, ..Attributes::default() };
         let some = |value: &Value| if value.is_null() { None } else { Some(value.clone()) };
         let (new, old) = (some(&new), some(&old));
-        let judged = restrict_node(&User::node("n1"), &asked, new.as_ref(), old.as_ref(), &world);
-        assert_eq!(judged.err().map(|refusal| refusal.message).as_deref(), expected, "{asked:?}");
-        let admin = restrict_node(&User::admin(), &asked, new.as_ref(), old.as_ref(), &world);
-        assert_eq!(admin, Ok(()), "{asked:?}");
+        let result = restrict_node(&User::node("n1"), &attrs, new.as_ref(), old.as_ref(), &objects);
+        assert_eq!(result.err().map(|status_error| status_error.message).as_deref(), expected, "{attrs:?}");
+        let admin = restrict_node(&User::admin(), &attrs, new.as_ref(), old.as_ref(), &objects);
+        assert_eq!(admin, Ok(()), "{attrs:?}");
     }
 }

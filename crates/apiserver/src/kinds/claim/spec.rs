@@ -1,4 +1,4 @@
-//! What is wrong with the spec of a claim, also of one in a pod.
+//! Validation of a claim's spec, also of a claim template in a pod.
 
 use serde_json::{Value, json};
 use wharf_model::Quantity;
@@ -6,26 +6,31 @@ use wharf_model::Quantity;
 use crate::kinds::{json, meta, names, volume};
 use crate::status::Cause;
 
-/// What is left as it is because it was so before the rule.
+/// Invalid values that are accepted because the stored object has them: they predate the rule.
 #[derive(Default)]
-pub(in crate::kinds) struct Leave {
-    /// Values of labels that no label can have.
-    pub(in crate::kinds) selector: bool,
-    /// Groups of data sources.
-    pub(in crate::kinds) group: bool,
+pub(in crate::kinds) struct SpecValidationOptions {
+    /// Label values in the selector.
+    pub(in crate::kinds) allow_invalid_label_values: bool,
+    /// API groups of data sources.
+    pub(in crate::kinds) allow_invalid_api_group: bool,
 }
 
-/// What is wrong with a claim's spec.
-pub(in crate::kinds) fn validate(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
+/// Validates a claim's spec.
+pub(in crate::kinds) fn validate(spec: &Value, field: &str, options: &SpecValidationOptions) -> Vec<Cause> {
     let at = |name: &str| format!("{field}.{name}");
     let modes = json::list(spec, "/accessModes");
     let mut causes = Vec::new();
     if modes.is_empty() {
         causes.push(Cause::required(&at("accessModes"), "at least 1 access mode is required"));
     }
-    causes.extend(meta::label_selector(spec, "/selector", &at("selector"), leave.selector));
+    causes.extend(meta::label_selector(
+        spec,
+        "/selector",
+        &at("selector"),
+        options.allow_invalid_label_values,
+    ));
     causes.extend(volume::spec::access_modes(modes, &at("accessModes")));
-    // Upstream's path leaves the requests out.
+    // Upstream's path omits `requests`.
     match json::quantity(spec, "/resources/requests/storage") {
         None => causes.push(Cause::required(&at("resources[storage]"), "")),
         Some(size) if size <= Quantity::ZERO => {
@@ -36,24 +41,30 @@ pub(in crate::kinds) fn validate(spec: &Value, field: &str, leave: &Leave) -> Ve
     }
     match json::text(spec, "/storageClassName") {
         "" => (),
-        class => causes.extend(meta::each(&at("storageClassName"), class, names::subdomain(class, false))),
+        class => causes.extend(meta::invalid_causes(
+            &at("storageClassName"),
+            class,
+            names::subdomain(class, false),
+        )),
     }
     match json::text(spec, "/volumeMode") {
         "" if !json::has(spec, "/volumeMode") => (),
         "Block" | "Filesystem" => (),
         mode => causes.push(Cause::not_supported(&at("volumeMode"), &mode.into(), &["Block", "Filesystem"])),
     }
-    causes.extend(data_sources(spec, field, leave));
+    causes.extend(data_sources(spec, field, options));
     match json::text(spec, "/volumeAttributesClassName") {
         "" => (),
-        class => {
-            causes.extend(meta::each(&at("volumeAttributesClassName"), class, names::subdomain(class, false)))
-        }
+        class => causes.extend(meta::invalid_causes(
+            &at("volumeAttributesClassName"),
+            class,
+            names::subdomain(class, false),
+        )),
     }
     causes
 }
 
-fn data_sources(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
+fn data_sources(spec: &Value, field: &str, options: &SpecValidationOptions) -> Vec<Cause> {
     let mut causes = Vec::new();
     for name in ["dataSource", "dataSourceRef"] {
         let Some(source) = spec.get(name) else { continue };
@@ -69,8 +80,8 @@ fn data_sources(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
                 let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
                 causes.push(Cause::invalid(&field, &kind.into(), detail));
             }
-            (group, _) if !leave.group => {
-                causes.extend(meta::each(
+            (group, _) if !options.allow_invalid_api_group => {
+                causes.extend(meta::invalid_causes(
                     &format!("{field}.apiGroup"),
                     group,
                     names::subdomain(group, false),
@@ -81,7 +92,7 @@ fn data_sources(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
         match json::text(source, "/namespace") {
             "" => (),
             namespace => {
-                causes.extend(meta::each(
+                causes.extend(meta::invalid_causes(
                     &format!("{field}.namespace"),
                     namespace,
                     names::label(namespace, false),
@@ -92,7 +103,7 @@ fn data_sources(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
     let (Some(source), Some(reference)) = (spec.get("dataSource"), spec.get("dataSourceRef")) else {
         return causes;
     };
-    // In both, upstream prints a path of its own as the value, of which nothing is seen.
+    // In both cases, upstream passes a field path as the value, which it prints as `{}`.
     if !json::text(reference, "/namespace").is_empty() {
         let detail = "may not be specified when dataSourceRef.namespace is specified";
         causes.push(Cause::invalid(field, &json!({}), detail));
@@ -102,7 +113,7 @@ fn data_sources(spec: &Value, field: &str, leave: &Leave) -> Vec<Cause> {
     causes
 }
 
-/// What the user is told of a claim's spec.
+/// Warnings about a claim's spec.
 pub(in crate::kinds) fn warnings(spec: &Value, field: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for part in ["requests", "limits"] {

@@ -1,9 +1,9 @@
 use wharf_model::Time;
 
 use super::*;
-use crate::kinds::testing::{Others, admit, invalid, invalid_change, lines, with};
+use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update, lines, with};
 
-fn good() -> Value {
+fn valid() -> Value {
     json!({
         "metadata": {"name": "c", "namespace": "ns"},
         "spec": {
@@ -14,7 +14,7 @@ fn good() -> Value {
 
 fn bound() -> Value {
     with(
-        &good(),
+        &valid(),
         &json!({
             "spec": {"volumeName": "pv1"},
             "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
@@ -23,7 +23,7 @@ fn bound() -> Value {
 }
 
 #[test]
-fn defaults_and_what_a_new_one_has() {
+fn create_sets_defaults_and_pending_phase() {
     let mut claim = bound();
     (CLAIM.default)(&mut claim);
     CLAIM.prepare_create(&mut claim, Time(0));
@@ -32,19 +32,19 @@ fn defaults_and_what_a_new_one_has() {
 }
 
 #[test]
-fn data_sources_are_told_twice() {
+fn data_source_and_data_source_ref_are_synchronized() {
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
     let other = json!({"apiGroup": "x.io", "kind": "Thing", "name": "t"});
-    let elsewhere = with(&snapshot, &json!({"namespace": "other"}));
+    let in_other_namespace = with(&snapshot, &json!({"namespace": "other"}));
     let none = Value::Null;
     for (source, reference, expected_source, expected_reference) in [
         (&snapshot, &none, &snapshot, &snapshot),
         (&none, &other, &other, &other),
         (&other, &none, &none, &none),
-        (&none, &elsewhere, &none, &none),
+        (&none, &in_other_namespace, &none, &none),
         (&snapshot, &other, &snapshot, &other),
     ] {
-        let mut claim = with(&good(), &json!({"spec": {"dataSource": source, "dataSourceRef": reference}}));
+        let mut claim = with(&valid(), &json!({"spec": {"dataSource": source, "dataSourceRef": reference}}));
         CLAIM.prepare_create(&mut claim, Time(0));
         let spec = &claim["spec"];
         assert_eq!(
@@ -56,7 +56,7 @@ fn data_sources_are_told_twice() {
 }
 
 #[test]
-fn new_claims() {
+fn create_is_validated() {
     for (patch, expected) in [
         (json!({}), vec![]),
         (
@@ -96,12 +96,12 @@ fn new_claims() {
             vec!["spec: Invalid value: {}: must match dataSourceRef"],
         ),
     ] {
-        assert_eq!(invalid(&CLAIM, &good(), &patch), expected, "{patch}");
+        assert_eq!(invalid(&CLAIM, &valid(), &patch), expected, "{patch}");
     }
 }
 
 #[test]
-fn changes_before_it_is_bound() {
+fn unbound_claim_spec_is_immutable() {
     for (patch, expected) in [
         (json!({"metadata": {"labels": {"a": "b"}}}), vec![]),
         (json!({"spec": {"volumeName": "pv1"}}), vec![]),
@@ -114,13 +114,13 @@ fn changes_before_it_is_bound() {
             ],
         ),
     ] {
-        assert_eq!(invalid_change(&CLAIM, &good(), &patch), expected, "{patch}");
+        assert_eq!(invalid_update(&CLAIM, &valid(), &patch), expected, "{patch}");
     }
-    let without = with(&good(), &json!({"spec": {"storageClassName": null}}));
-    assert!(invalid_change(&CLAIM, &without, &json!({"spec": {"storageClassName": "fast"}})).is_empty());
+    let without = with(&valid(), &json!({"spec": {"storageClassName": null}}));
+    assert!(invalid_update(&CLAIM, &without, &json!({"spec": {"storageClassName": "fast"}})).is_empty());
     let annotated = with(&without, &json!({"metadata": {"annotations": {volume::BETA_CLASS: "fast"}}}));
     assert!(
-        invalid_change(
+        invalid_update(
             &CLAIM,
             &annotated,
             &json!({
@@ -130,7 +130,7 @@ fn changes_before_it_is_bound() {
         .is_empty()
     );
     assert_eq!(
-        invalid_change(
+        invalid_update(
             &CLAIM,
             &annotated,
             &json!({"metadata": {"annotations": {volume::BETA_CLASS: "slow"}}})
@@ -143,17 +143,20 @@ fn changes_before_it_is_bound() {
 
 /// kubernetes.md 1.4 "Shrinking".
 #[test]
-fn changes_of_a_bound_claim() {
+fn bound_claim_allows_size_and_attributes_class_changes() {
     let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
     let larger = with(&bound(), &size("3Gi"));
-    assert!(invalid_change(&CLAIM, &bound(), &size("2Gi")).is_empty());
-    assert!(invalid_change(&CLAIM, &larger, &size("2Gi")).is_empty(), "smaller, but not as small as it is");
+    assert!(invalid_update(&CLAIM, &bound(), &size("2Gi")).is_empty());
+    assert!(
+        invalid_update(&CLAIM, &larger, &size("2Gi")).is_empty(),
+        "smaller than requested, but larger than the capacity"
+    );
     assert_eq!(
-        invalid_change(&CLAIM, &larger, &size("1Gi")),
+        invalid_update(&CLAIM, &larger, &size("1Gi")),
         ["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"]
     );
     assert!(
-        invalid_change(&CLAIM, &bound(), &json!({"spec": {"volumeAttributesClassName": "gold"}})).is_empty()
+        invalid_update(&CLAIM, &bound(), &json!({"spec": {"volumeAttributesClassName": "gold"}})).is_empty()
     );
     let modified = with(
         &bound(),
@@ -161,29 +164,29 @@ fn changes_of_a_bound_claim() {
             "spec": {"volumeAttributesClassName": "gold"}, "status": {"currentVolumeAttributesClassName": "gold"},
         }),
     );
-    for (to, words) in [(Value::Null, "nil"), (json!(""), "empty string")] {
+    for (to, named) in [(Value::Null, "nil"), (json!(""), "empty string")] {
         assert_eq!(
-            invalid_change(&CLAIM, &modified, &json!({"spec": {"volumeAttributesClassName": to}})),
+            invalid_update(&CLAIM, &modified, &json!({"spec": {"volumeAttributesClassName": to}})),
             [format!(
-                "spec.volumeAttributesClassName: Forbidden: update to {words} is forbidden when \
+                "spec.volumeAttributesClassName: Forbidden: update to {named} is forbidden when \
                  status.currentVolumeAttributesClassName is not nil"
             )]
         );
     }
-    let class = invalid_change(&CLAIM, &bound(), &json!({"spec": {"storageClassName": "slow"}}));
+    let class = invalid_update(&CLAIM, &bound(), &json!({"spec": {"storageClassName": "slow"}}));
     assert_eq!(class.len(), 1);
     assert!(
         class[0].contains("\n- \"StorageClassName\": \"fast\",\n+ \"StorageClassName\": \"slow\",\n"),
         "{class:?}"
     );
-    let mode = invalid_change(&CLAIM, &bound(), &json!({"spec": {"volumeMode": "Block"}}));
+    let mode = invalid_update(&CLAIM, &bound(), &json!({"spec": {"volumeMode": "Block"}}));
     assert_eq!(mode[1], "volumeMode: Invalid value: \"Block\": field is immutable");
 }
 
 #[test]
-fn a_status_is_written_apart() {
+fn status_update_changes_only_status() {
     let old = with(&bound(), &json!({"metadata": {"resourceVersion": "1", "uid": "u"}}));
-    let of = |status: Value| {
+    let errors = |status: Value| {
         let mut new = with(
             &old,
             &json!({"status": status, "spec": {"volumeName": "x"}, "metadata": {"labels": {"a": "b"}}}),
@@ -193,38 +196,38 @@ fn a_status_is_written_apart() {
         assert_eq!(new["metadata"]["labels"]["a"], "b");
         lines(CLAIM.invalid_on_status(&new, &old))
     };
-    assert!(of(json!({"allocatedResourceStatuses": {"storage": "NodeResizePending"}})).is_empty());
+    assert!(errors(json!({"allocatedResourceStatuses": {"storage": "NodeResizePending"}})).is_empty());
     assert_eq!(
-        of(json!({"allocatedResourceStatuses": {"storage": "Soon"}})),
+        errors(json!({"allocatedResourceStatuses": {"storage": "Soon"}})),
         ["status.allocatedResourceStatuses: Unsupported value: \"storage\": supported values: \
          \"ControllerResizeInProgress\", \"ControllerResizeInfeasible\", \"NodeResizeInProgress\", \
          \"NodeResizeInfeasible\", \"NodeResizePending\"",]
     );
     assert_eq!(
-        of(json!({"allocatedResources": {"cpu": "1"}})),
+        errors(json!({"allocatedResources": {"cpu": "1"}})),
         ["status.allocatedResources: Unsupported value: \"cpu\": supported values: \"storage\""]
     );
     assert_eq!(
-        of(json!({"capacity": {"storage": "-1"}})),
+        errors(json!({"capacity": {"storage": "-1"}})),
         ["status.capacity[storage]: Invalid value: -1: must be a valid resource quantity"]
     );
 }
 
-fn class(name: &str, made: &str, default: &str, expands: bool) -> (&'static str, Value) {
+fn class(name: &str, created: &str, default: &str, expands: bool) -> (&'static str, Value) {
     let annotations = json!({"storageclass.kubernetes.io/is-default-class": default});
     (
         "storageclasses",
         json!({
-            "metadata": {"name": name, "creationTimestamp": made, "annotations": annotations},
+            "metadata": {"name": name, "creationTimestamp": created, "annotations": annotations},
             "provisioner": "p", "allowVolumeExpansion": expands,
         }),
     )
 }
 
 #[test]
-fn a_claim_without_a_class_gets_the_newest_default() {
+fn claim_without_class_gets_newest_default_class() {
     let (early, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
-    let without = with(&good(), &json!({"spec": {"storageClassName": null}}));
+    let without = with(&valid(), &json!({"spec": {"storageClassName": null}}));
     for (classes, expected) in [
         (vec![], Value::Null),
         (vec![class("a", early, "false", false)], Value::Null),
@@ -232,49 +235,55 @@ fn a_claim_without_a_class_gets_the_newest_default() {
         (vec![class("b", late, "true", false), class("a", late, "true", false)], json!("a")),
     ] {
         let mut claim = without.clone();
-        admit(&CLAIM, &mut claim, Operation::Create, None, &Others(classes)).unwrap();
+        admit(&CLAIM, &mut claim, Operation::Create, None, &FakeLookup(classes)).unwrap();
         assert_eq!(claim["spec"]["storageClassName"], expected);
         assert_eq!(claim["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
     }
-    for asked in [
+    for explicit in [
         json!({"spec": {"storageClassName": ""}}),
         json!({"metadata": {"annotations": {volume::BETA_CLASS: ""}}}),
     ] {
-        let mut claim = with(&without, &asked);
+        let mut claim = with(&without, &explicit);
         let before = claim["spec"].clone();
-        admit(&CLAIM, &mut claim, Operation::Create, None, &Others(vec![class("a", early, "true", false)]))
-            .unwrap();
+        admit(
+            &CLAIM,
+            &mut claim,
+            Operation::Create,
+            None,
+            &FakeLookup(vec![class("a", early, "true", false)]),
+        )
+        .unwrap();
         assert_eq!(claim["spec"], before);
     }
 }
 
 /// kubernetes.md 1.4 "Growing".
 #[test]
-fn growth_has_to_be_allowed() {
+fn expansion_requires_bound_claim_and_class_support() {
     let grown = |old: &Value| with(old, &json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));
     let try_it = |old: &Value, others: Vec<(&'static str, Value)>| {
-        admit(&CLAIM, &mut grown(old), Operation::Update, Some(old), &Others(others)).map_err(|refusal| {
-            assert_eq!((refusal.code, refusal.reason), (403, "Forbidden"));
-            refusal.message
+        admit(&CLAIM, &mut grown(old), Operation::Update, Some(old), &FakeLookup(others)).map_err(|error| {
+            assert_eq!((error.code, error.reason), (403, "Forbidden"));
+            error.message
         })
     };
     assert_eq!(try_it(&bound(), vec![class("fast", "", "", true)]), Ok(()));
-    let refused = "persistentvolumeclaims \"c\" is forbidden: only dynamically provisioned pvc can be resized and the \
+    let forbidden = "persistentvolumeclaims \"c\" is forbidden: only dynamically provisioned pvc can be resized and the \
                    storageclass that provisions the pvc must support resize";
     for others in [vec![], vec![class("fast", "", "", false)]] {
-        assert_eq!(try_it(&bound(), others), Err(refused.into()));
+        assert_eq!(try_it(&bound(), others), Err(forbidden.into()));
     }
     let unbound =
         "persistentvolumeclaims \"c\" is forbidden: Only bound persistent volume claims can be expanded";
-    assert_eq!(try_it(&good(), vec![class("fast", "", "", true)]), Err(unbound.into()));
+    assert_eq!(try_it(&valid(), vec![class("fast", "", "", true)]), Err(unbound.into()));
     let mut same = bound();
-    assert_eq!(admit(&CLAIM, &mut same, Operation::Update, Some(&bound()), &Others(vec![])), Ok(()));
+    assert_eq!(admit(&CLAIM, &mut same, Operation::Update, Some(&bound()), &FakeLookup(vec![])), Ok(()));
 }
 
 #[test]
-fn rows() {
+fn table_rows() {
     let row = |claim: &Value| Value::from((CLAIM.row)(claim, Time(10_000)));
-    assert_eq!(row(&good()), json!(["c", "", "", "", "", "fast", "<unset>", "<unknown>", "<unset>"]));
+    assert_eq!(row(&valid()), json!(["c", "", "", "", "", "fast", "<unset>", "<unknown>", "<unset>"]));
     let mut claim = with(
         &bound(),
         &json!({
@@ -288,8 +297,8 @@ fn rows() {
 }
 
 #[test]
-fn parts_of_a_byte_are_warned_of() {
-    let claim = with(&good(), &json!({"spec": {"resources": {"requests": {"storage": "500m"}}}}));
+fn fractional_bytes_cause_warning() {
+    let claim = with(&valid(), &json!({"spec": {"resources": {"requests": {"storage": "500m"}}}}));
     assert_eq!(
         (CLAIM.warnings)(&claim, None),
         ["spec.resources.requests[storage]: fractional byte value \"500m\" is invalid, must be an integer",]

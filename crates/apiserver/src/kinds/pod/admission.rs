@@ -1,34 +1,34 @@
-//! What a pod gets at its creation: an account and its token, a priority, and patience with nodes that fail.
+//! Pod admission: service account and token volume, priority, and default tolerations for failing nodes.
 
 use serde_json::{Value, json};
 
 use crate::kinds::{Admission, Operation, json, service_account};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const TOKEN_VOLUME: &str = "kube-api-access-";
-/// An hour, and a little by which such tokens are told apart.
+/// One hour and seven seconds: upstream recognizes injected tokens by this lifetime.
 const TOKEN_SECONDS: i64 = 3607;
 
-/// Admission of pods.
-pub(super) fn admit(pod: &mut Value, admission: &Admission<'_>) -> Result<(), Refusal> {
+/// Mutating admission of pods.
+pub(super) fn admit(pod: &mut Value, admission: &Admission<'_>) -> Result<(), StatusError> {
     if !admission.subresource.is_empty() {
         return Ok(());
     }
     match admission.operation {
         Operation::Create => {
-            account(pod, admission)?;
-            tolerations(pod);
-            priority(pod)
+            service_account(pod, admission)?;
+            add_default_tolerations(pod);
+            set_priority(pod)
         }
         Operation::Update => {
-            tolerations(pod);
-            // Given at the creation; a client may leave them out.
+            add_default_tolerations(pod);
+            // Admission set these at creation. Clients may omit them in updates.
             if let Some(old) = admission.old.and_then(|old| old.get("spec")) {
-                let spec = json::map(pod, "spec");
+                let spec = json::object_mut(pod, "spec");
                 for field in ["priority", "preemptionPolicy"] {
                     if let (None, Some(value)) = (spec.get(field), old.get(field)) {
                         spec.insert(field.into(), value.clone());
@@ -41,14 +41,14 @@ pub(super) fn admit(pod: &mut Value, admission: &Admission<'_>) -> Result<(), Re
     }
 }
 
-fn refuse(pod: &Value, why: &str) -> Refusal {
-    Refusal::forbidden(super::POD.resource(), json::text(pod, "/metadata/name"), why)
+fn forbidden(pod: &Value, reason: &str) -> StatusError {
+    StatusError::forbidden(super::POD.resource(), json::text(pod, "/metadata/name"), reason)
 }
 
-fn account(pod: &mut Value, admission: &Admission<'_>) -> Result<(), Refusal> {
+fn service_account(pod: &mut Value, admission: &Admission<'_>) -> Result<(), StatusError> {
     if json::annotation(pod, MIRROR).is_some() {
         if !json::text(pod, "/spec/serviceAccountName").is_empty() {
-            return Err(refuse(pod, "a mirror pod may not reference service accounts"));
+            return Err(forbidden(pod, "a mirror pod may not reference service accounts"));
         }
         return Ok(());
     }
@@ -59,11 +59,11 @@ fn account(pod: &mut Value, admission: &Admission<'_>) -> Result<(), Refusal> {
     .to_owned();
     let namespace = json::text(pod, "/metadata/namespace");
     let Some(account) = admission.lookup.get(&service_account::SERVICE_ACCOUNT, namespace, &name) else {
-        let why =
+        let reason =
             format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
-        return Err(refuse(pod, &why));
+        return Err(forbidden(pod, &reason));
     };
-    let spec = json::map(pod, "spec");
+    let spec = json::object_mut(pod, "spec");
     spec.insert("serviceAccountName".into(), name.as_str().into());
     spec.insert("serviceAccount".into(), name.into());
     let automount =
@@ -78,8 +78,8 @@ fn account(pod: &mut Value, admission: &Admission<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Five characters that hang on nothing but the pod, so that the same pod gets the same name.
-fn suffix(pod: &Value) -> String {
+/// Five characters derived from the pod only, so that the same pod gets the same volume name.
+fn volume_name_suffix(pod: &Value) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     // FNV-1a.
     let mut hash = pod.to_string().bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -93,16 +93,16 @@ fn suffix(pod: &Value) -> String {
     text
 }
 
-/// Every container that has nothing else there gets the token of its account.
+/// Mounts the service account token into every container that mounts nothing else at that path.
 fn mount_token(pod: &mut Value) {
     let volumes = json::list(pod, "/spec/volumes");
     let existing =
         volumes.iter().map(|volume| json::text(volume, "/name")).find(|name| name.starts_with(TOKEN_VOLUME));
     let (name, is_new) = match existing {
         Some(name) => (name.to_owned(), false),
-        None => (format!("{TOKEN_VOLUME}{}", suffix(pod)), true),
+        None => (format!("{TOKEN_VOLUME}{}", volume_name_suffix(pod)), true),
     };
-    let spec = json::map(pod, "spec");
+    let spec = json::object_mut(pod, "spec");
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
@@ -136,12 +136,14 @@ fn mount_token(pod: &mut Value) {
     }
 }
 
-/// A pod stays five minutes on a node that is not ready or not reached, unless it says otherwise.
-fn tolerations(pod: &mut Value) {
+/// Adds tolerations that keep a pod for five minutes on a node that is not ready or unreachable, unless the pod sets
+/// its own.
+fn add_default_tolerations(pod: &mut Value) {
     let tolerates = |pod: &Value, key: &str| {
         json::list(pod, "/spec/tolerations").iter().any(|toleration| {
-            let of = json::text(toleration, "/key");
-            (of == key || of.is_empty()) && matches!(json::text(toleration, "/effect"), "" | "NoExecute")
+            let tolerated = json::text(toleration, "/key");
+            (tolerated == key || tolerated.is_empty())
+                && matches!(json::text(toleration, "/effect"), "" | "NoExecute")
         })
     };
     let missing: Vec<Value> = [NOT_READY, UNREACHABLE]
@@ -152,40 +154,40 @@ fn tolerations(pod: &mut Value) {
     if missing.is_empty() {
         return;
     }
-    let tolerations = json::map(pod, "spec").entry("tolerations").or_insert_with(|| json!([]));
+    let tolerations = json::object_mut(pod, "spec").entry("tolerations").or_insert_with(|| json!([]));
     if let Value::Array(tolerations) = tolerations {
         tolerations.extend(missing);
     }
 }
 
-/// The classes that every cluster has; others cannot be made here.
-fn priority(pod: &mut Value) -> Result<(), Refusal> {
+/// Sets the priority. Only the built-in PriorityClasses exist: PriorityClass objects are not served.
+fn set_priority(pod: &mut Value) -> Result<(), StatusError> {
     let class = json::text(pod, "/spec/priorityClassName");
     let value: i64 = match class {
         "" => 0,
         "system-node-critical" => 2_000_001_000,
         "system-cluster-critical" => 2_000_000_000,
-        class => return Err(refuse(pod, &format!("no PriorityClass with name {class} was found"))),
+        class => return Err(forbidden(pod, &format!("no PriorityClass with name {class} was found"))),
     };
     if let Some(given) = json::number(pod, "/spec/priority").filter(|given| *given != value) {
-        let why = format!(
+        let reason = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
              computed {value} from the given PriorityClass name"
         );
-        return Err(refuse(pod, &why));
+        return Err(forbidden(pod, &reason));
     }
     const POLICY: &str = "PreemptLowerPriority";
     match json::text(pod, "/spec/preemptionPolicy") {
         "" | POLICY => (),
         given => {
-            let why = format!(
+            let reason = format!(
                 "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission \
                  controller computed {POLICY} from the given PriorityClass name"
             );
-            return Err(refuse(pod, &why));
+            return Err(forbidden(pod, &reason));
         }
     }
-    let spec = json::map(pod, "spec");
+    let spec = json::object_mut(pod, "spec");
     spec.insert("priority".into(), value.into());
     spec.insert("preemptionPolicy".into(), POLICY.into());
     Ok(())

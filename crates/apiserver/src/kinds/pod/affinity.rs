@@ -1,4 +1,4 @@
-//! Where a pod wants to run: near which nodes and pods, and how evenly with others like it.
+//! Validation of node affinity, pod affinity and topology spread constraints.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use crate::status::Cause;
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
-const BOTH_KEYS: [(&str, &str); 2] = [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")];
+const LABEL_KEY_FIELDS: [(&str, &str); 2] = [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")];
 
-/// What is wrong with a pod's affinities.
+/// Validates a pod's affinity.
 pub(super) fn validate(spec: &Value) -> Vec<Cause> {
-    let mut causes = nodes(spec);
-    for of in ["podAffinity", "podAntiAffinity"] {
-        let Some(affinity) = spec.pointer(&format!("/affinity/{of}")) else { continue };
-        let at = format!("spec.affinity.{of}");
+    let mut causes = node_affinity(spec);
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(affinity) = spec.pointer(&format!("/affinity/{kind}")) else { continue };
+        let at = format!("spec.affinity.{kind}");
         for (index, term) in json::list(affinity, &format!("/{REQUIRED}")).iter().enumerate() {
             causes.extend(pod_term(term, &format!("{at}.{REQUIRED}[{index}]")));
         }
@@ -30,7 +30,7 @@ pub(super) fn validate(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-fn nodes(spec: &Value) -> Vec<Cause> {
+fn node_affinity(spec: &Value) -> Vec<Cause> {
     const FIELD: &str = "spec.affinity.nodeAffinity";
     let Some(affinity) = spec.pointer("/affinity/nodeAffinity") else { return Vec::new() };
     let mut causes = Vec::new();
@@ -41,15 +41,15 @@ fn nodes(spec: &Value) -> Vec<Cause> {
         let field = format!("{FIELD}.{PREFERRED}[{index}]");
         causes.extend(weight(term, &field));
         if let Some(preference) = term.get("preference") {
-            // A wish for labels that no node can have is none the worse for it.
+            // Upstream accepts invalid label values in preferences.
             causes.extend(topology::node_selector_term(preference, &format!("{field}.preference"), true));
         }
     }
     causes
 }
 
-fn weight(of: &Value, at: &str) -> Option<Cause> {
-    let weight = json::number(of, "/weight").unwrap_or_default();
+fn weight(term: &Value, at: &str) -> Option<Cause> {
+    let weight = json::number(term, "/weight").unwrap_or_default();
     let is_good = (1..=100).contains(&weight);
     (!is_good).then(|| Cause::invalid(&format!("{at}.weight"), &weight.into(), "must be in the range 1-100"))
 }
@@ -65,12 +65,12 @@ fn pod_term(term: &Value, at: &str) -> Vec<Cause> {
         ));
     }
     for name in json::list(term, "/namespaces").iter().filter_map(Value::as_str) {
-        causes.extend(meta::each(&format!("{at}.namespace"), name, names::label(name, false)));
+        causes.extend(meta::invalid_causes(&format!("{at}.namespace"), name, names::label(name, false)));
     }
     causes.extend(label_keys(term, at));
     let key = json::text(term, "/topologyKey");
     causes.extend(topology_key(key, at));
-    causes.extend(meta::each(&format!("{at}.topologyKey"), key, names::qualified(key)));
+    causes.extend(meta::invalid_causes(&format!("{at}.topologyKey"), key, names::qualified_name(key)));
     causes
 }
 
@@ -78,37 +78,42 @@ fn topology_key(key: &str, at: &str) -> Option<Cause> {
     key.is_empty().then(|| Cause::required(&format!("{at}.topologyKey"), "can not be empty"))
 }
 
-/// Keys of labels that other pods have to share with this one, or must not.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys`: labels whose values other pods must, or must not, share.
 fn label_keys(term: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let selector = term.get("labelSelector");
     let keys = |list: &str| json::list(term, &format!("/{list}")).iter().filter_map(Value::as_str);
-    for (list, _) in BOTH_KEYS {
+    for (list, _) in LABEL_KEY_FIELDS {
         if keys(list).next().is_some() && selector.is_none() {
             let detail = "must not be specified when labelSelector is not set";
             causes.push(Cause::forbidden(&format!("{at}.{list}"), detail));
             continue;
         }
         for (index, key) in keys(list).enumerate() {
-            causes.extend(meta::each(&format!("{at}.{list}[{index}]"), key, names::qualified(key)));
+            causes.extend(meta::invalid_causes(
+                &format!("{at}.{list}[{index}]"),
+                key,
+                names::qualified_name(key),
+            ));
         }
     }
-    // The selector has what was merged into it: a key that is there twice was there before.
+    // `merge_label_keys` has already added these keys to the selector, so a key that occurs twice was also set by the
+    // user.
     let mut seen: BTreeSet<&str> =
         json::entries(term, "/labelSelector/matchLabels").map(|(key, _)| key).collect();
     for expression in json::list(term, "/labelSelector/matchExpressions") {
         let key = json::text(expression, "/key");
-        if let Some(index) = keys("matchLabelKeys").position(|of| of == key)
+        if let Some(index) = keys("matchLabelKeys").position(|other| other == key)
             && seen.contains(key)
         {
             let detail = "exists in both matchLabelKeys and labelSelector";
-            // Upstream's path leaves the list's name out.
+            // Upstream's path omits the name of the list.
             causes.push(Cause::invalid(&format!("{at}[{index}]"), &key.into(), detail));
         }
         seen.insert(key);
     }
     for (index, key) in keys("matchLabelKeys").enumerate() {
-        if keys("mismatchLabelKeys").any(|of| of == key) {
+        if keys("mismatchLabelKeys").any(|other| other == key) {
             let detail = "exists in both matchLabelKeys and mismatchLabelKeys";
             causes.push(Cause::invalid(&format!("{at}.matchLabelKeys[{index}]"), &key.into(), detail));
         }
@@ -116,31 +121,31 @@ fn label_keys(term: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with how evenly pods are spread.
-pub(super) fn spread(spec: &Value) -> Vec<Cause> {
+/// Validates topology spread constraints.
+pub(super) fn topology_spread(spec: &Value) -> Vec<Cause> {
     let constraints = json::list(spec, "/topologySpreadConstraints");
     let mut causes = Vec::new();
     for (index, constraint) in constraints.iter().enumerate() {
         let at = format!("spec.topologySpreadConstraints[{index}]");
-        let of = |field: &str| json::text(constraint, &format!("/{field}"));
+        let text = |field: &str| json::text(constraint, &format!("/{field}"));
         let positive = |field: &str, number: i64| {
             (number <= 0).then(|| {
                 Cause::invalid(&format!("{at}.{field}"), &number.into(), "must be greater than zero")
             })
         };
         causes.extend(positive("maxSkew", json::number(constraint, "/maxSkew").unwrap_or_default()));
-        causes.extend(topology_key(of("topologyKey"), &at));
-        let (action, known) = (of("whenUnsatisfiable"), ["DoNotSchedule", "ScheduleAnyway"]);
+        causes.extend(topology_key(text("topologyKey"), &at));
+        let (action, known) = (text("whenUnsatisfiable"), ["DoNotSchedule", "ScheduleAnyway"]);
         if !known.contains(&action) {
             causes.push(Cause::not_supported(&format!("{at}.whenUnsatisfiable"), &action.into(), &known));
         }
         let same = |other: &Value| {
             ["topologyKey", "whenUnsatisfiable"]
                 .iter()
-                .all(|field| json::text(other, &format!("/{field}")) == of(field))
+                .all(|field| json::text(other, &format!("/{field}")) == text(field))
         };
         if constraints[index + 1..].iter().any(same) {
-            let pair = format!("{{{}, {action}}}", of("topologyKey"));
+            let pair = format!("{{{}, {action}}}", text("topologyKey"));
             causes.push(Cause::duplicate(&format!("{at}.{{topologyKey, whenUnsatisfiable}}"), &pair.into()));
         }
         if let Some(least) = json::number(constraint, "/minDomains") {
@@ -152,7 +157,7 @@ pub(super) fn spread(spec: &Value) -> Vec<Cause> {
             }
         }
         for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
-            let (policy, known) = (of(field), ["Honor", "Ignore"]);
+            let (policy, known) = (text(field), ["Honor", "Ignore"]);
             if json::has(constraint, &format!("/{field}")) && !known.contains(&policy) {
                 causes.push(Cause::not_supported(&format!("{at}.{field}"), &policy.into(), &known));
             }
@@ -168,21 +173,22 @@ pub(super) fn spread(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Writes the pod's own labels into selectors that name their keys, once and for all.
-pub(super) fn merge_keys(pod: &mut Value) {
+/// Adds the pod's own values of the labels in `matchLabelKeys` and `mismatchLabelKeys` to the label selectors. Runs
+/// once, when the pod is created.
+pub(super) fn merge_label_keys(pod: &mut Value) {
     let labels = json::at(pod, "/metadata/labels");
     let Some(spec) = pod.get_mut("spec") else { return };
-    for of in ["podAffinity", "podAntiAffinity"] {
+    for kind in ["podAffinity", "podAntiAffinity"] {
         for (list, inner) in [(PREFERRED, "/podAffinityTerm"), (REQUIRED, "")] {
-            let terms = spec.pointer_mut(&format!("/affinity/{of}/{list}")).and_then(Value::as_array_mut);
+            let terms = spec.pointer_mut(&format!("/affinity/{kind}/{list}")).and_then(Value::as_array_mut);
             for term in terms.into_iter().flatten().filter_map(|term| term.pointer_mut(inner)) {
-                merge(term, &BOTH_KEYS, &labels);
+                merge(term, &LABEL_KEY_FIELDS, &labels);
             }
         }
     }
     let constraints = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut);
     for constraint in constraints.into_iter().flatten() {
-        merge(constraint, &BOTH_KEYS[..1], &labels);
+        merge(constraint, &LABEL_KEY_FIELDS[..1], &labels);
     }
 }
 
@@ -195,7 +201,7 @@ fn merge(term: &mut Value, lists: &[(&str, &str)], labels: &Value) {
             }
         }
     }
-    // Without a selector nothing is selected, whatever the keys.
+    // Without a selector, the keys have no effect.
     let Some(Value::Object(selector)) = term.get_mut("labelSelector").filter(|_| !expressions.is_empty())
     else {
         return;

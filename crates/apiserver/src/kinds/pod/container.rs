@@ -1,16 +1,16 @@
-//! The containers of a pod.
+//! Validation of a pod's containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::volumes::descending;
+use super::volumes::local_descending_path;
 use super::{environment, handlers, ports, resources, security};
 use crate::kinds::volume::source;
 use crate::kinds::{json, meta, names};
 use crate::status::Cause;
 
-/// What is wrong with all containers. `volumes` are those that a container can name.
+/// Validates all containers. `volumes` are the volumes that a container can mount.
 pub(super) fn validate_all(spec: &Value, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
     let containers = json::list(spec, "/containers");
     let mut causes = Vec::new();
@@ -40,7 +40,7 @@ pub(super) fn validate_all(spec: &Value, volumes: &BTreeMap<&str, &Value>) -> Ve
         if !seen.insert(name) {
             causes.push(Cause::duplicate(&format!("{at}.name"), &name.into()));
         }
-        // They run one after the other, and upstream counts each as the first.
+        // Init containers run one after the other. Upstream reports each with index 0.
         causes.extend(ports::conflicts(std::slice::from_ref(container), "spec.initContainers"));
         if policy == "Always" {
             causes.extend(handlers::validate(container, &at, grace));
@@ -57,17 +57,17 @@ pub(super) fn validate_all(spec: &Value, volumes: &BTreeMap<&str, &Value>) -> Ve
 }
 
 fn validate(container: &Value, at: &str, spec: &Value, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
-    let of = |field: &str| json::text(container, &format!("/{field}"));
+    let text = |field: &str| json::text(container, &format!("/{field}"));
     let mut causes = Vec::new();
-    match of("name") {
+    match text("name") {
         "" => causes.push(Cause::required(&format!("{at}.name"), "")),
-        name => causes.extend(meta::each(&format!("{at}.name"), name, names::label(name, false))),
+        name => causes.extend(meta::invalid_causes(&format!("{at}.name"), name, names::label(name, false))),
     }
-    if of("image").is_empty() {
+    if text("image").is_empty() {
         causes.push(Cause::required(&format!("{at}.image"), ""));
     }
     causes.extend(one_of(
-        of("terminationMessagePolicy"),
+        text("terminationMessagePolicy"),
         &format!("{at}.terminationMessagePolicy"),
         &["File", "FallbackToLogsOnError"],
     ));
@@ -76,14 +76,14 @@ fn validate(container: &Value, at: &str, spec: &Value, volumes: &BTreeMap<&str, 
     causes.extend(mounts(container, at, volumes));
     causes.extend(devices(container, at, volumes));
     let policies = ["Always", "IfNotPresent", "Never"];
-    causes.extend(one_of(of("imagePullPolicy"), &format!("{at}.imagePullPolicy"), &policies));
+    causes.extend(one_of(text("imagePullPolicy"), &format!("{at}.imagePullPolicy"), &policies));
     causes.extend(resources::validate(container, at));
     causes.extend(resources::resize_policies(container, at, json::text(spec, "/restartPolicy")));
     causes.extend(security::container(container, at, security::has_host_users(spec)));
     causes
 }
 
-/// One of a few words, which has to be there.
+/// Validates a required enum value.
 pub(super) fn one_of(value: &str, field: &str, known: &[&str]) -> Option<Cause> {
     match value {
         "" => Some(Cause::required(field, "")),
@@ -93,15 +93,15 @@ pub(super) fn one_of(value: &str, field: &str, known: &[&str]) -> Option<Cause> 
 }
 
 fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
-    let devices = texts(container, "/volumeDevices", "/name");
-    let device_paths = texts(container, "/volumeDevices", "/devicePath");
+    let devices = texts_of(container, "/volumeDevices", "/name");
+    let device_paths = texts_of(container, "/volumeDevices", "/devicePath");
     let at = format!("{at}.volumeMounts");
     let mut causes = Vec::new();
     let mut seen = BTreeSet::new();
     for (index, mount) in json::list(container, "/volumeMounts").iter().enumerate() {
-        let of = |field: &str| json::text(mount, &format!("/{field}"));
+        let text = |field: &str| json::text(mount, &format!("/{field}"));
         let field = |field: &str| format!("{at}[{index}].{field}");
-        let (name, path) = (of("name"), of("mountPath"));
+        let (name, path) = (text("name"), text("mountPath"));
         if name.is_empty() {
             causes.push(Cause::required(&field("name"), ""));
         }
@@ -125,17 +125,17 @@ fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<
             let detail = "must not already exist as a path in volumeDevices";
             causes.push(Cause::invalid(&field("mountPath"), &path.into(), detail));
         }
-        if !of("subPath").is_empty() {
-            causes.extend(descending(of("subPath"), &format!("{at}.subPath")));
+        if !text("subPath").is_empty() {
+            causes.extend(local_descending_path(text("subPath"), &format!("{at}.subPath")));
         }
-        if !of("subPathExpr").is_empty() {
-            if !of("subPath").is_empty() {
+        if !text("subPathExpr").is_empty() {
+            if !text("subPath").is_empty() {
                 let detail = "subPathExpr and subPath are mutually exclusive";
-                causes.push(Cause::invalid(&field("subPathExpr"), &of("subPathExpr").into(), detail));
+                causes.push(Cause::invalid(&field("subPathExpr"), &text("subPathExpr").into(), detail));
             }
-            causes.extend(descending(of("subPathExpr"), &format!("{at}.subPathExpr")));
+            causes.extend(local_descending_path(text("subPathExpr"), &format!("{at}.subPathExpr")));
         }
-        let propagation = of("mountPropagation");
+        let propagation = text("mountPropagation");
         let known = ["Bidirectional", "HostToContainer", "None"];
         if !propagation.is_empty() && !known.contains(&propagation) {
             causes.push(Cause::not_supported(&format!("{at}.mountPropagation"), &propagation.into(), &known));
@@ -148,14 +148,14 @@ fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<
     causes
 }
 
-/// What the members of a list have at a place.
-fn texts<'a>(container: &'a Value, list: &str, at: &str) -> BTreeSet<&'a str> {
+/// The strings at a pointer in each item of a list.
+fn texts_of<'a>(container: &'a Value, list: &str, at: &str) -> BTreeSet<&'a str> {
     json::list(container, list).iter().map(|member| json::text(member, at)).collect()
 }
 
 fn devices(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
-    let mounts = texts(container, "/volumeMounts", "/name");
-    let mount_paths = texts(container, "/volumeMounts", "/mountPath");
+    let mounts = texts_of(container, "/volumeMounts", "/name");
+    let mount_paths = texts_of(container, "/volumeMounts", "/mountPath");
     let mut causes = Vec::new();
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in json::list(container, "/volumeDevices").iter().enumerate() {
@@ -209,7 +209,7 @@ fn devices(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec
     causes
 }
 
-/// What is wrong with images, in pods alone.
+/// Validates images, as upstream does for pods but not for pod templates.
 pub(super) fn images(spec: &Value, list: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, container) in json::list(spec, &format!("/{list}")).iter().enumerate() {

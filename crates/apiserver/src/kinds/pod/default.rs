@@ -1,13 +1,13 @@
-//! What a pod has when nothing is said.
+//! Defaults of pods.
 
 use serde_json::{Map, Value, json};
 
 use crate::kinds::{json, legacy};
 
-/// Fills in what was left out.
+/// Sets the defaults of a pod.
 pub(super) fn default(pod: &mut Value) {
-    let spec = json::map(pod, "spec");
-    json::fill(spec, "containers", Value::Null);
+    let spec = json::object_mut(pod, "spec");
+    json::set_default(spec, "containers", Value::Null);
     for (field, value) in [
         ("dnsPolicy", json!("ClusterFirst")),
         ("restartPolicy", json!("Always")),
@@ -16,9 +16,9 @@ pub(super) fn default(pod: &mut Value) {
         ("schedulerName", json!("default-scheduler")),
         ("enableServiceLinks", json!(true)),
     ] {
-        json::fill(spec, field, value);
+        json::set_default(spec, field, value);
     }
-    // The older field is the newer one's other name.
+    // serviceAccount is the deprecated alias of serviceAccountName.
     if let Some(account) = spec.get("serviceAccountName").or_else(|| spec.get("serviceAccount")).cloned() {
         spec.insert("serviceAccountName".into(), account.clone());
         spec.insert("serviceAccount".into(), account);
@@ -32,19 +32,19 @@ pub(super) fn default(pod: &mut Value) {
     for one in objects(spec.get_mut("volumes")) {
         volume(one);
     }
-    json::map(pod, "status");
-    json::times(pod, "/status/conditions", &["lastProbeTime", "lastTransitionTime"]);
+    json::object_mut(pod, "status");
+    json::null_missing_times(pod, "/status/conditions", &["lastProbeTime", "lastTransitionTime"]);
     for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
         for status in objects(pod.get_mut("status").and_then(|status| status.get_mut(list))) {
             for state in ["state", "lastState"] {
-                json::fill(status, state, json!({}));
+                json::set_default(status, state, json!({}));
                 let Some(state) = status.get_mut(state) else { continue };
-                for (of, times) in
+                for (detail, times) in
                     [("running", &["startedAt"][..]), ("terminated", &["startedAt", "finishedAt"])]
                 {
-                    if let Some(Value::Object(of)) = state.get_mut(of) {
+                    if let Some(Value::Object(detail)) = state.get_mut(detail) {
                         for time in times {
-                            of.entry(*time).or_insert(Value::Null);
+                            detail.entry(*time).or_insert(Value::Null);
                         }
                     }
                 }
@@ -59,30 +59,30 @@ fn objects(list: Option<&mut Value>) -> impl Iterator<Item = &mut Map<String, Va
 
 fn container(container: &mut Map<String, Value>, is_host: bool) {
     let image = container.get("image").and_then(Value::as_str).unwrap_or_default();
-    let policy = if has_latest(image) { "Always" } else { "IfNotPresent" };
-    json::fill(container, "imagePullPolicy", policy);
-    json::fill(container, "terminationMessagePath", "/dev/termination-log");
-    json::fill(container, "terminationMessagePolicy", "File");
-    json::fill(container, "resources", json!({}));
+    let policy = if uses_latest_tag(image) { "Always" } else { "IfNotPresent" };
+    json::set_default(container, "imagePullPolicy", policy);
+    json::set_default(container, "terminationMessagePath", "/dev/termination-log");
+    json::set_default(container, "terminationMessagePolicy", "File");
+    json::set_default(container, "resources", json!({}));
     if let Some(resources) = container.get_mut("resources") {
-        requests(resources);
+        default_requests(resources);
     }
     for port in objects(container.get_mut("ports")) {
-        json::fill(port, "protocol", "TCP");
+        json::set_default(port, "protocol", "TCP");
         if let (true, Some(number)) = (is_host, port.get("containerPort").cloned()) {
-            json::fill(port, "hostPort", number);
+            json::set_default(port, "hostPort", number);
         }
     }
     for variable in objects(container.get_mut("env")) {
         if let Some(Value::Object(field)) =
             variable.get_mut("valueFrom").and_then(|from| from.get_mut("fieldRef"))
         {
-            json::fill(field, "apiVersion", "v1");
+            json::set_default(field, "apiVersion", "v1");
         }
         if let Some(Value::Object(field)) =
             variable.get_mut("valueFrom").and_then(|from| from.get_mut("resourceFieldRef"))
         {
-            json::fill(field, "divisor", "0");
+            json::set_default(field, "divisor", "0");
         }
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
@@ -93,11 +93,11 @@ fn container(container: &mut Map<String, Value>, is_host: bool) {
                 ("successThreshold", 1),
                 ("failureThreshold", 3),
             ] {
-                json::fill(probe, field, value);
+                json::set_default(probe, field, value);
             }
             http_get(probe.get_mut("httpGet"));
             if let Some(Value::Object(grpc)) = probe.get_mut("grpc") {
-                json::fill(grpc, "service", "");
+                json::set_default(grpc, "service", "");
             }
         }
     }
@@ -113,22 +113,22 @@ fn container(container: &mut Map<String, Value>, is_host: bool) {
 
 fn http_get(action: Option<&mut Value>) {
     if let Some(Value::Object(action)) = action {
-        json::fill(action, "path", "/");
-        json::fill(action, "scheme", "HTTP");
+        json::set_default(action, "path", "/");
+        json::set_default(action, "scheme", "HTTP");
     }
 }
 
-/// What is limited and not asked for is asked for up to its limit.
-fn requests(resources: &mut Value) {
+/// A missing resource request defaults to the limit.
+fn default_requests(resources: &mut Value) {
     let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned() else { return };
-    let requests = json::map(resources, "requests");
+    let requests = json::object_mut(resources, "requests");
     for (resource, limit) in limits {
-        json::fill(requests, &resource, limit);
+        json::set_default(requests, &resource, limit);
     }
 }
 
-/// Whether an image is the latest of its name: it says so, or says nothing.
-fn has_latest(image: &str) -> bool {
+/// Whether an image has the tag `latest`, explicitly or by default.
+fn uses_latest_tag(image: &str) -> bool {
     if image.is_empty() {
         return false;
     }
@@ -146,7 +146,7 @@ fn volume(volume: &mut Map<String, Value>) {
     }
     for source in ["secret", "configMap", "downwardAPI", "projected"] {
         if let Some(Value::Object(source)) = volume.get_mut(source) {
-            json::fill(source, "defaultMode", 0o644);
+            json::set_default(source, "defaultMode", 0o644);
         }
     }
     legacy::default(volume);
@@ -155,7 +155,7 @@ fn volume(volume: &mut Map<String, Value>) {
     }
     for source in objects(volume.get_mut("projected").and_then(|projected| projected.get_mut("sources"))) {
         if let Some(Value::Object(token)) = source.get_mut("serviceAccountToken") {
-            json::fill(token, "expirationSeconds", 3600);
+            json::set_default(token, "expirationSeconds", 3600);
         }
         for item in objects(source.get_mut("downwardAPI").and_then(|source| source.get_mut("items"))) {
             field_ref(item);
@@ -164,14 +164,14 @@ fn volume(volume: &mut Map<String, Value>) {
     if let Some(template) =
         volume.get_mut("ephemeral").and_then(|source| source.get_mut("volumeClaimTemplate"))
     {
-        json::fill(json::map(template, "spec"), "volumeMode", "Filesystem");
-        json::map(template, "metadata");
+        json::set_default(json::object_mut(template, "spec"), "volumeMode", "Filesystem");
+        json::object_mut(template, "metadata");
     }
 }
 
 fn field_ref(item: &mut Map<String, Value>) {
     if let Some(Value::Object(field)) = item.get_mut("fieldRef") {
-        json::fill(field, "apiVersion", "v1");
+        json::set_default(field, "apiVersion", "v1");
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images() {
+    fn latest_tag_is_detected() {
         for (image, expected) in [
             ("nginx", true),
             ("nginx:latest", true),
@@ -191,12 +191,12 @@ mod tests {
             ("nginx:latest@sha256:aa", true),
             ("", false),
         ] {
-            assert_eq!(has_latest(image), expected, "{image}");
+            assert_eq!(uses_latest_tag(image), expected, "{image}");
         }
     }
 
     #[test]
-    fn volumes() {
+    fn volume_defaults() {
         let mut pod = json!({"spec": {"volumes": [
             {"name": "a"}, {"name": "b", "secret": {"secretName": "s"}}, {"name": "c", "hostPath": {"path": "/"}},
             {"name": "d", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn containers() {
+    fn container_defaults() {
         let mut pod = json!({"spec": {"hostNetwork": true, "serviceAccount": "a", "containers": [{
             "name": "c", "image": "i:1", "ports": [{"containerPort": 80}],
             "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m"}},

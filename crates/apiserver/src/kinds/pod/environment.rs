@@ -1,4 +1,4 @@
-//! The environment of a container, and what of a pod or of a container's resources can be told in it.
+//! Validation of environment variables, including references to pod fields and container resources.
 
 use serde_json::Value;
 use wharf_model::Quantity;
@@ -6,7 +6,7 @@ use wharf_model::Quantity;
 use crate::kinds::{json, meta, names};
 use crate::status::Cause;
 
-/// What of a pod a variable can hold.
+/// Pod fields that a variable can reference.
 const FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -18,7 +18,7 @@ const FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// What has a name in the API, though no variable can hold it.
+/// Pod fields with an API name that a variable cannot reference.
 const OTHER_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
 const RESOURCES: [&str; 6] = [
@@ -30,23 +30,23 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// What is wrong with a container's variables.
+/// Validates a container's environment variables.
 pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, variable) in json::list(container, "/env").iter().enumerate() {
         let at = format!("{at}.env[{index}]");
         match json::text(variable, "/name") {
             "" => causes.push(Cause::required(&format!("{at}.name"), "")),
-            name => causes.extend(meta::each(&format!("{at}.name"), name, variable_name(name))),
+            name => causes.extend(meta::invalid_causes(&format!("{at}.name"), name, variable_name(name))),
         }
         if let Some(Value::Object(from)) = variable.get("valueFrom") {
             let at = format!("{at}.valueFrom");
             for source in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
-                if let Some(of) = from.get(source) {
-                    causes.extend(value_from(source, of, &format!("{at}.{source}")));
+                if let Some(reference) = from.get(source) {
+                    causes.extend(value_from(source, reference, &format!("{at}.{source}")));
                 }
             }
-            let wrong = if from.is_empty() {
+            let error = if from.is_empty() {
                 "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
             } else if !json::text(variable, "/value").is_empty() {
                 "may not be specified when `value` is not empty"
@@ -55,26 +55,30 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
             } else {
                 continue;
             };
-            causes.push(Cause::invalid(&at, &"".into(), wrong));
+            causes.push(Cause::invalid(&at, &"".into(), error));
         }
     }
     for (index, source) in json::list(container, "/envFrom").iter().enumerate() {
         let prefix = json::text(source, "/prefix");
-        causes.extend(meta::each(&format!("{at}.envFrom[{index}].prefix"), prefix, variable_name(prefix)));
+        causes.extend(meta::invalid_causes(
+            &format!("{at}.envFrom[{index}].prefix"),
+            prefix,
+            variable_name(prefix),
+        ));
         let mut found = 0;
         for reference in ["configMapRef", "secretRef"] {
-            let Some(of) = source.get(reference) else { continue };
+            let Some(reference) = source.get(reference) else { continue };
             found += 1;
-            let name = json::text(of, "/name");
+            let name = json::text(reference, "/name");
             let field = format!("{at}.envFrom[{index}].{reference}.name");
-            causes.extend(meta::each(&field, name, names::subdomain(name, false)));
+            causes.extend(meta::invalid_causes(&field, name, names::subdomain(name, false)));
         }
-        let wrong = match found {
+        let error = match found {
             0 => "must specify one of: `configMapRef` or `secretRef`",
             1 => continue,
             _ => "may not have more than one field specified at a time",
         };
-        causes.push(Cause::invalid(&format!("{at}.envFrom"), &"".into(), wrong));
+        causes.push(Cause::invalid(&format!("{at}.envFrom"), &"".into(), error));
     }
     causes
 }
@@ -89,26 +93,26 @@ fn variable_name(name: &str) -> Vec<String> {
     ]
 }
 
-fn value_from(source: &str, of: &Value, at: &str) -> Vec<Cause> {
+fn value_from(source: &str, reference: &Value, at: &str) -> Vec<Cause> {
     match source {
-        "fieldRef" => field(of, at),
-        "resourceFieldRef" => resource(of, at),
+        "fieldRef" => field(reference, at),
+        "resourceFieldRef" => resource(reference, at),
         _ => {
-            let name = json::text(of, "/name");
+            let name = json::text(reference, "/name");
             let mut causes: Vec<Cause> =
-                meta::each(&format!("{at}.name"), name, names::subdomain(name, false)).collect();
-            match json::text(of, "/key") {
+                meta::invalid_causes(&format!("{at}.name"), name, names::subdomain(name, false)).collect();
+            match json::text(reference, "/key") {
                 "" => causes.push(Cause::required(&format!("{at}.key"), "")),
-                key => causes.extend(meta::each(&format!("{at}.key"), key, names::key(key))),
+                key => causes.extend(meta::invalid_causes(&format!("{at}.key"), key, names::config_key(key))),
             }
             causes
         }
     }
 }
 
-/// A field of the pod; an annotation or a label of it as `metadata.labels['KEY']`.
-fn field(of: &Value, at: &str) -> Vec<Cause> {
-    let (version, path) = (json::text(of, "/apiVersion"), json::text(of, "/fieldPath"));
+/// Validates a reference to a pod field, or to a label or annotation: `metadata.labels['KEY']`.
+fn field(reference: &Value, at: &str) -> Vec<Cause> {
+    let (version, path) = (json::text(reference, "/apiVersion"), json::text(reference, "/fieldPath"));
     let path_at = format!("{at}.fieldPath");
     for (text, field) in [(version, "apiVersion"), (path, "fieldPath")] {
         if text.is_empty() {
@@ -116,29 +120,31 @@ fn field(of: &Value, at: &str) -> Vec<Cause> {
         }
     }
     let subscripted =
-        path.strip_suffix("']").and_then(|path| path.split_once("['")).filter(|(of, _)| !of.is_empty());
-    let wrong = match subscripted {
+        path.strip_suffix("']").and_then(|path| path.split_once("['")).filter(|(field, _)| !field.is_empty());
+    let error = match subscripted {
         _ if version != "v1" => format!("unsupported pod version: {version}"),
         Some(("metadata.annotations", key)) => {
             let key = key.to_lowercase();
-            return meta::each(at, &key, names::qualified(&key)).collect();
+            return meta::invalid_causes(at, &key, names::qualified_name(&key)).collect();
         }
-        Some(("metadata.labels", key)) => return meta::each(at, key, names::qualified(key)).collect(),
+        Some(("metadata.labels", key)) => {
+            return meta::invalid_causes(at, key, names::qualified_name(key)).collect();
+        }
         Some(_) => format!("field label does not support subscript: {path}"),
-        // What was sent before there were nodes.
+        // The name of spec.nodeName in early API versions.
         None if path == "spec.host" || FIELDS.contains(&path) => return Vec::new(),
         None if OTHER_FIELDS.contains(&path) => {
             return vec![Cause::not_supported(&path_at, &path.into(), &FIELDS)];
         }
         None => format!("field label not supported: {path}"),
     };
-    vec![Cause::invalid(&path_at, &path.into(), &format!("error converting fieldPath: {wrong}"))]
+    vec![Cause::invalid(&path_at, &path.into(), &format!("error converting fieldPath: {error}"))]
 }
 
-/// What a container may use, in units of a divisor.
-fn resource(of: &Value, at: &str) -> Vec<Cause> {
+/// Validates a reference to a container resource, in units of a divisor.
+fn resource(reference: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let resource = json::text(of, "/resource");
+    let resource = json::text(reference, "/resource");
     let (_, name) = resource.split_once('.').unwrap_or_default();
     let is_huge =
         ["limits.hugepages-", "requests.hugepages-"].iter().any(|start| resource.starts_with(start));
@@ -147,19 +153,19 @@ fn resource(of: &Value, at: &str) -> Vec<Cause> {
     } else if !RESOURCES.contains(&resource) && !is_huge {
         causes.push(Cause::not_supported(&format!("{at}.resource"), &resource.into(), &RESOURCES));
     }
-    if json::quantity(of, "/divisor").is_none_or(|divisor| divisor == Quantity::ZERO) {
+    if json::quantity(reference, "/divisor").is_none_or(|divisor| divisor == Quantity::ZERO) {
         return causes;
     }
     const BYTES: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
-    let (known, words, name) = match name {
+    let (known, listed, name) = match name {
         "cpu" => ("1m, 1", "1m and 1", "cpu"),
         "memory" => (BYTES, BYTES, "memory"),
         "ephemeral-storage" => (BYTES, BYTES, "local ephemeral storage"),
         _ if is_huge => (BYTES, BYTES, "hugepages"),
         _ => return causes,
     };
-    if !known.split(", ").any(|known| known == json::text(of, "/divisor")) {
-        let detail = format!("only divisor's values {words} are supported with the {name} resource");
+    if !known.split(", ").any(|known| known == json::text(reference, "/divisor")) {
+        let detail = format!("only divisor's values {listed} are supported with the {name} resource");
         causes.push(Cause::invalid(&format!("{at}.divisor"), &resource.into(), &detail));
     }
     causes
@@ -173,12 +179,12 @@ mod tests {
     use crate::kinds::testing::lines;
 
     #[test]
-    fn what_a_variable_can_hold() {
-        let of = |from: Value| {
+    fn variable_sources_are_validated() {
+        let errors = |from: Value| {
             let wrong = lines(validate(&json!({"env": [{"name": "A", "valueFrom": from}]}), "c"));
             wrong.into_iter().map(|line| line.replace("c.env[0].valueFrom", "")).collect::<Vec<_>>()
         };
-        let field = |path: &str| of(json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}}));
+        let field = |path: &str| errors(json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}}));
         for path in ["metadata.name", "status.podIPs", "spec.host", "metadata.labels['a.b/c']"] {
             assert!(field(path).is_empty(), "{path}");
         }
@@ -205,7 +211,7 @@ mod tests {
         }
         assert_eq!(field("metadata.annotations['']").len(), 2);
         let resource = |resource: &str, divisor: &str| {
-            of(json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}}))
+            errors(json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}}))
         };
         for (name, divisor) in
             [("limits.cpu", "1m"), ("requests.memory", "1Mi"), ("limits.hugepages-2Mi", "0")]
@@ -222,7 +228,7 @@ mod tests {
         );
         assert!(resource("limits.disk", "0")[0].starts_with(".resourceFieldRef.resource: Unsupported value"));
         assert_eq!(
-            of(json!({})),
+            errors(json!({})),
             [
                 ": Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or \
                  `secretKeyRef`"

@@ -1,4 +1,4 @@
-//! What is done to a container while it lives: probes, and hooks at its start and its end.
+//! Validation of probes and lifecycle hooks.
 
 use serde_json::Value;
 
@@ -6,10 +6,11 @@ use super::ports;
 use crate::kinds::{json, meta, names};
 use crate::status::Cause;
 
-/// Of both in the order of the check; a probe does not sleep, and a hook does not speak gRPC.
+/// Handlers of probes and hooks, in the order of validation. The schema has no `sleep` in probes and no `grpc` in
+/// hooks.
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
-/// What is wrong with a container's hooks and probes. A hook may sleep for as long as the pod may take to end.
+/// Validates a container's hooks and probes. A hook can sleep at most for the termination grace period.
 pub(super) fn validate(container: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     let mut causes = Vec::new();
     for hook in ["postStart", "preStop"] {
@@ -18,16 +19,16 @@ pub(super) fn validate(container: &Value, at: &str, grace: Option<i64>) -> Vec<C
         }
     }
     for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        let Some(of) = container.get(name) else { continue };
+        let Some(probe) = container.get(name) else { continue };
         let at = format!("{at}.{name}");
-        causes.extend(probe(of, &at, grace));
+        causes.extend(validate_probe(probe, &at, grace));
         if name == "readinessProbe" {
-            if let Some(seconds) = of.get("terminationGracePeriodSeconds") {
+            if let Some(seconds) = probe.get("terminationGracePeriodSeconds") {
                 let detail = "must not be set for readinessProbes";
                 causes.push(Cause::invalid(&format!("{at}.terminationGracePeriodSeconds"), seconds, detail));
             }
         } else {
-            let times = json::number(of, "/successThreshold").unwrap_or_default();
+            let times = json::number(probe, "/successThreshold").unwrap_or_default();
             if times != 1 {
                 causes.push(Cause::invalid(&format!("{at}.successThreshold"), &times.into(), "must be 1"));
             }
@@ -36,7 +37,7 @@ pub(super) fn validate(container: &Value, at: &str, grace: Option<i64>) -> Vec<C
     causes
 }
 
-fn probe(probe: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
+fn validate_probe(probe: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     let mut causes = handler(probe, at, grace);
     for field in
         ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
@@ -55,21 +56,21 @@ fn probe(probe: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     causes
 }
 
-fn handler(of: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
+fn handler(object: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let mut there = HANDLERS.iter().filter_map(|name| Some((*name, of.get(name)?)));
-    match there.next() {
-        Some((name, action)) => causes.extend(one(name, action, &format!("{at}.{name}"), grace)),
+    let mut handlers = HANDLERS.iter().filter_map(|name| Some((*name, object.get(name)?)));
+    match handlers.next() {
+        Some((name, action)) => causes.extend(validate_action(name, action, &format!("{at}.{name}"), grace)),
         None => causes.push(Cause::required(at, "must specify a handler type")),
     }
-    for (name, _) in there {
+    for (name, _) in handlers {
         let detail = "may not specify more than 1 handler type";
         causes.push(Cause::forbidden(&format!("{at}.{name}"), detail));
     }
     causes
 }
 
-fn one(name: &str, action: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
+fn validate_action(name: &str, action: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     let mut causes = Vec::new();
     match name {
         "exec" if json::list(action, "/command").is_empty() => {
@@ -86,15 +87,19 @@ fn one(name: &str, action: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
             }
             for header in json::list(action, "/httpHeaders") {
                 let name = json::text(header, "/name");
-                causes.extend(meta::each(&format!("{at}.httpHeaders"), name, names::header(name)));
+                causes.extend(meta::invalid_causes(
+                    &format!("{at}.httpHeaders"),
+                    name,
+                    names::http_header_name(name),
+                ));
             }
         }
         "tcpSocket" | "grpc" => causes.extend(port(action, at)),
         "sleep" => {
             let seconds = json::number(action, "/seconds").unwrap_or_default();
-            if let Some(most) = grace.filter(|most| !(0..=*most).contains(&seconds)) {
+            if let Some(max) = grace.filter(|max| !(0..=*max).contains(&seconds)) {
                 let detail =
-                    format!("must be non-negative and less than terminationGracePeriodSeconds ({most})");
+                    format!("must be non-negative and less than terminationGracePeriodSeconds ({max})");
                 causes.push(Cause::invalid(at, &seconds.into(), &detail));
             }
         }
@@ -103,11 +108,11 @@ fn one(name: &str, action: &Value, at: &str, grace: Option<i64>) -> Vec<Cause> {
     causes
 }
 
-/// A number, or the name of one of the container's ports.
+/// Validates a port number or port name.
 fn port(action: &Value, at: &str) -> Vec<Cause> {
     let at = format!("{at}.port");
     match action.get("port") {
-        Some(Value::String(name)) => meta::each(&at, name, ports::name(name)).collect(),
+        Some(Value::String(name)) => meta::invalid_causes(&at, name, ports::name(name)).collect(),
         number => {
             let number = number.and_then(Value::as_i64).unwrap_or_default();
             let detail = "must be between 1 and 65535, inclusive";
@@ -125,7 +130,7 @@ mod tests {
     use crate::kinds::testing::lines;
 
     #[test]
-    fn hooks_and_probes() {
+    fn hooks_and_probes_are_validated() {
         let good = json!({
             "lifecycle": {"postStart": {"exec": {"command": ["a"]}}, "preStop": {"sleep": {"seconds": 30}}},
             "livenessProbe": {"tcpSocket": {"port": "web"}, "successThreshold": 1},

@@ -1,4 +1,4 @@
-//! How a pod finds others by name.
+//! Validation of DNS settings and host aliases.
 
 use std::net::IpAddr;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::kinds::{json, meta, names};
 use crate::status::Cause;
 
-/// What the C library's resolver takes.
-const MOST_SERVERS: usize = 3;
-const MOST_SEARCHES: usize = 32;
-const MOST_CHARACTERS: usize = 2048;
+/// Limits of the C library's resolver.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCHES: usize = 32;
+const MAX_CHARACTERS: usize = 2048;
 
-/// What is wrong with a pod's own settings of its resolver.
+/// Validates a pod's DNS settings.
 pub(super) fn dns(spec: &Value) -> Vec<Cause> {
     const AT: &str = "spec.dnsConfig";
     let config = spec.get("dnsConfig");
@@ -27,8 +27,8 @@ pub(super) fn dns(spec: &Value) -> Vec<Cause> {
         }];
     }
     let mut causes = Vec::new();
-    if servers.len() > MOST_SERVERS {
-        let detail = format!("must not have more than {MOST_SERVERS} nameservers");
+    if servers.len() > MAX_SERVERS {
+        let detail = format!("must not have more than {MAX_SERVERS} nameservers");
         causes.push(Cause::invalid(&format!("{AT}.nameservers"), &servers.to_vec().into(), &detail));
     }
     for (index, server) in servers.iter().enumerate() {
@@ -37,18 +37,22 @@ pub(super) fn dns(spec: &Value) -> Vec<Cause> {
     let searches = json::list(spec, "/dnsConfig/searches");
     let too_much =
         |detail: String| Cause::invalid(&format!("{AT}.searches"), &searches.to_vec().into(), &detail);
-    if searches.len() > MOST_SEARCHES {
-        causes.push(too_much(format!("must not have more than {MOST_SEARCHES} search paths")));
+    if searches.len() > MAX_SEARCHES {
+        causes.push(too_much(format!("must not have more than {MAX_SEARCHES} search paths")));
     }
     let texts: Vec<&str> = searches.iter().filter_map(Value::as_str).collect();
-    if texts.join(" ").len() > MOST_CHARACTERS {
+    if texts.join(" ").len() > MAX_CHARACTERS {
         causes.push(too_much(format!(
-            "must not have more than {MOST_CHARACTERS} characters (including spaces) in the search list"
+            "must not have more than {MAX_CHARACTERS} characters (including spaces) in the search list"
         )));
     }
     for (index, search) in texts.into_iter().enumerate().filter(|(_, search)| *search != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
-        causes.extend(meta::each(&format!("{AT}.searches[{index}]"), search, names::search_path(search)));
+        causes.extend(meta::invalid_causes(
+            &format!("{AT}.searches[{index}]"),
+            search,
+            names::dns_search_path(search),
+        ));
     }
     for (index, option) in json::list(spec, "/dnsConfig/options").iter().enumerate() {
         if json::text(option, "/name").is_empty() {
@@ -58,7 +62,7 @@ pub(super) fn dns(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with names that a pod is told.
+/// Validates a pod's host aliases.
 pub(super) fn host_aliases(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (index, alias) in json::list(spec, "/hostAliases").iter().enumerate() {
@@ -66,15 +70,15 @@ pub(super) fn host_aliases(spec: &Value) -> Vec<Cause> {
         causes.extend(address(&json::text(alias, "/ip").into(), &format!("{at}.ip")));
         for (index, name) in json::list(alias, "/hostnames").iter().filter_map(Value::as_str).enumerate() {
             let field = format!("{at}.hostnames[{index}]");
-            causes.extend(meta::each(&field, name, names::subdomain(name, false)));
+            causes.extend(meta::invalid_causes(&field, name, names::subdomain(name, false)));
         }
     }
     causes
 }
 
-/// An address; like upstream here, with zeros before its numbers if need be.
-fn address(of: &Value, field: &str) -> Option<Cause> {
-    let text = of.as_str().unwrap_or_default();
+/// Validates an IP address. Like upstream here, it accepts leading zeros.
+fn address(address: &Value, field: &str) -> Option<Cause> {
+    let text = address.as_str().unwrap_or_default();
     let is_number = |part: &str| {
         let digits = part.trim_start_matches('0');
         !part.is_empty()
@@ -84,7 +88,7 @@ fn address(of: &Value, field: &str) -> Option<Cause> {
     let parts: Vec<&str> = text.split('.').collect();
     let is_padded = parts.len() == 4 && parts.iter().all(|part| is_number(part));
     let detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-    (!is_padded && text.parse::<IpAddr>().is_err()).then(|| Cause::invalid(field, of, detail))
+    (!is_padded && text.parse::<IpAddr>().is_err()).then(|| Cause::invalid(field, address, detail))
 }
 
 #[cfg(test)]
@@ -95,8 +99,8 @@ mod tests {
     use crate::kinds::testing::lines;
 
     #[test]
-    fn resolvers() {
-        let of = |policy: &str, config: Value| {
+    fn dns_config_is_validated() {
+        let errors = |policy: &str, config: Value| {
             let mut spec = json!({"dnsPolicy": policy, "dnsConfig": config});
             if config.is_null() {
                 json::remove(&mut spec, "dnsConfig");
@@ -106,21 +110,21 @@ mod tests {
         let good = json!({
             "nameservers": ["10.0.0.1", "010.0.0.1", "::1"], "searches": [".", "a.b.", "_tcp.a"], "options": [{"name": "ndots"}],
         });
-        assert!(of("None", good).is_empty());
-        assert!(of("Default", Value::Null).is_empty());
+        assert!(errors("None", good).is_empty());
+        assert!(errors("Default", Value::Null).is_empty());
         assert_eq!(
-            of("None", Value::Null),
+            errors("None", Value::Null),
             ["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"]
         );
         assert_eq!(
-            of("None", json!({})),
+            errors("None", json!({})),
             [
                 "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None"
             ]
         );
         let wrong = json!({"nameservers": ["a", "1.1.1.1", "1.1.1.1", "1.1.1.1"], "searches": ["A"], "options": [{}]});
         assert_eq!(
-            of("Default", wrong),
+            errors("Default", wrong),
             [
                 "spec.dnsConfig.nameservers: Invalid value: [\"a\",\"1.1.1.1\",\"1.1.1.1\",\"1.1.1.1\"]: must not have more \
                  than 3 nameservers",
@@ -136,10 +140,10 @@ mod tests {
     }
 
     #[test]
-    fn names_of_others() {
-        let of = |alias: Value| lines(host_aliases(&json!({"hostAliases": [alias]})));
-        assert!(of(json!({"ip": "fe80::1", "hostnames": ["a.b"]})).is_empty());
-        let wrong = of(json!({"ip": "1.2.3.400", "hostnames": ["_"]}));
+    fn host_aliases_are_validated() {
+        let errors = |alias: Value| lines(host_aliases(&json!({"hostAliases": [alias]})));
+        assert!(errors(json!({"ip": "fe80::1", "hostnames": ["a.b"]})).is_empty());
+        let wrong = errors(json!({"ip": "1.2.3.400", "hostnames": ["_"]}));
         assert_eq!(
             wrong[0],
             "spec.hostAliases[0].ip: Invalid value: \"1.2.3.400\": must be a valid IP address, (e.g. 10.9.8.7 or \

@@ -1,4 +1,4 @@
-//! The ports of containers: their own, and those of the host.
+//! Validation of container ports and host ports.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,29 @@ use super::container::one_of;
 use crate::kinds::{json, meta};
 use crate::status::Cause;
 
-/// What is wrong with the name of a port.
+/// Validates the name of a port.
 pub(super) fn name(name: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut errors = Vec::new();
     if name.len() > 15 {
-        wrong.push("must be no more than 15 characters".into());
+        errors.push("must be no more than 15 characters".into());
     }
     let is_known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.is_empty() || !name.bytes().all(is_known) {
-        wrong.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
+        errors.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
     }
     if !name.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        wrong.push("must contain at least one letter (a-z)".into());
+        errors.push("must contain at least one letter (a-z)".into());
     }
     if name.contains("--") {
-        wrong.push("must not contain consecutive hyphens".into());
+        errors.push("must not contain consecutive hyphens".into());
     }
     if name.starts_with('-') || name.ends_with('-') {
-        wrong.push("must not begin or end with a hyphen".into());
+        errors.push("must not begin or end with a hyphen".into());
     }
-    wrong
+    errors
 }
 
-/// What is wrong with the ports of a container.
+/// Validates the ports of a container.
 pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut seen = BTreeSet::new();
@@ -38,11 +38,11 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
         let at = format!("{at}.ports[{index}]");
         let name = json::text(port, "/name");
         if !name.is_empty() {
-            let wrong = self::name(name);
-            if wrong.is_empty() && !seen.insert(name) {
+            let errors = self::name(name);
+            if errors.is_empty() && !seen.insert(name) {
                 causes.push(Cause::duplicate(&format!("{at}.name"), &name.into()));
             }
-            causes.extend(meta::each(&format!("{at}.name"), name, wrong));
+            causes.extend(meta::invalid_causes(&format!("{at}.name"), name, errors));
         }
         for (field, is_required) in [("containerPort", true), ("hostPort", false)] {
             match json::number(port, &format!("/{field}")).unwrap_or_default() {
@@ -63,15 +63,15 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
-/// A port of the host is one container's.
+/// Rejects host ports that two containers use.
 pub(super) fn conflicts(containers: &[Value], at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut seen = BTreeSet::new();
     for (i, container) in containers.iter().enumerate() {
         for (j, port) in json::list(container, "/ports").iter().enumerate() {
             let host = json::number(port, "/hostPort").unwrap_or_default();
-            let of = |field: &str| json::text(port, &format!("/{field}"));
-            let taken = format!("{}/{}/{host}", of("protocol"), of("hostIP"));
+            let text = |field: &str| json::text(port, &format!("/{field}"));
+            let taken = format!("{}/{}/{host}", text("protocol"), text("hostIP"));
             if host != 0 && !seen.insert(taken.clone()) {
                 let field = format!("{at}[{i}].ports[{j}].hostPort");
                 causes.push(Cause::duplicate(&field, &taken.into()));
@@ -81,7 +81,7 @@ pub(super) fn conflicts(containers: &[Value], at: &str) -> Vec<Cause> {
     causes
 }
 
-/// In the network of the host, ports are the host's.
+/// With `hostNetwork`, each container port must equal its host port.
 pub(super) fn host_ports(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (i, container) in json::list(spec, "/containers").iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What containers may use, and what of it is theirs.
+//! Validation of resource requests and limits, and the QoS class.
 
 use std::collections::BTreeSet;
 
@@ -9,23 +9,23 @@ use super::container::one_of;
 use crate::kinds::{json, meta, names, node};
 use crate::status::Cause;
 
-/// Whether more of it can be asked for than there is.
+/// Whether a resource can be overcommitted.
 fn is_shareable(resource: &str) -> bool {
     (!resource.contains('/') || resource.contains("kubernetes.io/")) && !resource.starts_with("hugepages-")
 }
 
-/// What is wrong with what a container asks for.
+/// Validates a container's requests and limits.
 pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for part in ["limits", "requests"] {
         for (resource, value) in json::entries(container, &format!("/resources/{part}")) {
             let field = format!("{at}.resources.{part}[{resource}]");
-            let wrong = names::qualified(resource);
+            let errors = names::qualified_name(resource);
             let is_native = !resource.contains('/');
             let known = ["cpu", "memory", "ephemeral-storage"].contains(&resource)
                 || resource.starts_with("hugepages-");
-            if !wrong.is_empty() {
-                causes.extend(meta::each(&field, resource, wrong));
+            if !errors.is_empty() {
+                causes.extend(meta::invalid_causes(&field, resource, errors));
             } else if is_native && !known {
                 let standard =
                     ["storage", "pods", "services", "secrets", "configmaps", "persistentvolumeclaims"];
@@ -44,13 +44,13 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
             let limit = container.pointer("/resources/limits").and_then(|limits| limits.get(resource));
             match (limit, json::quantity(value, "")) {
                 (Some(limit), Some(request)) => {
-                    let most = json::quantity(limit, "").unwrap_or(Quantity::ZERO);
-                    let words = limit.as_str().unwrap_or_default();
-                    if request != most && !is_shareable(resource) {
-                        let detail = format!("must be equal to {resource} limit of {words}");
+                    let max = json::quantity(limit, "").unwrap_or(Quantity::ZERO);
+                    let printed = limit.as_str().unwrap_or_default();
+                    if request != max && !is_shareable(resource) {
+                        let detail = format!("must be equal to {resource} limit of {printed}");
                         causes.push(Cause::invalid(&all, value, &detail));
-                    } else if request > most {
-                        let detail = format!("must be less than or equal to {resource} limit of {words}");
+                    } else if request > max {
+                        let detail = format!("must be less than or equal to {resource} limit of {printed}");
                         causes.push(Cause::invalid(&all, value, &detail));
                     }
                 }
@@ -65,7 +65,7 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
-/// Whether a container is started again when it gets more or less.
+/// Validates a container's resizePolicy: whether it restarts when its resources are resized.
 pub(super) fn resize_policies(container: &Value, at: &str, pod: &str) -> Vec<Cause> {
     let at = format!("{at}.resizePolicy");
     let mut causes = Vec::new();
@@ -85,18 +85,18 @@ pub(super) fn resize_policies(container: &Value, at: &str, pod: &str) -> Vec<Cau
     causes
 }
 
-/// How well a pod is served when there is not enough.
-pub(super) fn quality(pod: &Value) -> &'static str {
+/// The quality-of-service class of a pod.
+pub(super) fn qos_class(pod: &Value) -> &'static str {
     let mut is_any = false;
     let mut is_guaranteed = true;
     for list in ["/spec/containers", "/spec/initContainers"] {
         for container in json::list(pod, list) {
-            let of = |part: &str, resource: &str| {
+            let quantity = |part: &str, resource: &str| {
                 json::quantity(container, &format!("/resources/{part}/{resource}"))
                     .filter(|size| *size > Quantity::ZERO)
             };
             for resource in ["cpu", "memory"] {
-                let (request, limit) = (of("requests", resource), of("limits", resource));
+                let (request, limit) = (quantity("requests", resource), quantity("limits", resource));
                 is_any |= request.is_some() || limit.is_some();
                 is_guaranteed &= limit.is_some() && request == limit;
             }

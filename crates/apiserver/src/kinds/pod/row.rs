@@ -1,4 +1,4 @@
-//! A pod in a table: what its containers are doing, in two words.
+//! The table row of a pod, with the aggregate state of its containers.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use wharf_model::Time;
 
 use crate::kinds::{age, json};
 
-/// A cell for each column.
+/// The cells of a pod's row, one for each column.
 pub(super) fn row(pod: &Value, now: Time) -> Vec<Value> {
     let summary = summary(pod);
     let restarts = match summary.last_restart {
         Some(then) if summary.restarts != 0 => {
-            format!("{} ({} ago)", summary.restarts, age::words(now.0 - then.0))
+            format!("{} ({} ago)", summary.restarts, age::human_duration(now.0 - then.0))
         }
         _ => summary.restarts.to_string(),
     };
@@ -21,7 +21,7 @@ pub(super) fn row(pod: &Value, now: Time) -> Vec<Value> {
         text => text.into(),
     };
     let gates = json::list(pod, "/spec/readinessGates");
-    // The first of a type counts.
+    // Of several conditions with the same type, the first counts.
     let conditions: BTreeMap<&str, bool> = json::list(pod, "/status/conditions")
         .iter()
         .rev()
@@ -45,7 +45,7 @@ pub(super) fn row(pod: &Value, now: Time) -> Vec<Value> {
     ]
 }
 
-/// What is said of the whole row.
+/// The conditions of a pod's row.
 pub(super) fn conditions(pod: &Value) -> Vec<Value> {
     let message = match json::text(pod, "/status/phase") {
         "Succeeded" => "The pod has completed successfully.",
@@ -67,11 +67,11 @@ struct Summary {
 impl Summary {
     fn count_restarts(&mut self, status: &Value) {
         self.restarts += json::number(status, "/restartCount").unwrap_or_default();
-        self.last_restart = self.last_restart.max(age::moment(status, "/lastState/terminated/finishedAt"));
+        self.last_restart = self.last_restart.max(age::timestamp(status, "/lastState/terminated/finishedAt"));
     }
 }
 
-/// Whether an init container goes on beside the others.
+/// Whether an init container is a sidecar: it keeps running alongside the other containers.
 fn is_sidecar(pod: &Value, name: &str) -> bool {
     json::list(pod, "/spec/initContainers").iter().any(|container| {
         json::text(container, "/name") == name && json::text(container, "/restartPolicy") == "Always"
@@ -82,8 +82,8 @@ fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     json::list(pod, "/status/conditions").iter().find(|condition| json::text(condition, "/type") == kind)
 }
 
-/// Why a container ended, in one word.
-fn ended(terminated: &Value) -> String {
+/// The reason why a container terminated.
+fn termination_reason(terminated: &Value) -> String {
     match (json::text(terminated, "/reason"), json::number(terminated, "/signal").unwrap_or_default()) {
         ("", 0) => format!("ExitCode:{}", json::number(terminated, "/exitCode").unwrap_or_default()),
         ("", signal) => format!("Signal:{signal}"),
@@ -106,15 +106,15 @@ fn summary(pod: &Value) -> Summary {
     }
     let containers = json::list(pod, "/spec/containers").len() + sidecars;
     let mut all = Summary { containers, ready: 0, reason, restarts: 0, last_restart: None };
-    // Of sidecars alone: other init containers count only while they run.
-    let mut beside =
+    // Restarts of sidecars. Other init containers count only while the pod is initializing.
+    let mut sidecar_summary =
         Summary { containers: 0, ready: 0, reason: String::new(), restarts: 0, last_restart: None };
     let mut is_initializing = false;
     for (index, status) in json::list(pod, "/status/initContainerStatuses").iter().enumerate() {
         all.count_restarts(status);
         let is_sidecar = is_sidecar(pod, json::text(status, "/name"));
         if is_sidecar {
-            beside.count_restarts(status);
+            sidecar_summary.count_restarts(status);
         }
         let waiting = json::text(status, "/state/waiting/reason");
         all.reason = match status.pointer("/state/terminated") {
@@ -123,7 +123,7 @@ fn summary(pod: &Value) -> Summary {
                 all.ready += usize::from(json::flag(status, "/ready"));
                 continue;
             }
-            Some(terminated) => format!("Init:{}", ended(terminated)),
+            Some(terminated) => format!("Init:{}", termination_reason(terminated)),
             None if !waiting.is_empty() && waiting != "PodInitializing" => format!("Init:{waiting}"),
             None => format!("Init:{index}/{}", init.len()),
         };
@@ -131,9 +131,9 @@ fn summary(pod: &Value) -> Summary {
         break;
     }
     let is_initialized =
-        condition(pod, "Initialized").is_some_and(|one| json::text(one, "/status") == "True");
+        condition(pod, "Initialized").is_some_and(|condition| json::text(condition, "/status") == "True");
     if !is_initializing || is_initialized {
-        (all.restarts, all.last_restart) = (beside.restarts, beside.last_restart);
+        (all.restarts, all.last_restart) = (sidecar_summary.restarts, sidecar_summary.last_restart);
         let mut is_running = false;
         for status in json::list(pod, "/status/containerStatuses").iter().rev() {
             all.count_restarts(status);
@@ -141,7 +141,7 @@ fn summary(pod: &Value) -> Summary {
             if !waiting.is_empty() {
                 all.reason = waiting.into();
             } else if let Some(terminated) = status.pointer("/state/terminated") {
-                all.reason = ended(terminated);
+                all.reason = termination_reason(terminated);
             } else if json::flag(status, "/ready") && json::has(status, "/state/running") {
                 is_running = true;
                 all.ready += 1;
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn what_containers_are_doing() {
+    fn ready_and_status_summarize_containers() {
         let two = json!({"containers": [{"name": "a"}, {"name": "b"}]});
         let running = json!({"name": "a", "ready": true, "state": {"running": {}}});
         let done = json!({"name": "b", "state": {"terminated": {"reason": "Completed", "exitCode": 0}}});
         let init = json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i"}, {"name": "j"}]});
-        let beside = json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i", "restartPolicy": "Always"}]});
+        let sidecar = json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i", "restartPolicy": "Always"}]});
         for (spec, status, ready, reason) in [
             (&two, json!({"phase": "Pending"}), "0/2", "Pending"),
             (&two, json!({"phase": "Failed", "reason": "Evicted"}), "0/2", "Evicted"),
@@ -232,7 +232,7 @@ mod tests {
                 "Init:ExitCode:3",
             ),
             (
-                &beside,
+                &sidecar,
                 json!({
                     "phase": "Running", "containerStatuses": [running],
                     "initContainerStatuses": [{"name": "i", "started": true, "ready": true, "state": {"running": {}}}],
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn restarts_and_places() {
+    fn restarts_node_and_readiness_gates() {
         let spec = json!({"containers": [{"name": "a"}], "nodeName": "n1", "readinessGates": [{"conditionType": "x/y"}]});
         let status = json!({
             "phase": "Running", "podIPs": [{"ip": "10.0.0.1"}], "conditions": [{"type": "x/y", "status": "True"}],
@@ -275,16 +275,16 @@ mod tests {
     }
 
     #[test]
-    fn on_its_way_out() {
-        let going = json!({
+    fn deleted_pod_is_terminating() {
+        let terminating = json!({
             "metadata": {"name": "p", "deletionTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": "Running"},
         });
-        assert_eq!(row(&going, Time(0))[2], "Terminating");
+        assert_eq!(row(&terminating, Time(0))[2], "Terminating");
         let done = json!({
             "metadata": {"name": "p", "deletionTimestamp": "1970-01-01T00:00:00Z"}, "status": {"phase": "Succeeded"},
         });
         assert_eq!(row(&done, Time(0))[2], "Succeeded");
         assert_eq!(conditions(&done)[0]["reason"], "Succeeded");
-        assert!(conditions(&going).is_empty());
+        assert!(conditions(&terminating).is_empty());
     }
 }

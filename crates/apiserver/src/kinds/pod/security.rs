@@ -1,20 +1,19 @@
-//! As whom a pod and its containers run, and what they may. Options for Windows are taken as they come: no pod of such a
-//! system ever runs here.
+//! Validation of security contexts. Windows options are not validated: Windows pods never run here.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::volumes::descending;
+use super::volumes::local_descending_path;
 use crate::kinds::{go, json, meta};
 use crate::status::Cause;
 
-const LARGEST_ID: i64 = 2_147_483_647;
+const MAX_ID: i64 = 2_147_483_647;
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 const SYSCTL: &str = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
 const SYSCTL_LENGTH: usize = 253;
 
-/// What is wrong with a pod's own context.
+/// Validates a pod's security context.
 pub(super) fn pod(spec: &Value) -> Vec<Cause> {
     const AT: &str = "spec.securityContext";
     let context = &json::at(spec, "/securityContext");
@@ -34,12 +33,12 @@ pub(super) fn pod(spec: &Value) -> Vec<Cause> {
     causes.extend(seccomp(context, AT));
     causes.extend(app_armor(context, AT));
     causes.extend(one_of(context, AT, "supplementalGroupsPolicy", &["Merge", "Strict"]));
-    // The other one belongs to a gate that upstream has closed.
+    // MountOption belongs to a feature gate that upstream has disabled.
     causes.extend(one_of(context, AT, "seLinuxChangePolicy", &["Recursive"]));
     causes
 }
 
-/// What is wrong with a container's.
+/// Validates a container's security context.
 pub(super) fn container(container: &Value, at: &str, host_users: bool) -> Vec<Cause> {
     let Some(context) = container.get("securityContext") else { return Vec::new() };
     let at = &format!("{at}.securityContext");
@@ -56,12 +55,15 @@ pub(super) fn container(container: &Value, at: &str, host_users: bool) -> Vec<Ca
     if context.get("allowPrivilegeEscalation") == Some(&Value::Bool(false)) {
         let escalates = |what: &str| {
             let detail = format!("cannot set `allowPrivilegeEscalation` to false and {what}");
-            meta::raw(at, &go::compact(context, "SecurityContext"), &detail)
+            meta::invalid_raw(at, &go::compact(context, "SecurityContext"), &detail)
         };
         if json::flag(context, "/privileged") {
             causes.push(escalates("`privileged` to true"));
         }
-        for _ in json::list(context, "/capabilities/add").iter().filter(|of| *of == "CAP_SYS_ADMIN") {
+        for _ in json::list(context, "/capabilities/add")
+            .iter()
+            .filter(|capability| *capability == "CAP_SYS_ADMIN")
+        {
             causes.push(escalates("`capabilities.Add` CAP_SYS_ADMIN"));
         }
     }
@@ -69,7 +71,7 @@ pub(super) fn container(container: &Value, at: &str, host_users: bool) -> Vec<Ca
     causes
 }
 
-/// Users of its own: a pod has them, or parts of the host.
+/// A pod with its own user namespace cannot share other namespaces or devices of the host.
 pub(super) fn host_users(spec: &Value) -> Vec<Cause> {
     if has_host_users(spec) {
         return Vec::new();
@@ -91,13 +93,13 @@ pub(super) fn host_users(spec: &Value) -> Vec<Cause> {
     causes
 }
 
-/// Whether a pod's users are the host's, as they are if nothing is said.
+/// Whether a pod uses the host's user namespace, which is the default.
 pub(super) fn has_host_users(spec: &Value) -> bool {
     spec.get("hostUsers").and_then(Value::as_bool).unwrap_or(true)
 }
 
-/// The system that a pod is for.
-pub(super) fn system(spec: &Value) -> Vec<Cause> {
+/// Validates the operating system of a pod.
+pub(super) fn os(spec: &Value) -> Vec<Cause> {
     let Some(os) = spec.get("os") else { return Vec::new() };
     match json::text(os, "/name") {
         "" => return vec![Cause::required("spec.os.name", "")],
@@ -105,26 +107,26 @@ pub(super) fn system(spec: &Value) -> Vec<Cause> {
         "windows" => return Vec::new(),
         other => return vec![Cause::not_supported("spec.os", &other.into(), &["linux", "windows"])],
     }
-    let mut wrong = Vec::new();
-    let mut look = |of: &Value, at: &str| {
-        if json::has(of, "/securityContext/windowsOptions") {
+    let mut errors = Vec::new();
+    let mut check = |object: &Value, at: &str| {
+        if json::has(object, "/securityContext/windowsOptions") {
             let field = format!("{at}.securityContext.windowsOptions");
-            wrong.push(Cause::forbidden(&field, "windows options cannot be set for a linux pod"));
+            errors.push(Cause::forbidden(&field, "windows options cannot be set for a linux pod"));
         }
     };
-    look(spec, "spec");
+    check(spec, "spec");
     for list in ["initContainers", "containers"] {
         for (index, container) in json::list(spec, &format!("/{list}")).iter().enumerate() {
-            look(container, &format!("spec.{list}[{index}]"));
+            check(container, &format!("spec.{list}[{index}]"));
         }
     }
-    wrong
+    errors
 }
 
-/// A user's or a group's.
-fn id(of: Option<&Value>, field: &str) -> Option<Cause> {
-    let number = of?.as_i64().filter(|number| !(0..=LARGEST_ID).contains(number))?;
-    Some(Cause::invalid(field, &number.into(), &format!("must be between 0 and {LARGEST_ID}, inclusive")))
+/// Validates a user or group ID.
+fn id(id: Option<&Value>, field: &str) -> Option<Cause> {
+    let number = id?.as_i64().filter(|number| !(0..=MAX_ID).contains(number))?;
+    Some(Cause::invalid(field, &number.into(), &format!("must be between 0 and {MAX_ID}, inclusive")))
 }
 
 fn one_of(context: &Value, at: &str, field: &str, known: &[&str]) -> Option<Cause> {
@@ -145,13 +147,13 @@ fn seccomp(context: &Value, at: &str) -> Vec<Cause> {
     }
     let field = format!("{at}.localhostProfile");
     match (kind, profile.get("localhostProfile").and_then(Value::as_str)) {
-        ("Localhost", Some(path)) => causes.extend(descending(path, &field)),
+        ("Localhost", Some(path)) => causes.extend(local_descending_path(path, &field)),
         ("Localhost", None) => {
             causes.push(Cause::required(&field, "must be set when seccomp type is Localhost"));
         }
         (_, Some(_)) => {
             let detail = "can only be set when seccomp type is Localhost";
-            causes.push(meta::raw(&field, &go::compact(profile, "SeccompProfile"), detail));
+            causes.push(meta::invalid_raw(&field, &go::compact(profile, "SeccompProfile"), detail));
         }
         (_, None) => (),
     }
@@ -159,7 +161,7 @@ fn seccomp(context: &Value, at: &str) -> Vec<Cause> {
 }
 
 fn app_armor(context: &Value, at: &str) -> Vec<Cause> {
-    const LONGEST: usize = 4095;
+    const MAX_PATH_BYTES: usize = 4095;
     let Some(profile) = context.get("appArmorProfile") else { return Vec::new() };
     let (at, field) = (format!("{at}.appArmorProfile"), format!("{at}.appArmorProfile.localhostProfile"));
     let mut causes = Vec::new();
@@ -172,8 +174,8 @@ fn app_armor(context: &Value, at: &str) -> Vec<Cause> {
             } else if path.is_empty() {
                 causes.push(Cause::required(&field, "must be set when AppArmor type is Localhost"));
             }
-            if path.len() > LONGEST {
-                causes.push(Cause::too_long(&field, LONGEST));
+            if path.len() > MAX_PATH_BYTES {
+                causes.push(Cause::too_long(&field, MAX_PATH_BYTES));
             }
         }
         ("RuntimeDefault" | "Unconfined", Some(path)) => {
@@ -206,9 +208,11 @@ fn sysctls(spec: &Value, context: &Value, at: &str) -> Vec<Cause> {
         } else if !is_new {
             causes.push(Cause::duplicate(&field, &name.into()));
         }
-        // What the host shares with the pod is not the pod's to set.
-        if let Some(of) = namespace(name).filter(|of| json::flag(spec, &format!("/{of}"))) {
-            let detail = format!("may not be specified when '{of}' is true");
+        // A pod cannot set sysctls of a namespace that it shares with the host.
+        if let Some(field_name) =
+            namespace(name).filter(|field_name| json::flag(spec, &format!("/{field_name}")))
+        {
+            let detail = format!("may not be specified when '{field_name}' is true");
             causes.push(Cause::invalid(&field, &name.into(), &detail));
         }
     }
@@ -222,18 +226,19 @@ fn is_segment(text: &str) -> bool {
         && text.bytes().all(|byte| inner(byte) || b"-_".contains(&byte))
 }
 
-/// The part of the host that a pod would have to have for itself. The first separator says which ones are separators.
+/// The field that makes a pod share the namespace of a sysctl with the host. The first separator in the name determines
+/// whether `.` or `/` separates its parts.
 fn namespace(sysctl: &str) -> Option<&'static str> {
     let dotted = match sysctl.find(['.', '/']) {
         Some(at) if sysctl[at..].starts_with('/') => sysctl
             .chars()
-            .map(|of| {
-                if of == '/' {
+            .map(|character| {
+                if character == '/' {
                     '.'
-                } else if of == '.' {
+                } else if character == '.' {
                     '/'
                 } else {
-                    of
+                    character
                 }
             })
             .collect(),

@@ -2,9 +2,9 @@ use wharf_model::Time;
 
 use super::*;
 use crate::kinds::Operation;
-use crate::kinds::testing::{Others, admit, invalid, invalid_change, lines, with};
+use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update, lines, with};
 
-fn good() -> Value {
+fn valid() -> Value {
     json!({
         "metadata": {"name": "p", "namespace": "ns"},
         "spec": {
@@ -16,24 +16,24 @@ fn good() -> Value {
     })
 }
 
-/// A pod whose one container is patched.
+/// A patch of the pod that changes its only container.
 fn container(patch: Value) -> Value {
-    json!({"spec": {"containers": [with(&good()["spec"]["containers"][0], &patch)]}})
+    json!({"spec": {"containers": [with(&valid()["spec"]["containers"][0], &patch)]}})
 }
 
-fn accounts() -> Others {
+fn accounts() -> FakeLookup {
     let account = |name: &str, more: Value| {
         ("serviceaccounts", with(&json!({"metadata": {"name": name, "namespace": "ns"}}), &more))
     };
-    Others(vec![
+    FakeLookup(vec![
         account("default", json!({})),
         account("quiet", json!({"automountServiceAccountToken": false, "imagePullSecrets": [{"name": "s"}]})),
     ])
 }
 
 #[test]
-fn defaults_and_what_a_new_one_has() {
-    let mut pod = good();
+fn create_sets_defaults_and_pending_phase() {
+    let mut pod = valid();
     (POD.default)(&mut pod);
     POD.prepare_create(&mut pod, Time(0));
     assert_eq!(pod["metadata"]["generation"], 1);
@@ -46,8 +46,8 @@ fn defaults_and_what_a_new_one_has() {
 }
 
 #[test]
-fn fields_of_a_closed_gate_are_dropped() {
-    let mut pod = with(&good(), &container(json!({"restartPolicy": "Always"})));
+fn fields_of_disabled_feature_gates_are_dropped() {
+    let mut pod = with(&valid(), &container(json!({"restartPolicy": "Always"})));
     let kept = pod.clone();
     POD.prepare_create(&mut pod, Time(0));
     assert_eq!(pod["spec"]["containers"][0].get("restartPolicy"), None);
@@ -58,11 +58,11 @@ fn fields_of_a_closed_gate_are_dropped() {
     let hidden = container(json!({
         "lifecycle": {"stopSignal": "SIGUSR1"}, "env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}],
     }));
-    let kept = with(&with(&good(), &hidden), &json!({"spec": {"hostnameOverride": "h"}}));
+    let kept = with(&with(&valid(), &hidden), &json!({"spec": {"hostnameOverride": "h"}}));
     let mut pod = kept.clone();
     POD.prepare_create(&mut pod, Time(0));
-    let of = &pod["spec"]["containers"][0];
-    assert_eq!((of.get("lifecycle"), &of["env"][0]["valueFrom"]), (None, &json!({})));
+    let first = &pod["spec"]["containers"][0];
+    assert_eq!((first.get("lifecycle"), &first["env"][0]["valueFrom"]), (None, &json!({})));
     assert_eq!(pod["spec"].get("hostnameOverride"), None);
     let mut changed = kept.clone();
     POD.prepare_update(&mut changed, &kept, Time(0));
@@ -70,8 +70,8 @@ fn fields_of_a_closed_gate_are_dropped() {
 }
 
 #[test]
-fn a_pod_with_gates_is_not_scheduled() {
-    let mut pod = with(&good(), &json!({"spec": {"schedulingGates": [{"name": "a/b"}]}}));
+fn create_with_scheduling_gates_sets_condition() {
+    let mut pod = with(&valid(), &json!({"spec": {"schedulingGates": [{"name": "a/b"}]}}));
     POD.prepare_create(&mut pod, Time(1_000));
     let condition = &pod["status"]["conditions"][0];
     assert_eq!(
@@ -82,19 +82,19 @@ fn a_pod_with_gates_is_not_scheduled() {
 }
 
 #[test]
-fn quality_of_service() {
-    let of = |resources: Value| {
-        super::resources::quality(&json!({"spec": {"containers": [{"resources": resources}]}}))
+fn qos_class_follows_requests_and_limits() {
+    let class = |resources: Value| {
+        super::resources::qos_class(&json!({"spec": {"containers": [{"resources": resources}]}}))
     };
-    assert_eq!(of(json!({})), "BestEffort");
-    assert_eq!(of(json!({"requests": {"cpu": "1"}})), "Burstable");
+    assert_eq!(class(json!({})), "BestEffort");
+    assert_eq!(class(json!({"requests": {"cpu": "1"}})), "Burstable");
     let all = json!({"cpu": "1", "memory": "1Gi"});
-    assert_eq!(of(json!({"requests": all, "limits": all})), "Guaranteed");
-    assert_eq!(of(json!({"requests": {"cpu": "1"}, "limits": all})), "Burstable");
+    assert_eq!(class(json!({"requests": all, "limits": all})), "Guaranteed");
+    assert_eq!(class(json!({"requests": {"cpu": "1"}, "limits": all})), "Burstable");
 }
 
 #[test]
-fn new_pods() {
+fn create_is_validated() {
     let volume = |volume: Value| json!({"spec": {"volumes": [with(&json!({"name": "v"}), &volume)]}});
     for (patch, expected) in [
         (json!({}), vec![]),
@@ -216,7 +216,7 @@ fn new_pods() {
                  \"Never\"",
             ],
         ),
-        // What each file says is asked of each pod, in upstream's order.
+        // One error from each module, in upstream's order.
         (
             with(
                 &container(
@@ -253,32 +253,33 @@ fn new_pods() {
             vec!["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"],
         ),
     ] {
-        assert_eq!(invalid(&POD, &good(), &patch), expected, "{patch}");
+        assert_eq!(invalid(&POD, &valid(), &patch), expected, "{patch}");
     }
 }
 
 #[test]
-fn changes() {
-    let with_more = |more: Value| with(&good(), &json!({"spec": more}));
-    assert!(invalid_change(&POD, &good(), &container(json!({"image": "i:latest"}))).is_empty());
+fn update_is_validated() {
+    let with_more = |more: Value| with(&valid(), &json!({"spec": more}));
+    assert!(invalid_update(&POD, &valid(), &container(json!({"image": "i:latest"}))).is_empty());
     assert!(
-        invalid_change(&POD, &good(), &json!({"spec": {"tolerations": [{"operator": "Exists"}]}})).is_empty()
+        invalid_update(&POD, &valid(), &json!({"spec": {"tolerations": [{"operator": "Exists"}]}}))
+            .is_empty()
     );
     assert_eq!(
-        invalid_change(&POD, &good(), &json!({"spec": {"containers": []}}))[1..],
+        invalid_update(&POD, &valid(), &json!({"spec": {"containers": []}}))[1..],
         ["spec.containers: Forbidden: pod updates may not add or remove containers"]
     );
     let tolerant = with_more(json!({"tolerations": [{"key": "a", "operator": "Exists"}]}));
     assert_eq!(
-        invalid_change(&POD, &tolerant, &json!({"spec": {"tolerations": []}})),
+        invalid_update(&POD, &tolerant, &json!({"spec": {"tolerations": []}})),
         ["spec.tolerations: Forbidden: existing toleration can not be modified except its tolerationSeconds",]
     );
     let late = with_more(json!({"activeDeadlineSeconds": 5}));
     assert_eq!(
-        invalid_change(&POD, &late, &json!({"spec": {"activeDeadlineSeconds": 6}})),
+        invalid_update(&POD, &late, &json!({"spec": {"activeDeadlineSeconds": 6}})),
         ["spec.activeDeadlineSeconds: Invalid value: 6: must be less than or equal to previous value",]
     );
-    let name = invalid_change(&POD, &good(), &json!({"spec": {"nodeName": "n1"}}));
+    let name = invalid_update(&POD, &valid(), &json!({"spec": {"nodeName": "n1"}}));
     let start = "spec: Forbidden: pod updates may not change fields other than \
                  `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` \
                  (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if \
@@ -291,9 +292,9 @@ fn changes() {
 }
 
 #[test]
-fn a_status_is_written_apart() {
+fn status_update_changes_only_status() {
     let mut old = with(
-        &good(),
+        &valid(),
         &json!({
             "metadata": {"resourceVersion": "1", "uid": "u", "ownerReferences": []},
             "status": {"phase": "Running", "qosClass": "BestEffort", "containerStatuses": [
@@ -321,8 +322,8 @@ fn a_status_is_written_apart() {
 }
 
 #[test]
-fn a_new_pod_gets_an_account_and_its_token() {
-    let mut pod = good();
+fn admission_adds_service_account_token_and_tolerations() {
+    let mut pod = valid();
     (POD.default)(&mut pod);
     admit(&POD, &mut pod, Operation::Create, None, &accounts()).unwrap();
     let spec = &pod["spec"];
@@ -348,15 +349,15 @@ fn a_new_pod_gets_an_account_and_its_token() {
 }
 
 #[test]
-fn accounts_say_how() {
-    let mut pod = with(&good(), &json!({"spec": {"serviceAccountName": "quiet"}}));
+fn admission_follows_service_account_and_priority() {
+    let mut pod = with(&valid(), &json!({"spec": {"serviceAccountName": "quiet"}}));
     admit(&POD, &mut pod, Operation::Create, None, &accounts()).unwrap();
     assert_eq!(pod["spec"]["volumes"].as_array().unwrap().len(), 1);
     assert_eq!(pod["spec"]["imagePullSecrets"], json!([{"name": "s"}]));
     for (patch, expected) in [
         (
-            json!({"spec": {"serviceAccountName": "nobody"}}),
-            "pods \"p\" is forbidden: error looking up service account ns/nobody: serviceaccount \"nobody\" not found",
+            json!({"spec": {"serviceAccountName": "missing"}}),
+            "pods \"p\" is forbidden: error looking up service account ns/missing: serviceaccount \"missing\" not found",
         ),
         (
             json!({"spec": {"priorityClassName": "high"}}),
@@ -368,25 +369,25 @@ fn accounts_say_how() {
              admission controller computed 0 from the given PriorityClass name",
         ),
     ] {
-        let mut pod = with(&good(), &patch);
-        let refusal = admit(&POD, &mut pod, Operation::Create, None, &accounts()).unwrap_err();
-        assert_eq!((refusal.code, refusal.message.as_str()), (403, expected));
+        let mut pod = with(&valid(), &patch);
+        let error = admit(&POD, &mut pod, Operation::Create, None, &accounts()).unwrap_err();
+        assert_eq!((error.code, error.message.as_str()), (403, expected));
     }
 }
 
 #[test]
-fn selected_by() {
-    let pod = with(&good(), &json!({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}));
-    let of = |field: &str| POD.field(field).map(|of| of(&pod));
-    assert_eq!(of("spec.nodeName").as_deref(), Some("n"));
-    assert_eq!(of("status.phase").as_deref(), Some("Running"));
-    assert_eq!(of("spec.hostNetwork").as_deref(), Some("false"));
-    assert_eq!(of("metadata.namespace").as_deref(), Some("ns"));
-    assert_eq!(of("spec.image"), None);
+fn field_selectors() {
+    let pod = with(&valid(), &json!({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}}));
+    let value = |field: &str| POD.field(field).map(|value| value(&pod));
+    assert_eq!(value("spec.nodeName").as_deref(), Some("n"));
+    assert_eq!(value("status.phase").as_deref(), Some("Running"));
+    assert_eq!(value("spec.hostNetwork").as_deref(), Some("false"));
+    assert_eq!(value("metadata.namespace").as_deref(), Some("ns"));
+    assert_eq!(value("spec.image"), None);
 }
 
 #[test]
-fn a_name_that_is_no_host_name_is_warned_of() {
+fn name_that_is_not_dns_label_causes_warning() {
     let pod = json!({"metadata": {"name": "a.b"}});
     assert_eq!(
         (POD.warnings)(&pod, None),

@@ -1,16 +1,16 @@
-//! The volumes of a pod.
+//! Validation of a pod's volumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use wharf_model::Quantity;
 
-use crate::kinds::claim::spec::{self as claim_spec, Leave};
+use crate::kinds::claim::spec::{self as claim_spec, SpecValidationOptions};
 use crate::kinds::volume::source;
 use crate::kinds::{csi_node, json, meta, names};
 use crate::status::Cause;
 
-/// What a volume can be, in the order of the check: name in the API, name in messages.
+/// Volume sources in the order of validation: name in the API, name in messages.
 const SOURCES: [(&str, &str); 30] = [
     ("emptyDir", "emptyDir"),
     ("hostPath", "hostPath"),
@@ -27,7 +27,7 @@ const SOURCES: [(&str, &str); 30] = [
     ("cinder", "cinder"),
     ("cephfs", "cephFS"),
     ("quobyte", "quobyte"),
-    // Upstream's letter is missing.
+    // Upstream's typo.
     ("downwardAPI", "downwarAPI"),
     ("fc", "fc"),
     ("flexVolume", "flexVolume"),
@@ -45,10 +45,10 @@ const SOURCES: [(&str, &str); 30] = [
     ("image", "image"),
 ];
 
-/// The volumes that are as they should be, by name, and what is wrong with the others.
+/// Returns the valid volumes by name, and the errors of the others.
 pub(super) fn validate<'a>(spec: &'a Value, pod: &str) -> (BTreeMap<&'a str, &'a Value>, Vec<Cause>) {
     let volumes = json::list(spec, "/volumes");
-    let made: BTreeSet<String> = volumes
+    let generated_claims: BTreeSet<String> = volumes
         .iter()
         .filter(|volume| !pod.is_empty() && volume.get("ephemeral").is_some())
         .map(|volume| format!("{pod}-{}", json::text(volume, "/name")))
@@ -58,21 +58,21 @@ pub(super) fn validate<'a>(spec: &'a Value, pod: &str) -> (BTreeMap<&'a str, &'a
     for (index, volume) in volumes.iter().enumerate() {
         let field = format!("spec.volumes[{index}]");
         let name = json::text(volume, "/name");
-        let mut wrong = validate_source(volume, &field, pod);
+        let mut errors = validate_source(volume, &field, pod);
         if name.is_empty() {
-            wrong.push(Cause::required(&format!("{field}.name"), ""));
+            errors.push(Cause::required(&format!("{field}.name"), ""));
         } else {
-            wrong.extend(meta::each(&format!("{field}.name"), name, names::label(name, false)));
+            errors.extend(meta::invalid_causes(&format!("{field}.name"), name, names::label(name, false)));
         }
         if good.contains_key(name) {
-            wrong.push(Cause::duplicate(&format!("{field}.name"), &name.into()));
+            errors.push(Cause::duplicate(&format!("{field}.name"), &name.into()));
         }
-        if wrong.is_empty() {
+        if errors.is_empty() {
             good.insert(name, volume);
         }
-        causes.extend(wrong);
+        causes.extend(errors);
         let claim = json::text(volume, "/persistentVolumeClaim/claimName");
-        if made.contains(claim) {
+        if generated_claims.contains(claim) {
             let detail = "must not reference a PVC that gets created for an ephemeral volume";
             causes.push(Cause::invalid(
                 &format!("{field}.persistentVolumeClaim.claimName"),
@@ -113,11 +113,11 @@ fn validate_source(volume: &Value, field: &str, pod: &str) -> Vec<Cause> {
             "persistentVolumeClaim" => causes.extend(required("claimName")),
             "secret" => {
                 causes.extend(required("secretName"));
-                causes.extend(files(source, &at));
+                causes.extend(key_to_paths(source, &at));
             }
             "configMap" => {
                 causes.extend(required("name"));
-                causes.extend(files(source, &at));
+                causes.extend(key_to_paths(source, &at));
             }
             "downwardAPI" | "projected" => causes.extend(mode(source, "defaultMode", &at)),
             "csi" => {
@@ -125,9 +125,9 @@ fn validate_source(volume: &Value, field: &str, pod: &str) -> Vec<Cause> {
                 if let Some(secret) = source.get("nodePublishSecretRef") {
                     match json::text(secret, "/name") {
                         "" => causes.push(Cause::required(&format!("{at}.nodePublishSecretRef.name"), "")),
-                        // Upstream's path leaves the reference out.
+                        // Upstream's path omits the reference.
                         name => {
-                            causes.extend(meta::each(
+                            causes.extend(meta::invalid_causes(
                                 &format!("{at}.name"),
                                 name,
                                 names::subdomain(name, false),
@@ -146,7 +146,7 @@ fn validate_source(volume: &Value, field: &str, pod: &str) -> Vec<Cause> {
     causes
 }
 
-/// A claim that comes and goes with the pod.
+/// Validates a generic ephemeral volume, whose claim is created and deleted with the pod.
 fn ephemeral(source: &Value, at: &str, field: &str, pod: &str, name: &str) -> Vec<Cause> {
     let template_at = format!("{at}.volumeClaimTemplate");
     let Some(template) = source.get("volumeClaimTemplate") else {
@@ -156,11 +156,15 @@ fn ephemeral(source: &Value, at: &str, field: &str, pod: &str, name: &str) -> Ve
     let annotations = format!("{template_at}.metadata.annotations");
     causes.extend(meta::annotations(template, "/metadata/annotations", &annotations));
     let spec = json::at(template, "/spec");
-    causes.extend(claim_spec::validate(&spec, &format!("{template_at}.spec"), &Leave::default()));
+    causes.extend(claim_spec::validate(
+        &spec,
+        &format!("{template_at}.spec"),
+        &SpecValidationOptions::default(),
+    ));
     if !pod.is_empty() && !name.is_empty() {
         let claim = format!("{pod}-{name}");
-        for wrong in names::subdomain(&claim, false) {
-            let detail = format!("PVC name {claim:?}: {wrong}");
+        for error in names::subdomain(&claim, false) {
+            let detail = format!("PVC name {claim:?}: {error}");
             causes.push(Cause::invalid(&format!("{field}.name"), &name.into(), &detail));
         }
     }
@@ -173,8 +177,8 @@ fn mode(source: &Value, field: &str, at: &str) -> Option<Cause> {
     Some(Cause::invalid(&format!("{at}.{field}"), &mode.into(), detail))
 }
 
-/// Keys that become files.
-fn files(source: &Value, at: &str) -> Vec<Cause> {
+/// Validates the keys that are projected to files.
+fn key_to_paths(source: &Value, at: &str) -> Vec<Cause> {
     let mut causes: Vec<Cause> = mode(source, "defaultMode", at).into_iter().collect();
     for (index, item) in json::list(source, "/items").iter().enumerate() {
         let at = format!("{at}.items[{index}]");
@@ -184,7 +188,7 @@ fn files(source: &Value, at: &str) -> Vec<Cause> {
             }
         }
         let path = json::text(item, "/path");
-        causes.extend(descending(path, &format!("{at}.path")));
+        causes.extend(local_descending_path(path, &format!("{at}.path")));
         if path.starts_with("..") && !path.starts_with("../") {
             causes.push(Cause::invalid(&format!("{at}.path"), &path.into(), "must not start with '..'"));
         }
@@ -193,8 +197,8 @@ fn files(source: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
-/// A path below where it starts.
-pub(super) fn descending(path: &str, field: &str) -> Vec<Cause> {
+/// Validates a relative path that does not leave its base directory.
+pub(super) fn local_descending_path(path: &str, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     if path.starts_with('/') {
         causes.push(Cause::invalid(field, &path.into(), "must be a relative path"));
@@ -203,7 +207,7 @@ pub(super) fn descending(path: &str, field: &str) -> Vec<Cause> {
     causes
 }
 
-/// Tokens are somebody's.
+/// Rejects projected tokens in a pod without a service account.
 pub(super) fn tokens_without_account(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (i, volume) in json::list(spec, "/volumes").iter().enumerate() {

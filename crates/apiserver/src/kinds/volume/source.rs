@@ -1,11 +1,11 @@
-//! What a volume is made of.
+//! Validation of a PersistentVolume's volume source.
 
 use serde_json::Value;
 
 use crate::kinds::{csi_node, json, meta, names};
 use crate::status::Cause;
 
-/// What a volume can be made of, in the order of the check: name in the API, name in messages.
+/// Volume sources in the order of validation, each with its name in the API and its name in messages.
 pub(super) const SOURCES: [(&str, &str); 22] = [
     ("hostPath", "hostPath"),
     ("gcePersistentDisk", "gcePersistentDisk"),
@@ -67,7 +67,7 @@ pub(super) fn validate(spec: &Value, field: &str, is_inline: bool) -> Vec<Cause>
     causes
 }
 
-/// A path of the node.
+/// Validates a hostPath source.
 pub(in crate::kinds) fn host_path(source: &Value, field: &str) -> Vec<Cause> {
     const TYPES: [&str; 8] =
         ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
@@ -83,14 +83,14 @@ pub(in crate::kinds) fn host_path(source: &Value, field: &str) -> Vec<Cause> {
     causes
 }
 
-/// A path that does not leave where it starts.
+/// Rejects a path with `..` in it.
 pub(in crate::kinds) fn no_backsteps(path: &str, field: &str) -> Option<Cause> {
     path.split('/')
         .any(|part| part == "..")
         .then(|| Cause::invalid(field, &path.into(), "must not contain '..'"))
 }
 
-/// A directory of an NFS server.
+/// Validates an NFS source.
 pub(in crate::kinds) fn nfs(source: &Value, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for name in ["server", "path"] {
@@ -110,7 +110,7 @@ fn csi(source: &Value, field: &str) -> Vec<Cause> {
     if json::text(source, "/volumeHandle").is_empty() {
         causes.push(Cause::required(&format!("{field}.volumeHandle"), ""));
     }
-    // Upstream does not look at nodeStageSecretRef.
+    // Upstream does not validate nodeStageSecretRef.
     for name in [
         "controllerPublishSecretRef",
         "controllerExpandSecretRef",
@@ -122,7 +122,7 @@ fn csi(source: &Value, field: &str) -> Vec<Cause> {
             let field = format!("{field}.{name}.{part}");
             match json::text(secret, &format!("/{part}")) {
                 "" => causes.push(Cause::required(&field, "")),
-                text => causes.extend(meta::each(&field, text, rule(text, false))),
+                text => causes.extend(meta::invalid_causes(&field, text, rule(text, false))),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What is wrong with the spec of a volume.
+//! Validation of a PersistentVolume's spec.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::status::Cause;
 
 const ACCESS_MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-/// What is wrong with access modes, of volumes and of claims.
+/// Validates the access modes of volumes and claims.
 pub(in crate::kinds) fn access_modes(modes: &[Value], field: &str) -> Vec<Cause> {
     let known = |mode: &Value| mode.as_str().is_some_and(|mode| ACCESS_MODES.contains(&mode));
     let mut causes: Vec<Cause> = modes
@@ -23,8 +23,13 @@ pub(in crate::kinds) fn access_modes(modes: &[Value], field: &str) -> Vec<Cause>
     causes
 }
 
-/// What is wrong with the spec of a volume, or with one inside an attachment.
-pub(in crate::kinds) fn validate(spec: &Value, field: &str, is_inline: bool, any_value: bool) -> Vec<Cause> {
+/// Validates the spec of a volume, or the inline spec of an attachment.
+pub(in crate::kinds) fn validate(
+    spec: &Value,
+    field: &str,
+    is_inline: bool,
+    allow_invalid_values: bool,
+) -> Vec<Cause> {
     let at = |name: &str| format!("{field}.{name}");
     let inline = "may not be specified in the context of inline volumes";
     let mut causes = Vec::new();
@@ -79,7 +84,11 @@ pub(in crate::kinds) fn validate(spec: &Value, field: &str, is_inline: bool, any
         if is_inline {
             causes.push(Cause::forbidden(&at("nodeAffinity"), inline));
         } else if let Some(required) = affinity.get("required") {
-            causes.extend(topology::node_selector(required, &at("nodeAffinity.required"), any_value));
+            causes.extend(topology::node_selector(
+                required,
+                &at("nodeAffinity.required"),
+                allow_invalid_values,
+            ));
         } else {
             let detail = "must specify required node constraints";
             causes.push(Cause::required(&at("nodeAffinity.required"), detail));
@@ -93,7 +102,11 @@ pub(in crate::kinds) fn validate(spec: &Value, field: &str, is_inline: bool, any
     match json::text(spec, "/storageClassName") {
         "" => (),
         _ if is_inline => causes.push(Cause::forbidden(&at("storageClassName"), inline)),
-        class => causes.extend(meta::each(&at("storageClassName"), class, names::subdomain(class, false))),
+        class => causes.extend(meta::invalid_causes(
+            &at("storageClassName"),
+            class,
+            names::subdomain(class, false),
+        )),
     }
     match json::text(spec, "/volumeMode") {
         "" | "Filesystem" => (),
@@ -104,14 +117,14 @@ pub(in crate::kinds) fn validate(spec: &Value, field: &str, is_inline: bool, any
         "Block" => (),
         mode => causes.push(Cause::not_supported(&at("volumeMode"), &mode.into(), &["Block", "Filesystem"])),
     }
-    // Upstream looks at it only in volumes of their own.
+    // Upstream validates this field only in PersistentVolumes.
     if let Some(class) = spec.get("volumeAttributesClassName").and_then(Value::as_str).filter(|_| !is_inline)
     {
         let field = at("volumeAttributesClassName");
         if class.is_empty() {
             causes.push(Cause::required(&field, "an empty string is disallowed"));
         } else {
-            causes.extend(meta::each(&field, class, names::subdomain(class, false)));
+            causes.extend(meta::invalid_causes(&field, class, names::subdomain(class, false)));
         }
         if !json::has(spec, "/csi") {
             causes.push(Cause::required(

@@ -2,9 +2,9 @@ use serde_json::json;
 use wharf_model::Time;
 
 use super::*;
-use crate::kinds::testing::{Others, admit, invalid, invalid_change, lines, with};
+use crate::kinds::testing::{FakeLookup, admit, invalid, invalid_update, lines, with};
 
-fn good() -> Value {
+fn valid() -> Value {
     json!({
         "metadata": {"name": "pv1"},
         "spec": {
@@ -18,8 +18,8 @@ fn good() -> Value {
 }
 
 #[test]
-fn defaults_and_what_a_new_one_has() {
-    let mut volume = good();
+fn create_sets_defaults_and_pending_phase() {
+    let mut volume = valid();
     volume["status"] = json!({"phase": "Bound"});
     (VOLUME.default)(&mut volume);
     VOLUME.prepare_create(&mut volume, Time(1_000));
@@ -35,7 +35,7 @@ fn defaults_and_what_a_new_one_has() {
 }
 
 #[test]
-fn new_volumes() {
+fn create_is_validated() {
     let local = json!({"spec": {"csi": null, "nodeAffinity": null, "local": {"path": "/a/../b"}}});
     let secret = |name: &str, secret: Value| json!({"spec": {"csi": {name: secret}}});
     for (patch, expected) in [
@@ -134,12 +134,12 @@ fn new_volumes() {
             ],
         ),
     ] {
-        assert_eq!(invalid(&VOLUME, &good(), &patch), expected, "{patch}");
+        assert_eq!(invalid(&VOLUME, &valid(), &patch), expected, "{patch}");
     }
 }
 
 #[test]
-fn changes() {
+fn update_is_validated() {
     let zone = |key: &str| {
         json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": key, "operator": "In", "values": ["a"]},
@@ -173,24 +173,24 @@ fn changes() {
             ],
         ),
     ] {
-        assert_eq!(invalid_change(&VOLUME, &good(), &patch), expected, "{patch}");
+        assert_eq!(invalid_update(&VOLUME, &valid(), &patch), expected, "{patch}");
     }
-    let old = with(&good(), &zone("failure-domain.beta.kubernetes.io/zone"));
-    assert!(invalid_change(&VOLUME, &old, &zone("topology.kubernetes.io/zone")).is_empty());
-    let with_class = with(&good(), &json!({"spec": {"volumeAttributesClassName": "a"}}));
+    let old = with(&valid(), &zone("failure-domain.beta.kubernetes.io/zone"));
+    assert!(invalid_update(&VOLUME, &old, &zone("topology.kubernetes.io/zone")).is_empty());
+    let with_class = with(&valid(), &json!({"spec": {"volumeAttributesClassName": "a"}}));
     assert!(
-        invalid_change(&VOLUME, &with_class, &json!({"spec": {"volumeAttributesClassName": "b"}})).is_empty()
+        invalid_update(&VOLUME, &with_class, &json!({"spec": {"volumeAttributesClassName": "b"}})).is_empty()
     );
     assert_eq!(
-        invalid_change(&VOLUME, &with_class, &json!({"spec": {"volumeAttributesClassName": null}})),
+        invalid_update(&VOLUME, &with_class, &json!({"spec": {"volumeAttributesClassName": null}})),
         ["spec.volumeAttributesClassName: Forbidden: update from non-nil value to nil is forbidden"]
     );
 }
 
 #[test]
-fn a_status_is_written_apart() {
+fn status_update_changes_only_status() {
     let old = with(
-        &good(),
+        &valid(),
         &json!({
             "metadata": {"resourceVersion": "1", "uid": "u"},
             "status": {"phase": "Pending", "lastPhaseTransitionTime": "1970-01-01T00:00:00Z"},
@@ -212,21 +212,21 @@ fn a_status_is_written_apart() {
 
 /// kubernetes.md 1.2 "Admission".
 #[test]
-fn it_is_protected_once() {
+fn create_adds_protection_finalizer_once() {
     for finalizers in [json!([]), json!(["kubernetes.io/pv-protection"])] {
-        let mut volume = with(&good(), &json!({"metadata": {"finalizers": finalizers}}));
-        admit(&VOLUME, &mut volume, Operation::Create, None, &Others(vec![])).unwrap();
+        let mut volume = with(&valid(), &json!({"metadata": {"finalizers": finalizers}}));
+        admit(&VOLUME, &mut volume, Operation::Create, None, &FakeLookup(vec![])).unwrap();
         assert_eq!(volume["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
-        let mut volume = good();
-        admit(&VOLUME, &mut volume, Operation::Update, Some(&good()), &Others(vec![])).unwrap();
-        assert_eq!(volume, good());
+        let mut volume = valid();
+        admit(&VOLUME, &mut volume, Operation::Update, Some(&valid()), &FakeLookup(vec![])).unwrap();
+        assert_eq!(volume, valid());
     }
 }
 
 #[test]
-fn rows() {
+fn table_rows() {
     let volume = with(
-        &good(),
+        &valid(),
         &json!({
             "metadata": {"creationTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {
@@ -241,15 +241,15 @@ fn rows() {
         row(&volume),
         json!(["pv1", "1Gi", "RWO,ROX", "Delete", "Bound", "ns/c", "fast", "<unset>", "", "10s", "Block"])
     );
-    let going = with(&volume, &json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:01Z"}}));
-    assert_eq!(row(&going)[4], "Terminating");
+    let terminating = with(&volume, &json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:01Z"}}));
+    assert_eq!(row(&terminating)[4], "Terminating");
     assert_eq!(row(&json!({"metadata": {"name": "x"}}))[1], "0");
 }
 
 #[test]
-fn warned_of() {
+fn deprecated_fields_cause_warnings() {
     let volume = with(
-        &good(),
+        &valid(),
         &json!({
             "metadata": {"annotations": {BETA_CLASS: "x"}}, "spec": {"persistentVolumeReclaimPolicy": "Recycle"},
         }),

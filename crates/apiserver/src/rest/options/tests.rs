@@ -3,27 +3,27 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn lists() {
-    let token = Token { revision: Some(7), start: "a/x\0".into() };
-    let behind = format!("continue={}&limit=2", token.text());
+fn list_options_select_revision_and_limit() {
+    let token = ContinueToken { revision: Some(7), start: "a/x\0".into() };
+    let continued = format!("continue={}&limit=2", token.encode());
     for (query, at, limit) in [
-        ("", At::Newest, 0),
-        ("limit=5", At::Newest, 5),
-        ("limit=-5", At::Newest, 0),
-        ("resourceVersion=0&limit=5", At::Newest, 0),
-        ("resourceVersion=9", At::NotOlder(9), 0),
-        ("resourceVersion=9&limit=5", At::Exactly(9), 5),
-        ("resourceVersion=9&limit=5&resourceVersionMatch=NotOlderThan", At::NotOlder(9), 5),
-        ("resourceVersion=9&resourceVersionMatch=Exact", At::Exactly(9), 0),
-        (&behind, At::Behind(token), 2),
+        ("", RevisionMatch::Newest, 0),
+        ("limit=5", RevisionMatch::Newest, 5),
+        ("limit=-5", RevisionMatch::Newest, 0),
+        ("resourceVersion=0&limit=5", RevisionMatch::Newest, 0),
+        ("resourceVersion=9", RevisionMatch::NotOlderThan(9), 0),
+        ("resourceVersion=9&limit=5", RevisionMatch::Exact(9), 5),
+        ("resourceVersion=9&limit=5&resourceVersionMatch=NotOlderThan", RevisionMatch::NotOlderThan(9), 5),
+        ("resourceVersion=9&resourceVersionMatch=Exact", RevisionMatch::Exact(9), 0),
+        (&continued, RevisionMatch::Continue(token), 2),
     ] {
         assert_eq!(list(&Query::parse(query)).unwrap(), ListPlan { at, limit }, "{query}");
     }
 }
 
 #[test]
-fn lists_that_make_no_sense() {
-    for (query, code, words) in [
+fn invalid_list_options_are_rejected() {
+    for (query, code, message) in [
         ("resourceVersionMatch=Exact", 422, "forbidden unless resourceVersion is provided"),
         (
             "resourceVersionMatch=Exact&resourceVersion=0",
@@ -46,19 +46,19 @@ fn lists_that_make_no_sense() {
         ("continue=eA&resourceVersion=3", 400, "specifying resource version is not allowed"),
         ("limit=x", 400, "parsing \"x\""),
     ] {
-        let refusal = list(&Query::parse(query)).unwrap_err();
-        assert_eq!(refusal.code, code, "{query}");
-        assert!(refusal.message.contains(words), "{query}: {refusal}");
+        let status_error = list(&Query::parse(query)).unwrap_err();
+        assert_eq!(status_error.code, code, "{query}");
+        assert!(status_error.message.contains(message), "{query}: {status_error}");
     }
 }
 
 #[test]
-fn watches() {
-    let state = |not_older, marked| Start::State { not_older, marked };
+fn watch_options_select_the_start() {
+    let state = |not_older_than, initial_bookmark| Start::InitialState { not_older_than, initial_bookmark };
     for (query, start, bookmarks) in [
         ("", state(0, false), false),
         ("resourceVersion=0", state(0, false), false),
-        ("resourceVersion=9&allowWatchBookmarks=true", Start::Behind(9), true),
+        ("resourceVersion=9&allowWatchBookmarks=true", Start::After(9), true),
         (
             "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1",
             state(0, true),
@@ -72,7 +72,7 @@ fn watches() {
         ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", Start::Now, false),
         (
             "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4",
-            Start::Behind(4),
+            Start::After(4),
             false,
         ),
     ] {
@@ -83,20 +83,20 @@ fn watches() {
 }
 
 #[test]
-fn watches_that_make_no_sense() {
-    for (query, words) in [
+fn invalid_watch_options_are_rejected() {
+    for (query, message) in [
         ("sendInitialEvents=true", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
         ("resourceVersionMatch=NotOlderThan", "forbidden for watch unless sendInitialEvents is provided"),
         ("resourceVersionMatch=Exact&sendInitialEvents=true", "supported values: \"NotOlderThan\""),
     ] {
-        let refusal = watch(&Query::parse(query)).unwrap_err();
-        assert_eq!(refusal.code, 422, "{query}");
-        assert!(refusal.message.contains(words), "{query}: {refusal}");
+        let status_error = watch(&Query::parse(query)).unwrap_err();
+        assert_eq!(status_error.code, 422, "{query}");
+        assert!(status_error.message.contains(message), "{query}: {status_error}");
     }
 }
 
 #[test]
-fn writes() {
+fn write_options_are_parsed_or_rejected() {
     use FieldValidation::{Ignore, Strict, Warn};
     for (query, dry_run, fields) in [
         ("", false, Warn),
@@ -110,7 +110,7 @@ fn writes() {
             "{query}"
         );
     }
-    for (query, words) in [
+    for (query, message) in [
         (
             "dryRun=x",
             "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"x\"]: supported values: \"All\"",
@@ -124,13 +124,13 @@ fn writes() {
             "fieldManager: Too long: may not be more than 128 bytes",
         ),
     ] {
-        let refusal = write(&Query::parse(query), "CreateOptions").unwrap_err();
-        assert!(refusal.message.contains(words), "{query}: {refusal}");
+        let status_error = write(&Query::parse(query), "CreateOptions").unwrap_err();
+        assert!(status_error.message.contains(message), "{query}: {status_error}");
     }
 }
 
 #[test]
-fn deletions() {
+fn delete_options_are_parsed_or_rejected() {
     let options = |body: Value| delete(body.to_string().as_bytes(), &Query::default()).unwrap();
     assert_eq!(delete(b" ", &Query::default()).unwrap(), DeleteOptions::default());
     let all = options(json!({
@@ -140,18 +140,18 @@ fn deletions() {
     let expected = DeleteOptions {
         grace: Some(0),
         uid: Some("u".into()),
-        version: Some("3".into()),
+        resource_version: Some("3".into()),
         propagation: Some(Propagation::Foreground),
-        old_way: false,
+        uses_orphan_dependents: false,
         dry_run: true,
     };
     assert_eq!(all, expected);
     assert_eq!(options(json!({"orphanDependents": true})).propagation, Some(Propagation::Orphan));
     assert_eq!(options(json!({"orphanDependents": false})).propagation, Some(Propagation::Background));
     let query = Query::parse("gracePeriodSeconds=5&propagationPolicy=Orphan");
-    let asked = delete(b"", &query).unwrap();
-    assert_eq!((asked.grace, asked.propagation), (Some(5), Some(Propagation::Orphan)));
-    for (body, code, words) in [
+    let parsed = delete(b"", &query).unwrap();
+    assert_eq!((parsed.grace, parsed.propagation), (Some(5), Some(Propagation::Orphan)));
+    for (body, code, message) in [
         (json!({"kind": "Pod"}), 400, "cannot be converted to DeleteOptions"),
         (json!({"gracePeriodSeconds": "x"}), 400, "cannot be handled as a DeleteOptions"),
         (json!({"dryRun": ["x"]}), 422, "dryRun: Unsupported value"),
@@ -162,15 +162,15 @@ fn deletions() {
         ),
         (json!({"propagationPolicy": "Orphan", "orphanDependents": true}), 422, "cannot be both set"),
     ] {
-        let refusal = delete(body.to_string().as_bytes(), &Query::default()).unwrap_err();
-        assert_eq!(refusal.code, code, "{body}");
-        assert!(refusal.message.contains(words), "{body}: {refusal}");
+        let status_error = delete(body.to_string().as_bytes(), &Query::default()).unwrap_err();
+        assert_eq!(status_error.code, code, "{body}");
+        assert!(status_error.message.contains(message), "{body}: {status_error}");
     }
 }
 
 proptest::proptest! {
     #[test]
-    fn no_query_and_no_body_makes_it_panic(query: String, body: Vec<u8>) {
+    fn arbitrary_query_and_body_do_not_panic(query: String, body: Vec<u8>) {
         let query = Query::parse(&query);
         let _ = (list(&query), watch(&query), write(&query, "PatchOptions"), delete(&body, &query));
     }

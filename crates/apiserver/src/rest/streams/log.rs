@@ -1,5 +1,5 @@
-//! A log on its way out: a body whose pieces come as the container writes them. One that is followed has no end of its
-//! own; over a socket, it ends with the server like every answer of that sort.
+//! The response body of a log: chunks arrive as the container writes them. A followed log does not end on its own; over
+//! a socket it ends with the server, like a watch.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::rest::{Body, BoxError};
 
-/// The response.
+/// The HTTP response with this log as its body.
 pub(super) fn response(lines: mpsc::Receiver<Bytes>) -> Response<Body> {
     let mut response = Response::new(Log(lines).boxed_unsync());
     let headers = response.headers_mut();

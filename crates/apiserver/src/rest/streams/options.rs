@@ -1,33 +1,33 @@
-//! What is asked of containers, read from parameters and checked against the pod, with upstream's words.
+//! The options of logs and exec, parsed from the query and validated against the pod, with upstream's messages.
 
 use serde_json::Value;
 use wharf_model::Time;
 
 use super::{bare_id, text};
 use crate::rest::query::Query;
-use crate::status::{Cause, Refusal};
+use crate::status::{Cause, StatusError};
 
-/// How much of a log, and in which form.
+/// The options of a log request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on with what is still to come, until the container ends.
+    /// Follow the log until the container exits.
     pub follow: bool,
-    /// Nothing older.
+    /// Only lines from this time on.
     pub since: Option<Time>,
-    /// A time before each line.
+    /// Prefix each line with its timestamp.
     pub timestamps: bool,
-    /// Only the last so many lines, of what is there.
+    /// Only this many of the last existing lines.
     pub tail_lines: Option<u64>,
-    /// At most so many bytes.
+    /// At most this many bytes.
     pub limit_bytes: Option<u64>,
-    /// Which of the two outputs.
+    /// The output streams to include.
     pub stream: Stream,
 }
 
-/// Which output of a container.
+/// The output streams of a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stream {
-    /// Both.
+    /// Standard output and standard error.
     #[default]
     All,
     /// Standard output.
@@ -36,38 +36,42 @@ pub enum Stream {
     Stderr,
 }
 
-/// A command for a container.
+/// A command to run in a container.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Whether somebody writes to it.
+    /// Whether the client writes to its standard input.
     pub stdin: bool,
-    /// Whether somebody reads its output.
+    /// Whether the client reads its standard output.
     pub stdout: bool,
-    /// And its errors; not with a terminal, where both are one.
+    /// Whether the client reads its standard error. Never with a terminal, which merges both.
     pub stderr: bool,
-    /// Whether it has a terminal.
+    /// Whether the command gets a terminal.
     pub tty: bool,
 }
 
-pub(super) fn log(pod: &Value, query: &Query, now: Time) -> Result<LogOptions, Refusal> {
+pub(super) fn log(pod: &Value, query: &Query, now: Time) -> Result<LogOptions, StatusError> {
     let mut causes = Vec::new();
-    let mut at_least = |name: &str, least: i64, detail: &str| -> Result<Option<i64>, Refusal> {
+    let mut parse_at_least = |name: &str, min: i64, detail: &str| -> Result<Option<i64>, StatusError> {
         let number = query.number(name)?;
-        if let Some(number) = number.filter(|number| *number < least) {
+        if let Some(number) = number.filter(|number| *number < min) {
             causes.push(Cause::invalid(name, &number.into(), detail));
         }
         Ok(number)
     };
-    let tail = at_least("tailLines", 0, "must be greater than or equal to 0")?;
-    let limit = at_least("limitBytes", 1, "must be greater than 0")?;
-    let seconds = at_least("sinceSeconds", 1, "must be greater than 0")?;
+    let tail = parse_at_least("tailLines", 0, "must be greater than or equal to 0")?;
+    let limit = parse_at_least("limitBytes", 1, "must be greater than 0")?;
+    let seconds = parse_at_least("sinceSeconds", 1, "must be greater than 0")?;
     let time = match query.text("sinceTime") {
         "" => None,
         text => match serde_json::from_value(text.into()) {
             Ok(time) => Some(time),
-            Err(_) => return Err(Refusal::bad_request(format!("sinceTime {text:?} is no time of RFC 3339"))),
+            Err(_) => {
+                return Err(StatusError::bad_request(format!(
+                    "sinceTime {text:?} is not an RFC 3339 timestamp"
+                )));
+            }
         },
     };
     if seconds.is_some() && time.is_some() {
@@ -84,7 +88,7 @@ pub(super) fn log(pod: &Value, query: &Query, now: Time) -> Result<LogOptions, R
         }
     };
     if !causes.is_empty() {
-        return Err(Refusal::invalid("", "PodLogOptions", text(pod, "/metadata/name"), causes));
+        return Err(StatusError::invalid("", "PodLogOptions", text(pod, "/metadata/name"), causes));
     }
     let flag = |name: &str| query.flag(name) == Some(true);
     Ok(LogOptions {
@@ -98,7 +102,7 @@ pub(super) fn log(pod: &Value, query: &Query, now: Time) -> Result<LogOptions, R
     })
 }
 
-pub(super) fn command(query: &Query) -> Result<Command, Refusal> {
+pub(super) fn command(query: &Query) -> Result<Command, StatusError> {
     let flag = |name: &str| query.flag(name) == Some(true);
     let tty = flag("tty");
     let command = Command {
@@ -109,10 +113,10 @@ pub(super) fn command(query: &Query) -> Result<Command, Refusal> {
         tty,
     };
     if command.command.is_empty() {
-        return Err(Refusal::bad_request("you must specify at least one command for the container"));
+        return Err(StatusError::bad_request("you must specify at least one command for the container"));
     }
     if !(command.stdin || command.stdout || command.stderr) {
-        return Err(Refusal::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+        return Err(StatusError::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
     }
     Ok(command)
 }
@@ -122,14 +126,16 @@ fn names(pod: &Value, list: &str) -> Vec<String> {
     containers.into_iter().flatten().map(|container| text(container, "/name").to_owned()).collect()
 }
 
-/// The container that is meant: the one that is named, or the only one.
-fn container(pod: &Value, query: &Query) -> Result<String, Refusal> {
+/// The name of the requested container: the named one, or the only one.
+fn container_name(pod: &Value, query: &Query) -> Result<String, StatusError> {
     let (name, pod_name) = (query.text("container"), text(pod, "/metadata/name"));
     let (containers, init) = (names(pod, "containers"), names(pod, "initContainers"));
     if !name.is_empty() {
         return match containers.iter().chain(&init).any(|known| known == name) {
             true => Ok(name.to_owned()),
-            false => Err(Refusal::bad_request(format!("container {name} is not valid for pod {pod_name}"))),
+            false => {
+                Err(StatusError::bad_request(format!("container {name} is not valid for pod {pod_name}")))
+            }
         };
     }
     if let [only] = containers.as_slice() {
@@ -142,30 +148,31 @@ fn container(pod: &Value, query: &Query) -> Result<String, Refusal> {
     if !init.is_empty() {
         message.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
     }
-    Err(Refusal::bad_request(message))
+    Err(StatusError::bad_request(message))
 }
 
 fn status<'a>(pod: &'a Value, name: &str) -> Option<&'a Value> {
-    let of = |list: &str| pod.pointer(&format!("/status/{list}")).and_then(Value::as_array);
-    let all = [of("containerStatuses"), of("initContainerStatuses")].into_iter().flatten().flatten();
+    let statuses = |list: &str| pod.pointer(&format!("/status/{list}")).and_then(Value::as_array);
+    let all =
+        [statuses("containerStatuses"), statuses("initContainerStatuses")].into_iter().flatten().flatten();
     all.into_iter().find(|status| text(status, "/name") == name)
 }
 
-/// The ID of the container whose log is meant; none if the pod has no node yet.
-pub(super) fn log_of(pod: &Value, query: &Query) -> Result<Option<String>, Refusal> {
-    let name = container(pod, query)?;
+/// The ID of the container whose log is requested; none if the pod is not scheduled yet.
+pub(super) fn log_container_id(pod: &Value, query: &Query) -> Result<Option<String>, StatusError> {
+    let name = container_name(pod, query)?;
     if text(pod, "/spec/nodeName").is_empty() {
         return Ok(None);
     }
     let pod_name = text(pod, "/metadata/name");
-    let no = |why: String| Err(Refusal::bad_request(why));
-    let not_available = || no(format!("container {name:?} in pod {pod_name:?} is not available"));
+    let reject = |reason: String| Err(StatusError::bad_request(reason));
+    let not_available = || reject(format!("container {name:?} in pod {pod_name:?} is not available"));
     let Some(status) = status(pod, &name) else { return not_available() };
     let last = bare_id(text(status, "/lastState/terminated/containerID"));
     if query.flag("previous") == Some(true) {
         return match last {
             Some(id) => Ok(Some(id.to_owned())),
-            None => no(format!("previous terminated container {name:?} in pod {pod_name:?} not found")),
+            None => reject(format!("previous terminated container {name:?} in pod {pod_name:?} not found")),
         };
     }
     let ended = status.pointer("/state/terminated").is_some();
@@ -176,25 +183,25 @@ pub(super) fn log_of(pod: &Value, query: &Query) -> Result<Option<String>, Refus
     };
     match current {
         Some(id) => Ok(Some(id.to_owned())),
-        None if ended => no(format!("container {name:?} in pod {pod_name:?} is terminated")),
+        None if ended => reject(format!("container {name:?} in pod {pod_name:?} is terminated")),
         None => match text(status, "/state/waiting/reason") {
-            "" => no(format!("container {name:?} in pod {pod_name:?} is waiting to start - no logs yet")),
-            reason => no(format!("container {name:?} in pod {pod_name:?} is waiting to start: {reason}")),
+            "" => reject(format!("container {name:?} in pod {pod_name:?} is waiting to start - no logs yet")),
+            reason => reject(format!("container {name:?} in pod {pod_name:?} is waiting to start: {reason}")),
         },
     }
 }
 
-/// The ID of the container in which a command is to run.
-pub(super) fn running(pod: &Value, query: &Query) -> Result<String, Refusal> {
-    let name = container(pod, query)?;
+/// The ID of the running container for a command.
+pub(super) fn running_container_id(pod: &Value, query: &Query) -> Result<String, StatusError> {
+    let name = container_name(pod, query)?;
     if text(pod, "/spec/nodeName").is_empty() {
         let pod_name = text(pod, "/metadata/name");
-        return Err(Refusal::bad_request(format!("pod {pod_name} does not have a host assigned")));
+        return Err(StatusError::bad_request(format!("pod {pod_name} does not have a host assigned")));
     }
     let runs = status(pod, &name).filter(|status| status.pointer("/state/running").is_some());
     match runs.and_then(|status| bare_id(text(status, "/containerID"))) {
         Some(id) => Ok(id.to_owned()),
-        None => Err(Refusal::new(404, "NotFound", format!("container not found ({name:?})"))),
+        None => Err(StatusError::new(404, "NotFound", format!("container not found ({name:?})"))),
     }
 }
 
@@ -212,9 +219,9 @@ mod tests {
         })
     }
 
-    /// kubelet's choice of the log that is meant, and its words where there is none.
+    /// The log that kubelet selects, and its errors if there is none.
     #[test]
-    fn whose_log() {
+    fn log_request_selects_the_container_instance() {
         let running = json!({"running": {}});
         let ended = |id: &str| json!({"terminated": {"exitCode": 1, "containerID": id}});
         let waiting = |reason: &str| json!({"waiting": {"reason": reason}});
@@ -250,19 +257,20 @@ mod tests {
         ] {
             let pod = pod(json!([{"name": "a", "state": state, "lastState": last, "containerID": id}]));
             let query = Query::parse(if previous { "previous=true" } else { "" });
-            let got =
-                log_of(&pod, &query).map(Option::unwrap).map_err(|refusal| (refusal.code, refusal.message));
-            assert_eq!(got, expected.map(str::to_owned).map_err(|why| (400, why.to_owned())), "{pod}");
+            let got = log_container_id(&pod, &query)
+                .map(Option::unwrap)
+                .map_err(|status_error| (status_error.code, status_error.message));
+            assert_eq!(got, expected.map(str::to_owned).map_err(|reason| (400, reason.to_owned())), "{pod}");
         }
-        let refusal = log_of(&pod(json!([])), &Query::parse("")).unwrap_err();
-        assert_eq!(refusal.message, "container \"a\" in pod \"p\" is not available");
+        let status_error = log_container_id(&pod(json!([])), &Query::parse("")).unwrap_err();
+        assert_eq!(status_error.message, "container \"a\" in pod \"p\" is not available");
         let mut unplaced = pod(json!([]));
         unplaced["spec"]["nodeName"] = "".into();
-        assert_eq!(log_of(&unplaced, &Query::parse("")).unwrap(), None);
+        assert_eq!(log_container_id(&unplaced, &Query::parse("")).unwrap(), None);
     }
 
     #[test]
-    fn which_container() {
+    fn container_is_selected_by_name() {
         let pod = json!({
             "metadata": {"name": "p"},
             "spec": {"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i"}]},
@@ -277,22 +285,22 @@ mod tests {
                      containers: [i]"),
             ),
         ] {
-            let got = container(&pod, &Query::parse(query)).map_err(|refusal| refusal.message);
+            let got = container_name(&pod, &Query::parse(query)).map_err(|status_error| status_error.message);
             assert_eq!(got.as_deref().map_err(String::as_str), expected, "{query}");
         }
     }
 
     #[test]
-    fn a_command_runs_in_what_runs() {
+    fn command_needs_a_running_container() {
         let query = Query::parse("");
         let runs = pod(json!([{"name": "a", "state": {"running": {}}, "containerID": "wharf://7"}]));
-        assert_eq!(running(&runs, &query).unwrap(), "7");
+        assert_eq!(running_container_id(&runs, &query).unwrap(), "7");
         let ended = pod(json!([{"name": "a", "state": {"terminated": {}}, "containerID": "wharf://7"}]));
-        assert_eq!(running(&ended, &query).unwrap_err().message, "container not found (\"a\")");
+        assert_eq!(running_container_id(&ended, &query).unwrap_err().message, "container not found (\"a\")");
     }
 
     #[test]
-    fn log_parameters() {
+    fn log_options_are_parsed_or_rejected() {
         let read =
             |query: &str| log(&json!({"metadata": {"name": "p"}}), &Query::parse(query), Time(100_000));
         let all =
@@ -318,7 +326,7 @@ mod tests {
                 "limitBytes=0",
                 "PodLogOptions \"p\" is invalid: limitBytes: Invalid value: 0: must be greater than 0",
             ),
-            ("sinceTime=never", "sinceTime \"never\" is no time of RFC 3339"),
+            ("sinceTime=never", "sinceTime \"never\" is not an RFC 3339 timestamp"),
             ("tailLines=x", "strconv.ParseInt: parsing \"x\": invalid syntax"),
         ] {
             assert_eq!(read(query).unwrap_err().message, message);
@@ -326,8 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn command_parameters() {
-        let read = |query: &str| command(&Query::parse(query)).map_err(|refusal| refusal.message);
+    fn command_options_are_parsed_or_rejected() {
+        let read = |query: &str| command(&Query::parse(query)).map_err(|status_error| status_error.message);
         let terminal =
             read("command=sh&command=-c&command=ls+%2F&stdin=true&stdout=true&stderr=true&tty=true");
         assert_eq!(

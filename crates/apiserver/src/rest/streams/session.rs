@@ -1,8 +1,8 @@
-//! A command over a WebSocket, as `kubectl exec` speaks it: the first byte of each message says which stream it
-//! belongs to, and the last message is a `Status` with the exit code.
+//! An exec session over a WebSocket, as `kubectl exec` uses it: the first byte of each message is the channel, and the
+//! last message is a `Status` with the exit code.
 //!
-//! Whoever goes first ends it: the command (its outputs are read to their end, then its status is sent), the client
-//! (the command is killed), or the server.
+//! The session ends with the command (its output is read to the end, then its status is sent), with the client (the
+//! command is killed), or with the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,138 +14,139 @@ use tokio::sync::mpsc;
 use tokio::time::{interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::websocket::{Decoder, Incoming, Outgoing, Protocol, Why};
+use super::websocket::{CloseCode, Decoder, Incoming, Outgoing, Protocol};
 use super::{Command, Session, Size};
-use crate::status::Refusal;
+use crate::status::StatusError;
 
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
 const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
-/// Its message is the number of the channel that ends.
+/// The payload is the number of the channel to close.
 const CLOSE: u8 = 255;
 
-/// Frames that wait for the client.
-const WAITING: usize = 16;
-/// How much of an output is sent at a time.
-const PIECE: usize = 32 << 10;
-/// Between two signs of life.
-const PING: Duration = Duration::from_secs(30);
-/// A client from which nothing came for so many of them is gone.
-const SILENT: u32 = 3;
-/// For output that is still in the pipe when the command has ended; what it left running may hold the pipe for ever.
-const DRAIN: Duration = Duration::from_secs(2);
-/// For the last words to be sent, and for the client to close.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// The number of frames queued for the client.
+const OUTGOING_QUEUE: usize = 16;
+/// How much output is sent at a time.
+const CHUNK: usize = 32 << 10;
+/// The interval between pings.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// A client that sends nothing for this many ping intervals is gone.
+const MAX_MISSED_PINGS: u32 = 3;
+/// How long to read remaining output after the command has exited. Its child processes may hold the pipe open.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long to wait for the last frames to be sent and for the client to close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the streams of a command are told apart.
+/// The channel protocol of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Channels {
     protocol: Protocol,
-    /// On which the client is told, by an empty message, that it is connected.
-    first: u8,
+    /// The channel of the empty message that tells the client that it is connected.
+    hello_channel: u8,
 }
 
 impl Channels {
-    pub(super) fn of(command: &Command, protocol: Protocol) -> Self {
-        let first = match command {
+    pub(super) fn for_command(command: &Command, protocol: Protocol) -> Self {
+        let hello_channel = match command {
             Command { stdout: true, .. } => STDOUT,
             Command { stderr: true, .. } => STDERR,
             Command { .. } => ERROR,
         };
-        Self { protocol, first }
+        Self { protocol, hello_channel }
     }
 }
 
-/// How it came to an end.
+/// How a session ended.
 enum End {
-    /// The command did.
+    /// The command exited.
     Command(Value),
-    /// The client closed, or is gone.
+    /// The client closed the connection or is gone.
     Client,
-    /// The client said what it may not say.
-    Wrong(Why),
-    /// The server ends.
+    /// The client violated the protocol.
+    Violation(CloseCode),
+    /// The server shuts down.
     Server,
 }
 
-/// Serves one command until it ends.
+/// Serves one session until it ends.
 pub(super) async fn serve<I>(io: I, session: Session, channels: Channels, stop: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Send + Unpin,
 {
     let (mut from, to) = tokio::io::split(io);
-    let (out, waiting) = mpsc::channel(WAITING);
-    let writing = write(to, waiting);
+    let (out, outgoing) = mpsc::channel(OUTGOING_QUEUE);
+    let writing = write(to, outgoing);
     tokio::pin!(writing);
     let mut decoder = Decoder::default();
-    let talk = async {
-        let Session { stdin, stdout, stderr, resize, ended } = session;
-        let heard = Heard::default();
-        _ = out.send(Outgoing::Data(channels.first, Bytes::new())).await;
+    let exchange = async {
+        let Session { stdin, stdout, stderr, resize, exit_code: ended } = session;
+        let activity = ClientActivity::default();
+        _ = out.send(Outgoing::Data(channels.hello_channel, Bytes::new())).await;
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => End::Server,
-            end = read(&mut from, &mut decoder, channels, stdin, resize, &out, &heard) => end,
-            () = beat(&out, &heard) => End::Client,
+            end = read(&mut from, &mut decoder, channels, stdin, resize, &out, &activity) => end,
+            () = ping_until_silent(&out, &activity) => End::Client,
             status = run(stdout, stderr, ended, &out) => End::Command(status),
         };
-        let why = match end {
+        let code = match end {
             End::Command(status) => {
                 _ = out.send(Outgoing::Data(ERROR, status.to_string().into())).await;
-                Why::Done
+                CloseCode::Normal
             }
-            End::Client => Why::Done,
-            End::Wrong(why) => why,
-            End::Server => Why::GoingAway,
+            End::Client => CloseCode::Normal,
+            End::Violation(code) => code,
+            End::Server => CloseCode::GoingAway,
         };
-        _ = out.send(Outgoing::Close(why)).await;
+        _ = out.send(Outgoing::Close(code)).await;
     };
     tokio::select! {
         () = &mut writing => return,
-        () = talk => drop(out),
+        () = exchange => drop(out),
     }
-    let goodbye = async {
+    let close_handshake = async {
         writing.await;
-        // The client answers our close with its own; before that, it may not have read all.
+        // The client replies to our close frame; before that, it may not have read everything.
         while !matches!(next(&mut from, &mut decoder).await, Ok(Incoming::Close) | Err(_)) {}
     };
-    _ = timeout(FAREWELL, goodbye).await;
+    _ = timeout(CLOSE_TIMEOUT, close_handshake).await;
 }
 
-/// Sends what waits, until nobody will add to it or the client is gone.
-async fn write(mut to: impl AsyncWrite + Unpin, mut waiting: mpsc::Receiver<Outgoing>) {
-    while let Some(frame) = waiting.recv().await {
+/// Sends queued frames until the queue is closed or the client is gone.
+async fn write(mut to: impl AsyncWrite + Unpin, mut outgoing: mpsc::Receiver<Outgoing>) {
+    while let Some(frame) = outgoing.recv().await {
         if to.write_all(&frame.frame()).await.is_err() || to.flush().await.is_err() {
             return;
         }
     }
 }
 
-/// Whether the client is there.
+/// Shows whether the client is alive.
 #[derive(Default)]
-struct Heard {
-    anything: AtomicBool,
-    /// We do not listen: the command does not read as fast as the client writes.
-    busy: AtomicBool,
+struct ClientActivity {
+    received: AtomicBool,
+    /// We are not reading from the client, because the command does not read its input fast enough.
+    stdin_blocked: AtomicBool,
 }
 
-/// Signs of life, until none comes back.
-async fn beat(out: &mpsc::Sender<Outgoing>, heard: &Heard) {
-    let mut beats = interval(PING);
-    beats.tick().await;
-    let mut silent = 0;
-    while silent < SILENT {
-        beats.tick().await;
-        let there = heard.anything.swap(false, Ordering::Relaxed) || heard.busy.load(Ordering::Relaxed);
-        silent = if there { 0 } else { silent + 1 };
+/// Sends pings until the client stops responding.
+async fn ping_until_silent(out: &mpsc::Sender<Outgoing>, activity: &ClientActivity) {
+    let mut pings = interval(PING_INTERVAL);
+    pings.tick().await;
+    let mut missed = 0;
+    while missed < MAX_MISSED_PINGS {
+        pings.tick().await;
+        let alive = activity.received.swap(false, Ordering::Relaxed)
+            || activity.stdin_blocked.load(Ordering::Relaxed);
+        missed = if alive { 0 } else { missed + 1 };
         _ = out.send(Outgoing::Ping).await;
     }
 }
 
-/// The next frame. Nothing is lost if this is dropped while it waits.
-async fn next(from: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Result<Incoming, Why> {
+/// The next frame. Cancel safe.
+async fn next(from: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Result<Incoming, CloseCode> {
     loop {
         if let Some(frame) = decoder.next()? {
             return Ok(frame);
@@ -157,7 +158,7 @@ async fn next(from: &mut (impl AsyncRead + Unpin), decoder: &mut Decoder) -> Res
     }
 }
 
-/// What the client sends goes where it belongs, until the client goes.
+/// Forwards the client's frames until the client closes the connection.
 async fn read(
     from: &mut (impl AsyncRead + Unpin),
     decoder: &mut Decoder,
@@ -165,16 +166,16 @@ async fn read(
     mut stdin: Option<Box<dyn AsyncWrite + Send + Unpin>>,
     resize: Option<Box<dyn Fn(Size) + Send + Sync>>,
     out: &mpsc::Sender<Outgoing>,
-    heard: &Heard,
+    activity: &ClientActivity,
 ) -> End {
-    // Of the message that is being read.
+    // The channel of the current message.
     let mut channel = None;
     loop {
         let frame = match next(from, decoder).await {
             Ok(frame) => frame,
-            Err(why) => return End::Wrong(why),
+            Err(code) => return End::Violation(code),
         };
-        heard.anything.store(true, Ordering::Relaxed);
+        activity.received.store(true, Ordering::Relaxed);
         let payload = match frame {
             Incoming::Close => return End::Client,
             Incoming::Pong => continue,
@@ -193,13 +194,13 @@ async fn read(
         };
         match channel {
             Some(STDIN) => {
-                heard.busy.store(true, Ordering::Relaxed);
+                activity.stdin_blocked.store(true, Ordering::Relaxed);
                 let failed = match &mut stdin {
                     Some(stdin) => stdin.write_all(&payload).await.is_err() || stdin.flush().await.is_err(),
                     None => false,
                 };
-                heard.busy.store(false, Ordering::Relaxed);
-                // Who does not read any more, as `head` does, still has its say.
+                activity.stdin_blocked.store(false, Ordering::Relaxed);
+                // A command that stops reading, such as `head`, may still write output.
                 if failed {
                     stdin = None;
                 }
@@ -221,14 +222,14 @@ async fn read(
     }
 }
 
-/// As kubectl says it: `{"Width":80,"Height":24}`.
+/// Parses kubectl's `{"Width":80,"Height":24}`.
 fn size(payload: &[u8]) -> Option<Size> {
     let value: Value = serde_json::from_slice(payload).ok()?;
     let side = |name: &str| value.get(name).and_then(Value::as_u64).and_then(|side| u16::try_from(side).ok());
     Some(Size { width: side("Width")?, height: side("Height")? })
 }
 
-/// Sends what the command writes, until it has ended; then its status.
+/// Forwards the output of the command until it exits. Returns its status.
 async fn run(
     stdout: Option<Box<dyn AsyncRead + Send + Unpin>>,
     stderr: Option<Box<dyn AsyncRead + Send + Unpin>>,
@@ -241,7 +242,7 @@ async fn run(
     tokio::pin!(outputs);
     let code = tokio::select! {
         code = &mut ended => {
-            _ = timeout(DRAIN, outputs).await;
+            _ = timeout(DRAIN_TIMEOUT, outputs).await;
             code
         }
         () = &mut outputs => ended.await,
@@ -251,15 +252,15 @@ async fn run(
 
 async fn pump(from: Option<Box<dyn AsyncRead + Send + Unpin>>, channel: u8, out: &mpsc::Sender<Outgoing>) {
     let Some(mut from) = from else { return };
-    let mut buffer = BytesMut::with_capacity(PIECE);
+    let mut buffer = BytesMut::with_capacity(CHUNK);
     loop {
-        buffer.reserve(PIECE);
+        buffer.reserve(CHUNK);
         match from.read_buf(&mut buffer).await {
-            // A terminal whose other end is closed answers with an error.
+            // Reading a terminal whose other end is closed fails.
             Ok(0) | Err(_) => return,
             Ok(_) => {
-                let piece = Outgoing::Data(channel, buffer.split().freeze());
-                if out.send(piece).await.is_err() {
+                let chunk = Outgoing::Data(channel, buffer.split().freeze());
+                if out.send(chunk).await.is_err() {
                     return;
                 }
             }
@@ -267,7 +268,7 @@ async fn pump(from: Option<Box<dyn AsyncRead + Send + Unpin>>, channel: u8, out:
     }
 }
 
-/// How a command ended, in upstream's words.
+/// The status of a finished command, in upstream's format.
 fn status(ended: Result<i32, String>) -> Value {
     match ended {
         Ok(0) => json!({"metadata": {}, "status": "Success"}),
@@ -278,9 +279,9 @@ fn status(ended: Result<i32, String>) -> Value {
             "message": format!("command terminated with non-zero exit code: exit status {code}"),
             "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
         }),
-        Err(why) => {
-            let message = format!("Internal error occurred: error executing command in container: {why}");
-            Refusal::new(500, "InternalError", message).to_json()
+        Err(reason) => {
+            let message = format!("Internal error occurred: error executing command in container: {reason}");
+            StatusError::new(500, "InternalError", message).to_json()
         }
     }
 }
@@ -292,7 +293,7 @@ mod tests {
     use super::super::websocket::tests::masked;
     use super::*;
 
-    /// A client's end, and the command's.
+    /// The client's end and the command's end of a session.
     struct Pair {
         client: DuplexStream,
         stdin: DuplexStream,
@@ -316,10 +317,10 @@ mod tests {
             stdout: Some(Box::new(out)),
             stderr: Some(Box::new(err)),
             resize: Some(Box::new(move |size| _ = resized.send(size))),
-            ended: Box::pin(async { ended.await.unwrap_or_else(|_| Err("lost".into())) }),
+            exit_code: Box::pin(async { ended.await.unwrap_or_else(|_| Err("lost".into())) }),
         };
         let stop = CancellationToken::new();
-        let channels = Channels { protocol, first: STDOUT };
+        let channels = Channels { protocol, hello_channel: STDOUT };
         let serving = tokio::spawn(serve(io, session, channels, stop.clone()));
         let (stdout, stderr, exit) = (Some(stdout), Some(stderr), Some(exit));
         Pair { client, stdin, stdout, stderr, exit, sizes, stop, serving }
@@ -330,7 +331,7 @@ mod tests {
             self.client.write_all(&frame).await.unwrap();
         }
 
-        /// The next frame of the server: its opcode and payload. All are short here.
+        /// The next frame from the server: its opcode and payload. All are short here.
         async fn frame(&mut self) -> (u8, Vec<u8>) {
             let mut head = [0; 2];
             self.client.read_exact(&mut head).await.unwrap();
@@ -345,15 +346,15 @@ mod tests {
             (head[0] & 0x0f, payload)
         }
 
-        async fn begun(mut self) -> Self {
-            assert_eq!(self.frame().await, (2, vec![STDOUT]), "the client learns that it is connected");
+        async fn connected(mut self) -> Self {
+            assert_eq!(self.frame().await, (2, vec![STDOUT]), "the first message is empty");
             self
         }
     }
 
     #[tokio::test]
-    async fn streams_go_where_they_belong_and_the_status_comes_last() {
-        let mut pair = pair(Protocol::V5).begun().await;
+    async fn streams_are_forwarded_and_status_is_sent_last() {
+        let mut pair = pair(Protocol::V5).connected().await;
         pair.send(masked(0x82, b"\x00hel")).await;
         pair.send(masked(0x02, b"\x00l")).await;
         pair.send(masked(0x80, b"o")).await;
@@ -365,7 +366,7 @@ mod tests {
         assert_eq!(pair.sizes.recv().await, Some(Size { width: 80, height: 24 }));
         assert_eq!(pair.frame().await, (10, b"p".to_vec()));
         pair.send(masked(0x82, &[CLOSE, STDIN])).await;
-        assert_eq!(pair.stdin.read(&mut read).await.unwrap(), 0, "its input ends");
+        assert_eq!(pair.stdin.read(&mut read).await.unwrap(), 0, "stdin is closed");
 
         pair.stdout.as_mut().unwrap().write_all(b"out").await.unwrap();
         assert_eq!(pair.frame().await, (2, b"\x01out".to_vec()));
@@ -386,8 +387,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v4_has_no_end_of_input() {
-        let mut pair = pair(Protocol::V4).begun().await;
+    async fn v4_cannot_close_stdin() {
+        let mut pair = pair(Protocol::V4).connected().await;
         pair.send(masked(0x82, &[CLOSE, STDIN])).await;
         pair.send(masked(0x82, b"\x00x")).await;
         let mut read = [0; 1];
@@ -395,10 +396,10 @@ mod tests {
         assert_eq!(&read, b"x");
     }
 
-    /// Whatever the command left running holds its output open: the status comes all the same.
+    /// A child process of the command holds its output open: the status is sent anyway.
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_stays_open_holds_up_nobody() {
-        let mut pair = pair(Protocol::V5).begun().await;
+    async fn open_pipe_does_not_delay_the_status() {
+        let mut pair = pair(Protocol::V5).connected().await;
         pair.exit.take().unwrap().send(Ok(0)).unwrap();
         let (_, payload) = pair.frame().await;
         let status: Value = serde_json::from_slice(&payload[1..]).unwrap();
@@ -406,23 +407,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_gone_is_not_waited_for() {
-        // Closed, broken off, silent for long, and wrong: the command is dropped each time.
-        for (says, code) in [(Some(masked(0x88, &[])), 1000), (None, 1000), (Some(vec![0x82, 0x01, 7]), 1002)]
+    async fn lost_client_ends_the_session() {
+        // Closed, silent, and in violation of the protocol: the command is dropped each time.
+        for (sent, code) in [(Some(masked(0x88, &[])), 1000), (None, 1000), (Some(vec![0x82, 0x01, 7]), 1002)]
         {
-            let mut pair = pair(Protocol::V5).begun().await;
-            if let Some(says) = says {
-                pair.send(says).await;
+            let mut pair = pair(Protocol::V5).connected().await;
+            if let Some(sent) = sent {
+                pair.send(sent).await;
             }
             let close = loop {
                 let (opcode, payload) = pair.frame().await;
                 if opcode == 8 {
                     break payload;
                 }
-                assert_eq!(opcode, 9, "only signs of life");
+                assert_eq!(opcode, 9, "only pings are expected");
             };
             assert_eq!(u16::from_be_bytes([close[0], close[1]]), code);
-            assert!(pair.exit.take().unwrap().is_closed(), "nobody waits for the command");
+            assert!(pair.exit.take().unwrap().is_closed(), "the command must be dropped");
             pair.serving.await.unwrap();
         }
         let pair = pair(Protocol::V5);
@@ -431,8 +432,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_servers_end_is_theirs() {
-        let mut pair = pair(Protocol::V5).begun().await;
+    async fn server_shutdown_ends_the_session() {
+        let mut pair = pair(Protocol::V5).connected().await;
         pair.stop.cancel();
         assert_eq!(pair.frame().await, (8, vec![3, 233]));
         drop(pair.client);

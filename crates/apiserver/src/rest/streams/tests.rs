@@ -1,4 +1,4 @@
-//! Logs and commands through the whole server, over TLS, as kubectl asks for them.
+//! Logs and exec through the whole server, over TLS, as kubectl requests them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,22 +27,22 @@ use crate::rest::Options;
 use crate::server::{ServeError, Server};
 use crate::store::{self, Store};
 
-/// A container that repeats what it is told, until its input ends; its log goes on for ever.
+/// A container that echoes its input until it ends; its log is endless when followed.
 struct Echo {
-    /// Nobody wants the command any more.
+    /// Notified when the command is dropped.
     dropped: Arc<Notify>,
 }
 
-struct Tell(Arc<Notify>);
+struct NotifyOnDrop(Arc<Notify>);
 
-impl Drop for Tell {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify_one();
     }
 }
 
 impl PodStreams for Echo {
-    fn log(&self, container: &str, options: LogOptions) -> Promised<mpsc::Receiver<Bytes>> {
+    fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>> {
         let container = container.to_owned();
         Box::pin(async move {
             let (pieces, lines) = mpsc::channel(1);
@@ -56,13 +56,13 @@ impl PodStreams for Echo {
         })
     }
 
-    fn exec(&self, _: &str, command: Command) -> Promised<Session> {
-        let tell = Tell(Arc::clone(&self.dropped));
+    fn exec(&self, _: &str, command: Command) -> StreamFuture<Session> {
+        let notify = NotifyOnDrop(Arc::clone(&self.dropped));
         Box::pin(async move {
             let (stdin, mut input) = tokio::io::duplex(1024);
             let (mut output, stdout) = tokio::io::duplex(1024);
             let ended = async move {
-                let _tell = tell;
+                let _notify = notify;
                 _ = output.write_all(command.command.join(" ").as_bytes()).await;
                 _ = tokio::io::copy(&mut input, &mut output).await;
                 Ok(7)
@@ -72,7 +72,7 @@ impl PodStreams for Echo {
                 stdout: Some(Box::new(stdout)),
                 stderr: None,
                 resize: None,
-                ended: Box::pin(ended),
+                exit_code: Box::pin(ended),
             })
         })
     }
@@ -100,7 +100,7 @@ fn now() -> Time {
 
 async fn running() -> Running {
     let dir = tempfile::tempdir().unwrap();
-    let pki = Arc::new(Pki::open_or_make(dir.path(), now()).unwrap());
+    let pki = Arc::new(Pki::open_or_create(dir.path(), now()).unwrap());
     let store = Store::open(dir.path(), store::Options { sync: false, ..store::Options::default() }).unwrap();
     let dropped = Arc::new(Notify::new());
     let streams = Echo { dropped: Arc::clone(&dropped) };
@@ -117,18 +117,18 @@ async fn running() -> Running {
     let pod = json!({
         "metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
     });
-    running.ask("POST", "/api/v1/namespaces/default/pods", pod).await;
+    running.request("POST", "/api/v1/namespaces/default/pods", pod).await;
     let status = json!({"status": {"containerStatuses": [{
         "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "containerID": "wharf://abc",
         "state": {"running": {}},
     }]}});
-    running.ask("PATCH", "/api/v1/namespaces/default/pods/p/status", status).await;
+    running.request("PATCH", "/api/v1/namespaces/default/pods/p/status", status).await;
     running
 }
 
 impl Running {
-    /// Asks without a socket.
-    async fn ask(&self, method: &str, path: &str, body: Value) {
+    /// Sends a request without a socket.
+    async fn request(&self, method: &str, path: &str, body: Value) {
         let media = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let request = http::Request::builder().method(method).uri(path).header("content-type", media);
         let request = request.body(http_body_util::Full::new(Bytes::from(body.to_string()))).unwrap();
@@ -160,7 +160,7 @@ impl Running {
         connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
     }
 
-    /// Sends a request with these headers, and reads the head of its answer.
+    /// Sends a request with these headers and reads the head of its response.
     async fn begin(&self, path: &str, headers: &str) -> (TlsStream<TcpStream>, String) {
         let mut stream = self.connect().await;
         let request = format!(
@@ -179,7 +179,7 @@ const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocke
      Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: v5.channel.k8s.io\r\n";
 const EXEC: &str = "p/exec?command=echo&command=hi&stdin=true&stdout=true";
 
-/// Messages up to the one that closes: of each the opcode and what is in it.
+/// Reads messages up to the close frame: the opcode and payload of each.
 async fn messages(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
@@ -198,7 +198,7 @@ async fn messages(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_command_over_a_websocket() {
+async fn exec_runs_over_a_websocket() {
     let server = running().await;
     let (mut stream, head) = server.begin(EXEC, UPGRADE).await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -206,23 +206,23 @@ async fn a_command_over_a_websocket() {
     assert!(head.contains("sec-websocket-protocol: v5.channel.k8s.io"), "{head}");
     stream.write_all(&masked(0x82, b"\x00 there")).await.unwrap();
     stream.write_all(&masked(0x82, &[255, 0])).await.unwrap();
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     let mut status = Value::Null;
-    // The message that closes begins with a code, not with a channel.
+    // The close frame starts with a code, not with a channel.
     for (_, payload) in messages(&mut stream).await.into_iter().filter(|(opcode, _)| *opcode != 8) {
         match payload.split_first() {
-            Some((1, text)) => said.extend_from_slice(text),
+            Some((1, text)) => output.extend_from_slice(text),
             Some((3, text)) => status = serde_json::from_slice(text).unwrap_or(Value::Null),
             _ => {}
         }
     }
-    assert_eq!(String::from_utf8(said).unwrap(), "echo hi there");
+    assert_eq!(String::from_utf8(output).unwrap(), "echo hi there");
     assert_eq!(status["details"]["causes"][0], json!({"reason": "ExitCode", "message": "7"}));
 }
 
-/// The server's end: connections that became something else are told, waited for, and their commands dropped.
+/// On shutdown, upgraded connections are notified and waited for, and their commands are dropped.
 #[tokio::test]
-async fn a_command_ends_with_the_server() {
+async fn server_shutdown_ends_exec() {
     let mut server = running().await;
     let (mut stream, head) = server.begin(EXEC, UPGRADE).await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
@@ -235,7 +235,7 @@ async fn a_command_ends_with_the_server() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_ends_its_command() {
+async fn disconnected_client_ends_exec() {
     let server = running().await;
     let (stream, _) = server.begin(EXEC, UPGRADE).await;
     drop(stream);
@@ -243,7 +243,7 @@ async fn a_client_that_leaves_ends_its_command() {
 }
 
 #[tokio::test]
-async fn what_is_no_websocket_is_refused() {
+async fn invalid_exec_requests_are_rejected() {
     let server = running().await;
     for (path, headers, code) in [
         (EXEC, "", "400"),
@@ -258,7 +258,7 @@ async fn what_is_no_websocket_is_refused() {
 }
 
 #[tokio::test]
-async fn logs_end_when_they_end_or_with_the_server() {
+async fn log_ends_with_its_content_or_with_the_server() {
     let server = running().await;
     let (mut stream, head) = server.begin("p/log", "Connection: close\r\n").await;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("content-type: text/plain"), "{head}");
@@ -273,5 +273,5 @@ async fn logs_end_when_they_end_or_with_the_server() {
     server.stop.cancel();
     let mut rest = Vec::new();
     timeout(Duration::from_secs(5), stream.read_to_end(&mut rest)).await.unwrap().unwrap();
-    assert!(rest.ends_with(b"0\r\n\r\n"), "the log ends as if there were no more");
+    assert!(rest.ends_with(b"0\r\n\r\n"), "the log ends with a final chunk");
 }

@@ -1,6 +1,6 @@
-//! WebSocket (RFC 6455), as much of it as kubectl speaks: the handshake, and frames in and out. No extensions.
+//! WebSocket (RFC 6455), limited to what kubectl uses: the handshake, and frames in both directions. No extensions.
 //!
-//! Frames of a client are bounded: what it sends is on its way before the next is read.
+//! The size of a client's frames is limited, and each is forwarded before the next is read.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -9,17 +9,17 @@ use http::HeaderMap;
 use http::header::{HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION};
 use ring::digest;
 
-/// What RFC 6455 adds to a client's key.
+/// The GUID that RFC 6455 appends to the client's key.
 const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// The most that one frame may bring; kubectl sends 32 KiB at a time.
-const LARGEST: usize = 1 << 20;
+/// The maximum payload of a frame; kubectl sends 32 KiB at a time.
+const MAX_FRAME: usize = 1 << 20;
 
-/// Kubernetes' words on top of it.
+/// The Kubernetes subprotocols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
-    /// Binary channels and a status at the end.
+    /// Binary channels, and a status at the end.
     V4,
-    /// The same, and the client can say that a channel ends.
+    /// As V4; in addition the client can close a channel.
     V5,
 }
 
@@ -32,14 +32,14 @@ impl Protocol {
     }
 }
 
-/// What is answered to a client's offer.
+/// The response to a client's handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Handshake {
     pub(super) accept: String,
     pub(super) protocol: Protocol,
 }
 
-/// Whether a header lists this word, whatever its case.
+/// Whether a header contains this token, ignoring case.
 pub(super) fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|present| present.eq_ignore_ascii_case(token))
 }
@@ -49,10 +49,10 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// The answer to a client that wants a WebSocket. Of the protocols that it offers, its first choice that we know.
+/// Validates a handshake. Selects the client's first offered protocol that is supported.
 pub(super) fn handshake(headers: &HeaderMap) -> Result<Handshake, String> {
     if !has_token(headers, &SEC_WEBSOCKET_VERSION, "13") {
-        return Err("the only version of WebSocket that is served is 13".into());
+        return Err("only WebSocket version 13 is supported".into());
     }
     let key = headers.get(SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()).unwrap_or("").trim();
     if BASE64_STANDARD.decode(key).map_or(true, |bytes| bytes.len() != 16) {
@@ -63,7 +63,7 @@ pub(super) fn handshake(headers: &HeaderMap) -> Result<Handshake, String> {
     let Some(protocol) = tokens(headers, &SEC_WEBSOCKET_PROTOCOL).find_map(known) else {
         let offered: Vec<&str> = tokens(headers, &SEC_WEBSOCKET_PROTOCOL).collect();
         return Err(format!(
-            "none of the WebSocket protocols [{}] is served: v5.channel.k8s.io and v4.channel.k8s.io are",
+            "none of the WebSocket protocols [{}] is supported: use v5.channel.k8s.io or v4.channel.k8s.io",
             offered.join(", ")
         ));
     };
@@ -71,12 +71,12 @@ pub(super) fn handshake(headers: &HeaderMap) -> Result<Handshake, String> {
     Ok(Handshake { accept: BASE64_STANDARD.encode(hash), protocol })
 }
 
-/// What a client sends.
+/// A frame from the client.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Incoming {
-    /// A message, or a part of one.
+    /// A message or a fragment of one.
     Data {
-        /// Whether a message begins with it.
+        /// Whether this is the first fragment of a message.
         first: bool,
         payload: Bytes,
     },
@@ -85,12 +85,12 @@ pub(super) enum Incoming {
     Close,
 }
 
-/// Why a connection is closed, by its code.
+/// The close code of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Why {
-    Done = 1000,
+pub(super) enum CloseCode {
+    Normal = 1000,
     GoingAway = 1001,
-    Violation = 1002,
+    ProtocolError = 1002,
     TooLarge = 1009,
 }
 
@@ -101,26 +101,26 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// Frames out of bytes as they come.
+/// Decodes frames from a byte stream.
 #[derive(Default)]
 pub(super) struct Decoder {
     pub(super) buffer: BytesMut,
-    /// A message has begun and is not whole yet.
+    /// A fragmented message is not complete yet.
     open: bool,
 }
 
 impl Decoder {
-    /// The next frame; none until more bytes are there.
-    pub(super) fn next(&mut self) -> Result<Option<Incoming>, Why> {
+    /// The next frame; none if more bytes are needed.
+    pub(super) fn next(&mut self) -> Result<Option<Incoming>, CloseCode> {
         let head = &self.buffer[..];
         let (&[first, second], rest) = match head.split_first_chunk::<2>() {
             Some(split) => split,
             None => return Ok(None),
         };
         let (last, opcode) = (first & 0x80 != 0, first & 0x0f);
-        // Nothing was agreed on that would give the reserved bits a meaning, and clients always mask.
+        // No extension was negotiated that uses the reserved bits, and clients always mask.
         if first & 0x70 != 0 || second & 0x80 == 0 {
-            return Err(Why::Violation);
+            return Err(CloseCode::ProtocolError);
         }
         let (length, extended) = match second & 0x7f {
             126 => match rest.first_chunk::<2>() {
@@ -135,10 +135,10 @@ impl Decoder {
         };
         let is_control = opcode >= CLOSE;
         if is_control && (!last || extended != 0) {
-            return Err(Why::Violation);
+            return Err(CloseCode::ProtocolError);
         }
-        if length > LARGEST {
-            return Err(Why::TooLarge);
+        if length > MAX_FRAME {
+            return Err(CloseCode::TooLarge);
         }
         let Some(mask) = rest[extended..].first_chunk::<4>().copied() else { return Ok(None) };
         if rest.len() < extended + 4 + length {
@@ -158,32 +158,32 @@ impl Decoder {
             (PING, _) => Ok(Some(Incoming::Ping(payload))),
             (PONG, _) => Ok(Some(Incoming::Pong)),
             (CLOSE, _) => Ok(Some(Incoming::Close)),
-            _ => Err(Why::Violation),
+            _ => Err(CloseCode::ProtocolError),
         }
     }
 }
 
-/// What we send.
+/// A frame to the client.
 #[derive(Debug)]
 pub(super) enum Outgoing {
-    /// A message of one channel.
+    /// A message on a channel.
     Data(u8, Bytes),
     Ping,
     Pong(Bytes),
-    Close(Why),
+    Close(CloseCode),
 }
 
 impl Outgoing {
-    /// As one frame, which a server does not mask.
+    /// Encodes one frame. Servers do not mask.
     pub(super) fn frame(&self) -> Vec<u8> {
-        let code;
+        let code_bytes;
         let (opcode, channel, payload): (u8, Option<u8>, &[u8]) = match self {
             Self::Data(channel, payload) => (BINARY, Some(*channel), payload),
             Self::Ping => (PING, None, &[]),
             Self::Pong(payload) => (PONG, None, payload),
-            Self::Close(why) => {
-                code = (*why as u16).to_be_bytes();
-                (CLOSE, None, &code)
+            Self::Close(code) => {
+                code_bytes = (*code as u16).to_be_bytes();
+                (CLOSE, None, &code_bytes)
             }
         };
         let length = payload.len() + usize::from(channel.is_some());
@@ -210,7 +210,7 @@ impl Outgoing {
 pub(super) mod tests {
     use super::*;
 
-    /// A client's frame.
+    /// Encodes a client's frame.
     pub(in crate::rest::streams) fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = vec![first];
         match payload.len() {
@@ -234,9 +234,9 @@ pub(super) mod tests {
         Incoming::Data { first, payload: Bytes::copy_from_slice(payload) }
     }
 
-    /// Whole, and in pieces of one byte: the same frames.
+    /// Frames decode identically from one buffer and byte by byte.
     #[test]
-    fn frames_in() {
+    fn frames_are_decoded() {
         let long = vec![7; 70_000];
         let mut bytes = masked(0x82, b"\x00hi");
         bytes.extend(masked(0x02, b"\x00a"));
@@ -270,35 +270,35 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_of_a_client() {
+    fn invalid_frames_are_rejected() {
         let mut huge = vec![0x82, 0x80 | 127];
-        huge.extend((LARGEST as u64 + 1).to_be_bytes());
-        for (bytes, why) in [
-            (vec![0x82, 0x01, 7], Why::Violation),
-            (masked(0xc2, b"compressed"), Why::Violation),
-            (masked(0x80, b"continues nothing"), Why::Violation),
-            ([masked(0x02, b"begun"), masked(0x82, b"again")].concat(), Why::Violation),
-            (masked(0x09, b"a ping in parts"), Why::Violation),
-            (masked(0x89, &[0; 126]), Why::Violation),
-            (masked(0x83, b"unknown"), Why::Violation),
-            (huge, Why::TooLarge),
+        huge.extend((MAX_FRAME as u64 + 1).to_be_bytes());
+        for (bytes, code) in [
+            (vec![0x82, 0x01, 7], CloseCode::ProtocolError),
+            (masked(0xc2, b"compressed"), CloseCode::ProtocolError),
+            (masked(0x80, b"continues nothing"), CloseCode::ProtocolError),
+            ([masked(0x02, b"begun"), masked(0x82, b"again")].concat(), CloseCode::ProtocolError),
+            (masked(0x09, b"a ping in parts"), CloseCode::ProtocolError),
+            (masked(0x89, &[0; 126]), CloseCode::ProtocolError),
+            (masked(0x83, b"unknown"), CloseCode::ProtocolError),
+            (huge, CloseCode::TooLarge),
         ] {
             let mut decoder = Decoder::default();
             decoder.buffer.extend_from_slice(&bytes);
             let end = std::iter::from_fn(|| decoder.next().transpose()).find_map(Result::err);
-            assert_eq!(end, Some(why), "{:?}", &bytes[..bytes.len().min(20)]);
+            assert_eq!(end, Some(code), "{:?}", &bytes[..bytes.len().min(20)]);
         }
     }
 
     #[test]
-    fn frames_out() {
+    fn frames_are_encoded() {
         for (frame, head) in [
             (Outgoing::Data(1, Bytes::from_static(b"hi")), vec![0x82, 3, 1, b'h', b'i']),
             (Outgoing::Data(2, Bytes::from(vec![0; 125])), vec![0x82, 126, 0, 126, 2]),
             (Outgoing::Data(2, Bytes::from(vec![0; 65_535])), vec![0x82, 127, 0, 0, 0, 0, 0, 1, 0, 0, 2]),
             (Outgoing::Ping, vec![0x89, 0]),
             (Outgoing::Pong(Bytes::from_static(b"x")), vec![0x8a, 1, b'x']),
-            (Outgoing::Close(Why::Done), vec![0x88, 2, 3, 232]),
+            (Outgoing::Close(CloseCode::Normal), vec![0x88, 2, 3, 232]),
         ] {
             assert_eq!(frame.frame()[..head.len()], head);
         }
@@ -312,9 +312,9 @@ pub(super) mod tests {
         headers
     }
 
-    /// The key and its answer are those of RFC 6455, 1.3.
+    /// The key and its response are the example of RFC 6455, section 1.3.
     #[test]
-    fn handshakes() {
+    fn handshake_selects_a_supported_protocol() {
         const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
         let done = |protocol| Ok(Handshake { accept: "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".into(), protocol });
         for (protocols, expected) in [
@@ -335,7 +335,7 @@ pub(super) mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(bytes: Vec<u8>) {
             let mut decoder = Decoder::default();
             decoder.buffer.extend_from_slice(&bytes);
             while let Ok(Some(_)) = decoder.next() {}

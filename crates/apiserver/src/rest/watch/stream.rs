@@ -1,4 +1,4 @@
-//! A watch as the body of a response.
+//! The response body of a watch.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,95 +13,95 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::super::{Body, BoxError};
-use super::{BOOKMARKS, Lines, error_line};
-use crate::status::Refusal;
-use crate::store::{Entry, Revision, Seen, Watch, WatchEnd};
+use super::{BOOKMARK_INTERVAL, EventEncoder, error_event};
+use crate::status::StatusError;
+use crate::store::{Entry, Revision, Watch, WatchEnd, WatchItem};
 
-/// How much goes out in one piece when there is much to say.
-const PIECE: usize = 64 << 10;
+/// The maximum size of a chunk.
+const CHUNK: usize = 64 << 10;
 
-/// What is yet to be told, and from where.
-pub(crate) struct Stream {
+/// A running watch.
+pub(crate) struct WatchStream {
     watch: Watch,
-    lines: Lines,
+    encoder: EventEncoder,
     initial: VecDeque<Entry>,
-    /// A bookmark is due at the end of the objects that are there from the beginning.
-    marked: bool,
+    /// A bookmark is due at the end of the initial objects.
+    initial_bookmark: bool,
     bookmarks: bool,
-    /// All up to here is told.
-    told: Revision,
-    /// And of that, the client knows this.
-    known: Revision,
-    bookmark_at: Instant,
-    until: Instant,
-    over: bool,
-    _turn: OwnedSemaphorePermit,
+    /// The log was read up to this revision.
+    read_up_to: Revision,
+    /// The client knows that it has received everything up to this revision.
+    sent_up_to: Revision,
+    next_bookmark: Instant,
+    deadline: Instant,
+    finished: bool,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Stream {
-    #[allow(clippy::too_many_arguments, reason = "one caller, and each is named there")]
+impl WatchStream {
+    #[allow(clippy::too_many_arguments, reason = "one caller, and each argument is named there")]
     pub(crate) fn new(
         watch: Watch,
-        lines: Lines,
+        encoder: EventEncoder,
         from: Revision,
         initial: Vec<Entry>,
         bookmarks: bool,
-        marked: bool,
-        until: Instant,
-        turn: OwnedSemaphorePermit,
+        initial_bookmark: bool,
+        deadline: Instant,
+        permit: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             watch,
-            lines,
+            encoder,
             initial: initial.into(),
-            marked,
+            initial_bookmark,
             bookmarks,
-            told: from,
-            known: from,
-            bookmark_at: Instant::now() + BOOKMARKS,
-            until,
-            over: false,
-            _turn: turn,
+            read_up_to: from,
+            sent_up_to: from,
+            next_bookmark: Instant::now() + BOOKMARK_INTERVAL,
+            deadline,
+            finished: false,
+            _permit: permit,
         }
     }
 
-    /// With this as its body.
+    /// The HTTP response with this watch as its body.
     pub(crate) fn response(self) -> Response<Body> {
-        respond(Streaming::Idle(Box::new(self)).boxed_unsync())
+        respond(WatchBody::Idle(Box::new(self)).boxed_unsync())
     }
 
-    /// The next piece; none at the end.
+    /// The next chunk; none at the end.
     async fn next(&mut self) -> Option<Bytes> {
-        if self.over {
+        if self.finished {
             return None;
         }
         let mut out = Vec::new();
         match self.fill(&mut out).await {
             Ok(()) => {}
-            Err(refusal) => {
-                self.over = true;
-                out.extend_from_slice(&error_line(&refusal));
+            Err(status_error) => {
+                self.finished = true;
+                out.extend_from_slice(&error_event(&status_error));
             }
         }
         (!out.is_empty()).then(|| out.into())
     }
 
-    /// Adds what there is to say; nothing at the end.
-    async fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), Refusal> {
+    /// Waits for events and appends them; appends nothing at the end.
+    async fn fill(&mut self, out: &mut Vec<u8>) -> Result<(), StatusError> {
         while let Some(entry) = self.initial.pop_front() {
-            self.lines.initial(&entry.value, out)?;
-            if out.len() >= PIECE {
+            self.encoder.initial(&entry.value, out)?;
+            if out.len() >= CHUNK {
                 return Ok(());
             }
         }
-        if std::mem::take(&mut self.marked) {
-            self.lines.bookmark(self.told, true, out);
+        if std::mem::take(&mut self.initial_bookmark) {
+            self.encoder.bookmark(self.read_up_to, true, out);
         }
-        while out.len() < PIECE {
+        while out.len() < CHUNK {
             let next = if out.is_empty() {
-                timeout_at(self.until.min(self.bookmark_at), self.watch.next()).await
+                timeout_at(self.deadline.min(self.next_bookmark), self.watch.next()).await
             } else {
-                // Something is to be said already: only what is there goes with it.
+                // There is something to send already: only add events that are available now.
                 tokio::select! {
                     biased;
                     next = self.watch.next() => Ok(next),
@@ -109,32 +109,35 @@ impl Stream {
                 }
             };
             match next {
-                Ok(Ok(Seen::Event(event))) => {
-                    self.told = event.revision;
+                Ok(Ok(WatchItem::Event(event))) => {
+                    self.read_up_to = event.revision;
                     let before = out.len();
-                    self.lines.event(&event, out)?;
+                    self.encoder.event(&event, out)?;
                     if out.len() > before {
-                        self.known = self.told;
+                        self.sent_up_to = self.read_up_to;
                     }
                 }
-                Ok(Ok(Seen::UpTo(revision))) => self.told = revision,
+                Ok(Ok(WatchItem::Progress(revision))) => self.read_up_to = revision,
                 Ok(Err(WatchEnd::Compacted)) => {
-                    return Err(Refusal::expired(format!("too old resource version: {}", self.told)));
+                    return Err(StatusError::expired(format!(
+                        "too old resource version: {}",
+                        self.read_up_to
+                    )));
                 }
                 Ok(Err(WatchEnd::Closed)) => {
-                    self.over = true;
+                    self.finished = true;
                     return Ok(());
                 }
                 Err(_) => {
                     let now = Instant::now();
-                    self.bookmark_at = now + BOOKMARKS;
-                    // Before the end too: who comes again need not hear again what we know was told.
-                    if self.bookmarks && self.told > self.known {
-                        self.known = self.told;
-                        self.lines.bookmark(self.told, false, out);
+                    self.next_bookmark = now + BOOKMARK_INTERVAL;
+                    // Also before the end, so that a client that resumes does not receive the same events again.
+                    if self.bookmarks && self.read_up_to > self.sent_up_to {
+                        self.sent_up_to = self.read_up_to;
+                        self.encoder.bookmark(self.read_up_to, false, out);
                     }
-                    if now >= self.until {
-                        self.over = true;
+                    if now >= self.deadline {
+                        self.finished = true;
                         return Ok(());
                     }
                 }
@@ -144,16 +147,16 @@ impl Stream {
     }
 }
 
-type Filling = Pin<Box<dyn Future<Output = (Box<Stream>, Option<Bytes>)> + Send>>;
+type NextChunk = Pin<Box<dyn Future<Output = (Box<WatchStream>, Option<Bytes>)> + Send>>;
 
-/// A stream that is waiting for what is next, or is not.
-enum Streaming {
-    Idle(Box<Stream>),
-    Busy(Filling),
-    Over,
+/// The state of the body: idle, waiting for the next chunk, or finished.
+enum WatchBody {
+    Idle(Box<WatchStream>),
+    Busy(NextChunk),
+    Finished,
 }
 
-impl http_body::Body for Streaming {
+impl http_body::Body for WatchBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -163,30 +166,30 @@ impl http_body::Body for Streaming {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         if let Self::Idle(_) = this
-            && let Self::Idle(mut stream) = std::mem::replace(this, Self::Over)
+            && let Self::Idle(mut stream) = std::mem::replace(this, Self::Finished)
         {
             *this = Self::Busy(Box::pin(async move {
-                let piece = stream.next().await;
-                (stream, piece)
+                let chunk = stream.next().await;
+                (stream, chunk)
             }));
         }
-        let Self::Busy(filling) = this else { return Poll::Ready(None) };
-        match filling.as_mut().poll(cx) {
+        let Self::Busy(next_chunk) = this else { return Poll::Ready(None) };
+        match next_chunk.as_mut().poll(cx) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready((stream, Some(piece))) => {
+            Poll::Ready((stream, Some(chunk))) => {
                 *this = Self::Idle(stream);
-                Poll::Ready(Some(Ok(Frame::data(piece))))
+                Poll::Ready(Some(Ok(Frame::data(chunk))))
             }
             Poll::Ready((_, None)) => {
-                *this = Self::Over;
+                *this = Self::Finished;
                 Poll::Ready(None)
             }
         }
     }
 }
 
-/// A stream of one line.
-pub(crate) fn one(line: &[u8]) -> Response<Body> {
+/// A stream of one event.
+pub(crate) fn single(line: &[u8]) -> Response<Body> {
     let body = Full::new(Bytes::copy_from_slice(line));
     respond(body.map_err(|never| match never {}).boxed_unsync())
 }

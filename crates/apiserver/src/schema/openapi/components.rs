@@ -1,16 +1,16 @@
-//! The definitions that a document needs, and those that they need.
+//! The definitions of a document, with all definitions that they refer to.
 
 use serde_json::{Map, Value, json};
 
-use crate::schema::{Field, Held, LEAVES, LIST_META, Schema, Type};
+use crate::schema::{Field, LEAVES, LIST_META, Presence, Schema, Type};
 
 const MACHINERY: &str = "io.k8s.apimachinery.pkg";
 
-/// Of OpenAPI.
+/// The version of OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    Two,
-    Three,
+    V2,
+    V3,
 }
 
 /// Definitions, by name.
@@ -28,22 +28,22 @@ impl Components {
         self.schemas
     }
 
-    /// A reference to a schema, which is then there with all that it refers to.
+    /// Adds a schema with all schemas that it refers to, and returns a reference to it.
     pub(super) fn add(&mut self, schema: &'static Schema) -> Value {
         if !self.schemas.contains_key(schema.name) {
-            // First, so that it is made once.
+            // Inserted first, to end recursion.
             self.schemas.insert(schema.name.to_owned(), Value::Null);
             let mut object = self.object(schema);
             if !schema.kind.is_empty() {
                 object["x-kubernetes-group-version-kind"] =
-                    json!([of(schema.group, schema.version, schema.kind)]);
+                    json!([group_version_kind(schema.group, schema.version, schema.kind)]);
             }
             self.schemas.insert(schema.name.to_owned(), object);
         }
         self.reference(schema.name)
     }
 
-    /// A reference to the list of a kind.
+    /// Adds the list of a kind, and returns a reference to it.
     pub(super) fn add_list(&mut self, schema: &'static Schema) -> Value {
         let name = format!("{}List", schema.name);
         if !self.schemas.contains_key(&name) {
@@ -60,14 +60,14 @@ impl Components {
                     "items": {"type": "array", "items": self.wrapped(items, Some(json!({})))},
                     "metadata": self.wrapped(meta, Some(json!({}))),
                 },
-                "x-kubernetes-group-version-kind": [of(schema.group, schema.version, &kind)],
+                "x-kubernetes-group-version-kind": [group_version_kind(schema.group, schema.version, &kind)],
             });
             self.schemas.insert(name.clone(), list);
         }
         self.reference(&name)
     }
 
-    /// A reference to what patches are: anything.
+    /// Adds the definition of a patch, which is any object, and returns a reference to it.
     pub(super) fn add_patch(&mut self) -> Value {
         let name = format!("{MACHINERY}.apis.meta.v1.Patch");
         self.schemas.entry(name.clone()).or_insert_with(|| json!({"type": "object"}));
@@ -76,17 +76,17 @@ impl Components {
 
     fn reference(&self, name: &str) -> Value {
         match self.version {
-            Version::Two => json!({"$ref": format!("#/definitions/{name}")}),
-            Version::Three => json!({"$ref": format!("#/components/schemas/{name}")}),
+            Version::V2 => json!({"$ref": format!("#/definitions/{name}")}),
+            Version::V3 => json!({"$ref": format!("#/components/schemas/{name}")}),
         }
     }
 
-    /// A reference beside which something may stand, as the version has it.
+    /// Wraps a reference, so that other properties can accompany it.
     fn wrapped(&self, reference: Value, default: Option<Value>) -> Value {
         match (self.version, default) {
-            (Version::Two, _) => reference,
-            (Version::Three, Some(default)) => json!({"allOf": [reference], "default": default}),
-            (Version::Three, None) => json!({"allOf": [reference]}),
+            (Version::V2, _) => reference,
+            (Version::V3, Some(default)) => json!({"allOf": [reference], "default": default}),
+            (Version::V3, None) => json!({"allOf": [reference]}),
         }
     }
 
@@ -109,7 +109,7 @@ impl Components {
     }
 
     fn property(&mut self, schema: &Schema, field: &'static Field) -> Value {
-        let by_value = field.held == Held::Filled && !schema.custom;
+        let by_value = field.presence == Presence::Always && !schema.custom;
         let mut out = self.value(&field.kind, by_value, schema.custom, field);
         let mut doc = field.doc.to_owned();
         if let (Type::Text, false, false) = (&field.kind, schema.custom, field.values.is_empty()) {
@@ -144,7 +144,7 @@ impl Components {
         out
     }
 
-    /// A type. What Go holds by value has a default.
+    /// The schema of a type. Fields that Go declares by value have a default.
     fn value(&mut self, kind: &'static Type, by_value: bool, custom: bool, field: &Field) -> Value {
         let plain = |mut schema: Value, zero: Value| {
             if by_value {
@@ -158,7 +158,7 @@ impl Components {
         match kind {
             Type::Text => plain(json!({"type": "string"}), json!("")),
             Type::Bytes => json!({"type": "string", "format": "byte"}),
-            Type::Stamp => json!({"type": "string", "format": "date-time"}),
+            Type::DateTime => json!({"type": "string", "format": "date-time"}),
             Type::Bool => plain(json!({"type": "boolean"}), json!(false)),
             Type::Int32 => plain(json!({"type": "integer", "format": "int32"}), json!(0)),
             Type::Int64 => plain(json!({"type": "integer", "format": "int64"}), json!(0)),
@@ -182,27 +182,27 @@ impl Components {
         }
     }
 
-    /// A definition that is a value.
+    /// Adds the definition of a type that is not an object, and returns a reference to it.
     fn leaf(&mut self, name: &str, field: &Field) -> Value {
         let name = format!("{MACHINERY}.{name}");
         if !self.schemas.contains_key(&name) {
             let mut schema = match (name.rsplit('.').next().unwrap_or_default(), self.version) {
                 ("Time" | "MicroTime", _) => json!({"type": "string", "format": "date-time"}),
-                ("Quantity", Version::Two) => json!({"type": "string"}),
-                ("Quantity", Version::Three) => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
-                ("IntOrString", Version::Two) => json!({"type": "string", "format": "int-or-string"}),
-                ("IntOrString", Version::Three) => {
+                ("Quantity", Version::V2) => json!({"type": "string"}),
+                ("Quantity", Version::V3) => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+                ("IntOrString", Version::V2) => json!({"type": "string", "format": "int-or-string"}),
+                ("IntOrString", Version::V3) => {
                     json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]})
                 }
                 _ => json!({"type": "object"}),
             };
-            if let Some((_, doc)) = LEAVES.iter().find(|(of, _)| *of == name) {
+            if let Some((_, doc)) = LEAVES.iter().find(|(leaf, _)| *leaf == name) {
                 schema["description"] = (*doc).into();
             }
             self.schemas.insert(name.clone(), schema);
         }
         let reference = self.reference(&name);
-        // In a map or a list nothing stands beside it.
+        // Items of lists and maps have no other properties.
         if matches!(field.kind, Type::Map(_) | Type::List(_)) {
             reference
         } else {
@@ -211,7 +211,7 @@ impl Components {
     }
 }
 
-/// A kind, as OpenAPI names it in an extension.
-pub(super) fn of(group: &str, version: &str, kind: &str) -> Value {
+/// A kind in the `x-kubernetes-group-version-kind` extension.
+pub(super) fn group_version_kind(group: &str, version: &str, kind: &str) -> Value {
     json!({"group": group, "version": version, "kind": kind})
 }

@@ -1,8 +1,8 @@
-//! What can be asked of a kind, and where.
+//! The paths and operations of a kind.
 
 use serde_json::{Map, Value, json};
 
-use super::components::{Components, of};
+use super::components::{Components, group_version_kind};
 use super::root;
 use crate::kinds::Kind;
 use crate::schema;
@@ -28,13 +28,13 @@ const LIST: &[(&str, &str)] = &[
     ("watch", "boolean"),
 ];
 
-/// One thing that can be asked.
+/// An operation of a path.
 struct Operation<'a> {
-    /// As in `verbs`.
+    /// The verb, as in [`Kind::verbs`].
     verb: &'a str,
-    /// HTTP's, in OpenAPI's spelling.
+    /// The HTTP method, in lower case.
     method: &'a str,
-    /// What upstream calls it in its extension.
+    /// The value of the `x-kubernetes-action` extension.
     action: &'a str,
     query: &'a [(&'a str, &'a str)],
 }
@@ -52,53 +52,55 @@ const ITEM: &[Operation<'_>] = &[
     Operation { verb: "delete", method: "delete", action: "delete", query: DELETE },
 ];
 
-/// Who is asked for, and what is sent.
-struct Subject {
+/// The kind of a path, and references to the schemas of its requests and responses.
+struct PathSchemas {
     group: &'static str,
     version: &'static str,
     kind: &'static str,
-    /// Whether a strategic merge patch is taken.
+    /// Whether strategic merge patches are supported.
     strategic: bool,
-    /// References.
     object: Value,
     list: Option<Value>,
     options: Value,
     patch: Value,
 }
 
-/// All paths of a kind.
+/// Adds all paths of a kind.
 pub(super) fn add(paths: &mut Map<String, Value>, kind: &'static Kind, components: &mut Components) {
-    let Some(subject) = subject(kind.group, kind.kind, kind.verbs, components) else { return };
+    let Some(schemas) = path_schemas(kind.group, kind.kind, kind.verbs, components) else { return };
     let all = format!("/{}/{}", root(kind), kind.plural);
     let collection = match kind.namespaced {
         true => format!("/{}/namespaces/{{namespace}}/{}", root(kind), kind.plural),
         false => all.clone(),
     };
     if kind.namespaced && kind.verbs.contains(&"list") {
-        insert(paths, all, COLLECTION, &["list"], kind, &subject);
+        insert(paths, all, COLLECTION, &["list"], kind, &schemas);
     }
     let item = format!("{collection}/{{name}}");
-    insert(paths, collection, COLLECTION, kind.verbs, kind, &subject);
+    insert(paths, collection, COLLECTION, kind.verbs, kind, &schemas);
     let mut verbs = kind.verbs.to_vec();
     verbs.retain(|verb| *verb != "create");
-    insert(paths, item.clone(), ITEM, &verbs, kind, &subject);
-    for below in kind.subresources {
-        if let Some(subject) = self::subject(below.group, below.kind, below.verbs, components) {
-            insert(paths, format!("{item}/{}", below.name), ITEM, below.verbs, kind, &subject);
+    insert(paths, item.clone(), ITEM, &verbs, kind, &schemas);
+    for subresource in kind.subresources {
+        if let Some(schemas) =
+            path_schemas(subresource.group, subresource.kind, subresource.verbs, components)
+        {
+            insert(paths, format!("{item}/{}", subresource.name), ITEM, subresource.verbs, kind, &schemas);
         }
     }
 }
 
-fn subject(group: &str, kind: &str, verbs: &[&str], components: &mut Components) -> Option<Subject> {
-    let of = schema::of(group, kind)?;
-    let options = schema::of("", "DeleteOptions").map(|options| components.add(options)).unwrap_or_default();
-    Some(Subject {
-        group: of.group,
-        version: of.version,
-        kind: of.kind,
-        strategic: !of.custom,
-        object: components.add(of),
-        list: verbs.contains(&"list").then(|| components.add_list(of)),
+fn path_schemas(group: &str, kind: &str, verbs: &[&str], components: &mut Components) -> Option<PathSchemas> {
+    let schema = schema::find(group, kind)?;
+    let options =
+        schema::find("", "DeleteOptions").map(|options| components.add(options)).unwrap_or_default();
+    Some(PathSchemas {
+        group: schema.group,
+        version: schema.version,
+        kind: schema.kind,
+        strategic: !schema.custom,
+        object: components.add(schema),
+        list: verbs.contains(&"list").then(|| components.add_list(schema)),
         options,
         patch: components.add_patch(),
     })
@@ -110,11 +112,11 @@ fn insert(
     operations: &[Operation<'_>],
     verbs: &[&str],
     kind: &Kind,
-    subject: &Subject,
+    schemas: &PathSchemas,
 ) {
     let mut item = Map::new();
     for operation in operations.iter().filter(|operation| verbs.contains(&operation.verb)) {
-        item.insert(operation.method.to_owned(), describe(operation, &path, kind, subject));
+        item.insert(operation.method.to_owned(), describe(operation, &path, kind, schemas));
     }
     if item.is_empty() {
         return;
@@ -129,10 +131,10 @@ fn insert(
     paths.insert(path, item.into());
 }
 
-fn describe(operation: &Operation<'_>, path: &str, kind: &Kind, subject: &Subject) -> Value {
-    let answer = match (operation.action, &subject.list) {
+fn describe(operation: &Operation<'_>, path: &str, kind: &Kind, schemas: &PathSchemas) -> Value {
+    let response = match (operation.action, &schemas.list) {
         ("list", Some(list)) => list,
-        _ => &subject.object,
+        _ => &schemas.object,
     };
     let query = |(name, kind): &(&str, &str)| json!({"name": name, "in": "query", "schema": {"type": kind}});
     let parameters: Vec<Value> = operation.query.iter().map(query).collect();
@@ -141,22 +143,22 @@ fn describe(operation: &Operation<'_>, path: &str, kind: &Kind, subject: &Subjec
         "tags": [format!("{}_{}", kind.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core"), kind.version)],
         "operationId": id(operation, path),
         "responses": {
-            "200": {"description": "OK", "content": json(answer)},
+            "200": {"description": "OK", "content": json(response)},
             "401": {"description": "Unauthorized"},
         },
         "x-kubernetes-action": operation.action,
-        "x-kubernetes-group-version-kind": of(subject.group, subject.version, subject.kind),
+        "x-kubernetes-group-version-kind": group_version_kind(schemas.group, schemas.version, schemas.kind),
     });
     if !parameters.is_empty() {
         described["parameters"] = parameters.into();
     }
     let content = match operation.method {
-        "post" | "put" => Some(json(&subject.object)),
-        "delete" => Some(json(&subject.options)),
+        "post" | "put" => Some(json(&schemas.object)),
+        "delete" => Some(json(&schemas.options)),
         "patch" => {
             let types = ["json-patch+json", "merge-patch+json", "strategic-merge-patch+json"];
-            let taken = types.iter().take(if subject.strategic { 3 } else { 2 });
-            let patch = |name: &&str| (format!("application/{name}"), json!({"schema": subject.patch}));
+            let taken = types.iter().take(if schemas.strategic { 3 } else { 2 });
+            let patch = |name: &&str| (format!("application/{name}"), json!({"schema": schemas.patch}));
             Some(Value::Object(taken.map(patch).collect()))
         }
         _ => None,
@@ -167,7 +169,7 @@ fn describe(operation: &Operation<'_>, path: &str, kind: &Kind, subject: &Subjec
     described
 }
 
-/// A name for an operation that no other has: the verb and the path.
+/// A unique ID of an operation: the verb and the path.
 fn id(operation: &Operation<'_>, path: &str) -> String {
     let words = path.split(['/', '.', '{', '}']).filter(|word| !word.is_empty());
     words.fold(operation.action.to_owned(), |mut id, word| {

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The other way round, for tests: tag and payload.
+/// Encodes a length-delimited field: tag and payload.
 fn field(number: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![number << 3 | 2, u8::try_from(payload.len()).unwrap()];
     bytes.extend_from_slice(payload);
@@ -16,12 +16,12 @@ fn int(number: u8, value: u8) -> Vec<u8> {
 }
 
 fn body(version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
-    let of = [field(1, version.as_bytes()), field(2, kind.as_bytes())].concat();
-    [MAGIC.to_vec(), field(1, &of), field(2, raw)].concat()
+    let type_meta = [field(1, version.as_bytes()), field(2, kind.as_bytes())].concat();
+    [MAGIC.to_vec(), field(1, &type_meta), field(2, raw)].concat()
 }
 
 #[test]
-fn each_field_of_each_kind_has_a_number_and_no_others_have() {
+fn field_numbers_cover_exactly_the_schema_fields() {
     let mut todo: Vec<&'static Schema> = super::super::KINDS
         .iter()
         .copied()
@@ -38,17 +38,18 @@ fn each_field_of_each_kind_has_a_number_and_no_others_have() {
         if !seen.insert(schema.name) || schema.name.ends_with(".ManagedFieldsEntry") {
             continue;
         }
-        let places =
-            numbers().get(short(schema.name)).unwrap_or_else(|| panic!("{} has no numbers", schema.name));
+        let targets = field_numbers()
+            .get(short_name(schema.name))
+            .unwrap_or_else(|| panic!("{} has no numbers", schema.name));
         let mut named: BTreeSet<&str> = BTreeSet::new();
-        for place in places.values() {
-            match place {
-                Place::Field(name) => drop(named.insert(name)),
-                Place::Inline(of) => {
-                    for place in numbers()[of].values() {
-                        match place {
-                            Place::Field(name) => drop(named.insert(name)),
-                            Place::Inline(_) => panic!("{of} is inline and has an inline message"),
+        for target in targets.values() {
+            match target {
+                FieldTarget::Field(name) => drop(named.insert(name)),
+                FieldTarget::Inline(inner) => {
+                    for target in field_numbers()[inner].values() {
+                        match target {
+                            FieldTarget::Field(name) => drop(named.insert(name)),
+                            FieldTarget::Inline(_) => panic!("{inner} is inline and has an inline message"),
                         }
                     }
                 }
@@ -68,7 +69,7 @@ fn each_field_of_each_kind_has_a_number_and_no_others_have() {
 }
 
 #[test]
-fn a_config_map() {
+fn config_map_is_decoded() {
     let metadata = [field(1, b"a"), field(3, b"default"), field(8, &[])].concat();
     let data = [field(1, b"k"), field(2, b"v")].concat();
     let raw = [
@@ -87,8 +88,8 @@ fn a_config_map() {
 }
 
 #[test]
-fn inline_messages_lists_quantities_and_times() {
-    // A claim's volume in a pod: Volume { name, VolumeSource { persistentVolumeClaim } }.
+fn inline_messages_lists_quantities_and_times_are_decoded() {
+    // A pod volume with a claim: Volume { name, VolumeSource { persistentVolumeClaim } }.
     let claim = field(10, &field(1, b"c"));
     let volume = [field(1, b"v"), field(2, &claim)].concat();
     let limit = [field(1, b"cpu"), field(2, &field(1, b"500m"))].concat();
@@ -114,7 +115,7 @@ fn inline_messages_lists_quantities_and_times() {
 }
 
 #[test]
-fn reviews_and_options() {
+fn reviews_and_delete_options_are_decoded() {
     let attributes = [field(1, b"default"), field(2, b"get"), field(5, b"pods")].concat();
     let extra = [field(1, b"k"), field(2, &[field(1, b"a"), field(1, b"b")].concat())].concat();
     let spec = [field(1, &attributes), field(3, b"jane"), field(5, &extra)].concat();
@@ -134,7 +135,7 @@ fn reviews_and_options() {
 }
 
 #[test]
-fn moments_have_the_digits_that_their_fields_demand() {
+fn times_have_the_precision_of_their_fields() {
     // 2026-01-02T03:04:05 and 700 ms, 3 ms and 1 ns, none.
     let seconds = [0x08, 0xa5, 0xeb, 0xdc, 0xca, 0x06];
     for (nanos, expected) in [
@@ -146,38 +147,39 @@ fn moments_have_the_digits_that_their_fields_demand() {
         let raw = [field(1, &field(8, &time)), field(2, &field(4, &time))].concat();
         let lease = from_protobuf(&body("coordination.k8s.io/v1", "Lease", &raw)).unwrap();
         assert_eq!(lease["spec"]["renewTime"], expected);
-        let lease = super::super::of("coordination.k8s.io", "Lease").unwrap().conform(lease).unwrap().object;
+        let lease =
+            super::super::find("coordination.k8s.io", "Lease").unwrap().conform(lease).unwrap().object;
         assert_eq!(lease["spec"]["renewTime"], expected);
         assert_eq!(lease["metadata"]["creationTimestamp"], "2026-01-02T03:04:05Z");
     }
 }
 
 #[test]
-fn what_is_none() {
+fn invalid_bodies_are_rejected() {
     assert_eq!(from_protobuf(b"{}").unwrap_err(), ProtobufError::NotProtobuf);
-    assert_eq!(from_protobuf(b"k8s\0\x0a\x7f").unwrap_err(), ProtobufError::Broken);
+    assert_eq!(from_protobuf(b"k8s\0\x0a\x7f").unwrap_err(), ProtobufError::Malformed);
     for (version, kind) in [("apps/v1", "Deployment"), ("snapshot.storage.k8s.io/v1", "VolumeSnapshot")] {
         assert!(
-            matches!(from_protobuf(&body(version, kind, b"")), Err(ProtobufError::NoKind { .. })),
+            matches!(from_protobuf(&body(version, kind, b"")), Err(ProtobufError::UnknownKind { .. })),
             "{kind}"
         );
     }
     let not_text = field(1, &field(1, b"\xff"));
-    assert!(matches!(from_protobuf(&body("v1", "Pod", &not_text)), Err(ProtobufError::NotText(_))));
+    assert!(matches!(from_protobuf(&body("v1", "Pod", &not_text)), Err(ProtobufError::NotUtf8(_))));
 }
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(raw in proptest::collection::vec(any::<u8>(), 0..100)) {
+    fn arbitrary_bytes_do_not_panic(raw in proptest::collection::vec(any::<u8>(), 0..100)) {
         for kind in ["Pod", "ConfigMap", "Event", "DeleteOptions"] {
             let _ = from_protobuf(&body("v1", kind, &raw));
         }
         let _ = from_protobuf(&raw);
     }
 
-    /// Of bytes that are nearly right more is read than of any.
+    /// Damaged valid bodies reach more code than arbitrary bytes.
     #[test]
-    fn no_damage_makes_it_panic(at in 0..100_usize, byte: u8, end in 0..100_usize) {
+    fn damaged_bodies_do_not_panic(at in 0..100_usize, byte: u8, end in 0..100_usize) {
         let time = field(8, &[0x08, 0x05, 0x10, 0x07]);
         let limit = [field(1, b"cpu"), field(2, &field(1, b"500m"))].concat();
         let port = field(2, &field(2, &[int(1, 1), field(3, b"http")].concat()));

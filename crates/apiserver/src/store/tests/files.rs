@@ -1,4 +1,4 @@
-//! What is in the directory: kept, locked, checked, copied.
+//! The files in the store directory: reopening, locking, damage, backup and restore.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use redb::{Database, TableDefinition};
 
 use super::*;
 
-async fn some(store: &Store) {
+async fn write_sample(store: &Store) {
     for i in 0..50 {
         create(store, &format!("/pods/a/{i:02}"), &format!("pod {i}")).await;
     }
@@ -22,32 +22,32 @@ async fn some(store: &Store) {
 
 async fn events(store: &Store, from: Revision) -> Vec<Event> {
     let mut watch = store.watch("", from).unwrap();
-    let mut seen = Vec::new();
-    while seen.len() as u64 + from < store.revision() {
-        seen.push((*event(&mut watch).await).clone());
+    let mut events_before = Vec::new();
+    while events_before.len() as u64 + from < store.revision() {
+        events_before.push((*event(&mut watch).await).clone());
     }
-    seen
+    events_before
 }
 
 #[tokio::test]
-async fn all_is_there_when_it_is_opened_again() {
-    let (store, dir) = open(QUICK);
-    some(&store).await;
-    let (page, seen) = (store.list("", None, None, 0).unwrap(), events(&store, 1).await);
+async fn reopened_store_has_all_objects_and_events() {
+    let (store, dir) = open(NO_SYNC);
+    write_sample(&store).await;
+    let (page, events_before) = (store.list("", None, None, 0).unwrap(), events(&store, 1).await);
     let middle = store.list("", Some(53), None, 0).unwrap();
-    let figures = store.figures();
+    let stats = store.stats();
     drop(store);
-    let store = Store::open(dir.path(), QUICK).unwrap();
+    let store = Store::open(dir.path(), NO_SYNC).unwrap();
     assert_eq!(store.list("", None, None, 0), Ok(page));
     assert_eq!(store.list("", Some(53), None, 0), Ok(middle));
-    assert_eq!(events(&store, 1).await, seen);
-    assert_eq!(Figures { last_commit: figures.last_commit, ..store.figures() }, figures);
+    assert_eq!(events(&store, 1).await, events_before);
+    assert_eq!(Stats { last_commit: stats.last_commit, ..store.stats() }, stats);
 }
 
 #[tokio::test]
-async fn one_process_at_a_time_and_nobody_else_reads_it() {
-    let (store, dir) = open(QUICK);
-    let error = Store::open(dir.path(), QUICK).unwrap_err();
+async fn store_is_locked_and_private() {
+    let (store, dir) = open(NO_SYNC);
+    let error = Store::open(dir.path(), NO_SYNC).unwrap_err();
     assert!(matches!(error, OpenError::Locked { .. }), "{error}");
     assert!(matches!(
         Store::restore(&dir.path().join("store.redb"), dir.path()),
@@ -57,30 +57,30 @@ async fn one_process_at_a_time_and_nobody_else_reads_it() {
         let entry = entry.unwrap();
         assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o077, 0, "{entry:?}");
     }
-    let inner = dir.path().join("made/by/us");
-    drop(Store::open(&inner, QUICK).unwrap());
+    let inner = dir.path().join("created/by/us");
+    drop(Store::open(&inner, NO_SYNC).unwrap());
     assert_eq!(fs::metadata(&inner).unwrap().permissions().mode() & 0o077, 0);
     drop(store);
-    Store::open(dir.path(), QUICK).unwrap();
+    Store::open(dir.path(), NO_SYNC).unwrap();
 }
 
 #[test]
-fn a_later_schema_is_refused_in_words() {
-    let (store, dir) = open(QUICK);
+fn newer_schema_is_rejected_with_a_remedy() {
+    let (store, dir) = open(NO_SYNC);
     drop(store);
     let database = Database::open(dir.path().join("store.redb")).unwrap();
     let write = database.begin_write().unwrap();
     write.open_table(TableDefinition::<&str, u64>::new("meta")).unwrap().insert("schema", 2).unwrap();
     write.commit().unwrap();
     drop(database);
-    let error = Store::open(dir.path(), QUICK).unwrap_err();
-    assert!(matches!(error, OpenError::Newer { found: 2, .. }), "{error}");
+    let error = Store::open(dir.path(), NO_SYNC).unwrap_err();
+    assert!(matches!(error, OpenError::NewerSchema { found: 2, .. }), "{error}");
     assert!(error.to_string().contains("run the version that wrote it"), "{error}");
 }
 
 #[test]
-fn a_file_of_something_else_is_refused_in_words() {
-    let (store, dir) = open(QUICK);
+fn foreign_file_is_reported_as_damaged() {
+    let (store, dir) = open(NO_SYNC);
     drop(store);
     let path = dir.path().join("store.redb");
     let other = dir.path().join("other");
@@ -92,41 +92,40 @@ fn a_file_of_something_else_is_refused_in_words() {
     let other = fs::read(other).unwrap();
     let half = fs::read(&path).unwrap();
     let half = &half[..half.len() / 2];
-    for (what, bytes) in
+    for (case, bytes) in
         [("empty", &[][..]), ("text", b"hello"), ("zeroes", &[0; 9000]), ("half", half), ("other", &other)]
     {
         fs::write(&path, bytes).unwrap();
-        let error = Store::open(dir.path(), QUICK).unwrap_err();
-        assert!(matches!(error, OpenError::Damaged { .. }), "{what}: {error}");
-        assert!(error.to_string().contains("store.redb is damaged"), "{what}: {error}");
-        assert_eq!(fs::read(&path).unwrap().len(), bytes.len(), "{what}: it is not ours to repair");
+        let error = Store::open(dir.path(), NO_SYNC).unwrap_err();
+        assert!(matches!(error, OpenError::Damaged { .. }), "{case}: {error}");
+        assert!(error.to_string().contains("store.redb is damaged"), "{case}: {error}");
+        assert_eq!(fs::read(&path).unwrap().len(), bytes.len(), "{case}: a damaged file is not modified");
     }
 }
 
-/// A file of which part is lost or wrong is refused, or what is read is what was written: never something else,
-/// and never a panic.
+/// A damaged file is either rejected or read exactly as written: never as something else, and never with a panic.
 #[tokio::test]
-async fn a_damaged_file_is_noticed() {
-    let (store, dir) = open(QUICK);
-    some(&store).await;
-    let (page, seen) = (store.list("", None, None, 0).unwrap(), events(&store, 1).await);
+async fn damaged_file_is_detected() {
+    let (store, dir) = open(NO_SYNC);
+    write_sample(&store).await;
+    let (page, events_before) = (store.list("", None, None, 0).unwrap(), events(&store, 1).await);
     drop(store);
     let path = dir.path().join("store.redb");
     let whole = fs::read(&path).unwrap();
     let mut refused = 0;
-    let mut check = |what: String, bytes: &[u8]| {
+    let mut check = |case: String, bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
-        match Store::open(dir.path(), QUICK) {
-            Ok(store) => assert_eq!(store.list("", None, None, 0).unwrap(), page, "{what}"),
-            Err(OpenError::Damaged { .. } | OpenError::Behind { .. }) => refused += 1,
-            Err(error) => panic!("{what}: {error}"),
+        match Store::open(dir.path(), NO_SYNC) {
+            Ok(store) => assert_eq!(store.list("", None, None, 0).unwrap(), page, "{case}"),
+            Err(OpenError::Damaged { .. } | OpenError::LostWrites { .. }) => refused += 1,
+            Err(error) => panic!("{case}: {error}"),
         }
     };
     for part in 0..32 {
         let len = whole.len() * part / 32;
         check(format!("{len} bytes"), &whole[..len]);
     }
-    // Inside of pages that are in use, wherever those are.
+    // One byte in each page that is in use.
     for (page, at) in (0..whole.len()).step_by(4096).zip((0..4096).step_by(37).cycle()) {
         if whole[page..page + 4096].iter().any(|byte| *byte != 0) {
             let mut bytes = whole.clone();
@@ -136,46 +135,49 @@ async fn a_damaged_file_is_noticed() {
     }
     assert!(refused > 32, "{refused}");
     fs::write(&path, &whole).unwrap();
-    let store = Store::open(dir.path(), QUICK).unwrap();
-    assert_eq!(events(&store, 1).await, seen, "and the whole one is good");
+    let store = Store::open(dir.path(), NO_SYNC).unwrap();
+    assert_eq!(events(&store, 1).await, events_before, "the undamaged file is accepted");
 }
 
 #[tokio::test]
-async fn an_older_copy_is_not_taken_for_the_store() {
-    let (store, dir) = open(QUICK);
+async fn older_copy_is_rejected() {
+    let (store, dir) = open(NO_SYNC);
     create(&store, "/x", "x").await;
     drop(store);
     let path = dir.path().join("store.redb");
     let older = fs::read(&path).unwrap();
-    let store = Store::open(dir.path(), QUICK).unwrap();
+    let store = Store::open(dir.path(), NO_SYNC).unwrap();
     create(&store, "/y", "y").await;
     drop(store);
     fs::write(&path, older).unwrap();
     for attempt in 0..2 {
-        let error = Store::open(dir.path(), QUICK).unwrap_err();
-        assert!(matches!(error, OpenError::Behind { found: 2, acknowledged: 3, .. }), "{attempt}: {error}");
+        let error = Store::open(dir.path(), NO_SYNC).unwrap_err();
+        assert!(
+            matches!(error, OpenError::LostWrites { found: 2, acknowledged: 3, .. }),
+            "{attempt}: {error}"
+        );
     }
-    // The ways out that the words name.
+    // The remedies that the error message names.
     let new = dir.path().join("new");
     Store::restore(&path, &new).unwrap();
-    assert_eq!(Store::open(&new, QUICK).unwrap().get("/x"), Some(entry("/x", "x", 2)));
+    assert_eq!(Store::open(&new, NO_SYNC).unwrap().get("/x"), Some(entry("/x", "x", 2)));
     fs::rename(&path, dir.path().join("away")).unwrap();
-    assert_eq!(Store::open(dir.path(), QUICK).unwrap().revision(), 1);
+    assert_eq!(Store::open(dir.path(), NO_SYNC).unwrap().revision(), 1);
     fs::remove_file(&path).unwrap();
     Store::restore(&dir.path().join("away"), dir.path()).unwrap();
-    assert_eq!(Store::open(dir.path(), QUICK).unwrap().figures().keys, 1);
+    assert_eq!(Store::open(dir.path(), NO_SYNC).unwrap().stats().keys, 1);
 }
 
 #[tokio::test]
-async fn a_backup_is_restored_into_a_life_of_its_own() {
-    let (store, dir) = open(QUICK);
-    some(&store).await;
+async fn restored_backup_continues_above_all_seen_revisions() {
+    let (store, dir) = open(NO_SYNC);
+    write_sample(&store).await;
     let expiring = Body { expires: Some(i64::MAX - 1), ..body("later") };
     store.write("/events/1".into(), Change::Create(expiring)).await.unwrap();
-    let there = store.list("", None, None, 0).unwrap();
+    let existing = store.list("", None, None, 0).unwrap();
     let file = dir.path().join("backup");
-    assert_eq!(store.backup(&file).await.unwrap(), there.revision);
-    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "Secrets are in it");
+    assert_eq!(store.backup(&file).await.unwrap(), existing.revision);
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o077, 0, "the backup contains Secrets");
     let bytes = fs::read(&file).unwrap();
     create(&store, "/lost", "after the backup").await;
     assert!(matches!(store.backup(&file).await, Err(BackupError::Exists(_))));
@@ -184,37 +186,48 @@ async fn a_backup_is_restored_into_a_life_of_its_own() {
 
     let new = dir.path().join("new");
     let revision = Store::restore(&file, &new).unwrap();
-    let restored = Store::open(&new, QUICK).unwrap();
+    let restored = Store::open(&new, NO_SYNC).unwrap();
     let page = restored.list("", None, None, 0).unwrap();
-    assert_eq!((page.entries, page.revision), (there.entries, revision));
-    assert!(revision > store.revision() + 1_000_000, "above all that anybody saw");
-    for seen in [1, there.revision, store.revision()] {
-        assert_eq!(restored.watch("", seen).err(), Some(ListError::Compacted { oldest: revision }), "{seen}");
+    assert_eq!((page.entries, page.revision), (existing.entries, revision));
+    assert!(revision > store.revision() + 1_000_000, "above every revision that a client can have seen");
+    for events_before in [1, existing.revision, store.revision()] {
+        assert_eq!(
+            restored.watch("", events_before).err(),
+            Some(ListError::Compacted { oldest: revision }),
+            "{events_before}"
+        );
     }
     let next = create(&restored, "/next", "x").await;
     assert_eq!(next, entry("/next", "x", revision + 1));
     drop(restored);
-    assert!(matches!(Store::restore(&file, &new), Err(RestoreError::Exists(_))), "nothing is replaced");
-    assert_eq!(fs::read(&file).unwrap(), bytes, "a backup is only read");
+    assert!(
+        matches!(Store::restore(&file, &new), Err(RestoreError::Exists(_))),
+        "an existing store is not replaced"
+    );
+    assert_eq!(fs::read(&file).unwrap(), bytes, "the backup is not modified");
     let files: BTreeSet<_> = fs::read_dir(&new).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(files, BTreeSet::from(["store.lock".into(), "store.redb".into()]), "nothing is left over");
+    assert_eq!(
+        files,
+        BTreeSet::from(["store.lock".into(), "store.redb".into()]),
+        "no temporary files remain"
+    );
 }
 
 #[tokio::test]
-async fn a_damaged_backup_is_refused_before_anything_is_made() {
-    let (store, dir) = open(QUICK);
-    some(&store).await;
+async fn damaged_backup_is_rejected_before_anything_is_created() {
+    let (store, dir) = open(NO_SYNC);
+    write_sample(&store).await;
     let (file, new) = (dir.path().join("backup"), dir.path().join("new"));
     store.backup(&file).await.unwrap();
     let whole = fs::read(&file).unwrap();
     let pod = whole.windows(6).position(|window| window == b"pod 42").unwrap();
     let mut flipped = whole.clone();
     flipped[pod] ^= 1;
-    for (what, bytes) in [("empty", &[][..]), ("half", &whole[..whole.len() / 2]), ("flipped", &flipped)] {
+    for (case, bytes) in [("empty", &[][..]), ("half", &whole[..whole.len() / 2]), ("flipped", &flipped)] {
         fs::write(&file, bytes).unwrap();
         let error = Store::restore(&file, &new).unwrap_err();
-        assert!(matches!(error, RestoreError::Read(OpenError::Damaged { .. })), "{what}: {error}");
-        assert!(!new.exists(), "{what}");
+        assert!(matches!(error, RestoreError::Read(OpenError::Damaged { .. })), "{case}: {error}");
+        assert!(!new.exists(), "{case}");
     }
     assert!(matches!(
         Store::restore(&dir.path().join("none"), &new),

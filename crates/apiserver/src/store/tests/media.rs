@@ -1,4 +1,4 @@
-//! Disks that are full, and power that fails: what was acknowledged is there, what was not is not half there.
+//! Full disks and power failures: acknowledged writes survive, unacknowledged writes are never half visible.
 
 use std::io;
 use std::sync::Mutex;
@@ -6,22 +6,22 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 use redb::StorageBackend;
 
-use super::super::disk::{self, OpenMedium};
-use super::super::guard::Guard;
+use super::super::dir_lock::DirLock;
+use super::super::disk::{self, OpenBackend};
 use super::*;
 
-/// What has reached the platter, and what is on its way.
+/// A simulated disk: durable content and unsynced operations.
 #[derive(Debug, Default)]
 struct Platter {
-    /// As the system sees it.
+    /// The content as the operating system sees it.
     cached: Vec<u8>,
-    /// As it is after a power cut, but for what is on its way.
+    /// The content after a power cut, without the unsynced operations.
     durable: Vec<u8>,
-    underway: Vec<Step>,
-    /// Steps until the power goes.
-    power: Option<usize>,
-    /// How much room there is.
-    room: Option<u64>,
+    unsynced: Vec<Step>,
+    /// Operations until the power fails.
+    steps_until_power_loss: Option<usize>,
+    /// The size of the disk.
+    capacity: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -44,23 +44,23 @@ fn apply(bytes: &mut Vec<u8>, step: &Step) {
 
 impl Platter {
     fn step(&mut self, step: Option<Step>) -> io::Result<()> {
-        if let Some(left) = &mut self.power {
-            *left = left.checked_sub(1).ok_or_else(|| io::Error::other("the power is gone"))?;
+        if let Some(left) = &mut self.steps_until_power_loss {
+            *left = left.checked_sub(1).ok_or_else(|| io::Error::other("power failure"))?;
         }
         let end = match &step {
             Some(Step::Write(at, data)) => at + data.len(),
-            Some(Step::Resize(_)) | None => 0, // Holes take no room.
+            Some(Step::Resize(_)) | None => 0, // Holes take no space.
         };
-        if self.room.is_some_and(|room| end as u64 > room) {
+        if self.capacity.is_some_and(|capacity| end as u64 > capacity) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         match step {
             Some(step) => {
                 apply(&mut self.cached, &step);
-                self.underway.push(step);
+                self.unsynced.push(step);
             }
             None => {
-                for step in std::mem::take(&mut self.underway) {
+                for step in std::mem::take(&mut self.unsynced) {
                     apply(&mut self.durable, &step);
                 }
             }
@@ -68,20 +68,20 @@ impl Platter {
         Ok(())
     }
 
-    /// The power goes and comes: of what was underway, part is there, some of it torn at a sector.
-    fn cycle(&mut self, mut luck: impl FnMut() -> u8) {
-        for step in std::mem::take(&mut self.underway) {
-            match (luck() % 3, step) {
+    /// Simulates a power cycle: unsynced operations are lost, applied, or torn at a sector.
+    fn power_cycle(&mut self, mut random: impl FnMut() -> u8) {
+        for step in std::mem::take(&mut self.unsynced) {
+            match (random() % 3, step) {
                 (0, _) => {}
                 (1, Step::Write(at, data)) => {
-                    let sectors = usize::from(luck()) % (data.len() / 512 + 1);
+                    let sectors = usize::from(random()) % (data.len() / 512 + 1);
                     apply(&mut self.durable, &Step::Write(at, data[..sectors * 512].to_vec()));
                 }
                 (_, step) => apply(&mut self.durable, &step),
             }
         }
         self.cached = self.durable.clone();
-        self.power = None;
+        self.steps_until_power_loss = None;
     }
 }
 
@@ -93,19 +93,19 @@ impl Drive {
         what(&mut self.0.lock().unwrap())
     }
 
-    /// With an empty store on it.
+    /// Creates a disk with an empty store.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path(), QUICK).unwrap());
-        let bytes = std::fs::read(disk::file(dir.path())).unwrap();
+        drop(Store::open(dir.path(), NO_SYNC).unwrap());
+        let bytes = std::fs::read(disk::database_path(dir.path())).unwrap();
         Self(Arc::new(Mutex::new(Platter { cached: bytes.clone(), durable: bytes, ..Platter::default() })))
     }
 
     fn open(&self) -> Result<Store, OpenError> {
         let drive = self.clone();
-        let medium: OpenMedium = Box::new(move || Ok(Box::new(drive.clone())));
-        let guard = Guard::on(tempfile::tempfile().unwrap());
-        let (disk, state) = Disk::open_on("drive".into(), medium, true, guard)?;
+        let backend: OpenBackend = Box::new(move || Ok(Box::new(drive.clone())));
+        let lock = DirLock::from_file(tempfile::tempfile().unwrap());
+        let (disk, state) = Disk::open_on("drive".into(), backend, true, lock)?;
         Ok(Store::start(disk, state, Options { history: 8, ..Options::default() }))
     }
 }
@@ -137,14 +137,14 @@ impl StorageBackend for Drive {
     }
 }
 
-/// Writes until it fails: what was acknowledged, and what was tried last.
+/// Writes until a write fails. Returns the acknowledged objects and the error.
 async fn write_all(store: &Store, round: usize, count: usize) -> (Vec<Entry>, Option<WriteError>) {
     let mut done = store.list("", None, None, 0).unwrap().entries;
     for i in 0..count {
         let key = Key::from(format!("/{}", i % 5));
         let text = format!("{round} {i} {}", "x".repeat(i * 97 % 3000));
-        let there = done.iter().position(|entry| entry.key == key);
-        let change = match there {
+        let existing = done.iter().position(|entry| entry.key == key);
+        let change = match existing {
             None => Change::Create(body(&text)),
             Some(at) if i % 7 == 0 => Change::Delete(done[at].revision, body(&text)),
             Some(at) => Change::Update(done[at].revision, body(&text)),
@@ -168,11 +168,11 @@ fn sorted(mut entries: Vec<Entry>) -> Vec<Entry> {
     entries
 }
 
-async fn cut_and_cut_again(cuts: Vec<usize>, luck: Vec<u8>) {
+async fn write_through_power_cuts(power_cuts: Vec<usize>, random: Vec<u8>) {
     let drive = Drive::new();
-    let mut luck = luck.into_iter().cycle();
-    for (round, cut) in cuts.into_iter().enumerate() {
-        drive.with(|platter| platter.power = Some(cut));
+    let mut random = random.into_iter().cycle();
+    for (round, power_cut) in power_cuts.into_iter().enumerate() {
+        drive.with(|platter| platter.steps_until_power_loss = Some(power_cut));
         let mut acknowledged = None;
         if let Ok(store) = drive.open() {
             let (done, error) = write_all(&store, round, 40).await;
@@ -184,14 +184,14 @@ async fn cut_and_cut_again(cuts: Vec<usize>, luck: Vec<u8>) {
             assert_eq!(
                 store.list("", None, None, 0).unwrap().entries,
                 sorted(done.clone()),
-                "none that failed is seen"
+                "failed writes are not visible"
             );
             acknowledged = Some((sorted(done), revision));
         }
-        drive.with(|platter| platter.cycle(|| luck.next().unwrap()));
+        drive.with(|platter| platter.power_cycle(|| random.next().unwrap()));
         let store = drive.open().unwrap();
         if let Some((done, revision)) = acknowledged {
-            // The one that failed may be there, for its commit may have been; if so, whole.
+            // The failed write may have been committed; if so, it is complete.
             assert!((revision..=revision + 1).contains(&store.revision()), "{revision} {}", store.revision());
             assert_eq!(store.list("", Some(revision), None, 0).unwrap().entries, done);
         }
@@ -202,32 +202,32 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_power_cut_takes_nothing_that_was_acknowledged(
-        cuts in prop::collection::vec(0..600_usize, 1..6),
-        luck in prop::collection::vec(any::<u8>(), 1..64),
+    fn power_cut_loses_no_acknowledged_write(
+        power_cuts in prop::collection::vec(0..600_usize, 1..6),
+        random in prop::collection::vec(any::<u8>(), 1..64),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(cut_and_cut_again(cuts, luck));
+        runtime.block_on(write_through_power_cuts(power_cuts, random));
     }
 }
 
 #[tokio::test]
-async fn a_full_disk_fails_the_write_and_nothing_else() {
+async fn full_disk_fails_only_the_write() {
     let drive = Drive::new();
     let store = drive.open().unwrap();
     create(&store, "/x", "there").await;
     let mut watch = store.watch("", 2).unwrap();
-    drive.with(|platter| platter.room = Some(platter.cached.len() as u64 / 8));
+    drive.with(|platter| platter.capacity = Some(platter.cached.len() as u64 / 8));
     let big = "x".repeat(4 << 20);
     let full = store.write("/big".into(), Change::Create(body(&big))).await;
-    let Err(WriteError::Failed(Failure::Disk(why))) = &full else { panic!("{full:?}") };
-    assert!(why.contains("no storage space"), "{why}");
+    let Err(WriteError::Failed(Failure::Disk(reason))) = &full else { panic!("{full:?}") };
+    assert!(reason.contains("no storage space"), "{reason}");
     assert_eq!((store.revision(), store.get("/big")), (2, None));
 
-    // A small one may still fit; and when there is room again, all is well.
+    // A small write may still fit. When there is space again, writes succeed.
     let small = store.write("/small".into(), Change::Create(body("small"))).await;
     assert!(matches!(small, Ok(_) | Err(WriteError::Failed(Failure::Disk(_)))), "{small:?}");
-    drive.with(|platter| platter.room = None);
+    drive.with(|platter| platter.capacity = None);
     let entry = create(&store, "/big", &big).await;
     assert_eq!(store.get("/big"), Some(entry.clone()));
     let mut seen = Vec::new();
@@ -237,24 +237,28 @@ async fn a_full_disk_fails_the_write_and_nothing_else() {
     assert_eq!(
         seen,
         (3..=entry.revision).collect::<Vec<_>>(),
-        "a watcher saw what is, and nothing that failed"
+        "the watcher received all committed writes and no failed one"
     );
-    let there = store.list("", None, None, 0).unwrap();
+    let existing = store.list("", None, None, 0).unwrap();
     drop(store);
-    assert_eq!(drive.open().unwrap().list("", None, None, 0).unwrap(), there);
+    assert_eq!(drive.open().unwrap().list("", None, None, 0).unwrap(), existing);
 }
 
 #[tokio::test]
-async fn a_disk_that_is_gone_closes_the_store() {
+async fn lost_disk_closes_the_store() {
     let drive = Drive::new();
     let store = drive.open().unwrap();
-    let there = create(&store, "/x", "there").await;
+    let existing = create(&store, "/x", "there").await;
     let mut watch = store.watch("", 2).unwrap();
-    drive.with(|platter| platter.power = Some(0));
+    drive.with(|platter| platter.steps_until_power_loss = Some(0));
     let failed = store.write("/y".into(), Change::Create(body("y"))).await;
     assert!(matches!(failed, Err(WriteError::Failed(Failure::Disk(_)))), "{failed:?}");
     assert_eq!(watch.next().await, Err(WatchEnd::Closed));
     let closed = store.write("/y".into(), Change::Create(body("y"))).await;
     assert_eq!(closed, Err(WriteError::Failed(Failure::Closed)));
-    assert_eq!(store.list("", None, None, 0).unwrap().entries, [there], "what is known can still be read");
+    assert_eq!(
+        store.list("", None, None, 0).unwrap().entries,
+        [existing],
+        "the in-memory state can still be read"
+    );
 }

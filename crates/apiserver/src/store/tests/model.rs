@@ -1,4 +1,4 @@
-//! Random lives of a store against a model that keeps every revision whole.
+//! Random operations on a store, compared with a model that keeps every revision.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,33 @@ const KEYS: [&str; 6] = ["/a/1", "/a/2", "/a/3", "/b/1", "/b/2", "c/x/1"];
 
 #[derive(Debug, Clone)]
 enum Op {
-    /// All asked before any is answered.
-    Burst(Vec<Ask>),
+    /// Writes that are all sent before the first reply.
+    Burst(Vec<WriteRequest>),
     List {
         prefix: &'static str,
         back: u64,
         limit: usize,
     },
-    /// The watcher that was there from the beginning reads what there is.
+    /// The watcher that exists since the start reads all pending events.
     Follow,
     Reopen,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Ask {
+struct WriteRequest {
     key: usize,
-    what: u8,
-    /// How many revisions too old what it rests on is.
+    operation: u8,
+    /// How many revisions behind the expected revision is.
     stale: u64,
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let ask = (0..KEYS.len(), 0..3_u8, prop_oneof![6 => Just(0), 1 => 1..3_u64]);
-    let ask = ask.prop_map(|(key, what, stale)| Ask { key, what, stale });
+    let request = (0..KEYS.len(), 0..3_u8, prop_oneof![6 => Just(0), 1 => 1..3_u64]);
+    let request = request.prop_map(|(key, operation, stale)| WriteRequest { key, operation, stale });
     let prefix = prop_oneof![Just(""), Just("/a/"), Just("/b/"), Just("/a/1"), Just("none")];
     let list =
         (prefix, 0..30_u64, 0..4_usize).prop_map(|(prefix, back, limit)| Op::List { prefix, back, limit });
-    let burst = prop::collection::vec(ask, 1..12).prop_map(Op::Burst);
+    let burst = prop::collection::vec(request, 1..12).prop_map(Op::Burst);
     prop::collection::vec(
         prop_oneof![8 => burst, 4 => list, 2 => Just(Op::Follow), 1 => Just(Op::Reopen)],
         1..30,
@@ -45,7 +45,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 
 type Objects = BTreeMap<Key, (Revision, Bytes)>;
 
-/// Every revision, whole.
+/// All objects of every revision.
 struct Model(BTreeMap<Revision, Objects>);
 
 impl Model {
@@ -53,31 +53,34 @@ impl Model {
         self.0.last_key_value().map(|(revision, objects)| (*revision, objects)).unwrap()
     }
 
-    /// What to ask of the store, and what it must answer.
-    fn ask(&mut self, Ask { key, what, stale }: Ask) -> (Key, Change, Result<Entry, WriteError>) {
+    /// Applies a request to the model. Returns the write for the store and its expected result.
+    fn apply(
+        &mut self,
+        WriteRequest { key, operation, stale }: WriteRequest,
+    ) -> (Key, Change, Result<Entry, WriteError>) {
         let key = Key::from(KEYS[key]);
         let (revision, objects) = self.now();
         let text = format!("written at {}", revision + 1);
-        let there = objects.get(&key).map(|(revision, value)| Entry {
+        let existing = objects.get(&key).map(|(revision, value)| Entry {
             key: key.clone(),
             revision: *revision,
             value: value.clone(),
         });
-        let on = there.as_ref().map_or(revision, |entry| entry.revision).saturating_sub(stale);
-        let change = match what {
+        let on = existing.as_ref().map_or(revision, |entry| entry.revision).saturating_sub(stale);
+        let change = match operation {
             0 => Change::Create(body(&text)),
             1 => Change::Update(on, body(&text)),
             _ => Change::Delete(on, body(&text)),
         };
-        let answer = match (&change, there) {
-            (Change::Create(_), Some(there)) => Err(WriteError::Exists(there)),
-            (Change::Update(..) | Change::Delete(..), None) => Err(WriteError::Missing),
-            (Change::Update(on, _) | Change::Delete(on, _), Some(there)) if *on != there.revision => {
-                Err(WriteError::Changed(there))
+        let result = match (&change, existing) {
+            (Change::Create(_), Some(existing)) => Err(WriteError::AlreadyExists(existing)),
+            (Change::Update(..) | Change::Delete(..), None) => Err(WriteError::NotFound),
+            (Change::Update(on, _) | Change::Delete(on, _), Some(existing)) if *on != existing.revision => {
+                Err(WriteError::Conflict(existing))
             }
             _ => Ok(entry(&key, &text, revision + 1)),
         };
-        if let Ok(entry) = &answer {
+        if let Ok(entry) = &result {
             let mut objects = objects.clone();
             if matches!(change, Change::Delete(..)) {
                 objects.remove(&key);
@@ -86,7 +89,7 @@ impl Model {
             }
             self.0.insert(entry.revision, objects);
         }
-        (key, change, answer)
+        (key, change, result)
     }
 
     fn list(&self, prefix: &str, at: Revision) -> Vec<Entry> {
@@ -100,7 +103,7 @@ impl Model {
             .collect()
     }
 
-    /// The event leads from the revision before it to its own.
+    /// Checks that the event leads from the revision before it to its own.
     fn check(&self, event: &Event) {
         let (before, after) = (&self.0[&(event.revision - 1)], &self.0[&event.revision]);
         let previous = before.get(&event.key).map(|(_, value)| value);
@@ -120,17 +123,17 @@ impl Model {
     }
 }
 
-/// Reads a watch to the present; says which revisions it gave, or that it is too old.
+/// Reads a watch up to revision `now`. Returns the revisions received, or why the watch ended.
 async fn drain(watch: &mut Watch, model: &Model, now: Revision) -> Result<Vec<Revision>, WatchEnd> {
     let mut seen = Vec::new();
     loop {
         let reached = match watch.next().await? {
-            Seen::Event(event) => {
+            WatchItem::Event(event) => {
                 model.check(&event);
                 seen.push(event.revision);
                 event.revision
             }
-            Seen::UpTo(revision) => revision,
+            WatchItem::Progress(revision) => revision,
         };
         if reached == now {
             return Ok(seen);
@@ -143,27 +146,27 @@ fn revisions(model: &Model, prefix: &str, from: Revision) -> Vec<Revision> {
     (from + 1..=model.now().0).filter(|at| changed(*at)).collect()
 }
 
-async fn live(ops: Vec<Op>, history: usize) {
-    let options = Options { history, ..QUICK };
+async fn run_against_model(ops: Vec<Op>, history: usize) {
+    let options = Options { history, ..NO_SYNC };
     let (mut store, dir) = open(options);
     let mut model = Model(BTreeMap::from([(1, Objects::new())]));
     let mut follower = (store.watch("/a/", 1).unwrap(), 1);
     for op in ops {
         match op {
-            Op::Burst(asks) => {
-                let mut answers = Vec::new();
-                for ask in asks {
-                    let (key, change, expected) = model.ask(ask);
+            Op::Burst(requests) => {
+                let mut results = Vec::new();
+                for request in requests {
+                    let (key, change, expected) = model.apply(request);
                     let store = store.clone();
-                    answers.push((tokio::spawn(async move { store.write(key, change).await }), expected));
+                    results.push((tokio::spawn(async move { store.write(key, change).await }), expected));
                 }
-                for (answer, expected) in answers {
-                    assert_eq!(answer.await.unwrap(), expected);
+                for (result, expected) in results {
+                    assert_eq!(result.await.unwrap(), expected);
                 }
             }
             Op::List { prefix, back, limit } => {
                 let at = model.now().0.saturating_sub(back);
-                let oldest = store.figures().oldest;
+                let oldest = store.stats().oldest;
                 let expected = if at < oldest {
                     Err(ListError::Compacted { oldest })
                 } else {
@@ -181,7 +184,7 @@ async fn live(ops: Vec<Op>, history: usize) {
                         }
                         Err(end) => {
                             assert_eq!(end, WatchEnd::Compacted);
-                            assert!(*from < store.figures().oldest);
+                            assert!(*from < store.stats().oldest);
                             *from = model.now().0;
                             *watch = store.watch("/a/", *from).unwrap();
                         }
@@ -189,10 +192,10 @@ async fn live(ops: Vec<Op>, history: usize) {
                 }
             }
             Op::Reopen => {
-                let before = store.figures();
+                let before = store.stats();
                 drop(store);
                 store = Store::open(dir.path(), options).unwrap();
-                assert_eq!(Figures { watchers: 0, last_commit: Duration::ZERO, ..before }, store.figures());
+                assert_eq!(Stats { watchers: 0, last_commit: Duration::ZERO, ..before }, store.stats());
                 let from = follower.1;
                 let again = store.watch("/a/", from);
                 assert_eq!(again.is_ok(), from >= before.oldest);
@@ -203,17 +206,17 @@ async fn live(ops: Vec<Op>, history: usize) {
             }
         }
         let (revision, objects) = model.now();
-        let figures = store.figures();
-        assert_eq!((store.revision(), figures.keys), (revision, objects.len()));
-        assert_eq!(figures.bytes, objects.values().map(|(_, value)| value.len()).sum::<usize>());
-        assert!(figures.log <= history + history / 8 && figures.log as u64 == revision - figures.oldest);
+        let stats = store.stats();
+        assert_eq!((store.revision(), stats.keys), (revision, objects.len()));
+        assert_eq!(stats.bytes, objects.values().map(|(_, value)| value.len()).sum::<usize>());
+        assert!(stats.log <= history + history / 8 && stats.log as u64 == revision - stats.oldest);
         for key in KEYS {
             assert_eq!(store.get(key), model.list("", revision).into_iter().find(|entry| &*entry.key == key));
         }
     }
-    // A watch from any revision is the replay of the lists from there on.
+    // A watch from any revision replays the lists from there on.
     let (now, _) = model.now();
-    for from in store.figures().oldest..now {
+    for from in store.stats().oldest..now {
         for prefix in ["", "/a/", "/b/1", "none"] {
             let mut watch = store.watch(prefix, from).unwrap();
             assert_eq!(
@@ -245,8 +248,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_store_is_its_model(ops in ops(), history in prop_oneof![Just(8_usize), Just(40), Just(10_000)]) {
+    fn store_behaves_like_its_model(ops in ops(), history in prop_oneof![Just(8_usize), Just(40), Just(10_000)]) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(live(ops, history));
+        runtime.block_on(run_against_model(ops, history));
     }
 }

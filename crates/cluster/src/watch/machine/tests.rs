@@ -1,4 +1,4 @@
-//! The machine fed with bytes, without a network.
+//! The state machine with raw input, without a network.
 
 use super::*;
 use crate::WatchOptions;
@@ -27,7 +27,7 @@ impl Bench {
     fn page(&mut self, version: &str, next: &str, items: Value) -> &State {
         if matches!(self.state, State::Listing { next: None, .. } | State::Missing { .. }) {
             self.store.update(|table| {
-                table.list_begins();
+                table.begin_list();
                 None
             });
         }
@@ -47,24 +47,24 @@ impl Bench {
 }
 
 fn refusal() -> crate::Refusal {
-    Subject { method: "LIST", api: &Thing::API, namespace: None, name: None, making: None }.refusal("no")
+    Subject { method: "LIST", api: &Thing::API, namespace: None, name: None, creating: None }.refusal("no")
 }
 
 fn watching(version: &str, failures: u32) -> State {
     State::Watching { version: version.into(), failures }
 }
 
-fn listing(next: Option<&str>, whole: bool, failures: u32) -> State {
-    State::Listing { next: next.map(str::to_owned), whole, failures }
+fn listing(next: Option<&str>, unpaged: bool, failures: u32) -> State {
+    State::Listing { next: next.map(str::to_owned), unpaged, failures }
 }
 
 #[test]
-fn pages_then_watch() {
+fn watch_starts_after_the_last_page() {
     let mut bench = Bench::new();
     assert_eq!(*bench.page("10", "more", json!([thing("a", 5, "red")])), listing(Some("more"), false, 0));
-    assert_eq!(bench.store.reach(), Reach::Listing);
+    assert_eq!(bench.store.sync_state(), SyncState::Listing);
     assert_eq!(*bench.page("10", "", json!([thing("b", 6, "red")])), watching("10", 0));
-    assert_eq!(bench.store.reach(), Reach::Served);
+    assert_eq!(bench.store.sync_state(), SyncState::Synced);
     assert_eq!(*bench.line("ADDED", thing("c", 11, "red")), watching("11", 0));
     assert_eq!(*bench.line("DELETED", thing("a", 12, "red")), watching("12", 0));
     let bookmark = json!({"kind": "Thing", "metadata": {"resourceVersion": "50"}});
@@ -73,7 +73,7 @@ fn pages_then_watch() {
 }
 
 #[test]
-fn resumes_after_an_end_and_backs_off_without_use() {
+fn watch_resumes_and_backs_off_after_useless_streams() {
     let mut bench = Bench::new();
     bench.page("10", "", json!([]));
     bench.feed(Input::Opened);
@@ -87,11 +87,11 @@ fn resumes_after_an_end_and_backs_off_without_use() {
 }
 
 #[test]
-fn gone_relists_and_keeps_the_store_meanwhile() {
+fn expired_version_relists_and_keeps_the_store_meanwhile() {
     for by_line in [true, false] {
         let mut bench = Bench::new();
         bench.page("10", "", json!([thing("a", 5, "red"), thing("b", 6, "red")]));
-        let mut changes = bench.store.changes();
+        let mut changes = bench.store.subscribe();
         let state = match by_line {
             true => bench.line("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"})),
             false => bench.feed(Input::Failed(ApiError::Gone(refusal()))),
@@ -102,15 +102,15 @@ fn gone_relists_and_keeps_the_store_meanwhile() {
         assert_eq!(bench.names(), ["b", "c"]);
         let store = std::mem::replace(&mut bench.store, Store::new(WatchOptions::default()));
         drop(store);
-        let mut told = Vec::new();
+        let mut events = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         while let Some(notice) = runtime.block_on(changes.next()) {
-            if let crate::Notice::Change(change) = notice {
-                told.push((change.key.name, change.old.is_some(), change.new.is_some()));
+            if let crate::StoreEvent::Change(change) = notice {
+                events.push((change.key.name, change.old.is_some(), change.new.is_some()));
             }
         }
         assert_eq!(
-            told,
+            events,
             [("c".to_owned(), false, true), ("a".to_owned(), true, false)],
             "only the difference"
         );
@@ -118,28 +118,28 @@ fn gone_relists_and_keeps_the_store_meanwhile() {
 }
 
 #[test]
-fn an_expired_page_asks_for_all_at_once() {
+fn expired_page_is_followed_by_an_unpaged_list() {
     let mut bench = Bench::new();
     bench.page("10", "more", json!([thing("a", 5, "red")]));
     assert_eq!(*bench.feed(Input::Failed(ApiError::Gone(refusal()))), listing(None, true, 1));
     assert_eq!(*bench.page("20", "", json!([thing("a", 5, "red")])), watching("20", 1));
 }
 
-/// Pods of a large cluster: all at once are more than an answer may be, so that would fail for ever.
+/// An unpaged list of a large cluster's pods exceeds the size limit of a response, so it would fail every time.
 #[test]
-fn what_cannot_be_had_all_at_once_is_asked_for_in_pages_again() {
+fn failed_unpaged_list_is_paged_again() {
     let mut bench = Bench::new();
     bench.page("10", "more", json!([thing("a", 5, "red")]));
     bench.feed(Input::Failed(ApiError::Gone(refusal())));
     let broken = || Input::Failed(ApiError::Unavailable(refusal()));
     assert_eq!(*bench.feed(broken()), listing(None, false, 2));
     bench.page("20", "more", json!([thing("a", 5, "red")]));
-    assert_eq!(*bench.feed(broken()), listing(Some("more"), false, 1), "the place in the list is kept");
+    assert_eq!(*bench.feed(broken()), listing(Some("more"), false, 1), "the continue token is kept");
 }
 
-/// Another server, newer or older, may not know the place in a list where the last one stopped.
+/// Another server, newer or older, may not know the continue token of the previous one.
 #[test]
-fn a_page_that_nobody_knows_asks_for_all_at_once() {
+fn rejected_continue_token_is_followed_by_an_unpaged_list() {
     let mut bench = Bench::new();
     bench.page("10", "more", json!([thing("a", 5, "red")]));
     assert_eq!(*bench.feed(Input::Failed(ApiError::Invalid(refusal()))), listing(None, true, 1));
@@ -148,14 +148,14 @@ fn a_page_that_nobody_knows_asks_for_all_at_once() {
 }
 
 #[test]
-fn garbage_does_not_stop_the_stream() {
+fn invalid_lines_do_not_stop_the_stream() {
     let mut bench = Bench::new();
     bench.page("10", "", json!([thing("a", 5, "red"), {"metadata": "strange"}, {"color": 7}]));
     assert_eq!(bench.names(), ["a"]);
     let mut bad = thing("a", 11, "red");
     bad["color"] = json!({"not": "a string"});
     assert_eq!(*bench.line("MODIFIED", bad.clone()), watching("11", 0), "its version still counts");
-    assert_eq!(bench.names(), ["a"], "and its last readable version stays");
+    assert_eq!(bench.names(), ["a"], "its last decoded version is kept");
     for junk in [&b"{"[..], b"null", b"{\"type\":\"WHAT\",\"object\":{}}", b"\xff\xfe"] {
         assert_eq!(*bench.feed(Input::Line(Line::Whole(junk.to_vec()))), watching("11", 0));
     }
@@ -166,23 +166,23 @@ fn garbage_does_not_stop_the_stream() {
 }
 
 #[test]
-fn other_errors_of_the_stream_resume() {
+fn other_stream_errors_resume_the_watch() {
     let mut bench = Bench::new();
     bench.page("10", "", json!([]));
     assert_eq!(*bench.line("ERROR", json!({"kind": "Status", "code": 500})), watching("10", 1));
 }
 
 #[test]
-fn a_kind_that_is_not_served() {
+fn unserved_kind_empties_the_store_after_repeated_attempts() {
     let mut bench = Bench::new();
     let missing = || Input::Failed(ApiError::NotServed(refusal()));
-    assert_eq!(*bench.feed(missing()), State::Missing { looks: 1 });
-    assert_eq!((bench.store.reach(), bench.store.served()), (Reach::NotServed, false));
+    assert_eq!(*bench.feed(missing()), State::Missing { attempts: 1 });
+    assert_eq!((bench.store.sync_state(), bench.store.is_synced()), (SyncState::NotServed, false));
     bench.page("10", "", json!([thing("a", 5, "red")]));
-    assert!(bench.store.served());
-    // It vanishes while watched: not believed at once.
+    assert!(bench.store.is_synced());
+    // No longer served while watched: the store is not emptied at once.
     assert_eq!(*bench.feed(missing()), listing(None, false, 1));
-    assert_eq!(*bench.feed(missing()), State::Missing { looks: 1 });
+    assert_eq!(*bench.feed(missing()), State::Missing { attempts: 1 });
     bench.feed(missing());
     assert_eq!(bench.names(), ["a"]);
     bench.feed(missing());
@@ -190,20 +190,20 @@ fn a_kind_that_is_not_served() {
 }
 
 #[test]
-fn forbidden_is_told_and_tried_again() {
+fn forbidden_is_reported_and_retried() {
     let mut bench = Bench::new();
     assert_eq!(*bench.feed(Input::Failed(ApiError::Forbidden(refusal()))), listing(None, false, 1));
-    assert_eq!(bench.store.reach(), Reach::Forbidden);
+    assert_eq!(bench.store.sync_state(), SyncState::Forbidden);
     bench.page("10", "", json!([thing("a", 5, "red")]));
     assert_eq!(*bench.feed(Input::Failed(ApiError::Forbidden(refusal()))), watching("10", 2));
-    assert_eq!((bench.store.reach(), bench.store.len()), (Reach::Forbidden, 1));
+    assert_eq!((bench.store.sync_state(), bench.store.len()), (SyncState::Forbidden, 1));
     bench.feed(Input::Opened);
-    assert_eq!(bench.store.reach(), Reach::Served);
+    assert_eq!(bench.store.sync_state(), SyncState::Synced);
 }
 
 #[test]
-fn an_answer_that_is_no_list() {
+fn invalid_list_response_is_retried() {
     let mut bench = Bench::new();
     assert_eq!(*bench.feed(Input::Page(b"<html>")), listing(None, false, 1));
-    assert_eq!(bench.store.reach(), Reach::Listing);
+    assert_eq!(bench.store.sync_state(), SyncState::Listing);
 }

@@ -1,47 +1,53 @@
-//! The rules as tables. Cases named `Test_…` state what upstream's test of that name asserts.
+//! The rules as tables. A case named `Test_…` asserts what upstream's test of that name asserts.
 
 use std::time::Duration;
 
 use serde_json::json;
 use wharf_cluster::Backoff;
 
-use super::super::memory::{Failure, Memory, Unheard, take_back};
+use super::super::state::{AttachState, Failure, UnconfirmedRequest, cancel_announcements};
 use super::super::testing::{VOLUME, World, name};
 use super::*;
 
-mod leaving;
+mod detach_timing;
 
 const MINUTES_6: i64 = 360_000;
 const MINUTES_2: i64 = 120_000;
 
-fn rest(reports: &[&str], again: Option<i64>) -> Step {
-    let again = again.map(|again| Duration::from_millis(again.unsigned_abs()));
-    Step::Rest { reports: reports.iter().map(|&node| node.to_owned()).collect(), again }
+fn idle(reports: &[&str], requeue_after: Option<i64>) -> Step {
+    let requeue_after =
+        requeue_after.map(|requeue_after| Duration::from_millis(requeue_after.unsigned_abs()));
+    Step::Idle { reports: reports.iter().map(|&node| node.to_owned()).collect(), requeue_after }
 }
 
 fn attach(node: &str) -> Step {
     Step::Attach { node: node.into(), volume: VOLUME.into() }
 }
 
-fn detach(node: &str, proof: Proof) -> Step {
-    Step::Detach { node: node.into(), attachment: name().attachment(node), uid: format!("va-{node}"), proof }
+fn detach(node: &str, reason: DetachReason) -> Step {
+    Step::Detach {
+        node: node.into(),
+        attachment: name().attachment_name(node),
+        uid: format!("va-{node}"),
+        reason,
+    }
 }
 
 fn multi_attach(node: &str, others: &[&str]) -> Step {
     let nodes = others.iter().map(|&node| node.to_owned()).collect();
-    Step::Tell { node: node.into(), news: News::MultiAttach { nodes } }
+    Step::RecordEvent { node: node.into(), event: PodEvent::MultiAttach { nodes } }
 }
 
-fn silence(node: &str, standing: Standing) -> Step {
-    Step::Tell { node: node.into(), news: News::Silence { standing } }
+fn timeout(node: &str, phase: AttachmentPhase) -> Step {
+    Step::RecordEvent { node: node.into(), event: PodEvent::Timeout { phase } }
 }
 
-fn unwanted() -> Memory {
-    Memory { unwanted_since: Some(Time(0)), ..Memory::default() }
+fn unwanted() -> AttachState {
+    AttachState { unwanted_since: Some(Time(0)), ..AttachState::default() }
 }
 
-fn asked() -> Memory {
-    Memory { asked_since: Some(Time(0)), ..Memory::default() }
+fn waiting() -> AttachState {
+    AttachState { waiting_since: Some(Time(0)), ..AttachState::default() }
 }
 
 fn check(cases: impl IntoIterator<Item = (&'static str, World, i64, Step)>) {
@@ -49,125 +55,134 @@ fn check(cases: impl IntoIterator<Item = (&'static str, World, i64, Step)>) {
         let now = Time(now);
         let mut view = world.view(now);
         if let Step::Detach { node, .. } = &step {
-            // No end is asked for that was not announced.
+            // Every detach is announced first.
             assert_eq!(decide(&view, now), Step::Announce { node: node.clone() }, "{rule}");
-            view.places.get_mut(node).unwrap().memory.announced = true;
+            view.nodes.get_mut(node).unwrap().state.announced = true;
         }
         assert_eq!(decide(&view, now), step, "{rule}");
     }
 }
 
-const UNUSED: Proof = Proof::NotInUse;
-const TIMEOUT: Proof = Proof::Forced(Force::Timeout);
-const OUT_OF_SERVICE: Proof = Proof::Forced(Force::OutOfService);
+const UNUSED: DetachReason = DetachReason::NotInUse;
+const TIMEOUT: DetachReason = DetachReason::Forced(ForceReason::Timeout);
+const OUT_OF_SERVICE: DetachReason = DetachReason::Forced(ForceReason::OutOfService);
 
 /// kubernetes.md 1.3 "Attach", "Nodes that count", "Node gone", "Node status".
 #[test]
-fn what_comes() {
+fn wanted_volume_is_attached_and_reported() {
     let one = || World::exclusive().node("a");
     check([
-        ("Test_Run_Positive_DoNothing", World::exclusive(), 0, rest(&[], None)),
+        ("Test_Run_Positive_DoNothing", World::exclusive(), 0, idle(&[], None)),
         ("Test_Run_Positive_OneDesiredVolumeAttach", one().pod("p", "a"), 0, attach("a")),
-        ("no annotation, no attach", one().unmanaged("a").pod("p", "a"), 0, rest(&[], None)),
-        ("no Node, no attach", World::exclusive().pod("p", "a"), 0, rest(&[], None)),
+        ("no annotation, no attach", one().unmanaged("a").pod("p", "a"), 0, idle(&[], None)),
+        ("no Node, no attach", World::exclusive().pod("p", "a"), 0, idle(&[], None)),
         (
-            "also to a node that is not well: the scheduler chose it",
+            "also to a node that is not Ready: the scheduler chose it",
             one().unready("a").pod("p", "a"),
             0,
             attach("a"),
         ),
-        ("wait for the attacher", one().pod("p", "a").uncertain("a"), 0, rest(&[], Some(MINUTES_2))),
+        ("wait for the attacher", one().pod("p", "a").uncertain("a"), 0, idle(&[], Some(MINUTES_2))),
         (
             "CSI attach wait: 2 min",
-            one().pod("p", "a").uncertain("a").remember("a", asked()),
+            one().pod("p", "a").uncertain("a").with_state("a", waiting()),
             MINUTES_2,
-            silence("a", Standing::Uncertain),
+            timeout("a", AttachmentPhase::Uncertain),
         ),
-        ("attached: the node is told", one().pod("p", "a").attached("a"), 0, rest(&["a"], None)),
-        ("attached and told", one().pod("p", "a").attached("a").reported("a"), 0, rest(&[], None)),
+        ("attached: the node's status is updated", one().pod("p", "a").attached("a"), 0, idle(&["a"], None)),
+        ("attached and reported", one().pod("p", "a").attached("a").reported("a"), 0, idle(&[], None)),
         (
-            "VerifyVolumesAreAttached: told, and not attached any more",
+            "VerifyVolumesAreAttached: reported, and no longer attached",
             one().pod("p", "a").uncertain("a").reported("a"),
             0,
-            rest(&["a"], Some(MINUTES_2)),
+            idle(&["a"], Some(MINUTES_2)),
         ),
         (
-            "VerifyVolumesAreAttached: told, and no attachment",
+            "VerifyVolumesAreAttached: reported, and no attachment",
             one().pod("p", "a").reported("a"),
             0,
             attach("a"),
         ),
         (
-            "VA with deletionTimestamp: wait for its end",
-            one().pod("p", "a").going("a"),
+            "VA with deletionTimestamp: wait for its deletion",
+            one().pod("p", "a").detaching("a"),
             0,
-            rest(&[], Some(MINUTES_2)),
+            idle(&[], Some(MINUTES_2)),
         ),
         (
             "VA with deletionTimestamp: volume attachment is being deleted",
-            one().pod("p", "a").going("a").remember("a", asked()),
+            one().pod("p", "a").detaching("a").with_state("a", waiting()),
             MINUTES_2,
-            silence("a", Standing::Going),
+            timeout("a", AttachmentPhase::Detaching),
         ),
         (
-            "a going attachment is withdrawn",
-            one().pod("p", "a").going("a").reported("a"),
+            "an attachment that is being deleted is no longer reported",
+            one().pod("p", "a").detaching("a").reported("a"),
             0,
-            rest(&["a"], Some(MINUTES_2)),
+            idle(&["a"], Some(MINUTES_2)),
         ),
+        ("Node missing for a moment", World::exclusive().pod("p", "a").attached("a"), 0, idle(&[], None)),
         (
-            "a Node that is away for a moment",
-            World::exclusive().pod("p", "a").attached("a"),
-            0,
-            rest(&[], None),
-        ),
-        (
-            "an annotation that is gone takes nothing away",
+            "a removed annotation detaches nothing",
             one().unmanaged("a").pod("p", "a").attached("a").reported("a"),
             0,
-            rest(&[], None),
+            idle(&[], None),
         ),
     ]);
 }
 
-/// kubernetes.md 1.3 "Attachment fails": at once; each failure is told once.
+/// kubernetes.md 1.3 "Attachment fails": an event at once, and once for each failure.
 #[test]
-fn what_the_attacher_says_is_told() {
+fn attach_error_records_one_event() {
     let error = |message: &str, time: i64| {
         let error = json!({"message": message, "time": Time(time).to_string()});
         World::exclusive().node("a").pod("p", "a").attachment("a", json!({"status": {"attachError": error}}))
     };
-    let told = |message: &str, time: i64| Memory {
-        told_error: Some((message.to_owned(), Some(Time(time)))),
-        ..asked()
+    let reported = |message: &str, time: i64| AttachState {
+        reported_error: Some((message.to_owned(), Some(Time(time)))),
+        ..waiting()
     };
-    let tell = |message: &str, time: i64| Step::Tell {
+    let event = |message: &str, time: i64| Step::RecordEvent {
         node: "a".into(),
-        news: News::Failed { message: message.into(), at: Some(Time(time)) },
+        event: PodEvent::AttachFailed { message: message.into(), at: Some(Time(time)) },
     };
     check([
-        ("new", error("no", 1000), 0, tell("no", 1000)),
-        ("told", error("no", 1000).remember("a", told("no", 1000)), 0, rest(&[], None)),
-        ("the attacher tried again", error("no", 2000).remember("a", told("no", 1000)), 0, tell("no", 2000)),
-        ("something else", error("never", 1000).remember("a", told("no", 1000)), 0, tell("never", 1000)),
+        ("new", error("no", 1000), 0, event("no", 1000)),
+        ("already recorded", error("no", 1000).with_state("a", reported("no", 1000)), 0, idle(&[], None)),
         (
-            "long after: it was told",
-            error("no", 1000).remember("a", told("no", 1000)),
+            "the attacher retried",
+            error("no", 2000).with_state("a", reported("no", 1000)),
+            0,
+            event("no", 2000),
+        ),
+        (
+            "another error",
+            error("never", 1000).with_state("a", reported("no", 1000)),
+            0,
+            event("never", 1000),
+        ),
+        (
+            "long after it was recorded",
+            error("no", 1000).with_state("a", reported("no", 1000)),
             MINUTES_6,
-            rest(&[], None),
+            idle(&[], None),
         ),
     ]);
 }
 
 /// kubernetes.md 1.3 "Multi-Attach", "Many nodes". Test_Run_OneVolumeAttachAndDetachMultipleNodesWith….
 #[test]
-fn one_node_or_many() {
+fn access_modes_decide_on_second_node() {
     let two = |world: World| world.node("a").node("b").pod("p", "a").pod("q", "b");
-    let told = || Memory { told_multi_attach: true, blocked_since: Some(Time(0)), ..Memory::default() };
+    let reported = || AttachState {
+        multi_attach_reported: true,
+        blocked_since: Some(Time(0)),
+        ..AttachState::default()
+    };
     check([
         ("ReadWriteMany: the first", two(World::shared()), 0, attach("a")),
         (
-            "ReadWriteMany: the second beside it",
+            "ReadWriteMany: the second alongside it",
             two(World::shared()).attached("a").reported("a"),
             0,
             attach("b"),
@@ -176,17 +191,17 @@ fn one_node_or_many() {
             "ReadWriteMany: both",
             two(World::shared()).attached("a").reported("a").attached("b"),
             0,
-            rest(&["b"], None),
+            idle(&["b"], None),
         ),
         ("ReadOnlyMany", two(World::new(&["ReadOnlyMany"])).attached("a").reported("a"), 0, attach("b")),
         (
-            "many among others",
+            "one of several modes allows many nodes",
             two(World::new(&["ReadWriteOnce", "ReadOnlyMany"])).attached("a").reported("a"),
             0,
             attach("b"),
         ),
         (
-            "no access modes: the driver has to know",
+            "no access modes: left to the driver",
             two(World::new(&[])).attached("a").reported("a"),
             0,
             attach("b"),
@@ -198,89 +213,99 @@ fn one_node_or_many() {
             multi_attach("b", &["a"]),
         ),
         (
-            "a mode of tomorrow is for one node",
+            "an unknown mode is for one node",
             two(World::new(&["ReadWriteTwice"])).attached("a").reported("a"),
             0,
             multi_attach("b", &["a"]),
         ),
         (
-            "ReadWriteOnce: who came first",
+            "ReadWriteOnce: the oldest pod first",
             World::exclusive().node("a").node("b").pod("p", "b").pod("q", "a"),
             0,
             attach("b"),
         ),
         (
-            "ReadWriteOnce: the second is told at once, since the first is used",
+            "ReadWriteOnce: Multi-Attach event at once, since pods use the first",
             two(World::exclusive()).attached("a").reported("a"),
             0,
             multi_attach("b", &["a"]),
         ),
         (
-            "ReadWriteOnce: the second is told once",
-            two(World::exclusive()).attached("a").reported("a").remember("b", told()),
+            "ReadWriteOnce: one Multi-Attach event",
+            two(World::exclusive()).attached("a").reported("a").with_state("b", reported()),
             MINUTES_6,
-            rest(&[], None),
+            idle(&[], None),
         ),
         (
-            "ReadWriteOnce: the first, which is not attached yet, is in the way",
-            two(World::exclusive()).uncertain("a").remember("b", told()),
+            "ReadWriteOnce: the first blocks although it is not attached yet",
+            two(World::exclusive()).uncertain("a").with_state("b", reported()),
             0,
-            rest(&[], Some(MINUTES_2)),
+            idle(&[], Some(MINUTES_2)),
         ),
         (
-            "two pods on one node are no trouble",
+            "two pods on one node do not conflict",
             World::exclusive().node("a").pod("p", "a").pod("q", "a").attached("a").reported("a"),
             0,
-            rest(&[], None),
+            idle(&[], None),
         ),
-        ("after the first has gone", World::exclusive().node("a").node("b").pod("q", "b"), 0, attach("b")),
+        (
+            "after the first was detached",
+            World::exclusive().node("a").node("b").pod("q", "b"),
+            0,
+            attach("b"),
+        ),
     ]);
 }
 
-/// kubernetes.md 1.3 "Detach before attach"; kubernetes#96142: a move to another node is no error.
+/// kubernetes.md 1.3 "Detach before attach"; kubernetes#96142: a move to another node is not an error.
 #[test]
-fn a_move_to_another_node() {
+fn volume_is_detached_before_it_moves() {
     let moves = || World::exclusive().node("a").node("b").pod("q", "b");
-    let blocked = || Memory { blocked_since: Some(Time(0)), ..Memory::default() };
+    let blocked = || AttachState { blocked_since: Some(Time(0)), ..AttachState::default() };
     check([
-        ("the old node is told", moves().attached("a").reported("a"), 0, rest(&["a"], Some(30_000))),
-        ("the old attachment goes", moves().attached("a"), 0, detach("a", UNUSED)),
-        ("the attacher works", moves().going("a"), 0, rest(&[], Some(30_000))),
+        (
+            "the old node's status is updated",
+            moves().attached("a").reported("a"),
+            0,
+            idle(&["a"], Some(30_000)),
+        ),
+        ("the old attachment is deleted", moves().attached("a"), 0, detach("a", UNUSED)),
+        ("the attacher detaches", moves().detaching("a"), 0, idle(&[], Some(30_000))),
         (
             "the old node still uses it",
             moves().attached("a").reported("a").in_use("a"),
             0,
-            rest(&[], Some(30_000)),
+            idle(&[], Some(30_000)),
         ),
         (
-            "for long",
-            moves().attached("a").reported("a").in_use("a").remember("b", blocked()),
+            "the old node uses it for long",
+            moves().attached("a").reported("a").in_use("a").with_state("b", blocked()),
             30_000,
             multi_attach("b", &["a"]),
         ),
         (
-            "by upstream at once",
+            "upstream: event at once",
             moves().attached("a").reported("a").in_use("a").upstream(),
             0,
             multi_attach("b", &["a"]),
         ),
         (
             "the attacher takes long",
-            moves().going("a").remember("b", blocked()),
+            moves().detaching("a").with_state("b", blocked()),
             30_000,
             multi_attach("b", &["a"]),
         ),
-        ("then the new one", moves(), 0, attach("b")),
+        ("then it is attached to the new node", moves(), 0, attach("b")),
     ]);
 }
 
 /// kubernetes.md 1.3 "Left behind", "Detach failed".
-/// Test_Run_OneVolumeAttachAndDetach{Uncertain,Timeout}NodesWithReadWriteOnce: an attachment that may be there goes
-/// before another comes; upstream then only tries.
+/// Test_Run_OneVolumeAttachAndDetach{Uncertain,Timeout}NodesWithReadWriteOnce: an uncertain attachment is deleted
+/// before another is created; upstream does not wait for its deletion.
 #[test]
-fn uncertain_attachments() {
+fn uncertain_attachment_blocks_other_nodes() {
     let world = || World::exclusive().node("a").node("b").pod("q", "b");
-    let failed_end = || {
+    let failed_detach = || {
         let deleted =
             json!({"deletionTimestamp": Time(0).to_string(), "finalizers": ["external-attacher/d-test"]});
         let status = json!({"attached": true, "detachError": {"message": "no"}});
@@ -289,96 +314,129 @@ fn uncertain_attachments() {
     let in_way = Some(30_000);
     check([
         ("uncertain: detached first", world().uncertain("a"), 0, detach("a", UNUSED)),
+        ("uncertain: upstream detaches first too", world().uncertain("a").upstream(), 0, detach("a", UNUSED)),
         (
-            "uncertain: detached first, by upstream too",
-            world().uncertain("a").upstream(),
+            "Test_Run_OneVolumeDetachFail…: detach failed, the volume is not reported again",
+            failed_detach(),
             0,
-            detach("a", UNUSED),
+            idle(&[], in_way),
+        ),
+        ("detach failed: upstream attaches to the other node", failed_detach().upstream(), 0, attach("b")),
+        (
+            "detach takes long",
+            world().detaching("a").with_state("a", unwanted()),
+            MINUTES_2,
+            idle(&[], in_way),
         ),
         (
-            "Test_Run_OneVolumeDetachFail…: its end failed, and it is not told again",
-            failed_end(),
-            0,
-            rest(&[], in_way),
-        ),
-        ("its end failed: by upstream the other comes", failed_end().upstream(), 0, attach("b")),
-        ("its end takes long", world().going("a").remember("a", unwanted()), MINUTES_2, rest(&[], in_way)),
-        (
-            "its end takes long: by upstream the other comes",
-            world().going("a").remember("a", unwanted()).upstream(),
+            "detach takes long: upstream attaches to the other node",
+            world().detaching("a").with_state("a", unwanted()).upstream(),
             MINUTES_2,
             attach("b"),
         ),
         (
-            "its end does not take long, by upstream",
-            world().going("a").remember("a", unwanted()).upstream(),
+            "detach does not take long: upstream waits",
+            world().detaching("a").with_state("a", unwanted()).upstream(),
             MINUTES_2 - 1,
-            rest(&[], Some(1)),
+            idle(&[], Some(1)),
         ),
     ]);
 }
 
-/// kubernetes.md 1.3 "Pauses": a request that the server did not take makes its node wait, and no other.
+/// kubernetes.md 1.3 "Pauses": a failed request backs off its own node only.
 #[test]
-fn failures_hold_up_themselves_alone() {
-    let failure = || Memory {
-        failure: Some(Failure { at: Time(1000), pause: Duration::from_millis(500), count: 1 }),
+fn failure_backs_off_its_own_node_only() {
+    let failure = || AttachState {
+        failure: Some(Failure { at: Time(1000), backoff: Duration::from_millis(500), count: 1 }),
         unwanted_since: Some(Time(0)),
-        ..Memory::default()
+        ..AttachState::default()
     };
     let two = || World::shared().node("a").node("b").pod("p", "a").pod("q", "b");
     check([
-        ("the other goes on", two().remember("a", failure()), 1000, attach("b")),
-        ("both wait", two().remember("a", failure()).remember("b", failure()), 1100, rest(&[], Some(400))),
-        ("the pause is over", two().remember("a", failure()), 1500, attach("a")),
-        ("a clock that went back", two().remember("a", failure()), 0, attach("a")),
+        ("the other node continues", two().with_state("a", failure()), 1000, attach("b")),
         (
-            "a detach that failed",
-            World::shared().node("a").attached("a").remember("a", failure()),
+            "both wait",
+            two().with_state("a", failure()).with_state("b", failure()),
+            1100,
+            idle(&[], Some(400)),
+        ),
+        ("the backoff is over", two().with_state("a", failure()), 1500, attach("a")),
+        ("clock set back", two().with_state("a", failure()), 0, attach("a")),
+        (
+            "failed detach",
+            World::shared().node("a").attached("a").with_state("a", failure()),
             1200,
-            rest(&[], Some(300)),
+            idle(&[], Some(300)),
         ),
         (
-            "and is tried again",
-            World::shared().node("a").attached("a").remember("a", failure()),
+            "failed detach is retried",
+            World::shared().node("a").attached("a").with_state("a", failure()),
             1500,
             detach("a", UNUSED),
         ),
     ]);
 }
 
-/// kubernetes#77324: a request without an answer is not taken for one that did not arrive.
+/// kubernetes#77324: a request without a response may have taken effect.
 #[test]
-fn requests_without_an_answer() {
-    let unheard = |made| Memory { unheard: Some(Unheard { since: Time(0), made }), ..Memory::default() };
-    let failed = |at| Memory {
-        failure: Some(Failure { at: Time(at), pause: Duration::from_millis(500), count: 1 }),
-        ..unheard(true)
+fn unconfirmed_request_blocks_until_checked() {
+    let unconfirmed = |create| AttachState {
+        unconfirmed: Some(UnconfirmedRequest { since: Time(0), create }),
+        ..AttachState::default()
+    };
+    let failed = |at| AttachState {
+        failure: Some(Failure { at: Time(at), backoff: Duration::from_millis(500), count: 1 }),
+        ..unconfirmed(true)
     };
     let moved = || World::exclusive().node("a").node("b").pod("q", "b");
-    let ask = || Step::Ask { node: "a".into() };
+    let check_attachment = || Step::CheckAttachment { node: "a".into() };
     let pod = || World::exclusive().node("a").pod("p", "a");
     check([
-        ("it may be on the node", moved().remember("a", unheard(true)), 0, rest(&[], Some(30_000))),
-        ("by upstream it is not", moved().remember("a", unheard(true)).upstream(), 0, attach("b")),
-        ("until nothing arrives any more", moved().remember("a", unheard(true)), 59_999, rest(&[], Some(1))),
-        ("then the server knows", moved().remember("a", unheard(true)), 60_000, ask()),
-        ("it did not say", moved().remember("a", failed(60_000)), 60_000, rest(&[], Some(500))),
-        ("it is asked again", moved().remember("a", failed(60_000)), 60_500, ask()),
-        ("it is asked before the next attempt", pod().remember("a", failed(59_500)), 60_000, ask()),
-        ("who still wants it asks for it again", pod().remember("a", unheard(true)), 0, attach("a")),
-        ("it is there", pod().uncertain("a").remember("a", unheard(true)), 0, rest(&[], Some(MINUTES_2))),
+        ("it may be on the node", moved().with_state("a", unconfirmed(true)), 0, idle(&[], Some(30_000))),
+        ("upstream assumes it is not", moved().with_state("a", unconfirmed(true)).upstream(), 0, attach("b")),
         (
-            "its end may come: the node is not told",
-            pod().attached("a").remember("a", unheard(false)),
-            0,
-            rest(&[], Some(60_000)),
+            "until the request cannot take effect any more",
+            moved().with_state("a", unconfirmed(true)),
+            59_999,
+            idle(&[], Some(1)),
         ),
-        ("its end may have come", pod().attached("a").remember("a", unheard(false)), 60_000, ask()),
-        ("its end has come", pod().remember("a", unheard(false)), 0, attach("a")),
         (
-            "its end is asked for again",
-            World::exclusive().node("a").attached("a").remember("a", unheard(false)),
+            "then the API server is read",
+            moved().with_state("a", unconfirmed(true)),
+            60_000,
+            check_attachment(),
+        ),
+        ("the read failed", moved().with_state("a", failed(60_000)), 60_000, idle(&[], Some(500))),
+        ("the read is retried", moved().with_state("a", failed(60_000)), 60_500, check_attachment()),
+        (
+            "the read comes before the next attempt",
+            pod().with_state("a", failed(59_500)),
+            60_000,
+            check_attachment(),
+        ),
+        ("still wanted: the create is repeated", pod().with_state("a", unconfirmed(true)), 0, attach("a")),
+        (
+            "the attachment exists",
+            pod().uncertain("a").with_state("a", unconfirmed(true)),
+            0,
+            idle(&[], Some(MINUTES_2)),
+        ),
+        (
+            "the deletion may take effect: not reported",
+            pod().attached("a").with_state("a", unconfirmed(false)),
+            0,
+            idle(&[], Some(60_000)),
+        ),
+        (
+            "the deletion may have taken effect",
+            pod().attached("a").with_state("a", unconfirmed(false)),
+            60_000,
+            check_attachment(),
+        ),
+        ("the attachment was deleted", pod().with_state("a", unconfirmed(false)), 0, attach("a")),
+        (
+            "the deletion is repeated",
+            World::exclusive().node("a").attached("a").with_state("a", unconfirmed(false)),
             0,
             detach("a", UNUSED),
         ),
@@ -387,13 +445,13 @@ fn requests_without_an_answer() {
 
 /// kubernetes.md 1.3 "Pauses": 500 ms, doubled, 2m2s.
 #[test]
-fn pauses_grow() {
+fn backoff_doubles_up_to_its_maximum() {
     let backoff = Backoff { jitter: || 0.0, ..super::super::Settings::default().pace.backoff() };
-    let mut memory = Memory::default();
+    let mut state = AttachState::default();
     let pauses: Vec<u64> = (0..10)
         .map(|_| {
-            memory.has_failed(backoff, Time(0));
-            u64::try_from(memory.failure.unwrap().pause.as_millis()).unwrap()
+            state.fail_attempt(backoff, Time(0));
+            u64::try_from(state.failure.unwrap().backoff.as_millis()).unwrap()
         })
         .collect();
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
@@ -402,58 +460,58 @@ fn pauses_grow() {
 /// kubernetes.md 1.3 "Told first", "Detach failed". actual_state_of_world_test: Test_MarkVolumeAs…,
 /// Test_RemoveVolumeFromReportAsAttached….
 #[test]
-fn what_a_node_is_told_of_a_volume() {
+fn report_follows_attachment_phase_and_use() {
     use Report::{Hide, Keep, Show};
     let one = || World::exclusive().node("a");
-    let strange = || {
+    let without_claim = || {
         let mut world = one().pod("p", "a").attached("a");
-        world.known.claims.clear();
+        world.objects.claims.clear();
         world
     };
-    let orphaned = || {
+    let without_volume = || {
         let mut world = one().attached("a");
-        world.known.volumes.clear();
+        world.objects.volumes.clear();
         world
     };
     for (rule, world, report) in [
         ("wanted, absent", one().pod("p", "a"), Hide),
         ("wanted, uncertain", one().pod("p", "a").uncertain("a"), Hide),
-        ("wanted, going", one().pod("p", "a").going("a"), Hide),
+        ("wanted, detaching", one().pod("p", "a").detaching("a"), Hide),
         ("wanted, attached", one().pod("p", "a").attached("a"), Show),
         ("unwanted, absent", one().reported("a"), Hide),
         ("unwanted, uncertain", one().uncertain("a"), Hide),
-        ("unwanted, going", one().going("a"), Hide),
+        ("unwanted, detaching", one().detaching("a"), Hide),
         ("unwanted, attached, unused", one().attached("a"), Hide),
         ("unwanted, attached, in use", one().attached("a").in_use("a"), Keep),
-        ("unwanted, attached, in use, not well", one().attached("a").in_use("a").unready("a"), Keep),
+        ("unwanted, attached, in use, not Ready", one().attached("a").in_use("a").unready("a"), Keep),
         (
             "unwanted, attached, in use, out of service",
             one().attached("a").in_use("a").unready("a").tainted("a"),
             Hide,
         ),
-        ("the pod's claim is gone", strange(), Keep),
-        ("the volume is not known", orphaned(), Keep),
+        ("the pod's claim was deleted", without_claim(), Keep),
+        ("no PersistentVolume", without_volume(), Keep),
     ] {
-        let view = world.view_beside(Time(0), &["a"]);
+        let view = world.view_with_nodes(Time(0), &["a"]);
         assert_eq!(super::report(&view, "a", Time(0)), report, "{rule}");
     }
 }
 
-/// While the end of an attachment is asked for, a pod that comes is not told that it is there. After that it is.
+/// While an announced detach is in flight, the volume is not reported for a new pod. Once it is cancelled, it is.
 #[test]
-fn what_was_announced() {
-    let announced = Memory { announced: true, ..Memory::default() };
-    let world = World::exclusive().node("a").pod("p", "a").attached("a").remember("a", announced);
+fn announced_detach_hides_the_volume_until_cancelled() {
+    let announced = AttachState { announced: true, ..AttachState::default() };
+    let world = World::exclusive().node("a").pod("p", "a").attached("a").with_state("a", announced);
     let mut view = world.view(Time(0));
     assert_eq!(super::report(&view, "a", Time(0)), Report::Hide);
-    take_back(&mut view);
+    cancel_announcements(&mut view);
     assert_eq!(super::report(&view, "a", Time(0)), Report::Show);
 }
 
-/// Without a PersistentVolume nobody knows who wants it: it stays.
+/// Without a PersistentVolume its users are unknown: the volume stays attached.
 #[test]
-fn an_unknown_volume_stays() {
-    let mut world = World::exclusive().node("a").attached("a").remember("a", unwanted());
-    world.known.volumes.clear();
-    check([("nothing is detached", world, MINUTES_6 * 9, rest(&[], None))]);
+fn unknown_volume_is_not_detached() {
+    let mut world = World::exclusive().node("a").attached("a").with_state("a", unwanted());
+    world.objects.volumes.clear();
+    check([("nothing is detached", world, MINUTES_6 * 9, idle(&[], None))]);
 }

@@ -1,4 +1,4 @@
-//! All that is not the controller: the server's objects, people, machines, their agents, and the attacher.
+//! Everything outside the controller: the API server's objects, users, machines and their agents, and the attacher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use wharf_model::whole::node::{AttachedVolume, Taint};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{Time, VolumeAttachment};
 
-use super::super::testing::made;
-use super::super::view::is_live;
-use super::{NODES, Trouble, VOLUMES, volume};
+use super::super::testing::object;
+use super::super::view::may_be_running;
+use super::{NODES, VOLUMES, Violation, volume};
 
-/// Chance, from a seed.
-pub(super) struct Chance(pub(super) u64);
+/// Random numbers from a seed.
+pub(super) struct Random(pub(super) u64);
 
-impl Chance {
+impl Random {
     pub(super) fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -34,7 +34,7 @@ impl Chance {
     }
 }
 
-/// Objects by name, as a server or a store has them.
+/// Objects by name, in the API server or in a store.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Objects {
     pub(super) pods: BTreeMap<String, Arc<Pod>>,
@@ -46,7 +46,7 @@ pub(super) struct Objects {
 pub(super) type Named = (&'static str, String);
 
 impl Objects {
-    /// What is here or there.
+    /// The names in either of the two.
     pub(super) fn names(&self, other: &Self) -> Vec<Named> {
         let mut names = BTreeSet::new();
         for objects in [self, other] {
@@ -57,7 +57,7 @@ impl Objects {
         names.into_iter().collect()
     }
 
-    /// Takes one object as it is there.
+    /// Copies the current version of one object.
     pub(super) fn take(&mut self, from: &Self, (kind, name): Named) {
         fn one<T: Clone>(to: &mut BTreeMap<String, T>, from: &BTreeMap<String, T>, name: String) {
             match from.get(&name) {
@@ -76,8 +76,8 @@ impl Objects {
 /// A machine and the agent on it.
 #[derive(Default)]
 struct Machine {
-    /// Whether its agent works.
-    alive: bool,
+    /// Whether its agent is running.
+    agent_running: bool,
     /// Volumes that the agent found attached and is about to mount.
     mounting: BTreeSet<&'static str>,
     mounted: BTreeSet<&'static str>,
@@ -86,33 +86,33 @@ struct Machine {
 pub(super) struct World {
     pub(super) server: Objects,
     machines: BTreeMap<&'static str, Machine>,
-    /// Where the driver has volumes.
+    /// The nodes to which the driver has published volumes.
     published: BTreeSet<(&'static str, String)>,
-    made: u64,
+    created: u64,
 }
 
 impl World {
     pub(super) fn new(nodes: &[&'static str]) -> Self {
-        let machine = |name: &&'static str| (*name, Machine { alive: true, ..Machine::default() });
+        let machine = |name: &&'static str| (*name, Machine { agent_running: true, ..Machine::default() });
         let machines = nodes.iter().map(machine).collect();
         let (server, published) = Default::default();
-        let mut world = Self { server, machines, published, made: 0 };
+        let mut world = Self { server, machines, published, created: 0 };
         for node in nodes {
             world.register(node);
         }
         world
     }
 
-    /// An agent that finds no Node makes one, and says at once what it uses.
+    /// An agent without a Node creates one, with the volumes it uses.
     fn register(&mut self, name: &str) {
-        self.made += 1;
+        self.created += 1;
         let machine = self.machines.get(name);
         let used = machine.into_iter().flat_map(|machine| machine.mounted.union(&machine.mounting));
         let used: Vec<String> = used.map(|handle| volume(handle).to_string()).collect();
-        let node = made(json!({
+        let node = object(json!({
             "metadata": {
                 "name": name,
-                "uid": format!("node-{}", self.made),
+                "uid": format!("node-{}", self.created),
                 "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
             },
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "volumesInUse": used},
@@ -124,11 +124,11 @@ impl World {
         self.server.nodes.get_mut(name).map(Arc::make_mut)
     }
 
-    /// A pod that runs and uses a volume.
+    /// Creates a running pod that uses a volume.
     pub(super) fn pod(&mut self, handle: &str, node: &str, now: Time) {
-        self.made += 1;
-        let name = format!("p{}", self.made);
-        let pod = made(json!({
+        self.created += 1;
+        let name = format!("p{}", self.created);
+        let pod = object(json!({
             "metadata": {"namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string()},
             "spec": {
                 "nodeName": node,
@@ -139,34 +139,37 @@ impl World {
         self.server.pods.insert(name, pod);
     }
 
-    /// Pods are made and deleted, and nodes that are off are said to be.
-    pub(super) fn people(&mut self, chance: &mut Chance, now: Time) {
+    /// Users create and delete pods, and taint or delete nodes that are off.
+    pub(super) fn user_action(&mut self, random: &mut Random, now: Time) {
         let pods: Vec<String> = self.server.pods.keys().cloned().collect();
-        match chance.below(6) {
+        match random.below(6) {
             0..=2 if pods.len() < 5 => {
-                let handle = VOLUMES[chance.below(2) as usize];
-                // Many come to where the volume is: it may be just leaving.
-                let is_there =
-                    |node: &&&str| self.server.attachments.contains_key(&volume(handle).attachment(node));
+                let handle = VOLUMES[random.below(2) as usize];
+                // Often to where the volume is: it may be being detached.
+                let is_there = |node: &&&str| {
+                    self.server.attachments.contains_key(&volume(handle).attachment_name(node))
+                };
                 let near: Vec<&str> = NODES.iter().filter(is_there).copied().collect();
-                let any = NODES[chance.below(3) as usize];
-                let node = chance.pick(&near).filter(|_| chance.one_in(2)).unwrap_or(any);
+                let any = NODES[random.below(3) as usize];
+                let node = random.pick(&near).filter(|_| random.one_in(2)).unwrap_or(any);
                 self.pod(handle, node, now);
             }
             3 | 4 => {
-                let Some(name) = chance.pick(&pods) else { return };
+                let Some(name) = random.pick(&pods) else { return };
                 let Some(pod) = self.server.pods.get_mut(&name).map(Arc::make_mut) else { return };
-                let dead =
-                    self.machines.get(pod.spec.node_name.as_str()).is_some_and(|machine| !machine.alive);
+                let is_down = self
+                    .machines
+                    .get(pod.spec.node_name.as_str())
+                    .is_some_and(|machine| !machine.agent_running);
                 pod.metadata.deletion_timestamp = Some(now);
-                if dead && chance.one_in(2) {
+                if is_down && random.one_in(2) {
                     self.server.pods.remove(&name);
                 }
             }
             _ => {
-                let name = NODES[chance.below(3) as usize];
-                let off = !self.machines[name].alive;
-                let gone = off && chance.one_in(4);
+                let name = NODES[random.below(3) as usize];
+                let off = !self.machines[name].agent_running;
+                let delete = off && random.one_in(4);
                 let Some(node) = self.node(name) else { return };
                 node.spec.taints.clear();
                 if off {
@@ -174,46 +177,54 @@ impl World {
                     let taint = Taint { key, effect: "NoExecute".into(), ..Taint::default() };
                     node.spec.taints.push(taint);
                 }
-                if gone {
+                if delete {
                     self.server.nodes.remove(name);
                 }
             }
         }
     }
 
-    /// A machine falls silent, or comes back: after a restart, or as if nothing had been.
-    pub(super) fn fate(&mut self, chance: &mut Chance) {
-        let name = NODES[chance.below(3) as usize];
-        let restarted = chance.one_in(2);
+    /// A machine fails, or comes back, with or without a restart.
+    pub(super) fn node_failure(&mut self, random: &mut Random) {
+        let name = NODES[random.below(3) as usize];
+        let restarted = random.one_in(2);
         let Some(machine) = self.machines.get_mut(name) else { return };
-        machine.alive = !machine.alive;
-        let alive = machine.alive;
-        if alive && restarted {
+        machine.agent_running = !machine.agent_running;
+        let agent_running = machine.agent_running;
+        if agent_running && restarted {
             machine.mounted.clear();
             machine.mounting.clear();
         }
-        if alive && !self.server.nodes.contains_key(name) {
+        if agent_running && !self.server.nodes.contains_key(name) {
             self.register(name);
         }
         if let Some(node) = self.node(name) {
-            node.status.conditions[0].status = if alive { "True" } else { "Unknown" }.to_owned();
+            node.status.conditions[0].status = if agent_running { "True" } else { "Unknown" }.to_owned();
         }
     }
 
-    /// An agent does one thing, as kubelet does it: says what it uses, and only then looks what is attached.
-    pub(super) fn agent(&mut self, chance: &mut Chance) {
-        let name = NODES[chance.below(3) as usize];
+    /// An agent does one thing. As kubelet, it reports what it uses before it reads what is attached.
+    pub(super) fn agent_step(&mut self, random: &mut Random) {
+        let name = NODES[random.below(3) as usize];
         let Some(node) = self.server.nodes.get(name).cloned() else { return };
-        let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.alive) else { return };
+        let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.agent_running) else {
+            return;
+        };
         let here = |pod: &&Arc<Pod>| pod.spec.node_name == name;
         let claim = |pod: &Arc<Pod>| {
             let claim = pod.claims().next();
             VOLUMES.into_iter().find(|volume| claim.as_deref() == Some(*volume))
         };
-        let wanted: BTreeSet<&'static str> =
-            self.server.pods.values().filter(here).filter(|pod| is_live(pod)).filter_map(claim).collect();
+        let wanted: BTreeSet<&'static str> = self
+            .server
+            .pods
+            .values()
+            .filter(here)
+            .filter(|pod| may_be_running(pod))
+            .filter_map(claim)
+            .collect();
         let full = |handle: &&'static str| volume(handle).to_string();
-        match chance.below(6) {
+        match random.below(6) {
             0 | 1 => {
                 let used: BTreeSet<&'static str> =
                     wanted.iter().chain(&machine.mounted).chain(&machine.mounting).copied().collect();
@@ -225,10 +236,10 @@ impl World {
             2 | 3 => {
                 let (status, server) = (&node.status, &self.server);
                 let attached = |handle: &&&'static str| {
-                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
-                    let attachment = server.attachments.get(&volume(handle).attachment(name));
+                    let listed = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
+                    let attachment = server.attachments.get(&volume(handle).attachment_name(name));
                     let there = |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
-                    status.volumes_in_use.contains(&full(handle)) && told && attachment.is_some_and(there)
+                    status.volumes_in_use.contains(&full(handle)) && listed && attachment.is_some_and(there)
                 };
                 let found: Vec<&'static str> =
                     wanted.difference(&machine.mounted).filter(attached).copied().collect();
@@ -243,7 +254,7 @@ impl World {
                     state.running = None;
                     state.terminated = Some(Default::default());
                 }
-                let live = self.server.pods.values().filter(here).filter(|pod| is_live(pod));
+                let live = self.server.pods.values().filter(here).filter(|pod| may_be_running(pod));
                 let wanted: BTreeSet<&'static str> = live.filter_map(claim).collect();
                 let unmounted = |handle| !machine.mounted.contains(handle) || wanted.contains(handle);
                 let done = |pod: &Arc<Pod>| ending(pod) && claim(pod).is_none_or(unmounted);
@@ -252,10 +263,10 @@ impl World {
         }
     }
 
-    /// The attacher sees to one attachment. It refuses nothing by itself.
-    pub(super) fn attacher(&mut self, chance: &mut Chance, trouble: bool) -> Result<(), Trouble> {
+    /// The attacher processes one attachment. It never rejects a second node by itself.
+    pub(super) fn attacher_step(&mut self, random: &mut Random, faults: bool) -> Result<(), Violation> {
         let names: Vec<String> = self.server.attachments.keys().cloned().collect();
-        let Some(name) = chance.pick(&names) else { return Ok(()) };
+        let Some(name) = random.pick(&names) else { return Ok(()) };
         let Some(attachment) = self.server.attachments.get_mut(&name).map(Arc::make_mut) else {
             return Ok(());
         };
@@ -264,7 +275,7 @@ impl World {
             return Ok(());
         };
         let at = (handle, attachment.spec.node_name.clone());
-        let fails = trouble && chance.one_in(3);
+        let fails = faults && random.one_in(3);
         let error = || Some(VolumeError { message: "no".into(), ..VolumeError::default() });
         if attachment.metadata.is_deleting() {
             if fails {
@@ -281,11 +292,11 @@ impl World {
                 attachment.status.attached = true;
                 attachment.status.attach_error = None;
             }
-            // What failed may have happened.
-            if !fails || chance.one_in(2) {
+            // A failed call may have taken effect.
+            if !fails || random.one_in(2) {
                 let elsewhere = |other: &(&str, String)| other.0 == handle && other.1 != at.1;
                 if handle == "x" && self.published.iter().any(elsewhere) {
-                    return Err(Trouble::TwoNodes { volume: handle.to_owned(), node: at.1 });
+                    return Err(Violation::TwoNodes { volume: handle.to_owned(), node: at.1 });
                 }
                 self.published.insert(at);
             }
@@ -298,12 +309,12 @@ impl World {
         self.machines.get(node).is_some_and(has)
     }
 
-    /// The controller's request.
+    /// Applies a request of the controller.
     pub(super) fn attach(&mut self, handle: &str, node: &str) {
-        self.made += 1;
-        let (name, uid) = (volume(handle).attachment(node), format!("va-{}", self.made));
+        self.created += 1;
+        let (name, uid) = (volume(handle).attachment_name(node), format!("va-{}", self.created));
         self.server.attachments.entry(name.clone()).or_insert_with(|| {
-            made(json!({
+            object(json!({
                 "metadata": {"name": name, "uid": uid},
                 "spec": {"attacher": "d.test", "nodeName": node, "source": {"persistentVolumeName": handle}},
                 "status": {"attached": false},
@@ -311,7 +322,7 @@ impl World {
         });
     }
 
-    /// The controller's request.
+    /// Applies a request of the controller.
     pub(super) fn detach(&mut self, name: &str, uid: &str) {
         let Some(attachment) = self.server.attachments.get_mut(name).map(Arc::make_mut) else { return };
         if attachment.metadata.uid != uid {
@@ -324,18 +335,18 @@ impl World {
         }
     }
 
-    /// The controller's request.
+    /// Applies a request of the controller.
     pub(super) fn report(&mut self, name: &str, uid: &str, list: &[AttachedVolume]) {
         if let Some(node) = self.node(name).filter(|node| node.metadata.uid == uid) {
             node.status.volumes_attached = list.to_vec();
         }
     }
 
-    /// Every machine works, and nobody says otherwise.
+    /// All machines are running and Ready, and have no taints.
     pub(super) fn heal(&mut self) {
         for name in NODES {
             if let Some(machine) = self.machines.get_mut(name) {
-                machine.alive = true;
+                machine.agent_running = true;
                 machine.mounting.clear();
             }
             if !self.server.nodes.contains_key(name) {
@@ -348,18 +359,18 @@ impl World {
         }
     }
 
-    /// What was taken away by force is an error to whoever has it mounted.
-    pub(super) fn lose(&mut self) {
+    /// Mounts of volumes that were detached by force are lost.
+    pub(super) fn drop_detached_mounts(&mut self) {
         let published = &self.published;
         for (name, machine) in &mut self.machines {
             machine.mounted.retain(|handle| published.contains(&(*handle, (*name).to_owned())));
         }
     }
 
-    /// What is not yet as it should be, once all is well.
-    pub(super) fn unsettled(&self) -> Option<String> {
+    /// What has not reached the expected final state.
+    pub(super) fn not_converged(&self) -> Option<String> {
         if self.server.pods.values().any(|pod| pod.metadata.is_deleting()) {
-            return Some("a pod is still going".into());
+            return Some("a pod is still being deleted".into());
         }
         for handle in VOLUMES {
             let name = volume(handle).to_string();
@@ -369,12 +380,13 @@ impl World {
             let mut there = BTreeSet::new();
             for node in NODES {
                 let status = &self.server.nodes[node].status;
-                let attachment = self.server.attachments.get(&volume(handle).attachment(node));
+                let attachment = self.server.attachments.get(&volume(handle).attachment_name(node));
                 let attached = attachment.is_some_and(|a| a.status.attached && !a.metadata.is_deleting());
-                let told = status.volumes_attached.iter().any(|attached| attached.name == name);
+                let listed = status.volumes_attached.iter().any(|attached| attached.name == name);
                 let mounted = self.machines[node].mounted.contains(handle);
-                let state = (attached, told, mounted);
-                if attachment.is_some() && !wanted.contains(node) || told != attached || mounted != attached {
+                let state = (attached, listed, mounted);
+                if attachment.is_some() && !wanted.contains(node) || listed != attached || mounted != attached
+                {
                     let wanted = wanted.contains(node);
                     return Some(format!("{handle} on {node}: {state:?}, wanted {wanted}"));
                 }

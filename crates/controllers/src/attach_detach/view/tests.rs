@@ -1,16 +1,16 @@
-//! Who wants a volume, and who may have to do with it. desired_state_of_world_test, and util_test, as facts.
+//! Which pods want a volume, and which may use it: the cases of upstream's desired_state_of_world_test and util_test.
 
 use serde_json::{Value, json};
 use wharf_model::Time;
 
-use super::super::testing::{World, made};
+use super::super::testing::{World, object};
 use super::*;
 
-/// Held by a pod, and wanted by how many.
-fn seen(world: &World) -> (bool, usize) {
+/// Whether a pod may use the volume, and how many pods want it.
+fn held_and_wanted(world: &World) -> (bool, usize) {
     let view = world.view(Time(0));
-    let place = view.places.get("a").cloned().unwrap_or_default();
-    (place.held, place.pods.len())
+    let node_view = view.nodes.get("a").cloned().unwrap_or_default();
+    (node_view.held_by_pod, node_view.pods.len())
 }
 
 fn container(state: Value) -> Value {
@@ -19,7 +19,7 @@ fn container(state: Value) -> Value {
 
 /// kubernetes.md 1.3 "Pods that count".
 #[test]
-fn pods_that_may_run() {
+fn pods_count_while_a_container_may_run() {
     let run = || container(json!({"running": {}}));
     let ended = || container(json!({"terminated": {"exitCode": 0}}));
     let waits = || container(json!({"waiting": {"reason": "ContainerCreating"}}));
@@ -28,23 +28,23 @@ fn pods_that_may_run() {
     let main = "containerStatuses";
     for (rule, deleted, status, live) in [
         ("new", false, json!({"status": {"phase": "Pending"}}), true),
-        ("runs", false, status("Running", main, &[run()]), true),
-        ("restarts", false, status("Running", main, &[ended()]), true),
+        ("running", false, status("Running", main, &[run()]), true),
+        ("restarting", false, status("Running", main, &[ended()]), true),
         ("succeeded", false, status("Succeeded", main, &[ended()]), false),
         ("failed", false, status("Failed", main, &[]), false),
-        ("failed, whatever its containers say", false, status("Failed", main, &[run()]), false),
-        ("deleted before it began", true, json!({"status": {"phase": "Pending"}}), false),
-        ("deleted, runs", true, status("Running", main, &[ended(), run()]), true),
-        ("deleted, an init container runs", true, status("Pending", "initContainerStatuses", &[run()]), true),
+        ("failed, whatever its container statuses", false, status("Failed", main, &[run()]), false),
+        ("deleted before it started", true, json!({"status": {"phase": "Pending"}}), false),
+        ("deleted, running", true, status("Running", main, &[ended(), run()]), true),
+        ("deleted, init container running", true, status("Pending", "initContainerStatuses", &[run()]), true),
         (
-            "deleted, one that looks at it runs",
+            "deleted, ephemeral container running",
             true,
             status("Running", "ephemeralContainerStatuses", &[run()]),
             true,
         ),
-        ("deleted, of unknown state", true, status("Running", main, &[container(json!({}))]), true),
-        ("deleted, ended", true, status("Running", main, &[ended()]), false),
-        ("deleted, waits", true, status("Running", main, &[waits()]), false),
+        ("deleted, unknown container state", true, status("Running", main, &[container(json!({}))]), true),
+        ("deleted, terminated", true, status("Running", main, &[ended()]), false),
+        ("deleted, waiting", true, status("Running", main, &[waits()]), false),
     ] {
         let pod = match deleted {
             true => json!({"metadata": {"deletionTimestamp": Time(0).to_string()}}),
@@ -52,14 +52,14 @@ fn pods_that_may_run() {
         };
         let pod = super::super::testing::merged(pod, status);
         let world = World::exclusive().node("a").pod_with("p", "a", pod);
-        assert_eq!(seen(&world), (live, usize::from(live)), "{rule}");
+        assert_eq!(held_and_wanted(&world), (live, usize::from(live)), "{rule}");
     }
 }
 
-/// kubernetes.md 1.3 "Volumes that count", "Pods that count": only claims bound by both ends, only drivers that
-/// attach.
+/// kubernetes.md 1.3 "Volumes that count", "Pods that count": only claims and volumes that reference each other, only
+/// drivers that attach.
 #[test]
-fn who_wants_a_volume() {
+fn bound_claims_of_scheduled_pods_want_the_volume() {
     let world = || World::exclusive().node("a").pod("p", "a");
     let with_claim = |claim: Value| {
         let mut world = world();
@@ -68,39 +68,39 @@ fn who_wants_a_volume() {
             "spec": {"volumeName": "pv"},
             "status": {"phase": "Bound"},
         });
-        world.known.claims = vec![made(super::super::testing::merged(bound, claim))];
+        world.objects.claims = vec![object(super::super::testing::merged(bound, claim))];
         world
     };
     let without_claim_ref = || {
         let mut world = world();
-        let mut volume = (*world.known.volumes[0]).clone();
+        let mut volume = (*world.objects.volumes[0]).clone();
         volume.spec.claim_ref = None;
-        world.known.volumes = vec![Arc::new(volume)];
+        world.objects.volumes = vec![Arc::new(volume)];
         world
     };
     let with_driver = |driver: Value| {
         let mut world = world();
-        world.known.driver = Some(made(json!({"metadata": {"name": "d.test"}, "spec": driver})));
+        world.objects.driver = Some(object(json!({"metadata": {"name": "d.test"}, "spec": driver})));
         world
     };
     let other = |volumes: Value| {
         World::exclusive().node("a").pod_with("p", "a", json!({"spec": {"volumes": volumes}}))
     };
     let mut without_claim = world();
-    without_claim.known.claims.clear();
-    for (rule, world, held, wanted) in [
+    without_claim.objects.claims.clear();
+    for (rule, world, held_by_pod, wanted) in [
         ("Test_AddPod_Positive_NewPodNodeExistsVolumeDoesntExist", world(), true, 1),
         ("Test_AddPod_Positive_NewPodNodeExistsVolumeExists", world().pod("q", "a"), true, 2),
         ("Test_AddPod_Positive_PodExistsNodeExistsVolumeExists", world().pod("p", "a"), true, 1),
         (
-            "Test_DeletePod_Positive_NodeDoesNotExist: another node's",
+            "Test_DeletePod_Positive_NodeDoesNotExist: another node",
             World::exclusive().node("a").pod("p", "b"),
             false,
             0,
         ),
-        ("not placed", World::exclusive().node("a").pod("p", ""), false, 0),
+        ("not scheduled", World::exclusive().node("a").pod("p", ""), false, 0),
         (
-            "another namespace's claim of that name",
+            "claim of that name in another namespace",
             World::exclusive().node("a").pod_with("p", "a", json!({"metadata": {"namespace": "other"}})),
             false,
             0,
@@ -113,113 +113,122 @@ fn who_wants_a_volume() {
             0,
         ),
         ("inline ephemeral: never", other(json!([{"name": "v", "csi": {"driver": "d.test"}}])), false, 0),
-        ("the claim is gone: not attached, not taken away", without_claim, true, 0),
-        ("the claim is lost", with_claim(json!({"status": {"phase": "Lost"}})), true, 0),
-        ("the claim is not bound yet", with_claim(json!({"status": {"phase": "Pending"}})), true, 0),
-        ("the claim is another of its name", with_claim(json!({"metadata": {"uid": "other"}})), true, 0),
-        ("the claim names another volume", with_claim(json!({"spec": {"volumeName": "other"}})), true, 0),
+        ("claim deleted: not attached, not detached", without_claim, true, 0),
+        ("claim lost", with_claim(json!({"status": {"phase": "Lost"}})), true, 0),
+        ("claim not bound yet", with_claim(json!({"status": {"phase": "Pending"}})), true, 0),
+        ("another claim of that name", with_claim(json!({"metadata": {"uid": "other"}})), true, 0),
+        ("claim names another volume", with_claim(json!({"spec": {"volumeName": "other"}})), true, 0),
         (
-            "a namesake that is to have a volume",
+            "another claim of that name, without a volume",
             with_claim(json!({"metadata": {"uid": "other"}, "spec": {"volumeName": ""}})),
             true,
             0,
         ),
         (
-            "a namesake with a volume of its own",
+            "another claim of that name, with another volume",
             with_claim(json!({"metadata": {"uid": "other"}, "spec": {"volumeName": "other"}})),
             false,
             0,
         ),
-        ("the volume names no claim", without_claim_ref(), true, 0),
+        ("volume without claimRef", without_claim_ref(), true, 0),
         ("attachRequired: false", with_driver(json!({"attachRequired": false})), true, 0),
         ("attachRequired: true", with_driver(json!({"attachRequired": true})), true, 1),
-        ("attachRequired: unsaid", with_driver(json!({})), true, 1),
+        ("attachRequired: unset", with_driver(json!({})), true, 1),
     ] {
-        assert_eq!(seen(&world), (held, wanted), "{rule}");
+        assert_eq!(held_and_wanted(&world), (held_by_pod, wanted), "{rule}");
     }
 }
 
-/// kubernetes.md 1.2 "Ephemeral namesake": a claim that was made for another pod of that name is not this one's.
+/// kubernetes.md 1.2 "Ephemeral namesake": a claim that was created for another pod of that name is not used.
 #[test]
-fn claims_made_for_pods() {
+fn ephemeral_claim_must_be_controlled_by_its_pod() {
     let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller}]);
     for (rule, owners, wanted) in [
-        ("its own", owner("p", true), 1),
-        ("of an earlier pod", owner("earlier", true), 0),
-        ("not controlled", owner("p", false), 0),
-        ("of nobody", json!([]), 0),
+        ("controlled by the pod", owner("p", true), 1),
+        ("controlled by an earlier pod", owner("earlier", true), 0),
+        ("owned, not controlled", owner("p", false), 0),
+        ("no owner", json!([]), 0),
     ] {
         let volumes = json!([{"name": "v", "ephemeral": {"volumeClaimTemplate": {}}}]);
         let mut world =
             World::exclusive().node("a").pod_with("p", "a", json!({"spec": {"volumes": volumes}}));
-        let mut volume = (*world.known.volumes[0]).clone();
+        let mut volume = (*world.objects.volumes[0]).clone();
         volume.spec.claim_ref.as_mut().unwrap().name = "p-v".into();
-        world.known.volumes = vec![Arc::new(volume)];
-        world.known.claims = vec![made(json!({
+        world.objects.volumes = vec![Arc::new(volume)];
+        world.objects.claims = vec![object(json!({
             "metadata": {"namespace": "ns", "name": "p-v", "uid": "claim-uid", "ownerReferences": owners},
             "spec": {"volumeName": "pv"},
             "status": {"phase": "Bound"},
         }))];
-        assert_eq!(seen(&world), (true, wanted), "{rule}");
+        assert_eq!(held_and_wanted(&world), (true, wanted), "{rule}");
     }
 }
 
-/// Attachments that somebody else made are theirs.
+/// Attachments that others created are ignored.
 #[test]
-fn whose_an_attachment_is() {
-    for (rule, with, ours) in [
-        ("ours", json!({}), true),
+fn foreign_attachments_are_ignored() {
+    for (rule, with, expected) in [
+        ("created by the controller", json!({}), true),
         ("of another name", json!({"metadata": {"name": "mine"}}), false),
         ("of another driver", json!({"spec": {"attacher": "e.test"}}), false),
     ] {
         let world = World::exclusive().node("a").attachment("a", with);
         let view = world.view(Time(0));
-        let place = view.places.get("a");
-        assert_eq!(place.is_some_and(|place| place.attachment.is_some()), ours, "{rule}");
+        let node_view = view.nodes.get("a");
+        assert_eq!(node_view.is_some_and(|node_view| node_view.attachment.is_some()), expected, "{rule}");
     }
 }
 
-/// Two PersistentVolumes of one handle are one volume, for one node if either is.
+/// Two PersistentVolumes with one handle are one volume; it is exclusive if either of them is.
 #[test]
-fn two_names_for_one_volume() {
+fn two_persistent_volumes_with_one_handle_are_one_volume() {
     let mut world = World::shared().node("a").pod("p", "a");
     assert!(!world.view(Time(0)).exclusive);
-    let mut second = (*world.known.volumes[0]).clone();
+    let mut second = (*world.objects.volumes[0]).clone();
     second.metadata.name = "second".into();
     second.spec.access_modes = vec![AccessMode::ReadWriteOnce];
     second.spec.claim_ref = None;
-    world.known.volumes.push(Arc::new(second));
+    world.objects.volumes.push(Arc::new(second));
     let view = world.view(Time(0));
     assert!(view.exclusive);
-    let place = &view.places["a"];
-    assert_eq!((place.volume.as_deref(), view.title(place)), (Some("pv"), "pv"));
-    assert_eq!(view.title(&Place::default()), "h", "without a pod nobody knows which name is meant");
+    let node_view = &view.nodes["a"];
+    assert_eq!((node_view.volume.as_deref(), view.display_name(node_view)), (Some("pv"), "pv"));
+    assert_eq!(
+        view.display_name(&NodeView::default()),
+        "h",
+        "without a pod the PersistentVolume is ambiguous"
+    );
 }
 
-/// kubernetes.md 1.3 "Time of leaving": since when something is so is remembered for as long as it is so.
+/// kubernetes.md 1.3 "Time of leaving": the start of a wait is kept for as long as the wait lasts.
 #[test]
-fn waits_begin_and_end() {
+fn wait_timers_start_and_end_with_their_condition() {
     let since = |world: World, now: i64| {
         let view = world.view(Time(now));
-        let memory = &view.places["a"].memory;
-        (memory.unwanted_since, memory.asked_since, memory.blocked_since)
+        let state = &view.nodes["a"].state;
+        (state.unwanted_since, state.waiting_since, state.blocked_since)
     };
-    let all = || Memory {
+    let all = || AttachState {
         unwanted_since: Some(Time(1)),
-        asked_since: Some(Time(2)),
+        waiting_since: Some(Time(2)),
         blocked_since: Some(Time(3)),
-        ..Memory::default()
+        ..AttachState::default()
     };
     let (one, five) = (|| World::exclusive().node("a").node("b"), Some(Time(5)));
-    for (rule, world, begun, going_on) in [
+    for (rule, world, started, continued) in [
         ("unwanted", one().attached("a"), (five, None, None), (Some(Time(1)), None, None)),
         ("wanted", one().attached("a").pod("p", "a"), (None, None, None), (None, None, None)),
-        ("asked", one().uncertain("a").pod("p", "a"), (None, five, None), (None, Some(Time(2)), None)),
-        ("asked too late", one().going("a").pod("p", "a"), (None, five, None), (None, Some(Time(2)), None)),
+        ("attaching", one().uncertain("a").pod("p", "a"), (None, five, None), (None, Some(Time(2)), None)),
+        (
+            "detaching, but wanted again",
+            one().detaching("a").pod("p", "a"),
+            (None, five, None),
+            (None, Some(Time(2)), None),
+        ),
         ("blocked", one().attached("b").pod("p", "a"), (None, None, five), (None, None, Some(Time(3)))),
         ("not blocked", one().pod("p", "a"), (None, None, None), (None, None, None)),
     ] {
-        assert_eq!(since(world.clone(), 5), begun, "{rule}");
-        assert_eq!(since(world.remember("a", all()), 5), going_on, "{rule}");
+        assert_eq!(since(world.clone(), 5), started, "{rule}");
+        assert_eq!(since(world.with_state("a", all()), 5), continued, "{rule}");
     }
 }

@@ -1,6 +1,5 @@
-//! Upstream's scenarios, written anew: each row is named by the id that it has in upstream's tables, begins with claims
-//! and volumes, and ends when nothing is left to do. Each is also interrupted after every write, and has to end the
-//! same.
+//! Upstream's scenarios, reimplemented. A row has the id of upstream's table, starts with claims and volumes, and runs
+//! until nothing is left to do. Each row is also interrupted after every write and has to end in the same state.
 
 mod any;
 mod bound;

@@ -1,94 +1,93 @@
-//! The next step of a binding: volumes are written first, then claims, then all are waited for, and at last the pod is
-//! put on its node. Pure; upstream's bindAPIUpdate and checkBindings.
+//! The next step of a binding: volumes are written first, then claims; then the binding waits until all claims are
+//! bound, before the pod is bound to its node. Pure; upstream's bindAPIUpdate and checkBindings.
 //!
-//! What was written and is as it was no more was undone by those who bind or provision: then a node is chosen anew.
+//! If a write was undone, the binder or the provisioner gave up on it: the pod is rescheduled.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wharf_model::matching::is_for;
+use wharf_model::matching::is_reserved_for;
 use wharf_model::names::annotation;
-use wharf_model::topology::reaches;
+use wharf_model::topology::is_accessible_from;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
 
 use crate::scheduler::claims::is_bound;
 
-/// A binding, and what has become of its objects. Objects of another identity than those that were planned with are
-/// not there.
+/// A binding and the current state of its objects. Objects with another UID than the planned ones are absent.
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct View {
-    /// Whether the pod still waits.
-    pub(in crate::scheduler) waits: bool,
+    /// Whether the pod still waits for its node.
+    pub(in crate::scheduler) pod_waiting: bool,
     pub(in crate::scheduler) node: String,
-    /// Its labels; `None` if it is gone.
+    /// The node's labels; `None` if it was deleted.
     pub(in crate::scheduler) labels: Option<BTreeMap<String, String>>,
     pub(in crate::scheduler) bindings: Vec<Binding>,
     pub(in crate::scheduler) provisions: Vec<Provision>,
 }
 
-/// A volume for a claim.
+/// An existing volume for a claim.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Binding {
     pub(in crate::scheduler) volume_name: String,
     pub(in crate::scheduler) claim_key: Key,
     pub(in crate::scheduler) volume: Option<Arc<PersistentVolume>>,
     pub(in crate::scheduler) claim: Option<Arc<PersistentVolumeClaim>>,
-    pub(in crate::scheduler) written: bool,
+    pub(in crate::scheduler) completed: bool,
 }
 
-/// A claim that gets a new volume.
+/// A claim for which a volume is provisioned.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Provision {
     pub(in crate::scheduler) claim_key: Key,
     pub(in crate::scheduler) claim: Option<Arc<PersistentVolumeClaim>>,
     /// The volume that the claim names.
     pub(in crate::scheduler) volume: Option<Arc<PersistentVolume>>,
-    pub(in crate::scheduler) written: bool,
+    pub(in crate::scheduler) completed: bool,
 }
 
-/// What is to be done.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Step {
-    /// Give the volume of this binding to its claim.
+    /// Write the claimRef of this binding's volume.
     PreBind(usize),
-    /// Write down the node of this provision's claim.
-    Select(usize),
-    /// This one is as it is to be, by somebody else's hand.
-    Adopt(Item),
-    /// Others are at work.
+    /// Write the selected node of this provision's claim.
+    SelectNode(usize),
+    /// This item is already as planned.
+    MarkCompleted(Item),
+    /// Wait for the binder and the provisioner.
     Wait,
-    /// All volumes are there.
+    /// All volumes are bound.
     Done,
-    /// Nobody waits any more.
-    Gone,
-    /// It comes to nothing.
+    /// The pod no longer waits.
+    PodGone,
+    /// The binding failed.
     Fail(String),
 }
 
-/// One of the plan.
+/// An item of the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::scheduler) enum Item {
     Binding(usize),
     Provision(usize),
 }
 
-/// The one step.
+/// The next step.
 pub(in crate::scheduler) fn decide(view: &View) -> Step {
-    if !view.waits {
-        return Step::Gone;
+    if !view.pod_waiting {
+        return Step::PodGone;
     }
-    let unwritten = view.bindings.iter().position(|binding| !binding.written);
-    if let Some(index) = unwritten {
+    let incomplete = view.bindings.iter().position(|binding| !binding.completed);
+    if let Some(index) = incomplete {
         return pre_bind(view, index);
     }
-    let unwritten = view.provisions.iter().position(|provision| !provision.written);
-    if let Some(index) = unwritten {
+    let incomplete = view.provisions.iter().position(|provision| !provision.completed);
+    if let Some(index) = incomplete {
         return select(view, index);
     }
     match check(view) {
         Ok(true) => Step::Done,
         Ok(false) => Step::Wait,
-        Err(why) => Step::Fail(format!("binding volumes: {why}")),
+        Err(reason) => Step::Fail(format!("binding volumes: {reason}")),
     }
 }
 
@@ -98,12 +97,14 @@ fn pre_bind(view: &View, index: usize) -> Step {
         return Step::Fail(binding.missing());
     };
     if volume.is_bound_to(&claim.metadata) {
-        return Step::Adopt(Item::Binding(index));
+        return Step::MarkCompleted(Item::Binding(index));
     }
-    let free = volume.spec.claim_ref.is_none() || is_for(volume, claim);
+    let free = volume.spec.claim_ref.is_none() || is_reserved_for(volume, claim);
     if !free || !claim.spec.volume_name.is_empty() {
         let (volume, claim) = (&binding.volume_name, &binding.claim_key);
-        return Step::Fail(format!("pv {volume:?} or PVC {claim} was bound by somebody else meanwhile"));
+        return Step::Fail(format!(
+            "pv {volume:?} or PVC {claim} was bound by another controller in the meantime"
+        ));
     }
     Step::PreBind(index)
 }
@@ -112,21 +113,26 @@ fn select(view: &View, index: usize) -> Step {
     let provision = &view.provisions[index];
     let Some(claim) = &provision.claim else { return Step::Fail(provision.missing()) };
     match claim.metadata.annotation(annotation::SELECTED_NODE) {
-        Some(node) if node == view.node => Step::Adopt(Item::Provision(index)),
-        None if claim.spec.volume_name.is_empty() => Step::Select(index),
-        // Where its volume is may be another place than the one chosen: look at it again.
-        _ => Step::Fail(format!("PVC {} was bound by somebody else meanwhile", provision.claim_key)),
+        Some(node) if node == view.node => Step::MarkCompleted(Item::Provision(index)),
+        None if claim.spec.volume_name.is_empty() => Step::SelectNode(index),
+        // Its volume may not be accessible from the chosen node: reschedule.
+        _ => {
+            Step::Fail(format!("PVC {} was bound by another controller in the meantime", provision.claim_key))
+        }
     }
 }
 
-/// Whether all is there; or why it never will be.
+/// Whether all claims are bound; an error if the binding cannot complete.
 fn check(view: &View) -> Result<bool, String> {
     let node = &view.node;
     let Some(labels) = &view.labels else {
         return Err(format!("failed to get node {node:?}: node {node:?} not found"));
     };
-    let reached = |volume: &PersistentVolume| match reaches(volume.spec.node_affinity.as_ref(), node, labels)
-    {
+    let reached = |volume: &PersistentVolume| match is_accessible_from(
+        volume.spec.node_affinity.as_ref(),
+        node,
+        labels,
+    ) {
         true => Ok(()),
         false => Err(format!(
             "pv {:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms",
@@ -157,7 +163,7 @@ fn check(view: &View) -> Result<bool, String> {
         }
         match &provision.volume {
             Some(volume) => reached(volume)?,
-            // The claim names none yet, or the watch has not told of it.
+            // The claim has no volumeName yet, or the watch has not reported the volume.
             None => all = false,
         }
         all &= is_bound(claim);

@@ -1,15 +1,15 @@
-//! Facts of upstream's Capacity tests, told anew; and what ours adds.
+//! The cases of upstream's capacity tests, reimplemented, and those for `CapacityCheck::Summed`.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::super::testing::{claim, place, view_of};
+use super::super::testing::{claim, node_info, view_of};
 use super::super::view::InFlight;
 use super::*;
 
 const GI: i64 = 1 << 30;
 
-fn room(labels: Value, capacity: Value, most: Value) -> Arc<CSIStorageCapacity> {
+fn capacity_of(labels: Value, capacity: Value, most: Value) -> Arc<CSIStorageCapacity> {
     let capacity = json!({
         "nodeTopology": labels, "storageClassName": "wait", "capacity": capacity, "maximumVolumeSize": most,
     });
@@ -17,10 +17,10 @@ fn room(labels: Value, capacity: Value, most: Value) -> Arc<CSIStorageCapacity> 
 }
 
 fn here(capacity: &str) -> Arc<CSIStorageCapacity> {
-    room(json!({"matchLabels": {"host": "n1"}}), json!(capacity), json!(null))
+    capacity_of(json!({"matchLabels": {"host": "n1"}}), json!(capacity), json!(null))
 }
 
-/// Claims of these sizes, of a driver that tells its capacity.
+/// Claims of these sizes, with a driver that reports capacity.
 fn asking(sizes: &[&str], capacities: Vec<Arc<CSIStorageCapacity>>, check: CapacityCheck) -> View {
     let claims = sizes.iter().enumerate().map(|(index, size)| {
         claim(&format!("c{index}"), json!({"spec": {"resources": {"requests": {"storage": size}}}}))
@@ -37,24 +37,28 @@ fn asking(sizes: &[&str], capacities: Vec<Arc<CSIStorageCapacity>>, check: Capac
 
 fn fits(view: &View) -> bool {
     let claims: Vec<_> = view.claims.values().cloned().collect();
-    suffices(view, &place(json!({})), &claims)
+    has_capacity(view, &node_info(json!({})), &claims)
 }
 
-/// kubernetes.md 1.5 "Capacity": what upstream looks at, and ours with it.
+/// kubernetes.md 1.5 "Capacity": the cases in which both checks agree.
 #[test]
-fn one_claim() {
+fn single_claim_needs_capacity_on_the_node() {
     for check in [CapacityCheck::PerClaim, CapacityCheck::Summed] {
         let all = || json!({});
         let null = || json!(null);
         for (rule, capacities, expected) in [
-            ("everywhere", vec![room(all(), json!("1Gi"), null())], true),
-            ("here", vec![here("1Gi")], true),
+            ("everywhere", vec![capacity_of(all(), json!("1Gi"), null())], true),
+            ("on this node", vec![here("1Gi")], true),
             ("nowhere", vec![], false),
-            ("elsewhere", vec![room(json!({"matchLabels": {"host": "n2"}}), json!("1Gi"), null())], false),
-            ("no place at all", vec![room(null(), json!("1Gi"), null())], false),
             (
-                "a selector that nobody understands",
-                vec![room(
+                "on another node",
+                vec![capacity_of(json!({"matchLabels": {"host": "n2"}}), json!("1Gi"), null())],
+                false,
+            ),
+            ("no topology", vec![capacity_of(null(), json!("1Gi"), null())], false),
+            (
+                "unknown selector operator",
+                vec![capacity_of(
                     json!({"matchExpressions": [{"key": "host", "operator": "Near"}]}),
                     json!("1Gi"),
                     null(),
@@ -63,11 +67,11 @@ fn one_claim() {
             ),
             ("one of several", vec![here("1Mi"), here("1Gi")], true),
             ("too little", vec![here("1023Mi")], false),
-            ("no volume so large", vec![room(all(), json!("9Gi"), json!("1Mi"))], false),
-            ("the largest volume alone", vec![room(all(), null(), json!("1Gi"))], true),
-            ("nothing", vec![here("0")], false),
-            ("no volume at all", vec![room(all(), json!("9Gi"), json!("0"))], false),
-            ("nobody says", vec![room(all(), null(), null())], false),
+            ("maximumVolumeSize too small", vec![capacity_of(all(), json!("9Gi"), json!("1Mi"))], false),
+            ("only maximumVolumeSize", vec![capacity_of(all(), null(), json!("1Gi"))], true),
+            ("zero capacity", vec![here("0")], false),
+            ("maximumVolumeSize zero", vec![capacity_of(all(), json!("9Gi"), json!("0"))], false),
+            ("not reported", vec![capacity_of(all(), null(), null())], false),
         ] {
             assert_eq!(fits(&asking(&["1Gi"], capacities, check)), expected, "{check:?}: {rule}");
         }
@@ -75,69 +79,70 @@ fn one_claim() {
         Arc::make_mut(&mut another.capacities[0]).storage_class_name = "other".into();
         assert!(!fits(&another), "{check:?}: another class");
 
-        let mut untold = asking(&["1Gi"], vec![], check);
-        untold.drivers.clear();
-        assert!(fits(&untold), "{check:?}: a driver that nobody describes is not asked");
-        let quiet = Arc::new(serde_json::from_value(json!({"spec": {"storageCapacity": false}})).unwrap());
-        untold.drivers.insert("d".into(), quiet);
-        assert!(fits(&untold), "{check:?}: nor one that does not tell");
+        let mut unchecked = asking(&["1Gi"], vec![], check);
+        unchecked.drivers.clear();
+        assert!(fits(&unchecked), "{check:?}: no CSIDriver object, no check");
+        let unreported =
+            Arc::new(serde_json::from_value(json!({"spec": {"storageCapacity": false}})).unwrap());
+        unchecked.drivers.insert("d".into(), unreported);
+        assert!(fits(&unchecked), "{check:?}: storageCapacity false, no check");
     }
 }
 
 /// kubernetes#135985: multi-claim sums.
 #[test]
-fn several_claims() {
+fn claims_of_one_pod_are_summed() {
     for (rule, sizes, capacities, summed) in [
         ("both fit", &["1Gi", "1Gi"][..], vec![here("2Gi")], true),
         ("each fits, both do not", &["1Gi", "1Gi"], vec![here("1Gi")], false),
         ("in two pools", &["1Gi", "1Gi"], vec![here("1Gi"), here("1Gi")], true),
         ("the large one where it fits", &["1Gi", "3Gi"], vec![here("3Gi"), here("1Gi")], true),
         (
-            "nobody says how much in all",
+            "total capacity not reported",
             &["1Gi", "1Gi"],
-            vec![room(json!({}), json!(null), json!("1Gi"))],
+            vec![capacity_of(json!({}), json!(null), json!("1Gi"))],
             true,
         ),
     ] {
         assert_eq!(fits(&asking(sizes, capacities.clone(), CapacityCheck::Summed)), summed, "{rule}");
         assert!(
             fits(&asking(sizes, capacities, CapacityCheck::PerClaim)),
-            "{rule}: upstream looks at each alone"
+            "{rule}: upstream checks each claim separately"
         );
     }
 }
 
 /// kubernetes#135985: in-flight claims.
 #[test]
-fn claims_in_flight() {
+fn claims_in_flight_are_subtracted() {
     let host = |name: &str| [("host".to_owned(), name.to_owned())].into();
     let promised =
         |size: i64, class: &str, node: &str| InFlight { class: class.into(), size, labels: host(node) };
     for (rule, capacities, in_flight, expected) in [
-        ("room for both", vec![here("2Gi")], vec![promised(GI, "wait", "n1")], true),
-        ("room for one", vec![here("1Gi")], vec![promised(GI, "wait", "n1")], false),
+        ("capacity for both", vec![here("2Gi")], vec![promised(GI, "wait", "n1")], true),
+        ("capacity for one", vec![here("1Gi")], vec![promised(GI, "wait", "n1")], false),
         ("another class", vec![here("1Gi")], vec![promised(GI, "other", "n1")], true),
-        ("another place", vec![here("1Gi")], vec![promised(GI, "wait", "n2")], true),
+        ("another node", vec![here("1Gi")], vec![promised(GI, "wait", "n2")], true),
         (
-            "the smaller pool will do for it",
+            "the smaller pool suffices for it",
             vec![here("3Gi"), here("1Gi")],
             vec![promised(GI, "wait", "n1")],
             true,
         ),
-        ("promised more than there is", vec![here("1Gi")], vec![promised(9 * GI, "wait", "n1")], false),
+        ("more in flight than there is", vec![here("1Gi")], vec![promised(9 * GI, "wait", "n1")], false),
     ] {
         let mut view = asking(&["1Gi"], capacities, CapacityCheck::Summed);
         view.in_flight = in_flight;
         assert_eq!(fits(&view), expected, "{rule}");
         view.rules.capacity = CapacityCheck::PerClaim;
-        assert!(fits(&view), "{rule}: upstream does not see them");
+        assert!(fits(&view), "{rule}: upstream ignores them");
     }
 }
 
 proptest! {
-    /// Where ours sends a pod, upstream would send it too: ours only refuses more.
+    /// `Summed` accepts a node only if upstream's check does.
     #[test]
-    fn ours_is_the_stricter(
+    fn summed_is_stricter_than_per_claim(
         sizes in prop::collection::vec(1..4i64, 1..4),
         pools in prop::collection::vec((0..6i64, prop::option::of(0..4i64), any::<bool>()), 0..4),
         promised in prop::collection::vec(1..4i64, 0..3),
@@ -147,18 +152,18 @@ proptest! {
         let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
         let capacities = pools.iter().map(|&(left, most, is_here)| {
             let node = if is_here { "n1" } else { "n2" };
-            room(json!({"matchLabels": {"host": node}}), gi(left), most.map(gi).unwrap_or_default())
+            capacity_of(json!({"matchLabels": {"host": node}}), gi(left), most.map(gi).unwrap_or_default())
         });
         let mut view = asking(&sizes, capacities.collect(), CapacityCheck::Summed);
         let labels = || [("host".to_owned(), "n1".to_owned())].into();
         let in_flight = |&size: &i64| InFlight { class: "wait".into(), size: size * GI, labels: labels() };
         view.in_flight = promised.iter().map(in_flight).collect();
-        let ours = fits(&view);
+        let summed = fits(&view);
         view.rules.capacity = CapacityCheck::PerClaim;
-        prop_assert!(!ours || fits(&view));
-        // And never more in all than there is.
-        let all: i64 = view.claims.values().filter_map(|claim| claim.requested()).map(Quantity::bytes).sum();
+        prop_assert!(!summed || fits(&view));
+        // And the total never exceeds the capacity.
+        let all: i64 = view.claims.values().filter_map(|claim| claim.requested_storage()).map(Quantity::bytes).sum();
         let there: i64 = pools.iter().filter(|pool| pool.2).map(|pool| pool.0 * GI).sum();
-        prop_assert!(!ours || all <= there);
+        prop_assert!(!summed || all <= there);
     }
 }

@@ -1,14 +1,14 @@
-//! Facts of upstream's volumebinding and volumerestrictions tests, told anew.
+//! The cases of upstream's volumebinding and volumerestrictions tests, reimplemented.
 
 use serde_json::{Value, json};
 
 use super::super::testing::{bound, claim, class, pod, pod_with, view, view_of, volume};
 use super::*;
 
-fn refused(view: &View) -> String {
-    match sort(view) {
-        Err(Stop::Refused(why)) => why,
-        other => panic!("not refused: {other:?}"),
+fn unschedulable(view: &View) -> String {
+    match classify(view) {
+        Err(PreFilterError::Unschedulable(reason)) => reason,
+        other => panic!("not unschedulable: {other:?}"),
     }
 }
 
@@ -18,25 +18,25 @@ fn names(claims: &[Arc<PersistentVolumeClaim>]) -> Vec<&str> {
 
 /// kubernetes.md 1.5 "Unbound claims".
 #[test]
-fn claims_are_sorted() {
+fn claims_are_classified_as_bound_or_delayed() {
     let mut view = view_of(vec![claim("w", json!({})), bound("b", "v")]);
     view.volumes.insert("v".into(), volume("v", json!({})));
-    let sorted = sort(&view).unwrap();
-    assert_eq!((names(&sorted.bound), names(&sorted.delayed)), (vec!["b"], vec!["w"]));
+    let pod_claims = classify(&view).unwrap();
+    assert_eq!((names(&pod_claims.bound), names(&pod_claims.delayed)), (vec!["b"], vec!["w"]));
 
-    assert!(sort(&super::super::testing::view(pod(json!({})))).unwrap().delayed.is_empty());
+    assert!(classify(&super::super::testing::view(pod(json!({})))).unwrap().delayed.is_empty());
     let plain = pod(json!({"spec": {"volumes": [{"name": "e", "emptyDir": {}}]}}));
-    assert!(sort(&super::super::testing::view(plain)).unwrap().bound.is_empty());
+    assert!(classify(&super::super::testing::view(plain)).unwrap().bound.is_empty());
 
-    // Named twice, there once.
+    // Duplicates are removed.
     let mut twice = view_of(vec![claim("w", json!({}))]);
     twice.pod = pod_with(&["w", "w"]);
-    assert_eq!(names(&sort(&twice).unwrap().delayed), ["w"]);
+    assert_eq!(names(&classify(&twice).unwrap().delayed), ["w"]);
 }
 
-/// kubernetes.md 1.5 "Unbound claims", "Missing claims": what holds a pod off all nodes.
+/// kubernetes.md 1.5 "Unbound claims", "Missing claims": what makes a pod unschedulable on all nodes.
 #[test]
-fn claims_that_will_not_do() {
+fn invalid_claims_make_the_pod_unschedulable() {
     let unbound = |more: Value| view_of(vec![claim("c", more)]);
     for (rule, view, expected) in [
         ("a missing claim", view(pod_with(&["c"])), "persistentvolumeclaim \"c\" not found"),
@@ -79,25 +79,25 @@ fn claims_that_will_not_do() {
             "persistentvolumeclaim \"c\" bound to non-existent persistentvolume \"v\"",
         ),
         (
-            "a claim that is going",
+            "a claim that is being deleted",
             unbound(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
             "persistentvolumeclaim \"c\" is being deleted",
         ),
-        ("a volume that is gone", view_of(vec![bound("c", "v")]), "persistentvolume \"v\" not found"),
+        ("a deleted volume", view_of(vec![bound("c", "v")]), "persistentvolume \"v\" not found"),
     ] {
-        assert_eq!(refused(&view), expected, "{rule}");
+        assert_eq!(unschedulable(&view), expected, "{rule}");
     }
     let mut odd = unbound(json!({}));
     odd.classes.insert("wait".into(), class("wait", json!({"volumeBindingMode": null})));
     assert_eq!(
-        sort(&odd).unwrap_err(),
-        Stop::Failed("VolumeBindingMode not set for StorageClass \"wait\"".into())
+        classify(&odd).unwrap_err(),
+        PreFilterError::Error("VolumeBindingMode not set for StorageClass \"wait\"".into())
     );
 }
 
 /// kubernetes.md 1.5 "Missing claims".
 #[test]
-fn ephemeral_claims() {
+fn ephemeral_claim_must_exist_and_be_owned_by_the_pod() {
     let ephemeral =
         || pod(json!({"spec": {"volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {}}}]}}));
     let owned = |uid: &str, controller: Value| {
@@ -108,34 +108,34 @@ fn ephemeral_claims() {
         view
     };
     assert_eq!(
-        refused(&view(ephemeral())),
+        unschedulable(&view(ephemeral())),
         "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-e\""
     );
-    assert_eq!(names(&sort(&owned("pod-uid", json!(true))).unwrap().delayed), ["p-e"]);
+    assert_eq!(names(&classify(&owned("pod-uid", json!(true))).unwrap().delayed), ["p-e"]);
     for view in [owned("another", json!(true)), owned("pod-uid", json!(false)), owned("pod-uid", json!(null))]
     {
-        assert_eq!(refused(&view), "PVC ns/p-e was not created for pod ns/p (pod is not owner)");
+        assert_eq!(unschedulable(&view), "PVC ns/p-e was not created for pod ns/p (pod is not owner)");
     }
-    // The volume behind it may be missing: that is said of the node.
-    let mut gone = owned("pod-uid", json!(true));
-    let claim = Arc::make_mut(gone.claims.get_mut("p-e").unwrap());
+    // Its volume may be missing: the node filter reports that.
+    let mut without_volume = owned("pod-uid", json!(true));
+    let claim = Arc::make_mut(without_volume.claims.get_mut("p-e").unwrap());
     claim.spec.volume_name = "v".into();
     claim.metadata.annotations.insert(annotation::BIND_COMPLETED, "yes");
-    assert_eq!(names(&sort(&gone).unwrap().bound), ["p-e"]);
+    assert_eq!(names(&classify(&without_volume).unwrap().bound), ["p-e"]);
 }
 
 /// kubernetes.md 1.5 "ReadWriteOncePod".
 #[test]
-fn claims_for_one_pod_alone() {
+fn rwop_claim_in_use_is_a_conflict() {
     for (rule, mode, used, expected) in [
-        ("another pod has it", "ReadWriteOncePod", true, true),
-        ("nobody has it", "ReadWriteOncePod", false, false),
-        ("it is for many", "ReadWriteMany", true, false),
+        ("used by another pod", "ReadWriteOncePod", true, true),
+        ("unused", "ReadWriteOncePod", false, false),
+        ("ReadWriteMany", "ReadWriteMany", true, false),
     ] {
         let mut view = view_of(vec![claim("c", json!({"spec": {"accessModes": [mode]}}))]);
         if used {
-            view.used.insert("c".into());
+            view.claims_in_use.insert("c".into());
         }
-        assert_eq!(is_taken(&view), expected, "{rule}");
+        assert_eq!(has_rwop_conflict(&view), expected, "{rule}");
     }
 }

@@ -1,33 +1,33 @@
-//! The rules together: their order, their words, and which node is best.
+//! All rules together: their order, their messages, and the choice of the best node.
 
 use serde_json::{Value, json};
 
-use super::super::testing::{bound, claim, csi_node, on, place, pod, pod_with, view, view_of, volume};
+use super::super::testing::{bound, claim, csi_node, node_info, on, pod, pod_with, view, view_of, volume};
 use super::*;
 
-fn at(name: &str, more: Value) -> Place {
+fn at(name: &str, more: Value) -> NodeInfo {
     let labels = json!({"metadata": {"name": name, "labels": {"host": name}}});
-    Place {
+    NodeInfo {
         csi_node: Some(csi_node(json!([{"name": "d"}]))),
-        ..place(super::super::testing::over(labels, more))
+        ..node_info(super::super::testing::over(labels, more))
     }
 }
 
 fn refusal(view: &View) -> (String, Vec<Cause>) {
     match decide(view) {
-        Step::Refuse { message, causes } => (message, causes.into_iter().collect()),
-        step => panic!("not refused: {step:?}"),
+        Step::Unschedulable { message, causes } => (message, causes.into_iter().collect()),
+        step => panic!("not unschedulable: {step:?}"),
     }
 }
 
 fn chosen(view: &View) -> String {
     match decide(view) {
-        Step::Place { node, .. } => node,
-        step => panic!("not placed: {step:?}"),
+        Step::Schedule { node, .. } => node,
+        step => panic!("not scheduled: {step:?}"),
     }
 }
 
-/// Upstream's sentences: reasons with their counts, in the order of their text.
+/// Upstream's message: reasons with their counts, sorted as text.
 #[test]
 fn reasons_are_counted() {
     let mut view = view(pod(json!({"spec": {"nodeSelector": {"disk": "ssd"}, "containers": [
@@ -37,7 +37,7 @@ fn reasons_are_counted() {
     let ssd = || json!({"metadata": {"labels": {"disk": "ssd"}}});
     let tainted =
         json!({"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}});
-    view.places = vec![
+    view.nodes = vec![
         at("n1", json!({})),
         at("n2", json!({})),
         at("n3", ssd()),
@@ -55,13 +55,13 @@ fn reasons_are_counted() {
     );
 }
 
-/// kubernetes.md 1.5 "Bound volumes", "Chosen node", "Provision", "Limits", "Zones": the words of each volume rule,
+/// kubernetes.md 1.5 "Bound volumes", "Chosen node", "Provision", "Limits", "Zones": the message of each volume rule,
 /// on one node.
 #[test]
-fn volumes_refuse() {
+fn volume_rules_reject_with_upstreams_message() {
     let table: Vec<(&str, View, &str, Cause)> = vec![
         (
-            "prefilter speaks for all nodes, once",
+            "prefilter reports once for all nodes",
             view(pod_with(&["c"])),
             "0/1 nodes are available: persistentvolumeclaim \"c\" not found.",
             Cause::Claims,
@@ -71,7 +71,7 @@ fn volumes_refuse() {
             {
                 let mut view =
                     view_of(vec![claim("c", json!({"spec": {"accessModes": ["ReadWriteOncePod"]}}))]);
-                view.used.insert("c".into());
+                view.claims_in_use.insert("c".into());
                 view
             },
             "0/1 nodes are available: 1 node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode \
@@ -94,7 +94,7 @@ fn volumes_refuse() {
                 let mut view = view_of(vec![bound("c", "v")]);
                 let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}});
                 view.volumes.insert("v".into(), volume("v", zone));
-                view.places =
+                view.nodes =
                     vec![at("n1", json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}))];
                 view
             },
@@ -106,18 +106,21 @@ fn volumes_refuse() {
             {
                 let mut view = view_of(vec![bound("c", "v")]);
                 view.volumes.insert("v".into(), volume("v", json!({})));
-                view.places = vec![Place { csi_node: None, ..at("n1", json!({})) }];
+                view.nodes = vec![NodeInfo { csi_node: None, ..at("n1", json!({})) }];
                 view
             },
             "0/1 nodes are available: 1 d CSI driver is not installed on the node.",
             Cause::Limits,
         ),
         (
-            "room for new volumes",
+            "capacity for new volumes",
             {
                 let mut view = view_of(vec![claim("c", json!({}))]);
-                let tells = json!({"spec": {"storageCapacity": true}});
-                view.drivers.insert("d".into(), std::sync::Arc::new(serde_json::from_value(tells).unwrap()));
+                let reports_capacity = json!({"spec": {"storageCapacity": true}});
+                view.drivers.insert(
+                    "d".into(),
+                    std::sync::Arc::new(serde_json::from_value(reports_capacity).unwrap()),
+                );
                 view
             },
             "0/1 nodes are available: 1 node(s) did not have enough free storage.",
@@ -125,38 +128,38 @@ fn volumes_refuse() {
         ),
     ];
     for (rule, mut view, message, cause) in table {
-        if view.places.is_empty() {
-            view.places = vec![at("n1", json!({}))];
+        if view.nodes.is_empty() {
+            view.nodes = vec![at("n1", json!({}))];
         }
         assert_eq!(refusal(&view), (message.to_owned(), vec![cause]), "{rule}");
     }
 }
 
-/// What can be placed is placed where it is welcome, where there is room, and always at the same place.
+/// The node with the fewest PreferNoSchedule taints wins, then the emptiest, then the first by name.
 #[test]
-fn the_best_node() {
+fn best_node_is_untainted_then_emptiest_then_first() {
     let mut view = view(pod(json!({})));
-    view.places = vec![at("b", json!({})), at("a", json!({}))];
-    assert_eq!(chosen(&view), "a", "alike: by name");
-    view.places[1].requested.insert("cpu".into(), 2000);
-    assert_eq!(chosen(&view), "b", "more room");
+    view.nodes = vec![at("b", json!({})), at("a", json!({}))];
+    assert_eq!(chosen(&view), "a", "equal: by name");
+    view.nodes[1].requested.insert("cpu".into(), 2000);
+    assert_eq!(chosen(&view), "b", "more free resources");
     let prefers_not = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
-    view.places[0] = at("b", prefers_not);
-    assert_eq!(chosen(&view), "a", "not welcome where there is more room");
-    view.places.remove(1);
-    assert_eq!(chosen(&view), "b", "better than nowhere");
+    view.nodes[0] = at("b", prefers_not);
+    assert_eq!(chosen(&view), "a", "PreferNoSchedule outweighs free resources");
+    view.nodes.remove(1);
+    assert_eq!(chosen(&view), "b", "the only node");
 }
 
 /// kubernetes.md 1.5 "Bound volumes": the node follows the volume, and the plan is that node's.
 #[test]
-fn the_node_follows_the_volume() {
+fn node_follows_the_volume() {
     let mut view = view_of(vec![claim("c", json!({}))]);
     view.candidates.insert("c".into(), vec![volume("v", on("n2"))]);
     let static_class = json!({"provisioner": "kubernetes.io/no-provisioner"});
     view.classes.insert("wait".into(), super::super::testing::class("wait", static_class));
-    view.places = vec![at("n1", json!({})), at("n2", json!({}))];
+    view.nodes = vec![at("n1", json!({})), at("n2", json!({}))];
     match decide(&view) {
-        Step::Place { node, plan } => {
+        Step::Schedule { node, plan } => {
             assert_eq!(node, "n2");
             assert_eq!(plan.bindings[0].volume.metadata.name, "v");
             assert!(plan.provisions.is_empty());
@@ -165,33 +168,33 @@ fn the_node_follows_the_volume() {
     }
 }
 
-/// kubernetes#95767: pods on a node by hand.
+/// kubernetes#95767: pods that were created with a nodeName.
 #[test]
-fn pods_that_were_put_on_a_node() {
-    let by_hand = |claims| {
+fn preassigned_pod_gets_its_volumes() {
+    let preassigned = |claims| {
         let mut view = view_of(claims);
         std::sync::Arc::make_mut(&mut view.pod).spec.node_name = "n1".into();
         view
     };
-    let mut view = by_hand(vec![claim("c", json!({}))]);
-    assert_eq!(refusal(&view), (String::new(), vec![Cause::Node]), "a node that is not there yet");
-    // Full, cordoned and tainted: that is not asked of a pod that is there.
+    let mut view = preassigned(vec![claim("c", json!({}))]);
+    assert_eq!(refusal(&view), (String::new(), vec![Cause::Node]), "a node that does not exist yet");
+    // Full, cordoned and tainted: irrelevant for a pod that has its node.
     let full = json!({"spec": {"unschedulable": true, "taints": [{"key": "k", "effect": "NoExecute"}]}, "status": {"allocatable": {}}});
-    view.places = vec![at("n1", full)];
+    view.nodes = vec![at("n1", full)];
     match decide(&view) {
-        Step::Place { node, plan } => assert_eq!((node.as_str(), plan.provisions.len()), ("n1", 1)),
+        Step::Schedule { node, plan } => assert_eq!((node.as_str(), plan.provisions.len()), ("n1", 1)),
         step => panic!("{step:?}"),
     }
-    let mut settled = by_hand(vec![bound("c", "v")]);
+    let mut settled = preassigned(vec![bound("c", "v")]);
     settled.volumes.insert("v".into(), volume("v", json!({})));
-    settled.places = vec![at("n1", json!({}))];
-    assert_eq!(decide(&settled), Step::Leave);
+    settled.nodes = vec![at("n1", json!({}))];
+    assert_eq!(decide(&settled), Step::Ignore);
 
-    let mut elsewhere = by_hand(vec![claim(
+    let mut elsewhere = preassigned(vec![claim(
         "c",
         json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n2"}}}),
     )]);
-    elsewhere.places = vec![at("n1", json!({}))];
+    elsewhere.nodes = vec![at("n1", json!({}))];
     let message = "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.";
     assert_eq!(refusal(&elsewhere), (message.into(), vec![Cause::Volumes]));
 }

@@ -1,25 +1,25 @@
-//! Facts of upstream's nodevolumelimits tests, told anew; and what ours adds.
+//! The cases of upstream's nodevolumelimits tests, reimplemented, and those for `DriverCheck::Registered`.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::super::claims;
-use super::super::testing::{bound, claim, class, csi_node, place, pod, view_of, volume};
+use super::super::testing::{bound, claim, class, csi_node, node_info, pod, view_of, volume};
 use super::*;
 
-fn of_driver(driver: &str, id: &str) -> Handle {
-    Handle { driver: driver.into(), volume: Counted::Volume(id.into()) }
+fn of_driver(driver: &str, id: &str) -> CountedVolume {
+    CountedVolume { driver: driver.into(), volume: CountedId::Handle(id.into()) }
 }
 
 /// A node with this limit for the driver `d`, and none for `free`.
-fn limited(limit: i32, volumes: &[&str], attached: &[&str]) -> Place {
+fn limited(limit: i32, volumes: &[&str], attached: &[&str]) -> NodeInfo {
     let set = |names: &[&str]| names.iter().map(|name| of_driver("d", name)).collect();
-    Place {
+    NodeInfo {
         csi_node: Some(csi_node(json!([{"name": "d", "allocatable": {"count": limit}}, {"name": "free"}]))),
         volumes: set(volumes),
         attached: set(attached),
-        ..place(json!({}))
+        ..node_info(json!({}))
     }
 }
 
@@ -33,8 +33,8 @@ fn with(drivers: &[&str]) -> View {
     view
 }
 
-fn refusal(view: &View, place: &Place) -> Option<String> {
-    refuses(view, place, &of_claims(view, &claims::sort(view).unwrap()))
+fn refusal(view: &View, node_info: &NodeInfo) -> Option<String> {
+    rejection(view, node_info, &volumes_of_claims(view, &claims::classify(view).unwrap()))
 }
 
 const FULL: Option<&str> = Some(TOO_MANY_VOLUMES);
@@ -42,95 +42,96 @@ const FULL: Option<&str> = Some(TOO_MANY_VOLUMES);
 /// kubernetes.md 1.5 "Limits".
 #[test]
 fn volumes_are_counted_once() {
-    for (rule, drivers, place, expected) in [
-        ("room", &["d"][..], limited(2, &["x"], &[]), None),
-        ("no room", &["d"], limited(2, &["x", "y"], &[]), FULL),
-        ("two at once", &["d", "d"], limited(2, &["x"], &[]), FULL),
-        ("two at once that fit", &["d", "d"], limited(2, &[], &[]), None),
-        ("it is there already", &["d"], limited(1, &["v0"], &[]), None),
+    for (rule, drivers, node_info, expected) in [
+        ("below the limit", &["d"][..], limited(2, &["x"], &[]), None),
+        ("at the limit", &["d"], limited(2, &["x", "y"], &[]), FULL),
+        ("two volumes, one fits", &["d", "d"], limited(2, &["x"], &[]), FULL),
+        ("two volumes that fit", &["d", "d"], limited(2, &[], &[]), None),
+        ("already on the node", &["d"], limited(1, &["v0"], &[]), None),
         ("attachments count", &["d"], limited(2, &[], &["x", "y"]), FULL),
         ("attachments below the limit", &["d"], limited(2, &[], &["x"]), None),
         ("attachments of pods' volumes count once", &["d"], limited(2, &["x"], &["x"]), None),
-        ("attachments beside pods' volumes", &["d"], limited(2, &["x"], &["y"]), FULL),
-        ("still attached from the pod before", &["d"], limited(2, &["x"], &["v0"]), None),
-        ("a driver that tells no limit", &["free"], limited(0, &["x"], &[]), None),
-        ("none may be there", &["d"], limited(0, &[], &[]), FULL),
-        ("another driver's do not count", &["d", "free"], limited(1, &[], &[]), None),
+        ("attachments in addition to pods' volumes", &["d"], limited(2, &["x"], &["y"]), FULL),
+        ("still attached from an earlier pod", &["d"], limited(2, &["x"], &["v0"]), None),
+        ("a driver without a limit", &["free"], limited(0, &["x"], &[]), None),
+        ("limit zero", &["d"], limited(0, &[], &[]), FULL),
+        ("volumes of another driver do not count", &["d", "free"], limited(1, &[], &[]), None),
         ("no volumes", &[], limited(0, &["x"], &[]), None),
     ] {
-        assert_eq!(refusal(&with(drivers), &place).as_deref(), expected, "{rule}");
+        assert_eq!(refusal(&with(drivers), &node_info).as_deref(), expected, "{rule}");
     }
 }
 
-/// kubernetes.md 1.5 "Limits": volumes to come.
+/// kubernetes.md 1.5 "Limits": volumes that are yet to be provisioned.
 #[test]
-fn volumes_to_come_are_counted() {
+fn unprovisioned_volumes_are_counted() {
     let unbound = |more: Value| view_of(vec![claim("c", more)]);
     assert_eq!(refusal(&unbound(json!({})), &limited(1, &["x"], &[])).as_deref(), FULL);
     assert_eq!(refusal(&unbound(json!({})), &limited(2, &["x"], &[])), None);
-    // The same claim of a pod that is there already.
+    // A pod on the node uses the same claim.
     let mut there = limited(1, &[], &[]);
-    there.volumes.insert(Handle { driver: "d".into(), volume: Counted::For("ns/c".into()) });
+    there.volumes.insert(CountedVolume { driver: "d".into(), volume: CountedId::ForClaim("ns/c".into()) });
     assert_eq!(refusal(&unbound(json!({})), &there), None);
-    // Its class is gone: nobody knows whose it is.
-    let sorted = claims::sort(&unbound(json!({}))).unwrap();
+    // Without its class the driver is unknown.
+    let pod_claims = claims::classify(&unbound(json!({}))).unwrap();
     let mut lost = unbound(json!({}));
     lost.classes.clear();
-    assert!(of_claims(&lost, &sorted).is_empty());
-    // A volume that is not CSI's.
+    assert!(volumes_of_claims(&lost, &pod_claims).is_empty());
+    // Not a CSI volume.
     let mut in_tree = view_of(vec![bound("c", "v")]);
     in_tree.volumes.insert("v".into(), volume("v", json!({"spec": {"csi": null}})));
     assert_eq!(refusal(&in_tree, &limited(0, &[], &[])), None);
 }
 
-/// What a plan takes may be of another driver than the class names.
+/// A planned volume may have another driver than the class.
 #[test]
-fn volumes_of_a_plan_are_counted_as_what_they_are() {
+fn planned_volumes_count_for_their_own_driver() {
     let mut view = view_of(vec![claim("c", json!({}))]);
     view.classes.insert("wait".into(), class("wait", json!({"provisioner": "kubernetes.io/no-provisioner"})));
-    let sorted = claims::sort(&view).unwrap();
+    let pod_claims = claims::classify(&view).unwrap();
     let binding = super::super::volumes::Binding {
         volume: volume("v", json!({})),
-        claim: Arc::clone(&sorted.delayed[0]),
+        claim: Arc::clone(&pod_claims.delayed[0]),
     };
     let plan = Plan { bindings: vec![binding], provisions: vec![] };
-    assert_eq!(of_plan(&view, &sorted, &plan), [of_driver("d", "v")].into());
-    let full = refuses(&view, &limited(0, &[], &[]), &of_plan(&view, &sorted, &plan));
+    assert_eq!(volumes_of_plan(&view, &pod_claims, &plan), [of_driver("d", "v")].into());
+    let full = rejection(&view, &limited(0, &[], &[]), &volumes_of_plan(&view, &pod_claims, &plan));
     assert_eq!(full.as_deref(), FULL);
 }
 
 /// kubernetes.md 1.5 "Driver missing"; kubernetes#95911: no node without the pod's driver.
 #[test]
-fn a_driver_has_to_be_there() {
+fn node_without_the_driver_is_rejected() {
     let missing = "d CSI driver is not installed on the node";
     let described = |mut view: View| {
         view.drivers.insert("d".into(), Arc::default());
         view
     };
     let unbound = || view_of(vec![claim("c", json!({}))]);
-    let without = || Place { csi_node: Some(csi_node(json!([{"name": "other"}]))), ..place(json!({})) };
+    let without =
+        || NodeInfo { csi_node: Some(csi_node(json!([{"name": "other"}]))), ..node_info(json!({})) };
     let inline = || View {
         pod: pod(json!({"spec": {"volumes": [{"name": "i", "csi": {"driver": "d"}}]}})),
         ..View::default()
     };
-    for (rule, view, place, expected) in [
-        ("it is there", with(&["d"]), limited(9, &[], &[]), None),
-        ("it is not", with(&["d"]), without(), Some(missing)),
-        ("nobody has told of any", with(&["d"]), place(json!({})), Some(missing)),
-        ("a volume to come", described(unbound()), without(), Some(missing)),
-        ("a volume to come, by a provisioner that may be no driver", unbound(), without(), None),
-        ("a volume of the pod's own", inline(), without(), Some(missing)),
-        ("a volume of the pod's own, and the driver", inline(), limited(0, &[], &[]), None),
+    for (rule, view, node_info, expected) in [
+        ("registered", with(&["d"]), limited(9, &[], &[]), None),
+        ("not registered", with(&["d"]), without(), Some(missing)),
+        ("no CSINode", with(&["d"]), node_info(json!({})), Some(missing)),
+        ("an unprovisioned volume", described(unbound()), without(), Some(missing)),
+        ("an unprovisioned volume, of a provisioner that may not be a driver", unbound(), without(), None),
+        ("an inline volume", inline(), without(), Some(missing)),
+        ("an inline volume, and the driver is registered", inline(), limited(0, &[], &[]), None),
         ("no volumes", with(&[]), without(), None),
     ] {
-        assert_eq!(refusal(&view, &place).as_deref(), expected, "{rule}");
+        assert_eq!(refusal(&view, &node_info).as_deref(), expected, "{rule}");
         let upstream = View {
             rules: super::super::view::Rules { drivers: DriverCheck::Upstream, ..view.rules },
             ..view
         };
-        assert_eq!(refusal(&upstream, &place), None, "{rule}: upstream");
+        assert_eq!(refusal(&upstream, &node_info), None, "{rule}: upstream");
     }
     let mut elsewhere = unbound();
-    elsewhere.places = vec![limited(9, &[], &[])];
-    assert_eq!(refusal(&elsewhere, &without()).as_deref(), Some(missing), "another node has it");
+    elsewhere.nodes = vec![limited(9, &[], &[])];
+    assert_eq!(refusal(&elsewhere, &without()).as_deref(), Some(missing), "registered on another node");
 }

@@ -1,47 +1,48 @@
-//! The rules: what comes next after each answer, for attach, detach and resize alike.
+//! Rules for attach, detach and resize: the next step after each response. Pure.
 //!
-//! Promise: success only on what the API showed of the volume (or that it, or the droplet, is gone, for a
-//! detach), or said of an action that we began ourselves; nothing is begun twice while it may be under way.
+//! An operation succeeds only if the API showed the volume in the requested state (for a detach also: the volume or
+//! droplet does not exist), or reported completion of an action that we started ourselves. An action is never started
+//! twice while it may be running.
 
 use super::goal::Goal;
 use crate::api::{Action, ActionStatus, Droplet, Volume};
-use crate::client::{ApiError, Kind, Refused};
+use crate::client::{ApiError, ApiErrorKind, UnprocessableReason};
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Ask for the action.
+    /// Start the action.
     Start,
     /// Wait for this action.
     Await(u64),
-    /// See whether the action runs already, perhaps from an earlier call.
-    Find(Doubt),
-    /// See how the volume is.
-    Look(Doubt),
-    /// See whether the droplet is there.
-    LookAtDroplet(ApiError),
-    /// Wait a little, then begin again.
+    /// Check whether the action is already running, perhaps from an earlier call.
+    FindRunning(CheckReason),
+    /// Get the volume's current state.
+    GetVolume(CheckReason),
+    /// Check whether the droplet exists.
+    GetDroplet(ApiError),
+    /// Wait, then start again.
     Pause(String),
-    /// It is so.
+    /// The goal is reached.
     Done(Option<Volume>),
-    /// It will not be so.
+    /// The operation failed.
     Fail(Failure),
 }
 
-/// Why we have to look.
+/// Why the volume's state has to be checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Doubt {
-    /// The action is said to have ended well.
+pub(super) enum CheckReason {
+    /// The API reports that the action completed.
     Completed,
-    /// The action is no longer known.
+    /// The API no longer knows the action.
     Vanished,
-    /// Asked for it and do not know whether that was heard.
-    Unheard(ApiError),
-    /// The API refused with these words, which may mean that all is well already.
+    /// The action was requested, but it is unknown whether the request took effect.
+    NoResponse(ApiError),
+    /// The API refused with this error, which can mean that the goal is already reached.
     Refused(ApiError),
 }
 
-/// Why it failed for good.
+/// Why the operation failed permanently.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Failure {
     NoVolume,
@@ -52,25 +53,25 @@ pub(super) enum Failure {
     Api(ApiError),
 }
 
-/// What waiting for an action came to.
+/// The result of waiting for an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The volume was seen as it is to be.
+    /// The volume is in the requested state.
     Reached(Volume),
-    /// The API says that the action is done.
+    /// The API reports that the action completed.
     Completed,
-    /// The API says that it failed.
+    /// The API reports that the action failed.
     Errored,
-    /// The API knows no such action.
+    /// The API does not know the action.
     Vanished,
 }
 
-/// After asking for the action.
-pub(super) fn after_start(goal: Goal, answer: Result<Action, ApiError>, searched: bool) -> Next {
-    let error = match answer {
+/// After the request to start the action.
+pub(super) fn after_start(goal: Goal, response: Result<Action, ApiError>, searched: bool) -> Next {
+    let error = match response {
         Ok(Action { id, status, .. }) => {
             return match status {
-                ActionStatus::Completed => Next::Look(Doubt::Completed),
+                ActionStatus::Completed => Next::GetVolume(CheckReason::Completed),
                 ActionStatus::Errored => Next::Fail(Failure::Errored(id)),
                 ActionStatus::InProgress | ActionStatus::Unknown => Next::Await(id),
             };
@@ -78,54 +79,58 @@ pub(super) fn after_start(goal: Goal, answer: Result<Action, ApiError>, searched
         Err(error) => error,
     };
     match error.kind() {
-        // The event in the way may be the very one we want, begun by a call that was cut off: looked for once.
-        Kind::Unprocessable(Refused::PendingEvent) if !searched => Next::Find(Doubt::Refused(error)),
-        Kind::Unprocessable(Refused::PendingEvent) => Next::Pause(error.to_string()),
-        // "Not attached" is also said while the volume's own attach is under way, which would end after us.
-        Kind::Unprocessable(_) | Kind::NotFound if matches!(goal, Goal::Detached(_)) => {
-            Next::Find(Doubt::Refused(error))
+        // The pending event may be the action we want, started by an interrupted call: search for it once.
+        ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent) if !searched => {
+            Next::FindRunning(CheckReason::Refused(error))
         }
-        Kind::Unprocessable(_) | Kind::NotFound => Next::Look(Doubt::Refused(error)),
-        _ if error.uncertain() => Next::Find(Doubt::Unheard(error)),
+        ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent) => Next::Pause(error.to_string()),
+        // "Not attached" is also returned while an attach of the volume is running, which would complete after us.
+        ApiErrorKind::Unprocessable(_) | ApiErrorKind::NotFound if matches!(goal, Goal::Detached(_)) => {
+            Next::FindRunning(CheckReason::Refused(error))
+        }
+        ApiErrorKind::Unprocessable(_) | ApiErrorKind::NotFound => {
+            Next::GetVolume(CheckReason::Refused(error))
+        }
+        _ if error.uncertain() => Next::FindRunning(CheckReason::NoResponse(error)),
         _ => Next::Fail(Failure::Api(error)),
     }
 }
 
-/// After looking for an action that runs already; `None` if there is no such volume.
-pub(super) fn after_find(goal: Goal, actions: Option<&[Action]>, doubt: Doubt) -> Next {
-    let Some(actions) = actions else { return gone(goal) };
+/// After searching for a running action; `None` if the volume does not exist.
+pub(super) fn after_find_running(goal: Goal, actions: Option<&[Action]>, check: CheckReason) -> Next {
+    let Some(actions) = actions else { return volume_gone(goal) };
     if let Some(ours) = actions.iter().find(|action| goal.is_served_by(action)) {
         return Next::Await(ours.id);
     }
     match actions.iter().find(|action| action.status == ActionStatus::InProgress) {
         Some(other) => {
-            Next::Pause(format!("{} of the volume is under way (action {})", other.kind, other.id))
+            Next::Pause(format!("{} of the volume is in progress (action {})", other.kind, other.id))
         }
-        None => Next::Look(doubt),
+        None => Next::GetVolume(check),
     }
 }
 
-/// After waiting for an action. `ours` says that we began it, so that its end is ours too.
+/// After waiting for an action. `ours` means that this operation started it, so its completion is conclusive.
 pub(super) fn after_wait(goal: Goal, action: u64, outcome: Outcome, ours: bool) -> Next {
     match outcome {
         Outcome::Reached(volume) => Next::Done(Some(volume)),
-        // One more request, for an answer nobody needs.
+        // Saves a request whose response is not needed.
         Outcome::Completed if ours && matches!(goal, Goal::Detached(_)) => Next::Done(None),
-        Outcome::Completed => Next::Look(Doubt::Completed),
+        Outcome::Completed => Next::GetVolume(CheckReason::Completed),
         Outcome::Errored => Next::Fail(Failure::Errored(action)),
-        Outcome::Vanished => Next::Look(Doubt::Vanished),
+        Outcome::Vanished => Next::GetVolume(CheckReason::Vanished),
     }
 }
 
-/// After looking at the volume; `None` if the API says there is none.
-pub(super) fn after_look(goal: Goal, volume: Option<Volume>, doubt: Doubt) -> Next {
-    let Some(volume) = volume else { return gone(goal) };
+/// After getting the volume; `None` if it does not exist.
+pub(super) fn after_get_volume(goal: Goal, volume: Option<Volume>, check: CheckReason) -> Next {
+    let Some(volume) = volume else { return volume_gone(goal) };
     if goal.reached(&volume) {
-        return match (goal, doubt) {
-            // The event may be the volume's own attach. When it has ended, a detach is begun, or is refused since
-            // there is nothing to detach.
-            (Goal::Detached(_), Doubt::Refused(error))
-                if error.kind() == Kind::Unprocessable(Refused::PendingEvent) =>
+        return match (goal, check) {
+            // The pending event may be an attach of this volume. Once it has ended, the detach either starts or is
+            // refused because nothing is attached.
+            (Goal::Detached(_), CheckReason::Refused(error))
+                if error.kind() == ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent) =>
             {
                 Next::Pause(error.to_string())
             }
@@ -135,31 +140,37 @@ pub(super) fn after_look(goal: Goal, volume: Option<Volume>, doubt: Doubt) -> Ne
     if let (Goal::Attached(_), Some(other)) = (goal, volume.droplet_ids.first()) {
         return Next::Fail(Failure::AttachedElsewhere(*other));
     }
-    match doubt {
-        Doubt::Completed => Next::Pause("the action is done, but the volume does not show it yet".to_owned()),
-        Doubt::Vanished => Next::Pause("the action is no longer known".to_owned()),
-        Doubt::Unheard(error) => Next::Pause(error.to_string()),
-        Doubt::Refused(error) => match error.kind() {
-            Kind::Unprocessable(Refused::PendingEvent) => Next::Pause(error.to_string()),
-            // The volume says it is attached there, or that it is free: one of the two lags behind the other.
-            Kind::Unprocessable(Refused::AttachmentNotFound | Refused::AlreadyAttached) => {
-                Next::Pause(error.to_string())
-            }
-            Kind::Unprocessable(Refused::TooManyVolumes) | Kind::NotFound if goal.droplet().is_some() => {
-                Next::LookAtDroplet(error)
+    match check {
+        CheckReason::Completed => {
+            Next::Pause("the action completed, but the volume does not show it yet".to_owned())
+        }
+        CheckReason::Vanished => Next::Pause("the API no longer knows the action".to_owned()),
+        CheckReason::NoResponse(error) => Next::Pause(error.to_string()),
+        CheckReason::Refused(error) => match error.kind() {
+            ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent) => Next::Pause(error.to_string()),
+            // The volume's state contradicts the refusal: one of the two is not up to date yet.
+            ApiErrorKind::Unprocessable(
+                UnprocessableReason::AttachmentNotFound | UnprocessableReason::AlreadyAttached,
+            ) => Next::Pause(error.to_string()),
+            ApiErrorKind::Unprocessable(UnprocessableReason::TooManyVolumes) | ApiErrorKind::NotFound
+                if goal.droplet().is_some() =>
+            {
+                Next::GetDroplet(error)
             }
             _ => Next::Fail(Failure::Api(error)),
         },
     }
 }
 
-/// After looking at the droplet: the volume is there, and not as it is to be.
-pub(super) fn after_droplet(goal: Goal, droplet: Option<&Droplet>, error: ApiError) -> Next {
+/// After getting the droplet: the volume exists, but is not in the requested state.
+pub(super) fn after_get_droplet(goal: Goal, droplet: Option<&Droplet>, error: ApiError) -> Next {
     match (goal, droplet) {
-        // A droplet that is gone holds nothing.
+        // A droplet that does not exist has no attachments.
         (Goal::Detached(_), None) => Next::Done(None),
         (_, None) => Next::Fail(Failure::NoDroplet),
-        (_, Some(droplet)) if error.kind() == Kind::Unprocessable(Refused::TooManyVolumes) => {
+        (_, Some(droplet))
+            if error.kind() == ApiErrorKind::Unprocessable(UnprocessableReason::TooManyVolumes) =>
+        {
             let attached = Some(droplet.volume_ids.len()).filter(|count| *count > 0);
             Next::Fail(Failure::TooManyVolumes { attached, message: error.message().to_owned() })
         }
@@ -167,7 +178,7 @@ pub(super) fn after_droplet(goal: Goal, droplet: Option<&Droplet>, error: ApiErr
     }
 }
 
-fn gone(goal: Goal) -> Next {
+fn volume_gone(goal: Goal) -> Next {
     match goal {
         Goal::Detached(_) => Next::Done(None),
         Goal::Attached(_) | Goal::Size(_) => Next::Fail(Failure::NoVolume),

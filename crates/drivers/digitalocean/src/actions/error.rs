@@ -1,70 +1,70 @@
-//! Why a volume was not attached, detached or resized.
+//! Errors of attach, detach and resize.
 
 use std::time::Duration;
 
 use crate::client::ApiError;
 
-/// See each; the CSI code that fits is named in brackets.
+/// Why a volume was not attached, detached or resized. Each variant names its CSI code in parentheses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// No such volume. (NOT_FOUND)
+    /// The volume does not exist. (NOT_FOUND)
     #[error("there is no volume {0}")]
     NoVolume(String),
-    /// No such droplet. (NOT_FOUND)
+    /// The droplet does not exist. (NOT_FOUND)
     #[error("there is no droplet {0}")]
     NoDroplet(u64),
     /// The volume is attached to another droplet. (FAILED_PRECONDITION)
-    #[error("volume {volume} is attached to droplet {droplet}; it has to be detached there first")]
+    #[error("volume {volume} is attached to droplet {droplet}; detach it there first")]
     AttachedElsewhere {
         /// The volume.
         volume: String,
-        /// Where it is.
+        /// The droplet it is attached to.
         droplet: u64,
     },
-    /// The droplet can have no more volumes. `attached` is how many it has, where the API told. (RESOURCE_EXHAUSTED)
-    #[error("droplet {droplet} can have no more volumes: {message}")]
+    /// The droplet's volume limit is reached. (RESOURCE_EXHAUSTED)
+    #[error("droplet {droplet} cannot have more volumes: {message}")]
     TooManyVolumes {
-        /// Which.
+        /// The droplet.
         droplet: u64,
-        /// How many it has now: the limit, as learnt.
+        /// Number of attached volumes, which is the droplet's limit, if the API reports it.
         attached: Option<usize>,
-        /// The API's own words.
+        /// The API's message.
         message: String,
     },
-    /// The action failed, says the API; it gives no reasons. (INTERNAL)
-    #[error("action {action} ({what}) ended in an error, says the API; its support knows more")]
+    /// The API reports that the action failed; it gives no reason. (INTERNAL)
+    #[error("action {action} ({what}) failed in the API without a reason; contact DigitalOcean support")]
     Errored {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// Its id.
+        /// The action's id.
         action: u64,
     },
-    /// Other events on the droplet or volume did not end in time; nothing was begun. (ABORTED)
-    #[error("{what}: not begun within {} s, others are still under way: {message}", waited.as_secs())]
+    /// Other events on the droplet or volume did not end in time; no action was started. (ABORTED)
+    #[error("{what}: not started within {} s, other operations are in progress: {message}", waited.as_secs())]
     Busy {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// For how long.
+        /// How long the operation waited.
         waited: Duration,
-        /// What is in the way.
+        /// What blocked it.
         message: String,
     },
-    /// Begun, but whether it ended is not known; a repetition finds it. (UNAVAILABLE)
-    #[error("{what}: not ended within {} s: {message}; a repetition takes it up", waited.as_secs())]
+    /// The action was started, but its result is unknown; a retry finds it. (UNAVAILABLE)
+    #[error("{what}: not finished within {} s: {message}; a retry resumes it", waited.as_secs())]
     Unfinished {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// For how long.
+        /// How long the operation waited.
         waited: Duration,
-        /// What was seen last.
+        /// The last observed state or error.
         message: String,
     },
-    /// The API refused, or could not be reached; see its kind.
+    /// The API refused or was unreachable; see the error's kind.
     #[error("{what}: {error}")]
     Api {
-        /// What was to be done.
+        /// The operation.
         what: String,
-        /// Why not.
+        /// The cause.
         error: ApiError,
     },
 }

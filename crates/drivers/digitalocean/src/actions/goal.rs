@@ -1,22 +1,22 @@
-//! What an operation is to bring about, and what can be read off a volume about it.
+//! The goal of an operation, and whether a volume has reached it.
 
 use std::fmt;
 
 use crate::api::{Action, ActionStatus, Volume, VolumeAction};
 
-/// How the volume is to be in the end.
+/// The requested state of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
     /// Attached to this droplet.
     Attached(u64),
     /// Not attached to this droplet.
     Detached(u64),
-    /// Of so many GiB, or more.
+    /// At least this many GiB.
     Size(u64),
 }
 
 impl Goal {
-    /// Whether the volume is so.
+    /// Whether the volume is in the requested state.
     pub(super) fn reached(self, volume: &Volume) -> bool {
         match self {
             Self::Attached(droplet) => volume.droplet_ids.contains(&droplet),
@@ -25,7 +25,7 @@ impl Goal {
         }
     }
 
-    /// What to ask for.
+    /// The action to request.
     pub(super) fn action(self, region: &str) -> VolumeAction {
         match self {
             Self::Attached(droplet_id) => VolumeAction::Attach { droplet_id },
@@ -34,7 +34,7 @@ impl Goal {
         }
     }
 
-    /// Whether that action, which is not ours or not known to be, does what we want.
+    /// Whether this running action, possibly started by another call, leads to the goal.
     pub(super) fn is_served_by(self, action: &Action) -> bool {
         let word = match self {
             Self::Attached(_) => "attach",
@@ -44,7 +44,7 @@ impl Goal {
         action.status == ActionStatus::InProgress && action.kind.starts_with(word)
     }
 
-    /// The droplet whose queue it stands in. Growing a volume holds up no droplet.
+    /// The droplet in whose queue the operation waits. A resize does not block a droplet.
     pub(super) fn droplet(self) -> Option<u64> {
         match self {
             Self::Attached(droplet) | Self::Detached(droplet) => Some(droplet),
@@ -52,13 +52,13 @@ impl Goal {
         }
     }
 
-    /// Whether it may use the reserve, and goes first.
+    /// Whether the operation uses the reserved rate limit and takes precedence in the queue.
     pub(super) fn urgent(self) -> bool {
         matches!(self, Self::Detached(_))
     }
 
-    /// In words, with the volume.
-    pub(super) fn of(self, volume: &str) -> String {
+    /// Describes the operation, including the volume.
+    pub(super) fn describe(self, volume: &str) -> String {
         format!("{self}: volume {volume}")
     }
 }

@@ -1,4 +1,4 @@
-//! The one task that asks the API on behalf of all who wait; there is none while nobody does.
+//! The task that polls the API for all waiting operations. It runs only while an operation waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Pace;
+use super::PollingOptions;
 use super::decide::Outcome;
-use super::waiting::{Plan, Waiter, Waiting, outcome};
-use crate::chance::jitter;
+use super::waiters::{Plan, Waiter, Waiters, outcome};
+use crate::backoff::jitter;
 use crate::client::{ApiError, Client};
 
-/// Clones are the same.
+/// Clones share one poller task.
 #[derive(Debug, Clone)]
 pub(super) struct Poller {
     shared: Arc<Shared>,
@@ -23,46 +23,46 @@ struct Shared {
     client: Client,
     region: String,
     state: Mutex<State>,
-    came: Notify,
+    added: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    waiting: Waiting,
-    told: HashMap<u64, oneshot::Sender<Outcome>>,
+    waiters: Waiters,
+    senders: HashMap<u64, oneshot::Sender<Outcome>>,
     running: bool,
-    /// Why the last round did not learn anything.
-    trouble: Option<ApiError>,
+    /// The error of the last round, if it failed.
+    last_error: Option<ApiError>,
 }
 
 impl Poller {
-    pub(super) fn new(client: Client, region: String, pace: Pace) -> Self {
-        let waiting = Waiting::new(pace, Instant::now());
-        let state = State { waiting, told: HashMap::new(), running: false, trouble: None };
-        Self { shared: Arc::new(Shared { client, region, state: Mutex::new(state), came: Notify::new() }) }
+    pub(super) fn new(client: Client, region: String, pace: PollingOptions) -> Self {
+        let waiters = Waiters::new(pace, Instant::now());
+        let state = State { waiters, senders: HashMap::new(), running: false, last_error: None };
+        Self { shared: Arc::new(Shared { client, region, state: Mutex::new(state), added: Notify::new() }) }
     }
 
-    /// Waits until the action has ended; at the deadline the error is what was in the way, if anything was. May be
-    /// dropped at any time.
+    /// Waits until the action has ended. At the deadline, returns the last polling error, if there was one.
+    /// Cancellation-safe.
     pub(super) async fn wait(&self, waiter: Waiter, deadline: Instant) -> Result<Outcome, Option<ApiError>> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let ticket = {
             let mut state = self.shared.state();
-            let ticket = state.waiting.enter(waiter, Instant::now(), jitter());
-            state.told.insert(ticket, tell);
+            let ticket = state.waiters.add(waiter, Instant::now(), jitter());
+            state.senders.insert(ticket, sender);
             if !state.running {
                 state.running = true;
-                state.trouble = None;
+                state.last_error = None;
                 tokio::spawn(run(self.shared.clone()));
             }
             Ticket { shared: &self.shared, ticket }
         };
-        self.shared.came.notify_one();
-        let outcome = timeout_at(deadline, told).await;
+        self.shared.added.notify_one();
+        let outcome = timeout_at(deadline, receiver).await;
         drop(ticket);
         match outcome {
             Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(_)) | Err(_) => Err(self.shared.state().trouble.clone()),
+            Ok(Err(_)) | Err(_) => Err(self.shared.state().last_error.clone()),
         }
     }
 }
@@ -73,7 +73,7 @@ impl Shared {
     }
 }
 
-/// Takes the waiter out again, also if it is dropped while it waits.
+/// Removes the waiter on drop, also if the wait is cancelled.
 struct Ticket<'a> {
     shared: &'a Shared,
     ticket: u64,
@@ -82,8 +82,8 @@ struct Ticket<'a> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        state.waiting.leave(self.ticket);
-        state.told.remove(&self.ticket);
+        state.waiters.remove(self.ticket);
+        state.senders.remove(&self.ticket);
     }
 }
 
@@ -92,78 +92,82 @@ async fn run(shared: Arc<Shared>) {
         sleep_until_due(&shared).await;
         let (plan, urgent) = {
             let mut state = shared.state();
-            let plan = state.waiting.plan();
-            if plan == Plan::Rest {
-                // Under the lock: whoever comes next starts another.
+            let plan = state.waiters.plan();
+            if plan == Plan::Idle {
+                // Under the lock: the next waiter starts a new task.
                 state.running = false;
                 return;
             }
-            (plan, state.waiting.urgent())
+            (plan, state.waiters.urgent())
         };
         let client = if urgent { shared.client.urgent() } else { shared.client.clone() };
         let round = match plan {
-            Plan::Rest => Ok(false),
-            Plan::Actions(actions) => ask(&shared, &client, actions).await,
-            Plan::Listing => list(&shared, &client).await,
+            Plan::Idle => Ok(false),
+            Plan::Actions(actions) => poll_actions(&shared, &client, actions).await,
+            Plan::Listing => poll_listing(&shared, &client).await,
         };
         let mut state = shared.state();
         let news = *round.as_ref().unwrap_or(&false);
-        state.trouble = round.err().inspect(|error| tracing::warn!(%error, "cannot see how far actions are"));
-        state.waiting.rest(Instant::now(), news, jitter());
+        state.last_error = round.err().inspect(|error| tracing::warn!(%error, "failed to poll actions"));
+        state.waiters.schedule_next(Instant::now(), news, jitter());
     }
 }
 
 async fn sleep_until_due(shared: &Shared) {
     loop {
-        let due = shared.state().waiting.due();
+        let due = shared.state().waiters.due();
         tokio::select! {
             () = sleep_until(due) => return,
-            () = shared.came.notified() => {}
+            () = shared.added.notified() => {}
         }
     }
 }
 
-async fn list(shared: &Shared, client: &Client) -> Result<bool, ApiError> {
-    let asked = Instant::now();
+async fn poll_listing(shared: &Shared, client: &Client) -> Result<bool, ApiError> {
+    let requested = Instant::now();
     let volumes = client.volumes(&shared.region).await?;
     let (news, overdue) = {
         let mut state = shared.state();
-        let outcomes = state.waiting.listed(volumes, asked);
+        let outcomes = state.waiters.listed(volumes, requested);
         let news = !outcomes.is_empty();
         for (ticket, outcome) in outcomes {
-            state.tell(ticket, outcome);
+            state.notify(ticket, outcome);
         }
-        (news, state.waiting.overdue(Instant::now()))
+        (news, state.waiters.overdue(Instant::now()))
     };
-    Ok(ask(shared, client, overdue).await? || news)
+    Ok(poll_actions(shared, client, overdue).await? || news)
 }
 
-/// Asks for each. One that is answered with an error is in nobody's way, but without any answer the rest would only
-/// take as long.
-async fn ask(shared: &Shared, client: &Client, actions: Vec<(u64, String, u64)>) -> Result<bool, ApiError> {
+/// Polls each action. An HTTP error for one does not affect the others; without any response, polling stops, because
+/// the rest would time out as well.
+async fn poll_actions(
+    shared: &Shared,
+    client: &Client,
+    actions: Vec<(u64, String, u64)>,
+) -> Result<bool, ApiError> {
     let mut news = false;
-    let mut trouble = None;
+    let mut last_error = None;
     for (ticket, volume, action) in actions {
         match client.action(&volume, action).await {
             Ok(action) => {
                 if let Some(outcome) = outcome(action.as_ref()) {
-                    shared.state().tell(ticket, outcome);
+                    shared.state().notify(ticket, outcome);
                     news = true;
                 }
             }
             Err(error) if error.status().is_none() => return Err(error),
-            Err(error) => trouble = Some(error),
+            Err(error) => last_error = Some(error),
         }
     }
-    trouble.map_or(Ok(news), Err)
+    last_error.map_or(Ok(news), Err)
 }
 
 impl State {
-    fn tell(&mut self, ticket: u64, outcome: Outcome) {
-        self.waiting.leave(ticket);
-        if let Some(told) = self.told.remove(&ticket) {
-            // Who does not listen any more has left.
-            let _ = told.send(outcome);
+    fn notify(&mut self, ticket: u64, outcome: Outcome) {
+        self.waiters.remove(ticket);
+        if let Some(sender) = self.senders.remove(&ticket) {
+            // A dropped receiver means that the waiter was cancelled.
+            let _ = sender.send(outcome);
         }
     }
 }

@@ -1,76 +1,76 @@
-//! One at a time for each droplet: the API refuses a second event while one is under way.
+//! One operation at a time per droplet: the API refuses a second event while one is in progress.
 //!
-//! Promise: who detaches goes before who attaches, else first come first served; who stops waiting is passed
-//! over, and who ends, in whatever way, lets the next one in.
+//! Detach takes precedence over attach, otherwise first come, first served. Cancelled waiters are skipped, and
+//! dropping the lock always admits the next waiter.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The queues of all droplets; clones are the same.
+/// The queues of all droplets; clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queues {
-    // Only droplets at which somebody is.
-    lines: Arc<Mutex<HashMap<u64, Line>>>,
+    // Only droplets with an active operation.
+    queues: Arc<Mutex<HashMap<u64, DropletQueue>>>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
-    detach: VecDeque<oneshot::Sender<Place>>,
-    attach: VecDeque<oneshot::Sender<Place>>,
+struct DropletQueue {
+    detach: VecDeque<oneshot::Sender<DropletLock>>,
+    attach: VecDeque<oneshot::Sender<DropletLock>>,
 }
 
-/// The right to act on a droplet, until it is dropped.
+/// Exclusive access to a droplet, until dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct DropletLock {
     queues: Queues,
     droplet: u64,
 }
 
 impl Queues {
-    /// Waits for the droplet. May be dropped at any time.
-    pub(super) async fn enter(&self, droplet: u64, first: bool) -> Place {
+    /// Waits for exclusive access to the droplet. Cancellation-safe.
+    pub(super) async fn enter(&self, droplet: u64, first: bool) -> DropletLock {
         let (next, turn) = oneshot::channel();
         {
-            let mut lines = self.lines();
-            match lines.get_mut(&droplet) {
+            let mut queues = self.queues();
+            match queues.get_mut(&droplet) {
                 None => {
-                    lines.insert(droplet, Line::default());
-                    return Place { queues: self.clone(), droplet };
+                    queues.insert(droplet, DropletQueue::default());
+                    return DropletLock { queues: self.clone(), droplet };
                 }
-                Some(line) if first => line.detach.push_back(next),
-                Some(line) => line.attach.push_back(next),
+                Some(queue) if first => queue.detach.push_back(next),
+                Some(queue) => queue.attach.push_back(next),
             }
         }
         match turn.await {
-            Ok(place) => place,
-            // Senders are dropped only with the whole table, which we hold. A droplet that is taken twice costs
-            // a refusal by the API, no more.
-            Err(_) => Place { queues: self.clone(), droplet },
+            Ok(lock) => lock,
+            // Senders are dropped only with the whole table, which we hold. Two operations on one droplet would only
+            // cost a refusal by the API.
+            Err(_) => DropletLock { queues: self.clone(), droplet },
         }
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Line>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn queues(&self) -> MutexGuard<'_, HashMap<u64, DropletQueue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for DropletLock {
     fn drop(&mut self) {
         let next = {
-            let mut lines = self.queues.lines();
-            let next = lines
+            let mut queues = self.queues.queues();
+            let next = queues
                 .get_mut(&self.droplet)
-                .and_then(|line| line.detach.pop_front().or_else(|| line.attach.pop_front()));
+                .and_then(|queue| queue.detach.pop_front().or_else(|| queue.attach.pop_front()));
             if next.is_none() {
-                lines.remove(&self.droplet);
+                queues.remove(&self.droplet);
             }
             next
         };
         if let Some(next) = next {
-            // If nobody waits there any more, the place comes back and is dropped here, for the one after.
-            drop(next.send(Place { queues: self.queues.clone(), droplet: self.droplet }));
+            // If the waiter was cancelled, the lock comes back and is dropped here, which admits the next one.
+            drop(next.send(DropletLock { queues: self.queues.clone(), droplet: self.droplet }));
         }
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     use tokio::time::{sleep, timeout};
 
     #[tokio::test(start_paused = true)]
-    async fn one_at_a_time_detach_first_and_the_impatient_are_passed_over() {
+    async fn queue_admits_one_at_a_time_detach_first_and_skips_cancelled() {
         let queues = Queues::default();
         let order = Arc::new(Mutex::new(Vec::new()));
         let held = queues.enter(1, false).await;
@@ -90,7 +90,7 @@ mod tests {
         for (name, first) in [("attach 1", false), ("gone", false), ("attach 2", false), ("detach", true)] {
             let (queues, order) = (queues.clone(), order.clone());
             let task = tokio::spawn(async move {
-                let _place = queues.enter(1, first).await;
+                let _lock = queues.enter(1, first).await;
                 order.lock().unwrap().push(name);
                 sleep(Duration::from_secs(1)).await;
             });
@@ -98,7 +98,7 @@ mod tests {
             tasks.push(task);
         }
         tasks.remove(1).abort();
-        // Another droplet is free meanwhile.
+        // Another droplet is not blocked.
         timeout(Duration::from_secs(1), queues.enter(2, false)).await.unwrap();
         assert!(order.lock().unwrap().is_empty());
         drop(held);
@@ -106,17 +106,17 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(*order.lock().unwrap(), ["detach", "attach 1", "attach 2"]);
-        assert!(queues.lines().is_empty(), "nothing is kept of droplets nobody is at");
+        assert!(queues.queues().is_empty(), "idle droplets must not be retained");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_given_to_one_who_left_just_then_goes_on() {
+    async fn lock_sent_to_a_cancelled_waiter_passes_to_the_next() {
         let queues = Queues::default();
         let held = queues.enter(1, false).await;
         let mut leaving = Box::pin(queues.enter(1, false));
         assert!(timeout(Duration::from_secs(1), &mut leaving).await.is_err());
         drop(held);
-        // The place is in its channel now, and it never looks.
+        // The lock is in the channel now, and the waiter never receives it.
         drop(leaving);
         timeout(Duration::from_secs(1), queues.enter(1, false)).await.unwrap();
     }

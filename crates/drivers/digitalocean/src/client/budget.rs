@@ -1,129 +1,132 @@
-//! How many requests may still be sent, and who may send them.
+//! The client's rate limiter. Pure.
 //!
-//! The API counts twice: so many requests in an hour, of which every answer says how many are left, and so many
-//! in a minute, of which it says nothing until it refuses. Both are kept here. The last tenth of each is for
-//! those who detach: a volume that cannot be attached waits, one that cannot be detached holds up a whole move.
+//! The API has two limits: requests per hour, where every response reports the remaining number, and requests per
+//! minute, which it reports only by refusing. The limiter tracks both. The last tenth of each is reserved for detaches:
+//! a volume that cannot be attached waits, but one that cannot be detached blocks the whole move to another node.
 //!
-//! Promise: pure; no request is let go that the numbers known so far say would be refused.
+//! No request is admitted that would be refused according to the numbers known so far.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Who asks.
+/// The priority of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Leaves the reserve alone.
+    /// Does not use the reserve.
     Normal,
-    /// May use all there is.
+    /// Can use the whole limit.
     Urgent,
 }
 
-/// What an answer says of the limits.
+/// The limits reported by a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Requests in an hour.
+    /// Requests per hour.
     pub limit: Option<u64>,
-    /// How many of them are left.
+    /// Remaining requests in this hour.
     pub remaining: Option<u64>,
-    /// When the oldest request that counts is forgotten.
+    /// When the oldest counted request expires.
     pub reset: Option<Duration>,
-    /// When to ask again, if we were refused.
+    /// When to retry, if the request was refused.
     pub retry_after: Option<Duration>,
-    /// Whether we were refused.
+    /// Whether the request was refused.
     pub refused: bool,
 }
 
-/// Whether a request may go.
+/// Whether a request is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Now; it is counted.
-    Go,
-    /// Not before then. Whether then is to be asked again.
-    Wait(Instant),
+pub enum Admission {
+    /// Send it now; it is counted.
+    Now,
+    /// Try again at this time.
+    WaitUntil(Instant),
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// If we are refused and not told for how long.
-const UNTOLD: Duration = Duration::from_secs(5);
+/// Delay after a refusal that does not say for how long.
+const DEFAULT_BACKOFF: Duration = Duration::from_secs(5);
 
-/// The numbers known so far.
+/// The rate limiter's state.
 #[derive(Debug)]
 pub struct Budget {
-    a_minute: u32,
-    /// When the requests of the last minute were sent.
+    per_minute: u32,
+    /// Send times of the requests of the last minute.
     recent: VecDeque<Instant>,
-    under_way: u64,
-    hour: Option<Hour>,
-    /// Refused until then.
-    closed: Option<Instant>,
+    in_flight: u64,
+    hour: Option<HourlyLimit>,
+    /// The API refused; no requests until then.
+    blocked_until: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Hour {
+struct HourlyLimit {
     limit: u64,
     remaining: u64,
     reset: Instant,
 }
 
 impl Budget {
-    /// Nothing is known but the minute's limit.
-    pub fn new(a_minute: u32) -> Self {
-        Self { a_minute, recent: VecDeque::new(), under_way: 0, hour: None, closed: None }
+    /// Only the limit per minute is known.
+    pub fn new(per_minute: u32) -> Self {
+        Self { per_minute, recent: VecDeque::new(), in_flight: 0, hour: None, blocked_until: None }
     }
 
-    /// May a request go now?
-    pub fn ask(&mut self, now: Instant, priority: Priority) -> Turn {
-        if let Some(closed) = self.closed.filter(|closed| *closed > now) {
-            return Turn::Wait(closed);
+    /// Admits a request now, or says when to try again.
+    pub fn try_acquire(&mut self, now: Instant, priority: Priority) -> Admission {
+        if let Some(blocked_until) = self.blocked_until.filter(|blocked_until| *blocked_until > now) {
+            return Admission::WaitUntil(blocked_until);
         }
         while self.recent.front().is_some_and(|sent| *sent + MINUTE <= now) {
             self.recent.pop_front();
         }
-        let allowed = u64::from(self.a_minute) - kept(self.a_minute.into(), priority);
+        let allowed = u64::from(self.per_minute) - reserve(self.per_minute.into(), priority);
         let sent = self.recent.len() as u64;
         if sent >= allowed {
-            // As many of the oldest must be forgotten as there are too many.
+            // Wait until the excess requests have expired, oldest first.
             let position = usize::try_from(sent - allowed).unwrap_or(usize::MAX);
-            return Turn::Wait(self.recent.get(position).map_or(now + UNTOLD, |sent| *sent + MINUTE));
+            return Admission::WaitUntil(
+                self.recent.get(position).map_or(now + DEFAULT_BACKOFF, |sent| *sent + MINUTE),
+            );
         }
         if let Some(hour) = &mut self.hour {
             if hour.reset <= now {
-                // One more than before, that is all we know. Its answer tells the rest; until then, one a second.
-                hour.remaining = (hour.remaining + 1).max(kept(hour.limit, priority) + 1);
+                // At least one more is allowed. Its response reports the new number; until then, one per second.
+                hour.remaining = (hour.remaining + 1).max(reserve(hour.limit, priority) + 1);
                 hour.reset = now + Duration::from_secs(1);
             }
-            if hour.remaining <= kept(hour.limit, priority) {
-                return Turn::Wait(hour.reset);
+            if hour.remaining <= reserve(hour.limit, priority) {
+                return Admission::WaitUntil(hour.reset);
             }
             hour.remaining -= 1;
         }
         self.recent.push_back(now);
-        self.under_way += 1;
-        Turn::Go
+        self.in_flight += 1;
+        Admission::Now
     }
 
-    /// A request that was let go has been answered, or never will be (no limits told).
-    pub fn answered(&mut self, now: Instant, limits: Limits) {
-        self.under_way = self.under_way.saturating_sub(1);
+    /// An admitted request has completed, with or without a response (then without reported limits).
+    pub fn complete(&mut self, now: Instant, limits: Limits) {
+        self.in_flight = self.in_flight.saturating_sub(1);
         if limits.refused {
-            let told = limits.retry_after.or(limits.reset.filter(|_| limits.remaining == Some(0)));
-            let until = now + told.unwrap_or(UNTOLD).max(Duration::from_secs(1));
-            self.closed = Some(self.closed.map_or(until, |closed| closed.max(until)));
+            let wait = limits.retry_after.or(limits.reset.filter(|_| limits.remaining == Some(0)));
+            let until = now + wait.unwrap_or(DEFAULT_BACKOFF).max(Duration::from_secs(1));
+            self.blocked_until =
+                Some(self.blocked_until.map_or(until, |blocked_until| blocked_until.max(until)));
         }
         let (Some(limit), Some(remaining), Some(reset)) = (limits.limit, limits.remaining, limits.reset)
         else {
             return;
         };
-        // Those under way are not in the number yet, or are already: taken as if they were not.
-        let remaining = remaining.saturating_sub(self.under_way);
-        self.hour = Some(Hour { limit, remaining, reset: now + reset });
+        // It is unknown whether requests in flight are already counted: assume that they are not.
+        let remaining = remaining.saturating_sub(self.in_flight);
+        self.hour = Some(HourlyLimit { limit, remaining, reset: now + reset });
     }
 }
 
-/// How many of a limit this asker must leave.
-fn kept(limit: u64, priority: Priority) -> u64 {
+/// The part of a limit that this priority must not use.
+fn reserve(limit: u64, priority: Priority) -> u64 {
     match priority {
         Priority::Normal => (limit / 10).max(u64::from(limit > 1)),
         Priority::Urgent => 0,

@@ -1,46 +1,47 @@
-//! One call: what is sent, and whether it may be sent twice.
+//! One API call: what is sent, and whether it can be retried.
 
 use http::Method;
 use serde::Serialize;
 
-use super::error::{ApiError, CallName, Kind};
-use super::retry::Repeat;
+use super::error::{ApiError, ApiErrorKind, CallName};
+use super::retry::RetryPolicy;
 
-/// A call that can be sent, perhaps more than once.
+/// A call that can be sent more than once.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) name: CallName,
     pub(crate) query: Vec<(&'static str, String)>,
     pub(crate) body: Option<Vec<u8>>,
-    pub(crate) repeat: Repeat,
-    /// What makes it a call that cannot be sent.
-    fault: Option<(Kind, String)>,
+    pub(crate) repeat: RetryPolicy,
+    /// Why the call is invalid and must not be sent.
+    fault: Option<(ApiErrorKind, String)>,
 }
 
 impl Call {
     pub(crate) fn get<const N: usize>(path: [&str; N]) -> Self {
-        Self::new(Method::GET, path, Repeat::Always)
+        Self::new(Method::GET, path, RetryPolicy::Always)
     }
 
     pub(crate) fn delete<const N: usize>(path: [&str; N]) -> Self {
-        Self::new(Method::DELETE, path, Repeat::Always)
+        Self::new(Method::DELETE, path, RetryPolicy::Always)
     }
 
-    /// A POST has its effect each time, unless it is told to be [`Call::repeatable`].
+    /// A POST is not idempotent, unless marked with [`Call::repeatable`].
     pub(crate) fn post<const N: usize>(path: [&str; N], body: &impl Serialize) -> Self {
-        let mut call = Self::new(Method::POST, path, Repeat::WithoutEffect);
+        let mut call = Self::new(Method::POST, path, RetryPolicy::OnlyWithoutEffect);
         match serde_json::to_vec(body) {
             Ok(body) => call.body = Some(body),
-            Err(error) => call.fault = Some((Kind::BadRequest, error.to_string())),
+            Err(error) => call.fault = Some((ApiErrorKind::BadRequest, error.to_string())),
         }
         call
     }
 
-    fn new<const N: usize>(method: Method, path: [&str; N], repeat: Repeat) -> Self {
+    fn new<const N: usize>(method: Method, path: [&str; N], repeat: RetryPolicy) -> Self {
         // An empty name would turn a GET of one object into a list of all, and a DELETE into one of many.
         let odd = path.iter().find(|part| !is_segment(part));
-        let fault = odd
-            .map(|part| (Kind::NotFound, format!("{part:?} cannot be a name in the API, so there is none")));
+        let fault = odd.map(|part| {
+            (ApiErrorKind::NotFound, format!("{part:?} is not a valid name in the API, so it does not exist"))
+        });
         let name = CallName { method, path: format!("/v2/{}", path.join("/")) };
         Self { name, query: Vec::new(), body: None, repeat, fault }
     }
@@ -51,7 +52,7 @@ impl Call {
     }
 
     pub(crate) fn repeatable(mut self) -> Self {
-        self.repeat = Repeat::Always;
+        self.repeat = RetryPolicy::Always;
         self
     }
 
@@ -104,10 +105,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_never_sent() {
+    fn invalid_name_is_not_found_and_never_sent() {
         for id in ["", ".", "..", "a/b", "a?b", "a#b", "a%2fb", "a b", "ä", "a\n"] {
             let error = Call::delete(["volumes", id]).target().unwrap_err();
-            assert_eq!((error.kind(), error.uncertain()), (Kind::NotFound, false), "{id:?}");
+            assert_eq!((error.kind(), error.uncertain()), (ApiErrorKind::NotFound, false), "{id:?}");
         }
     }
 }

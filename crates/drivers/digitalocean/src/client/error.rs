@@ -1,8 +1,7 @@
-//! What the API refuses, and what goes wrong on the way to it, sorted by what can be done about it.
+//! API and transport errors, classified by how to handle them.
 //!
-//! Promise: an error names the call, the API's own words and the request's id, never the token; and it says
-//! whether the call may have had its effect. "Not found" is believed only if the API itself said so: a proxy's
-//! page proves nothing.
+//! An error names the call, the API's message and the request id, never the token, and says whether the call may have
+//! taken effect. "Not found" counts only if the API itself returned it: a proxy's error page proves nothing.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,9 +12,9 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct ApiError {
-    kind: Kind,
+    kind: ApiErrorKind,
     uncertain: bool,
-    // Boxed: a Result should not be larger for its rare half.
+    // Boxed: the error case should not enlarge every Result.
     detail: Box<Detail>,
 }
 
@@ -40,88 +39,88 @@ impl fmt::Display for Detail {
     }
 }
 
-/// Of which kind it is.
+/// The kind of an [`ApiError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// 401: the token is not, or no longer, good.
+pub enum ApiErrorKind {
+    /// 401: the token is invalid or revoked.
     Unauthorized,
-    /// 403: the token may not do this.
+    /// 403: the token is not allowed to do this.
     Forbidden,
-    /// 403 or 422: the account's volumes or capacity are used up; DigitalOcean's support can raise it.
+    /// 403 or 422: the account's volume or capacity limit is reached; DigitalOcean support can raise it.
     CapacityLimit,
-    /// 404, said by the API itself.
+    /// 404, returned by the API itself.
     NotFound,
     /// 409: the name is taken; on a delete, the volume is attached.
     Conflict,
-    /// 422, by what it says.
-    Unprocessable(Refused),
-    /// Other 4xx, or nothing that could be sent: the request is wrong and stays so.
+    /// 422, by its message.
+    Unprocessable(UnprocessableReason),
+    /// Other 4xx, or a request that could not be built: a retry does not help.
     BadRequest,
-    /// 429, or our own budget is spent until then; [`ApiError::retry_after`] says for how long.
+    /// 429, or the client's own rate limit is used up; see [`ApiError::retry_after`].
     RateLimited,
-    /// 429 of the rule of one snapshot per volume in ten minutes. Has nothing to do with the budget.
+    /// 429 for the limit of one snapshot per volume in ten minutes; independent of the rate limit.
     SnapshotTooSoon,
     /// 5xx.
     Server,
-    /// No connection, a broken one, or no answer in time.
+    /// No connection, a broken connection, or a timeout.
     Transport,
-    /// An answer that cannot be understood: cut off, not JSON, or not what was asked for.
-    BadAnswer,
+    /// An unusable response: truncated, not JSON, or unexpected content.
+    BadResponse,
 }
 
-/// What a 422 says.
+/// The reason of a 422.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The volume is attached already; to which droplet is not said.
+pub enum UnprocessableReason {
+    /// The volume is already attached; the API does not name the droplet.
     AlreadyAttached,
-    /// The droplet (or volume) is busy with something else.
+    /// The droplet or volume has another pending event.
     PendingEvent,
-    /// The droplet has as many volumes as it can have.
+    /// The droplet's volume limit is reached.
     TooManyVolumes,
-    /// The volume is not attached there.
+    /// The volume is not attached to that droplet.
     AttachmentNotFound,
     /// Anything else.
     Other,
 }
 
 impl ApiError {
-    /// Of which kind it is.
-    pub fn kind(&self) -> Kind {
+    /// The kind of the error.
+    pub fn kind(&self) -> ApiErrorKind {
         self.kind
     }
 
-    /// Whether the effect of the call may have happened all the same. Never true of a GET.
+    /// Whether the call may have taken effect despite the error. Never true for a GET.
     pub fn uncertain(&self) -> bool {
         self.uncertain
     }
 
-    /// The HTTP status, if there was an answer.
+    /// The HTTP status, if there was a response.
     pub fn status(&self) -> Option<u16> {
         self.detail.status
     }
 
-    /// The API's word for the error (`unprocessable_entity`), empty if it gave none.
+    /// The API's error id (`unprocessable_entity`); empty if it gave none.
     pub fn id(&self) -> &str {
         &self.detail.id
     }
 
-    /// The API's own words, or what went wrong on the way.
+    /// The API's message, or the transport error.
     pub fn message(&self) -> &str {
         &self.detail.message
     }
 
-    /// What DigitalOcean's support asks for.
+    /// The request id, for DigitalOcean support.
     pub fn request_id(&self) -> Option<&str> {
         self.detail.request_id.as_deref()
     }
 
-    /// When to ask again.
+    /// When to retry.
     pub fn retry_after(&self) -> Option<Duration> {
         self.detail.retry_after
     }
 
-    /// A failure without an answer. `sent` says whether the API may have seen the request.
-    pub(crate) fn local(call: &CallName, kind: Kind, sent: bool, message: impl Into<String>) -> Self {
+    /// A failure without a response. `sent` says whether the API may have received the request.
+    pub(crate) fn local(call: &CallName, kind: ApiErrorKind, sent: bool, message: impl Into<String>) -> Self {
         let detail = Detail {
             call: call.to_string(),
             status: None,
@@ -133,9 +132,9 @@ impl ApiError {
         Self { kind, uncertain: sent && call.has_effect(), detail: Box::new(detail) }
     }
 
-    /// A success whose body cannot be understood: it had its effect, but which?
-    pub(crate) fn bad_answer(call: &CallName, status: u16, message: impl Into<String>) -> Self {
-        let mut error = Self::local(call, Kind::BadAnswer, true, message);
+    /// A successful status with an unusable body: the call took effect, but its result is unknown.
+    pub(crate) fn bad_response(call: &CallName, status: u16, message: impl Into<String>) -> Self {
+        let mut error = Self::local(call, ApiErrorKind::BadResponse, true, message);
         error.detail.status = Some(status);
         error
     }
@@ -146,7 +145,7 @@ impl ApiError {
     }
 }
 
-/// Names a call in errors and logs, without its query.
+/// A call's name for errors and logs, without its query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CallName {
     pub(crate) method: http::Method,
@@ -174,10 +173,10 @@ struct Body {
     request_id: Option<String>,
 }
 
-/// Longest piece of an answer that is no JSON to repeat: a page of a proxy is long and says little.
+/// Maximum excerpt of a response that is not JSON: a proxy's page is long and says little.
 const EXCERPT: usize = 200;
 
-/// Sorts an answer that is not a success.
+/// Classifies an error response.
 pub(crate) fn classify(
     call: &CallName,
     status: u16,
@@ -185,45 +184,51 @@ pub(crate) fn classify(
     retry_after: Option<Duration>,
     body: &[u8],
 ) -> ApiError {
-    let told: Option<Body> = serde_json::from_slice(body).ok();
-    let spoken = told.as_ref().is_some_and(|told| !told.id.is_empty());
-    let told = told.unwrap_or_else(|| Body { message: excerpt(body), ..Body::default() });
-    let kind = kind(status, spoken, &told.message);
-    let message = if told.message.is_empty() { "no reason given".to_owned() } else { told.message };
+    let parsed: Option<Body> = serde_json::from_slice(body).ok();
+    let from_api = parsed.as_ref().is_some_and(|parsed| !parsed.id.is_empty());
+    let parsed = parsed.unwrap_or_else(|| Body { message: excerpt(body), ..Body::default() });
+    let kind = kind(status, from_api, &parsed.message);
+    let message = if parsed.message.is_empty() { "no reason given".to_owned() } else { parsed.message };
     let detail = Detail {
         call: call.to_string(),
         status: Some(status),
-        id: told.id,
+        id: parsed.id,
         message,
-        request_id: told.request_id.or_else(|| request_id.map(str::to_owned)),
+        request_id: parsed.request_id.or_else(|| request_id.map(str::to_owned)),
         retry_after,
     };
-    // A gateway's 5xx, or a page from who knows where, does not say how far the request had come.
-    let unsure = matches!(kind, Kind::Server | Kind::BadAnswer);
-    ApiError { kind, uncertain: unsure && call.has_effect(), detail: Box::new(detail) }
+    // A gateway's 5xx or an unknown page does not show whether the API processed the request.
+    let may_have_effect = matches!(kind, ApiErrorKind::Server | ApiErrorKind::BadResponse);
+    ApiError { kind, uncertain: may_have_effect && call.has_effect(), detail: Box::new(detail) }
 }
 
-fn kind(status: u16, spoken: bool, message: &str) -> Kind {
+fn kind(status: u16, from_api: bool, message: &str) -> ApiErrorKind {
     let says = |words: &str| message.contains(words);
     match status {
-        401 => Kind::Unauthorized,
-        403 | 422 if says("capacity limit exceeded") => Kind::CapacityLimit,
-        403 => Kind::Forbidden,
-        404 if spoken => Kind::NotFound,
-        // The id is another thing's, so no snapshot has it.
-        400 if spoken && says("is not a snapshot") => Kind::NotFound,
-        409 => Kind::Conflict,
-        422 if says("This volume is already attached") => Kind::Unprocessable(Refused::AlreadyAttached),
-        422 if says("already has a pending event") => Kind::Unprocessable(Refused::PendingEvent),
-        422 if says("cannot attach more") => Kind::Unprocessable(Refused::TooManyVolumes),
-        422 if says("Attachment not found") => Kind::Unprocessable(Refused::AttachmentNotFound),
-        422 => Kind::Unprocessable(Refused::Other),
-        429 if says("failed to create snapshot") => Kind::SnapshotTooSoon,
-        429 => Kind::RateLimited,
-        500..=599 => Kind::Server,
-        400..=499 if spoken => Kind::BadRequest,
-        // A redirect we do not follow, a proxy's own refusal: it was not the API that spoke.
-        _ => Kind::BadAnswer,
+        401 => ApiErrorKind::Unauthorized,
+        403 | 422 if says("capacity limit exceeded") => ApiErrorKind::CapacityLimit,
+        403 => ApiErrorKind::Forbidden,
+        404 if from_api => ApiErrorKind::NotFound,
+        // The id belongs to another type of object, so no snapshot has it.
+        400 if from_api && says("is not a snapshot") => ApiErrorKind::NotFound,
+        409 => ApiErrorKind::Conflict,
+        422 if says("This volume is already attached") => {
+            ApiErrorKind::Unprocessable(UnprocessableReason::AlreadyAttached)
+        }
+        422 if says("already has a pending event") => {
+            ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent)
+        }
+        422 if says("cannot attach more") => ApiErrorKind::Unprocessable(UnprocessableReason::TooManyVolumes),
+        422 if says("Attachment not found") => {
+            ApiErrorKind::Unprocessable(UnprocessableReason::AttachmentNotFound)
+        }
+        422 => ApiErrorKind::Unprocessable(UnprocessableReason::Other),
+        429 if says("failed to create snapshot") => ApiErrorKind::SnapshotTooSoon,
+        429 => ApiErrorKind::RateLimited,
+        500..=599 => ApiErrorKind::Server,
+        400..=499 if from_api => ApiErrorKind::BadRequest,
+        // A redirect that is not followed, or a proxy's own refusal: not a response of the API.
+        _ => ApiErrorKind::BadResponse,
     }
 }
 
@@ -241,94 +246,100 @@ mod tests {
     use super::*;
     use http::Method;
 
-    fn sorted(method: Method, status: u16, body: &str) -> ApiError {
+    fn classified(method: Method, status: u16, body: &str) -> ApiError {
         let call = CallName { method, path: "/v2/volumes/v".into() };
         classify(&call, status, Some("header-id"), None, body.as_bytes())
     }
 
-    fn spoken(id: &str, message: &str) -> String {
+    fn from_api(id: &str, message: &str) -> String {
         format!(r#"{{"id":"{id}","message":"{message}","request_id":"r"}}"#)
     }
 
     #[test]
-    fn every_answer_has_its_kind() {
-        use Kind::*;
-        let unprocessable = |message: &str| spoken("unprocessable_entity", message);
+    fn responses_are_classified_by_status_and_message() {
+        use ApiErrorKind::*;
+        let unprocessable = |message: &str| from_api("unprocessable_entity", message);
         let page = "<html><body>502 Bad Gateway</body></html>".to_owned();
-        // status, body, kind, whether a POST may have had its effect
+        // status, body, kind, whether a POST may have taken effect
         let table = [
-            (400, spoken("bad_request", "no"), BadRequest, false),
-            (400, spoken("bad_request", "the resource is not a snapshot"), NotFound, false),
-            (401, spoken("unauthorized", "Unable to authenticate you."), Unauthorized, false),
-            (403, spoken("forbidden", "You are not authorized"), Forbidden, false),
-            (403, spoken("forbidden", "volume/snapshot capacity limit exceeded"), CapacityLimit, false),
+            (400, from_api("bad_request", "no"), BadRequest, false),
+            (400, from_api("bad_request", "the resource is not a snapshot"), NotFound, false),
+            (401, from_api("unauthorized", "Unable to authenticate you."), Unauthorized, false),
+            (403, from_api("forbidden", "You are not authorized"), Forbidden, false),
+            (403, from_api("forbidden", "volume/snapshot capacity limit exceeded"), CapacityLimit, false),
             (422, unprocessable("volume/snapshot capacity limit exceeded"), CapacityLimit, false),
-            (404, spoken("not_found", "The resource you requested could not be found."), NotFound, false),
-            (404, page.clone(), BadAnswer, true),
-            (404, String::new(), BadAnswer, true),
-            (404, "{}".into(), BadAnswer, true),
-            (409, spoken("conflict", "already exists"), Conflict, false),
+            (404, from_api("not_found", "The resource you requested could not be found."), NotFound, false),
+            (404, page.clone(), BadResponse, true),
+            (404, String::new(), BadResponse, true),
+            (404, "{}".into(), BadResponse, true),
+            (409, from_api("conflict", "already exists"), Conflict, false),
             (
                 422,
                 unprocessable("This volume is already attached"),
-                Unprocessable(Refused::AlreadyAttached),
+                Unprocessable(UnprocessableReason::AlreadyAttached),
                 false,
             ),
             (
                 422,
                 unprocessable("Droplet already has a pending event."),
-                Unprocessable(Refused::PendingEvent),
+                Unprocessable(UnprocessableReason::PendingEvent),
                 false,
             ),
             (
                 422,
                 unprocessable("cannot attach more volumes to the Droplet"),
-                Unprocessable(Refused::TooManyVolumes),
+                Unprocessable(UnprocessableReason::TooManyVolumes),
                 false,
             ),
             (
                 422,
                 unprocessable("cannot attach more than 7 volumes to a single Droplet"),
-                Unprocessable(Refused::TooManyVolumes),
+                Unprocessable(UnprocessableReason::TooManyVolumes),
                 false,
             ),
-            (422, unprocessable("Attachment not found"), Unprocessable(Refused::AttachmentNotFound), false),
-            (422, unprocessable("size is wrong"), Unprocessable(Refused::Other), false),
-            (429, spoken("too_many_requests", "API Rate limit exceeded."), RateLimited, false),
+            (
+                422,
+                unprocessable("Attachment not found"),
+                Unprocessable(UnprocessableReason::AttachmentNotFound),
+                false,
+            ),
+            (422, unprocessable("size is wrong"), Unprocessable(UnprocessableReason::Other), false),
+            (429, from_api("too_many_requests", "API Rate limit exceeded."), RateLimited, false),
             (429, String::new(), RateLimited, false),
             (
                 429,
-                spoken(
+                from_api(
                     "too_many_requests",
                     "failed to create snapshot: this operation is rate-limited - one request per 10m0s",
                 ),
                 SnapshotTooSoon,
                 false,
             ),
-            (500, spoken("server_error", "Unexpected server-side error"), Server, true),
+            (500, from_api("server_error", "Unexpected server-side error"), Server, true),
             (502, page.clone(), Server, true),
             (503, String::new(), Server, true),
-            (301, String::new(), BadAnswer, true),
-            (407, page, BadAnswer, true),
+            (301, String::new(), BadResponse, true),
+            (407, page, BadResponse, true),
         ];
         for (status, body, kind, uncertain) in table {
-            let error = sorted(Method::POST, status, &body);
+            let error = classified(Method::POST, status, &body);
             assert_eq!((error.kind(), error.uncertain()), (kind, uncertain), "{status} {body}");
             assert!(
-                !sorted(Method::GET, status, &body).uncertain(),
+                !classified(Method::GET, status, &body).uncertain(),
                 "a GET changes nothing: {status} {body}"
             );
         }
     }
 
     #[test]
-    fn names_the_call_the_words_and_the_request() {
-        let error = sorted(Method::DELETE, 409, &spoken("conflict", "attached volume cannot be deleted"));
+    fn error_names_call_message_and_request_id() {
+        let error =
+            classified(Method::DELETE, 409, &from_api("conflict", "attached volume cannot be deleted"));
         assert_eq!(
             error.to_string(),
             "DELETE /v2/volumes/v: attached volume cannot be deleted (HTTP 409, request r)"
         );
-        let error = sorted(Method::GET, 503, &format!("<p>\n {}", "x".repeat(5000)));
+        let error = classified(Method::GET, 503, &format!("<p>\n {}", "x".repeat(5000)));
         assert!(error.to_string().len() < 300, "{error}");
         assert_eq!(error.request_id(), Some("header-id"));
     }

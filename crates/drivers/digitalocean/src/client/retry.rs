@@ -1,113 +1,120 @@
-//! Which failed calls are sent again.
-//!
-//! Promise: a call that has its effect each time is sent again only if it certainly had none.
+//! Which failed calls are retried. A call that is not idempotent is retried only if it certainly had no effect.
 
 use std::time::Duration;
 
-use super::error::Kind;
-use crate::chance;
+use super::error::ApiErrorKind;
+use crate::backoff;
 
-/// Whether a call may be sent twice.
+/// Whether a call can be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
-    /// Twice is the same as once: GET, DELETE, a tag.
+pub enum RetryPolicy {
+    /// Idempotent: GET, DELETE, tagging.
     Always,
-    /// Only if it had no effect: the other POSTs.
-    WithoutEffect,
+    /// Only if it certainly had no effect: all other POSTs.
+    OnlyWithoutEffect,
 }
 
-/// What is to be done about a failed call.
+/// How to proceed after a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It stays failed.
+pub enum RetryDecision {
+    /// Return the error.
     Fail,
-    /// Once more after this pause, if there is time.
+    /// Retry after this delay, if the deadline allows it.
     After(Duration),
 }
 
-/// What became of the last try.
+/// The last failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     /// What went wrong.
-    pub kind: Kind,
-    /// Whether the API may have seen the request at all.
+    pub kind: ApiErrorKind,
+    /// Whether the API may have received the request.
     pub sent: bool,
-    /// Whether the token is another by now than the one that was sent.
+    /// Whether the token changed since the request was sent.
     pub new_token: bool,
-    /// How many tries failed before this one.
+    /// Number of failed attempts before this one.
     pub earlier: u32,
 }
 
 const FIRST: Duration = Duration::from_millis(250);
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The rule; `jitter` is in `0.0..1.0`.
-pub fn verdict(repeat: Repeat, failure: Failure, jitter: f64) -> Verdict {
-    let pause = chance::exponential(FIRST, LONGEST, failure.earlier, jitter);
+/// Decides whether to retry; `jitter` is in `0.0..1.0`.
+pub fn decide_retry(repeat: RetryPolicy, failure: Failure, jitter: f64) -> RetryDecision {
+    let pause = backoff::exponential(FIRST, LONGEST, failure.earlier, jitter);
     match failure.kind {
-        // The budget knows when: it is asked before each try.
-        Kind::RateLimited => Verdict::After(Duration::ZERO),
-        Kind::Unauthorized if failure.new_token => Verdict::After(Duration::ZERO),
-        Kind::Transport if !failure.sent => Verdict::After(pause),
-        Kind::Transport | Kind::Server | Kind::BadAnswer if repeat == Repeat::Always => Verdict::After(pause),
-        Kind::Transport | Kind::Server | Kind::BadAnswer => Verdict::Fail,
-        Kind::Unauthorized
-        | Kind::Forbidden
-        | Kind::CapacityLimit
-        | Kind::NotFound
-        | Kind::Conflict
-        | Kind::Unprocessable(_)
-        | Kind::BadRequest
-        | Kind::SnapshotTooSoon => Verdict::Fail,
+        // The rate limiter, which is consulted before each attempt, knows when.
+        ApiErrorKind::RateLimited => RetryDecision::After(Duration::ZERO),
+        ApiErrorKind::Unauthorized if failure.new_token => RetryDecision::After(Duration::ZERO),
+        ApiErrorKind::Transport if !failure.sent => RetryDecision::After(pause),
+        ApiErrorKind::Transport | ApiErrorKind::Server | ApiErrorKind::BadResponse
+            if repeat == RetryPolicy::Always =>
+        {
+            RetryDecision::After(pause)
+        }
+        ApiErrorKind::Transport | ApiErrorKind::Server | ApiErrorKind::BadResponse => RetryDecision::Fail,
+        ApiErrorKind::Unauthorized
+        | ApiErrorKind::Forbidden
+        | ApiErrorKind::CapacityLimit
+        | ApiErrorKind::NotFound
+        | ApiErrorKind::Conflict
+        | ApiErrorKind::Unprocessable(_)
+        | ApiErrorKind::BadRequest
+        | ApiErrorKind::SnapshotTooSoon => RetryDecision::Fail,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Refused;
+    use crate::client::UnprocessableReason;
 
     #[test]
-    fn what_is_sent_again() {
-        // kind, the API may have seen it, again if repeatable, again if it has an effect each time
+    fn retry_depends_on_error_and_policy() {
+        // kind, whether the API may have received it, retried if idempotent, retried otherwise
         let table = [
-            (Kind::Transport, false, true, true),
-            (Kind::Transport, true, true, false),
-            (Kind::Server, true, true, false),
-            (Kind::BadAnswer, true, true, false),
-            (Kind::RateLimited, true, true, true),
-            (Kind::SnapshotTooSoon, true, false, false),
-            (Kind::Unauthorized, true, false, false),
-            (Kind::Forbidden, true, false, false),
-            (Kind::CapacityLimit, true, false, false),
-            (Kind::NotFound, true, false, false),
-            (Kind::Conflict, true, false, false),
-            (Kind::BadRequest, true, false, false),
-            (Kind::Unprocessable(Refused::PendingEvent), true, false, false),
-            (Kind::Unprocessable(Refused::AlreadyAttached), true, false, false),
-            (Kind::Unprocessable(Refused::Other), true, false, false),
+            (ApiErrorKind::Transport, false, true, true),
+            (ApiErrorKind::Transport, true, true, false),
+            (ApiErrorKind::Server, true, true, false),
+            (ApiErrorKind::BadResponse, true, true, false),
+            (ApiErrorKind::RateLimited, true, true, true),
+            (ApiErrorKind::SnapshotTooSoon, true, false, false),
+            (ApiErrorKind::Unauthorized, true, false, false),
+            (ApiErrorKind::Forbidden, true, false, false),
+            (ApiErrorKind::CapacityLimit, true, false, false),
+            (ApiErrorKind::NotFound, true, false, false),
+            (ApiErrorKind::Conflict, true, false, false),
+            (ApiErrorKind::BadRequest, true, false, false),
+            (ApiErrorKind::Unprocessable(UnprocessableReason::PendingEvent), true, false, false),
+            (ApiErrorKind::Unprocessable(UnprocessableReason::AlreadyAttached), true, false, false),
+            (ApiErrorKind::Unprocessable(UnprocessableReason::Other), true, false, false),
         ];
         for (kind, sent, always, without_effect) in table {
             let failure = Failure { kind, sent, new_token: false, earlier: 0 };
-            for (repeat, again) in [(Repeat::Always, always), (Repeat::WithoutEffect, without_effect)] {
-                let verdict = verdict(repeat, failure, 0.0);
-                assert_eq!(verdict != Verdict::Fail, again, "{kind:?} sent: {sent} {repeat:?}");
+            for (repeat, again) in
+                [(RetryPolicy::Always, always), (RetryPolicy::OnlyWithoutEffect, without_effect)]
+            {
+                let decision = decide_retry(repeat, failure, 0.0);
+                assert_eq!(decision != RetryDecision::Fail, again, "{kind:?} sent: {sent} {repeat:?}");
             }
         }
     }
 
     #[test]
-    fn a_new_token_is_tried_at_once() {
-        let failure = Failure { kind: Kind::Unauthorized, sent: true, new_token: true, earlier: 0 };
-        assert_eq!(verdict(Repeat::WithoutEffect, failure, 0.0), Verdict::After(Duration::ZERO));
+    fn new_token_is_tried_at_once() {
+        let failure = Failure { kind: ApiErrorKind::Unauthorized, sent: true, new_token: true, earlier: 0 };
+        assert_eq!(
+            decide_retry(RetryPolicy::OnlyWithoutEffect, failure, 0.0),
+            RetryDecision::After(Duration::ZERO)
+        );
     }
 
     #[test]
-    fn pauses_grow() {
+    fn retry_delay_grows() {
         for (earlier, jitter, millis) in [(0, 0.0, 250), (1, 0.0, 500), (9, 0.0, 5_000), (9, 1.0, 3_750)] {
-            let failure = Failure { kind: Kind::Server, sent: true, new_token: false, earlier };
-            let expected = Verdict::After(Duration::from_millis(millis));
-            assert_eq!(verdict(Repeat::Always, failure, jitter), expected);
+            let failure = Failure { kind: ApiErrorKind::Server, sent: true, new_token: false, earlier };
+            let expected = RetryDecision::After(Duration::from_millis(millis));
+            assert_eq!(decide_retry(RetryPolicy::Always, failure, jitter), expected);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The API token, from a file that may be replaced at any time or as a fixed value.
+//! The API token: a fixed value, or a file that can be replaced at any time.
 //!
-//! Promise: it is in no Debug output, log or error. A file is read for every request, so that a rotated token
-//! works at once; while the file cannot be read or is empty, the last good one is used.
+//! The token never appears in Debug output, logs or errors. The file is read for every request, so a rotated token
+//! works at once. While the file is unreadable or empty, the last valid token is used.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use http::HeaderValue;
 
-/// Where the token comes from; clones share it.
+/// A source of the API token; clones share it.
 #[derive(Clone)]
 pub struct Token {
     file: Option<PathBuf>,
@@ -26,19 +26,19 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Why there is no token.
+/// Why a token could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// The file cannot be read.
-    #[error("the API token cannot be read from {}: {source}", file.display())]
+    #[error("failed to read the API token from {}: {source}", file.display())]
     Read {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// There is nothing in it, or something that no token can be.
-    #[error("{place} holds no API token: it is empty, or has characters that no token has")]
+    /// The value is empty or has invalid characters.
+    #[error("{place} does not contain a valid API token: it is empty or has invalid characters")]
     Unusable {
         /// The file, or "the value given".
         place: String,
@@ -53,7 +53,7 @@ impl Token {
         Ok(Self { file: None, last: Arc::new(Mutex::new(header)) })
     }
 
-    /// A token in a file, which must be there now.
+    /// A token in a file, which must exist.
     pub fn file(file: impl Into<PathBuf>) -> Result<Self, TokenError> {
         let file = file.into();
         let text = std::fs::read_to_string(&file);
@@ -63,18 +63,18 @@ impl Token {
         Ok(Self { file: Some(file), last: Arc::new(Mutex::new(header)) })
     }
 
-    /// The value of the Authorization header as it is now.
+    /// The current value of the Authorization header.
     pub(crate) async fn header(&self) -> HeaderValue {
         if let Some(file) = &self.file {
             match tokio::fs::read_to_string(file).await {
                 Ok(text) => match header(&text) {
                     Some(header) => self.keep(header),
                     None => {
-                        tracing::warn!(file = %file.display(), "holds no API token now; the last one is used")
+                        tracing::warn!(path = %file.display(), "file contains no valid API token; using the last valid one")
                     }
                 },
                 Err(error) => {
-                    tracing::warn!(file = %file.display(), %error, "the API token cannot be read; the last one is used");
+                    tracing::warn!(path = %file.display(), %error, "failed to read the API token; using the last valid one");
                 }
             }
         }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_token_can_be() {
+    fn token_must_be_printable_ascii() {
         for (text, good) in [
             ("dop_v1_abc", true),
             (" abc\n", true),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn follows_its_file_and_keeps_the_last_good_one() {
+    async fn token_follows_its_file_and_falls_back_to_the_last_valid_one() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("token");
         assert!(matches!(Token::file(&file), Err(TokenError::Read { .. })));

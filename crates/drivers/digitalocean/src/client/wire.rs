@@ -1,4 +1,4 @@
-//! Requests on the wire: HTTP/1.1, with TLS for `https://`, bounded in time and size.
+//! HTTP transport: HTTP/1.1, with TLS for `https://`, bounded in time and size.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use super::ClientError;
 
 type Body = Full<std::io::Cursor<Vec<u8>>>;
 
-/// One try; the API answers most calls in well under a second.
+/// Timeout of one attempt; the API responds to most calls in well under a second.
 const ONE_TRY: Duration = Duration::from_secs(15);
 /// 200 volumes are 200 KB.
-const MAX_ANSWER: usize = 16 << 20;
+const MAX_RESPONSE: usize = 16 << 20;
 /// Shorter than the idle time of any load balancer: a connection that is closed as we write to it leaves a POST
 /// uncertain.
 const IDLE: Duration = Duration::from_secs(15);
 
-/// Where requests go.
+/// The HTTP connections to one server.
 pub(crate) struct Wire {
     http: Connections,
     base: String,
     user_agent: HeaderValue,
 }
 
-// A double on `http://` must work on a machine without root certificates.
+// A fake on `http://` must work on a machine without root certificates.
 enum Connections {
     Plain(Http<HttpConnector, Body>),
     Tls(Http<HttpsConnector<HttpConnector>, Body>),
@@ -43,17 +43,17 @@ impl fmt::Debug for Wire {
     }
 }
 
-/// An answer, whatever its status.
-pub(crate) struct Answer {
+/// A response with any status.
+pub(crate) struct Response {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-/// No answer.
+/// No response.
 #[derive(Debug)]
 pub(crate) struct WireError {
-    /// Whether the server may have seen the request.
+    /// Whether the server may have received the request.
     pub(crate) sent: bool,
     pub(crate) message: String,
 }
@@ -62,12 +62,12 @@ impl Wire {
     pub(crate) fn new(url: &str, user_agent: &str) -> Result<Self, ClientError> {
         let wrong = |reason: &str| ClientError::Url { url: url.to_owned(), reason: reason.to_owned() };
         let uri: Uri = url.parse().map_err(|error: http::uri::InvalidUri| wrong(&error.to_string()))?;
-        let authority = uri.authority().ok_or_else(|| wrong("it names no host"))?;
-        // Somebody's password would be in every log line.
+        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
+        // A password in the URL would appear in every log line.
         if authority.as_str().contains('@') {
             return Err(ClientError::Url {
                 url: "(with a user name)".to_owned(),
-                reason: "a token is given elsewhere".to_owned(),
+                reason: "it contains credentials; pass the token separately".to_owned(),
             });
         }
         if uri.query().is_some() {
@@ -81,13 +81,14 @@ impl Wire {
                 tcp.enforce_http(false);
                 Connections::Tls(builder().build(tls.https_only().enable_http1().wrap_connector(tcp)))
             }
-            _ => return Err(wrong("it begins with neither https:// nor http://")),
+            _ => return Err(wrong("it starts with neither https:// nor http://")),
         };
-        let user_agent = HeaderValue::try_from(user_agent).map_err(|_| wrong("the user agent is odd"))?;
+        let user_agent = HeaderValue::try_from(user_agent)
+            .map_err(|_| wrong("the user agent is not a valid header value"))?;
         Ok(Self { http, base: url.trim_end_matches('/').to_owned(), user_agent })
     }
 
-    /// Sends one request, once, and reads the whole answer.
+    /// Sends one request once and reads the whole response.
     pub(crate) async fn send(
         &self,
         method: &Method,
@@ -95,7 +96,7 @@ impl Wire {
         token: &HeaderValue,
         body: Option<&[u8]>,
         within: Duration,
-    ) -> Result<Answer, WireError> {
+    ) -> Result<Response, WireError> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{target}", self.base))
@@ -113,7 +114,7 @@ impl Wire {
 }
 
 impl Connections {
-    async fn exchange(&self, request: Request<Body>, within: Duration) -> Result<Answer, WireError> {
+    async fn exchange(&self, request: Request<Body>, within: Duration) -> Result<Response, WireError> {
         let response = match self {
             Self::Plain(http) => http.request(request),
             Self::Tls(http) => http.request(request),
@@ -123,25 +124,25 @@ impl Connections {
                 .await
                 .map_err(|error| WireError { sent: !error.is_connect(), message: chain(&error) })?;
             let (head, body) = response.into_parts();
-            let body = Limited::new(body, MAX_ANSWER).collect().await;
+            let body = Limited::new(body, MAX_RESPONSE).collect().await;
             let body = body.map_err(|error| WireError {
                 sent: true,
-                message: format!("the answer broke off: {}", chain(&*error)),
+                message: format!("the response broke off: {}", chain(&*error)),
             })?;
-            Ok(Answer { status: head.status.as_u16(), headers: head.headers, body: body.to_bytes().into() })
+            Ok(Response { status: head.status.as_u16(), headers: head.headers, body: body.to_bytes().into() })
         };
         match timeout(within, exchange).await {
-            Ok(answer) => answer,
+            Ok(response) => response,
             Err(_) => {
-                let message = format!("no answer within {:.1} s", within.as_secs_f32());
+                let message = format!("no response within {:.1} s", within.as_secs_f32());
                 Err(WireError { sent: true, message })
             }
         }
     }
 }
 
-/// Text from a place that needs no token, once: the metadata service.
-pub(crate) async fn get_text(uri: Uri, within: Duration) -> Result<Answer, WireError> {
+/// Gets a text without a token, in one attempt: for the metadata service.
+pub(crate) async fn get_text(uri: Uri, within: Duration) -> Result<Response, WireError> {
     let request = Request::get(uri).body(Body::default());
     let request = request.map_err(|error| WireError { sent: false, message: error.to_string() })?;
     Connections::Plain(builder().build(connector())).exchange(request, within).await
@@ -179,15 +180,15 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Whether or not this machine has certificates, to ask for them must not panic.
+    /// Loading certificates must not panic, whether or not the machine has any.
     #[test]
-    fn tls_is_there() {
+    fn tls_client_is_created_or_reports_missing_roots() {
         let wire = Wire::new("https://api.digitalocean.com/", "wharf/test");
         assert!(matches!(wire, Ok(_) | Err(ClientError::Roots(_))), "{wire:?}");
     }
 
     #[test]
-    fn urls() {
+    fn invalid_urls_are_refused_without_leaking_credentials() {
         for (url, good) in [
             ("http://127.0.0.1:8080", true),
             ("http://127.0.0.1:8080/", true),

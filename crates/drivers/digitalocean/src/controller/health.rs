@@ -1,4 +1,4 @@
-//! Health: what the API tells of a volume and of the droplet that has it.
+//! Health of a volume, from the API's view of the volume and its droplet.
 
 use async_trait::async_trait;
 use wharf_driver::backend::{BackendError, Health, HealthIssue, HealthStatus, StorageIssue};
@@ -9,8 +9,9 @@ use crate::api::{Droplet, Volume};
 #[async_trait]
 impl Health for Controller {
     async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
-        // Of all volumes one after the other it is asked after a listing, which tells as much.
-        let volume = match self.recent.volume(id) {
+        // The health monitor checks every volume after a listing, so the cache of that listing usually contains the
+        // volume.
+        let volume = match self.cache.volume(id) {
             Some(volume) => volume,
             None => match self.client.volume(id).await? {
                 Some(volume) => volume,
@@ -18,8 +19,9 @@ impl Health for Controller {
             },
         };
         let Some(id) = volume.droplet_ids.first().copied() else { return Ok(Some(issues(&volume, None))) };
-        // One listing tells of all that are well. What it says against one may be old: that is asked for by itself.
-        let late = self.recent_droplet(id).await?;
+        // One cached listing covers all healthy volumes. A problem in the cached listing may be outdated, so it is
+        // verified with a request.
+        let late = self.cached_droplet(id).await?;
         let found = issues(&volume, Some((id, late.as_ref())));
         if found.is_empty() {
             return Ok(Some(found));
@@ -33,7 +35,7 @@ impl Health for Controller {
     }
 }
 
-/// What is wrong with a volume. `droplet` is the one that has it, and what the API knows of that.
+/// The issues of a volume. `droplet` is the id of the droplet it is attached to, and that droplet if it exists.
 fn issues(volume: &Volume, droplet: Option<(u64, Option<&Droplet>)>) -> Vec<HealthIssue> {
     let issue =
         |status, reason: &str, message: String| HealthIssue { status, reason: reason.to_owned(), message };
@@ -53,7 +55,7 @@ fn issues(volume: &Volume, droplet: Option<(u64, Option<&Droplet>)>) -> Vec<Heal
             HealthStatus::Degraded,
             "AttachmentMismatch",
             format!(
-                "it is attached to droplet {id}, which does not know of it; detach it and attach it again"
+                "it is attached to droplet {id}, but the droplet does not list it; detach it and attach it again"
             ),
         )),
         Some(droplet) if droplet.status == "off" || droplet.status == "archive" => Some(issue(
@@ -72,7 +74,7 @@ mod tests {
     use crate::api::Region;
 
     #[test]
-    fn what_is_wrong_has_its_word() {
+    fn each_problem_has_its_reason() {
         let region = || Region { slug: "nyc3".into() };
         let volume = |droplet_ids: &[u64]| Volume {
             id: "v".into(),

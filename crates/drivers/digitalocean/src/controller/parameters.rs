@@ -1,5 +1,5 @@
-//! StorageClass parameters. The existing driver reads none, so classes may have any: what is not known is ignored,
-//! and said in the log.
+//! StorageClass parameters. The existing driver reads none, so existing classes can contain anything: unknown
+//! parameters are ignored and logged.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use wharf_linux::{FsType, check_mkfs_options};
 
 use crate::names::MKFS_OPTIONS;
 
-/// Parameters of Kubernetes' own.
+/// Prefix of Kubernetes' own parameters.
 const KUBERNETES: &str = "csi.storage.k8s.io/";
 
-/// The volume context that these parameters make.
+/// The volume context for these parameters.
 pub(super) fn context_of(
     parameters: &BTreeMap<String, String>,
     capabilities: &[Capability],
 ) -> Result<BTreeMap<String, String>, CreateError> {
     let ours = |key: &str| key == MKFS_OPTIONS || key.starts_with(KUBERNETES);
     for key in parameters.keys().filter(|key| !ours(key)) {
-        tracing::warn!(parameter = key, "this StorageClass parameter means nothing here and is ignored");
+        tracing::warn!(parameter = key, "ignored unknown StorageClass parameter");
     }
     let Some(options) = parameters.get(MKFS_OPTIONS).filter(|options| !options.trim().is_empty()) else {
         return Ok(BTreeMap::new());
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_class_says() {
+    fn only_valid_mkfs_options_enter_the_context() {
         let context = |pairs: &[(&str, &str)]| {
             let parameters =
                 pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

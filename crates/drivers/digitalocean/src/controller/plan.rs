@@ -1,41 +1,41 @@
-//! What is to be done for a CreateVolume, from what the API has under that name. Pure.
+//! CreateVolume: decides what to do, given the volumes that the API has under the name. Pure.
 
-use wharf_driver::backend::{NewVolume, Source, Topology};
+use wharf_driver::backend::{NewVolume, Topology, VolumeContentSource};
 
 use crate::api::Volume;
 use crate::names::{DESCRIPTION, REGION_KEY};
 use crate::size::{self, SizeError, bytes};
 
-/// What to do.
+/// What CreateVolume does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// There is none: make it.
-    Make,
-    /// It is there as it should be: an earlier call made it.
-    Take,
-    /// It was restored, and has yet to grow to so many GiB: an earlier call did not get that far.
+    /// No volume exists: create it.
+    Create,
+    /// A matching volume exists: an earlier call created it.
+    UseExisting,
+    /// An earlier call restored it, but did not resize it: resize it to this many GiB.
     Grow(u64),
-    /// The existing driver made it, with its size rounded down (B1): it has yet to grow to so many GiB.
+    /// The existing driver created it with its size rounded down (B1): resize it to this many GiB.
     RoundUp(u64),
-    /// It is there, and is not what is asked for.
+    /// A volume exists, but does not match the request.
     Differs(String),
-    /// The name is not unique, which the API promises.
-    Doubled(usize),
+    /// The name is not unique, contrary to the API's guarantee.
+    Duplicate(usize),
 }
 
-/// What to do, as the API has these volumes under the name.
+/// Decides what to do, given the volumes `found` under the name.
 pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeError> {
     let volume = match found {
-        [] => return Ok(Plan::Make),
+        [] => return Ok(Plan::Create),
         [volume] => volume,
-        several => return Ok(Plan::Doubled(several.len())),
+        several => return Ok(Plan::Duplicate(several.len())),
     };
     let has = bytes(volume.size_gigabytes);
     if wanted.size.fits(has) {
-        return Ok(Plan::Take);
+        return Ok(Plan::UseExisting);
     }
-    // A restored volume begins with its snapshot's size. Any other is as large as it was asked for.
-    if matches!(wanted.source, Some(Source::Snapshot(_))) && has < wanted.size.required {
+    // A restored volume starts with its snapshot's size. Any other volume is created with the requested size.
+    if matches!(wanted.source, Some(VolumeContentSource::Snapshot(_))) && has < wanted.size.required {
         return Ok(Plan::Grow(size::choose(wanted.size, volume.size_gigabytes)?));
     }
     if has == size::rounded_down(wanted.size.required)
@@ -45,20 +45,20 @@ pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeErr
         return Ok(Plan::RoundUp(gib));
     }
     Ok(Plan::Differs(format!(
-        "volume {:?} exists already with {} GiB (id {}), which is not what is asked for",
+        "volume {:?} already exists with {} GiB (id {}), which does not match the request",
         wanted.name, volume.size_gigabytes, volume.id
     )))
 }
 
-/// Whether a volume is one of ours that nobody uses.
+/// Whether a volume was created by this driver and is not attached.
 pub(super) fn is_unused(volume: &Volume) -> bool {
     volume.droplet_ids.is_empty() && volume.description == DESCRIPTION
 }
 
-/// Whether a volume in this region can be reached from where it must be. A place that names no region is anywhere.
+/// Whether a volume in this region satisfies one of the topology terms. A term without a region matches any region.
 pub(super) fn is_reachable(region: &str, requisite: &[Topology]) -> bool {
     requisite.is_empty()
-        || requisite.iter().any(|place| place.get(REGION_KEY).is_none_or(|asked| asked == region))
+        || requisite.iter().any(|term| term.get(REGION_KEY).is_none_or(|requested| requested == region))
 }
 
 #[cfg(test)]
@@ -91,21 +91,21 @@ mod tests {
             capabilities: vec![],
             parameters: Default::default(),
             secrets: Secrets::default(),
-            source: restores.then(|| Source::Snapshot("s".into())),
+            source: restores.then(|| VolumeContentSource::Snapshot("s".into())),
             requisite: vec![],
             preferred: vec![],
         }
     }
 
     #[test]
-    fn plans() {
+    fn plan_depends_on_existing_volume_and_request() {
         let word = |found: &[Volume], wanted: NewVolume| match plan(found, &wanted) {
-            Ok(Plan::Make) => "make".to_owned(),
-            Ok(Plan::Take) => "take".into(),
+            Ok(Plan::Create) => "make".to_owned(),
+            Ok(Plan::UseExisting) => "take".into(),
             Ok(Plan::Grow(gib)) => format!("grow {gib}"),
             Ok(Plan::RoundUp(gib)) => format!("round up {gib}"),
             Ok(Plan::Differs(_)) => "differs".into(),
-            Ok(Plan::Doubled(_)) => "doubled".into(),
+            Ok(Plan::Duplicate(_)) => "doubled".into(),
             Err(_) => "out of range".into(),
         };
         let ours = |gib| Volume { description: DESCRIPTION.to_owned(), ..volume(gib) };
@@ -114,7 +114,7 @@ mod tests {
             (&[][..], wanted(GIB, None, false), "make"),
             (&[], wanted(GIB, None, true), "make"),
             (&[volume(1)], wanted(GIB, None, false), "take"),
-            // B1: what the first call made is what the second one finds.
+            // B1: the second call finds what the first one created.
             (&[volume(2)], wanted(3 * GIB / 2, None, false), "take"),
             (&[volume(16)], wanted(0, None, false), "take"),
             (&[volume(1)], wanted(2 * GIB, None, false), "differs"),
@@ -124,7 +124,7 @@ mod tests {
             (&[volume(4)], wanted(GIB, Some(2 * GIB), true), "differs"),
             (&[volume(1)], wanted(5 * GIB / 2, Some(5 * GIB / 2), true), "out of range"),
             (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
-            // B1: what the existing driver made before it died.
+            // B1: created by the existing driver before it crashed.
             (&[ours(2)], wanted(5 * GIB / 2, None, false), "round up 3"),
             (&[ours(2)], wanted(5 * GIB / 2, Some(5 * GIB / 2), false), "differs"),
             (&[ours(1)], wanted(5 * GIB / 2, None, false), "differs"),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_and_unused() {
+    fn unused_requires_our_description_and_no_droplet() {
         for (droplets, description, expected) in
             [(vec![], DESCRIPTION, true), (vec![7], DESCRIPTION, false), (vec![], "by hand", false)]
         {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn places() {
+    fn topology_terms_match_region() {
         let other: Topology = [("zone".to_owned(), "a".to_owned())].into();
         for (requisite, expected) in [
             (vec![], true),

@@ -1,4 +1,4 @@
-//! Attach and detach. Who waits for whom is [`crate::Attachments`]' business.
+//! Attach and detach. [`crate::Attachments`] serializes the operations.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use wharf_driver::backend::{BackendError, Capability, PublishError, Publishing};
 
 use super::Controller;
-use crate::fault;
+use crate::errors;
 use crate::size::bytes;
 
 #[async_trait]
@@ -20,14 +20,14 @@ impl Publishing for Controller {
     ) -> Result<BTreeMap<String, String>, PublishError> {
         if read_only {
             return Err(PublishError::Incompatible(format!(
-                "volume {id} can only be attached for writing; a pod may still mount it read-only"
+                "volume {id} can only be attached read-write; a pod can still mount it read-only"
             )));
         }
         let Some(droplet) = droplet_of(node) else {
             return Err(PublishError::NotFound(format!("there is no droplet {node:?}: its id is a number")));
         };
-        let volume = self.attachments.attach(id, droplet).await.map_err(fault::publish)?;
-        self.recent.forget_volumes();
+        let volume = self.attachments.attach(id, droplet).await.map_err(errors::publish)?;
+        self.cache.invalidate_volumes();
         if let Some(tag) = self.tag.as_ref().filter(|tag| !volume.tags.contains(tag)) {
             self.client.tag_volume(id, tag).await.map_err(BackendError::from)?;
         }
@@ -39,7 +39,8 @@ impl Publishing for Controller {
         let droplets = match node.map(|node| (node, droplet_of(node))) {
             Some((_, Some(droplet))) => vec![droplet],
             Some((node, None)) => {
-                // It is attached to no such thing. But to say so of a volume that is attached would be a guess.
+                // A volume cannot be attached to an invalid node id. But if it is attached to a droplet, reporting
+                // success would be a guess.
                 return match self.attached_to(id).await?.as_slice() {
                     [] => Ok(()),
                     [droplet, ..] => Err(PublishError::NotFound(format!(
@@ -50,9 +51,9 @@ impl Publishing for Controller {
             None => self.attached_to(id).await?,
         };
         for droplet in droplets {
-            self.attachments.detach(id, droplet).await.map_err(fault::publish)?;
+            self.attachments.detach(id, droplet).await.map_err(errors::publish)?;
         }
-        self.recent.forget_volumes();
+        self.cache.invalidate_volumes();
         Ok(())
     }
 
@@ -62,7 +63,7 @@ impl Publishing for Controller {
 }
 
 impl Controller {
-    /// Where a volume is attached; nowhere if it is gone.
+    /// The droplets a volume is attached to; empty if the volume does not exist.
     async fn attached_to(&self, id: &str) -> Result<Vec<u64>, BackendError> {
         Ok(self.client.urgent().volume(id).await?.map(|volume| volume.droplet_ids).unwrap_or_default())
     }

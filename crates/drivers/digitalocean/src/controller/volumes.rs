@@ -1,65 +1,65 @@
 //! Create, delete, expand.
 //!
-//! A create is safe to repeat whatever became of the one before: the volume is looked for by its name first, and
-//! again after a call that may have had its effect. The API lets no name be used twice in a region.
+//! A create can be retried regardless of what happened to the one before: the volume is searched by name first, and
+//! again after a call that may have taken effect. The API does not allow two volumes with one name in a region.
 //!
-//! An orchestrator that gets a final error forgets the name, and with it the volume. So a create fails for good only
-//! where it is known that there is no volume (or that it is somebody else's); all else is UNAVAILABLE, and repeated.
+//! After a final error the external-provisioner drops the name, and with it the volume. So a create fails finally only
+//! if no volume exists (or it belongs to someone else); any other error is UNAVAILABLE, and is retried.
 
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    BackendError, Capability, CreateError, DeleteError, ExpandError, Expanded, Expansion, NewVolume, Secrets,
-    SizeRange, Source, Volume, VolumeAccess, Volumes,
+    BackendError, Capability, CreateError, DeleteError, ExpandError, ExpandedVolume, Expansion, NewVolume,
+    Secrets, SizeRange, Volume, VolumeAccess, VolumeContentSource, Volumes,
 };
 
 use super::plan::{Plan, is_reachable, is_unused, plan};
-use super::{Controller, described, parameters};
-use crate::client::Kind;
+use super::{Controller, parameters, to_sdk_volume};
+use crate::client::ApiErrorKind;
 use crate::names::{DESCRIPTION, volume_name};
 use crate::size::{self, bytes};
-use crate::{api, fault};
+use crate::{api, errors};
 
 #[async_trait]
 impl Volumes for Controller {
     async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
         if !is_reachable(&self.region, &wanted.requisite) {
             return Err(CreateError::Exhausted(format!(
-                "volumes are made in region {}, and none of the places where this one must be is there",
+                "volumes are created in region {}, which is not in the requested topology",
                 self.region
             )));
         }
         let context = parameters::context_of(&wanted.parameters, &wanted.capabilities)?;
         let name = volume_name(&wanted.name);
-        let found = self.named(&name).await?;
+        let found = self.find_by_name(&name).await?;
         let volume = match plan(&found, wanted)? {
-            Plan::Make => self.make(&name, wanted).await?,
-            found_so => self.found(found, found_so).await?,
+            Plan::Create => self.create_new(&name, wanted).await?,
+            existing => self.use_existing(found, existing).await?,
         };
-        Ok(Volume { context, source: wanted.source.clone(), ..described(&volume) })
+        Ok(Volume { context, source: wanted.source.clone(), ..to_sdk_volume(&volume) })
     }
 
     async fn delete(&self, id: &str, _secrets: &Secrets) -> Result<(), DeleteError> {
-        let deleted = self.client.delete_volume(id).await.map_err(fault::delete);
-        self.recent.forget_volumes();
+        let deleted = self.client.delete_volume(id).await.map_err(errors::delete);
+        self.cache.invalidate_volumes();
         deleted
     }
 
     async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        Ok(self.client.volume(id).await?.as_ref().map(described))
+        Ok(self.client.volume(id).await?.as_ref().map(to_sdk_volume))
     }
 
     fn refuses(&self, _volume: Option<&Volume>, capability: &Capability) -> Option<String> {
         if !capability.mode.is_single_node() {
             return Some(format!(
-                "{:?} is not possible: a DigitalOcean volume is attached to one droplet at a time",
+                "{:?} is not supported: a DigitalOcean volume is attached to one droplet at a time",
                 capability.mode
             ));
         }
         match &capability.access {
             VolumeAccess::Mount { fs_type, .. } if !["", "ext4", "xfs"].contains(&fs_type.as_str()) => {
-                Some(format!("file system {fs_type:?} is not possible: use ext4 or xfs"))
+                Some(format!("file system {fs_type:?} is not supported: use ext4 or xfs"))
             }
             VolumeAccess::Mount { .. } | VolumeAccess::Block => None,
         }
@@ -77,16 +77,16 @@ impl Expansion for Controller {
         id: &str,
         range: SizeRange,
         used_as: Option<&Capability>,
-    ) -> Result<Expanded, ExpandError> {
+    ) -> Result<ExpandedVolume, ExpandError> {
         let volume = self.client.volume(id).await.map_err(BackendError::from)?;
         let volume = volume.ok_or_else(|| ExpandError::NotFound(format!("there is no volume {id}")))?;
         let gib = size::choose(range, volume.size_gigabytes)?;
         let volume = match gib > volume.size_gigabytes {
-            true => self.attachments.resize(id, gib).await.map_err(fault::expand)?,
+            true => self.attachments.resize(id, gib).await.map_err(errors::expand)?,
             false => volume,
         };
         let raw = used_as.is_some_and(|capability| capability.access == VolumeAccess::Block);
-        Ok(Expanded { capacity: bytes(volume.size_gigabytes), node_expansion: !raw })
+        Ok(ExpandedVolume { capacity: bytes(volume.size_gigabytes), node_expansion_required: !raw })
     }
 
     fn online(&self) -> bool {
@@ -95,45 +95,47 @@ impl Expansion for Controller {
 }
 
 impl Controller {
-    /// What an earlier call may have made. Who cannot see that does not know that there is nothing.
-    async fn named(&self, name: &str) -> Result<Vec<api::Volume>, BackendError> {
-        self.client.volumes_named(name, &self.region).await.map_err(fault::unseen)
+    /// Volumes that an earlier call may have created. If the search fails, a volume may exist: the error is retryable.
+    async fn find_by_name(&self, name: &str) -> Result<Vec<api::Volume>, BackendError> {
+        self.client.volumes_named(name, &self.region).await.map_err(errors::lookup)
     }
 
-    /// A volume that is there, as the plan has it.
-    async fn found(&self, found: Vec<api::Volume>, plan: Plan) -> Result<api::Volume, CreateError> {
+    /// Completes an existing volume according to the plan.
+    async fn use_existing(&self, found: Vec<api::Volume>, plan: Plan) -> Result<api::Volume, CreateError> {
         match (plan, found.into_iter().next()) {
-            (Plan::Take, Some(volume)) => Ok(volume),
+            (Plan::UseExisting, Some(volume)) => Ok(volume),
             (Plan::Grow(gib), Some(volume)) => self.grow(&volume, gib).await,
-            // Not ours to take back: without room it is waited for.
+            // Created by another driver, so it is not deleted; if the limit is reached, the caller retries.
             (Plan::RoundUp(gib), Some(volume)) => {
                 let grown = self.attachments.resize(&volume.id, gib).await;
-                grown.map_err(|error| match fault::grow(error) {
-                    CreateError::Exhausted(why) => BackendError::Unavailable(why).into(),
+                grown.map_err(|error| match errors::grow(error) {
+                    CreateError::Exhausted(reason) => BackendError::Unavailable(reason).into(),
                     other => other,
                 })
             }
-            (Plan::Differs(why), _) => Err(CreateError::Exists(why)),
-            (Plan::Doubled(count), _) => {
-                let why = format!(
-                    "{count} volumes in {} have the same name, which cannot be; delete those that are not needed",
+            (Plan::Differs(reason), _) => Err(CreateError::Exists(reason)),
+            (Plan::Duplicate(count), _) => {
+                let reason = format!(
+                    "{count} volumes in {} have the same name, which the API should not allow; delete those that are not needed",
                     self.region
                 );
-                Err(BackendError::Unavailable(why).into())
+                Err(BackendError::Unavailable(reason).into())
             }
-            (Plan::Make | Plan::Take | Plan::Grow(_) | Plan::RoundUp(_), _) => {
-                Err(BackendError::Internal("a volume that was found is not there; this is a bug".into())
+            (Plan::Create | Plan::UseExisting | Plan::Grow(_) | Plan::RoundUp(_), _) => {
+                Err(BackendError::Internal("internal error: the volume found by name is missing".into())
                     .into())
             }
         }
     }
 
-    /// Makes a volume that is not there, and lets it grow if it was restored smaller.
-    async fn make(&self, name: &str, wanted: &NewVolume) -> Result<api::Volume, CreateError> {
+    /// Creates the volume, and resizes it if it was restored from a smaller snapshot.
+    async fn create_new(&self, name: &str, wanted: &NewVolume) -> Result<api::Volume, CreateError> {
         let snapshot = match &wanted.source {
-            Some(Source::Snapshot(id)) => Some(self.restorable(id).await?),
-            Some(Source::Volume(_)) => {
-                return Err(CreateError::Invalid("a volume cannot be copied from another volume".into()));
+            Some(VolumeContentSource::Snapshot(id)) => Some(self.snapshot_to_restore(id).await?),
+            Some(VolumeContentSource::Volume(_)) => {
+                return Err(CreateError::Invalid(
+                    "cloning a volume from another volume is not supported".into(),
+                ));
             }
             None => None,
         };
@@ -148,62 +150,62 @@ impl Controller {
         };
         let volume = match self.client.create_volume(&new).await {
             Ok(volume) => volume,
-            // It may be there: by this call, or by one before it that the first look did not see yet.
-            Err(error) if error.uncertain() || error.kind() == Kind::Conflict => {
-                let found = self.named(name).await?;
+            // The volume may exist: from this call, or from an earlier one that the first search did not show yet.
+            Err(error) if error.uncertain() || error.kind() == ApiErrorKind::Conflict => {
+                let found = self.find_by_name(name).await?;
                 return match plan(&found, wanted)? {
-                    Plan::Make => Err(fault::create(error)),
-                    found_so => self.found(found, found_so).await,
+                    Plan::Create => Err(errors::create(error)),
+                    existing => self.use_existing(found, existing).await,
                 };
             }
-            Err(error) => return Err(fault::create(error)),
+            Err(error) => return Err(errors::create(error)),
         };
-        self.recent.forget_volumes();
+        self.cache.invalidate_volumes();
         if volume.size_gigabytes >= gib {
             return Ok(volume);
         }
         self.grow(&volume, gib).await
     }
 
-    /// Lets a volume that was restored grow. The same call again would do it; but where there is no room, the caller
-    /// may want to hear of it and give up, so nothing may be left then.
+    /// Resizes a restored volume. A retry would also do it; but if the limit is reached, the caller may give up, so the
+    /// volume is deleted first.
     async fn grow(&self, volume: &api::Volume, gib: u64) -> Result<api::Volume, CreateError> {
-        match self.attachments.resize(&volume.id, gib).await.map_err(fault::grow) {
-            Err(CreateError::Exhausted(why)) => Err(self.undo(volume, why).await),
+        match self.attachments.resize(&volume.id, gib).await.map_err(errors::grow) {
+            Err(CreateError::Exhausted(reason)) => Err(self.undo(volume, reason).await),
             grown => grown,
         }
     }
 
-    /// The snapshot to restore; it must be in our region.
-    async fn restorable(&self, id: &str) -> Result<api::Snapshot, CreateError> {
-        let snapshot = self.client.snapshot(id).await.map_err(fault::unseen)?;
+    /// The snapshot to restore; it must be in the driver's region.
+    async fn snapshot_to_restore(&self, id: &str) -> Result<api::Snapshot, CreateError> {
+        let snapshot = self.client.snapshot(id).await.map_err(errors::lookup)?;
         let snapshot = snapshot.ok_or_else(|| CreateError::NotFound(format!("there is no snapshot {id}")))?;
         match snapshot.regions.contains(&self.region) {
             true => Ok(snapshot),
             false => Err(CreateError::Exhausted(format!(
-                "snapshot {id} is in {}, and volumes are made in {}",
+                "snapshot {id} is in {}, but volumes are created in {}",
                 snapshot.regions.join(", "),
                 self.region
             ))),
         }
     }
 
-    /// Deletes what this call, or one before it, made and nobody has been told of. Only if it is gone is the create
-    /// at its end.
-    async fn undo(&self, volume: &api::Volume, why: String) -> CreateError {
-        let left = |reason: String| {
+    /// Deletes a volume that this call or an earlier one created but never returned. The create fails finally only if
+    /// that succeeds.
+    async fn undo(&self, volume: &api::Volume, reason: String) -> CreateError {
+        let left = |obstacle: String| {
             CreateError::Backend(BackendError::Unavailable(format!(
-                "{why}; volume {} (id {}) was not taken back: {reason}",
+                "{reason}; volume {} (id {}) was not deleted: {obstacle}",
                 volume.name, volume.id
             )))
         };
         if !is_unused(volume) {
-            return left("somebody else made it, or uses it".to_owned());
+            return left("it was created by another client, or is attached".to_owned());
         }
         let deleted = self.client.delete_volume(&volume.id).await;
-        self.recent.forget_volumes();
+        self.cache.invalidate_volumes();
         match deleted {
-            Ok(()) => CreateError::Exhausted(why),
+            Ok(()) => CreateError::Exhausted(reason),
             Err(error) => left(error.to_string()),
         }
     }

@@ -1,42 +1,43 @@
-//! What the node must not forget of a volume: its name, by which its device is found, and that a file system is
-//! being made on it. One small file for each volume, written before it is used and removed when it is unstaged.
+//! Notes: per-volume state on the node that must survive a restart. A note holds the volume's name, by which its device
+//! is found, and a format in progress. One small file per volume, written before the volume is used and removed when
+//! it is unstaged.
 //!
-//! A note that cannot be understood is as good as none: without one a volume is found by what is mounted, and
-//! nothing is formatted that does not read as zeroes.
+//! A note that cannot be parsed is ignored: without one, a volume is found by its mounts, and a device is formatted
+//! only if it reads as zeroes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use wharf_linux::{Beneath, Error, FsType, Kernel, write_durably};
+use wharf_linux::{Error, FsType, Kernel, PathBeneath, write_durably};
 
-/// How notes are written now.
+/// The current format version.
 const VERSION: u32 = 1;
 
-/// What is noted of a volume.
+/// The note of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Note {
     pub(super) version: u32,
     /// The volume's name.
     pub(super) name: String,
-    /// A file system is being made on it.
+    /// A format in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) formatting: Option<Formatting>,
 }
 
-/// mkfs may have begun, and nobody can have mounted what it made.
+/// mkfs may have started, and its result was never mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Formatting {
-    /// Which file system.
+    /// The file system type.
     pub(super) fs: FsType,
     /// Its UUID.
     pub(super) uuid: String,
-    /// On which disk.
+    /// The disk.
     pub(super) disk: Disk,
 }
 
-/// One appearance of a disk on this machine. As long as it is the same, the disk was nowhere else, and nobody else
-/// can have written to it; once it was away, what is noted of its bytes means nothing.
+/// One attachment of a disk to this machine. As long as it is the same, no other machine can have written to the disk;
+/// after a detach, the recorded format state is no longer valid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Disk {
     /// The kernel's boot id.
@@ -51,7 +52,7 @@ impl Note {
     }
 }
 
-/// The notes, in a directory of their own.
+/// All notes, in their own directory.
 #[derive(Clone)]
 pub(super) struct Notes {
     kernel: Arc<dyn Kernel>,
@@ -67,8 +68,8 @@ impl Notes {
     /// The note of a volume.
     pub(super) fn read(&self, id: &str) -> Result<Option<Note>, Error> {
         let Some(file) = file_of(id) else { return Ok(None) };
-        let text = self.kernel.read_file(&Beneath::new(&self.root, Path::new(&file)))?;
-        Ok(text.and_then(|text| understand(&file, &text)))
+        let text = self.kernel.read_file(&PathBeneath::new(&self.root, Path::new(&file)))?;
+        Ok(text.and_then(|text| parse_note(&file, &text)))
     }
 
     /// Writes a note, durably. `false` if no volume can have that id.
@@ -77,26 +78,26 @@ impl Notes {
         if self.read(id)?.as_ref() == Some(note) {
             return Ok(true);
         }
-        let failed = |error: serde_json::Error| Error::State {
+        let failed = |error: serde_json::Error| Error::InvalidState {
             path: self.root.join(&file),
             reason: error.to_string(),
         };
         let text = serde_json::to_vec(note).map_err(failed)?;
-        write_durably(&*self.kernel, &Beneath::new(&self.root, Path::new(&file)), &text)?;
+        write_durably(&*self.kernel, &PathBeneath::new(&self.root, Path::new(&file)), &text)?;
         Ok(true)
     }
 
-    /// Removes a note; none is success.
+    /// Removes a note. Succeeds if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Error> {
         match file_of(id) {
-            Some(file) => self.kernel.remove_file(&Beneath::new(&self.root, Path::new(&file))),
+            Some(file) => self.kernel.remove_file(&PathBeneath::new(&self.root, Path::new(&file))),
             None => Ok(()),
         }
     }
 
-    /// Another volume that is noted under this name.
+    /// Another volume whose note has this name.
     pub(super) fn other_of(&self, name: &str, id: &str) -> Result<Option<String>, Error> {
-        for file in self.kernel.list_dir(&Beneath::new(&self.root, Path::new(".")))? {
+        for file in self.kernel.list_dir(&PathBeneath::new(&self.root, Path::new(".")))? {
             let Some(other) = file.strip_suffix(SUFFIX).filter(|other| *other != id) else { continue };
             if self.read(other)?.is_some_and(|note| note.name == name) {
                 return Ok(Some(other.to_owned()));
@@ -108,24 +109,36 @@ impl Notes {
 
 const SUFFIX: &str = ".json";
 
-/// Ids are UUIDs; whatever else comes as one is no name of a file.
+/// The file name for an id. Ids are UUIDs; anything else is not used as a file name.
 fn file_of(id: &str) -> Option<String> {
     let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     (plain && !id.is_empty() && id.len() <= 64).then(|| format!("{id}{SUFFIX}"))
 }
 
-fn understand(file: &str, text: &[u8]) -> Option<Note> {
+fn parse_note(file: &str, text: &[u8]) -> Option<Note> {
     match serde_json::from_slice::<Note>(text) {
         Ok(note) if note.version == VERSION => Some(note),
         Ok(note) => {
-            tracing::warn!(file, version = note.version, "a note of another version is not used");
+            tracing::warn!(file, version = note.version, "ignored a volume note with an unknown version");
             None
         }
         Err(error) => {
-            tracing::warn!(file, %error, "a note that cannot be read is not used");
+            tracing::warn!(file, %error, "failed to parse a volume note; ignored it");
             None
         }
     }
+}
+
+/// The file of a volume's note, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn note_file(id: &str) -> Option<String> {
+    file_of(id)
+}
+
+/// Reads a note and writes it again, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn rewrite_note(text: &[u8]) -> Option<Vec<u8>> {
+    parse_note("note.json", text).and_then(|note| serde_json::to_vec(&note).ok())
 }
 
 #[cfg(test)]
@@ -135,7 +148,7 @@ mod tests {
     const ID: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
 
     #[test]
-    fn notes_come_back_and_go() {
+    fn notes_round_trip_and_invalid_notes_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let notes = Notes::new(Arc::new(wharf_linux::Linux::new()), dir.path().to_owned());
         let disk = Disk { boot: "b".into(), sequence: 7 };
@@ -150,7 +163,7 @@ mod tests {
         notes.remove(ID).unwrap();
         assert_eq!(notes.read(ID).unwrap(), None);
 
-        // Neither out of the directory, nor misread.
+        // Ids cannot escape the directory, and invalid notes are not misread.
         assert!(!notes.write("../x", &Note::new("n")).unwrap());
         assert_eq!(notes.read("../x").unwrap(), None);
         for text in ["", "{}", r#"{"version":2,"name":"n"}"#] {

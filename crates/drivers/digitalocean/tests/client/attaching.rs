@@ -1,17 +1,17 @@
-//! Attach, detach and resize of one volume, with all that can be in the way.
+//! Attach, detach and resize of one volume, and every error of these operations.
 
 use std::time::Duration;
 
-use wharf_driver_digitalocean::actions::Pace;
-use wharf_driver_digitalocean::{Kind, OperationError};
-use wharf_fake_digitalocean::{Fault, What};
+use wharf_driver_digitalocean::actions::PollingOptions;
+use wharf_driver_digitalocean::{ApiErrorKind, OperationError};
+use wharf_fake_digitalocean::{Fault, FaultEffect};
 
 use crate::support::{PACE, bench, bench_with, options};
 
 const ACTIONS: &str = "/v2/volumes/*/actions";
 
 #[tokio::test]
-async fn there_and_back_and_larger() {
+async fn volume_is_attached_detached_and_resized() {
     let bench = bench().await;
     let volume = bench.volume("pvc-1").await;
     let attached = bench.attachments.attach(&volume.id, 1).await.unwrap();
@@ -20,40 +20,40 @@ async fn there_and_back_and_larger() {
     let larger = bench.attachments.resize(&volume.id, 20).await.unwrap();
     assert_eq!(larger.size_gigabytes, 20);
     bench.attachments.detach(&volume.id, 1).await.unwrap();
-    assert_eq!(bench.place(&volume.id), None);
+    assert_eq!(bench.attached_to(&volume.id), None);
     assert_eq!(bench.count("POST detach"), 1);
     assert_eq!(bench.refusals(), [] as [u16; 0]);
 }
 
 #[tokio::test]
-async fn done_already_is_success_and_cheap() {
+async fn repeated_operation_succeeds_with_few_requests() {
     let bench = bench().await;
     let volume = bench.attached("pvc-1", 1).await;
     assert_eq!(bench.attachments.attach(&volume.id, 1).await.unwrap(), volume);
     assert_eq!(bench.seen(), ["POST attach", "GET"]);
     assert_eq!(bench.attachments.resize(&volume.id, 5).await.unwrap().size_gigabytes, 10);
     bench.attachments.detach(&volume.id, 2).await.unwrap();
-    assert_eq!(bench.place(&volume.id), Some(1), "not there is no reason to detach it elsewhere");
+    assert_eq!(bench.attached_to(&volume.id), Some(1), "a detach from one droplet must not affect another");
     bench.attachments.detach(&volume.id, 1).await.unwrap();
     bench.fake.forget_requests();
     bench.attachments.detach(&volume.id, 1).await.unwrap();
-    // Its actions, of which one may be an attach under way, and the volume itself.
+    // Two GET requests: the volume's actions (an attach may be running) and the volume itself.
     assert_eq!(bench.seen(), ["POST detach", "GET", "GET"]);
 }
 
 #[tokio::test]
-async fn done_already_is_seen_while_the_droplet_is_busy() {
+async fn reached_goal_succeeds_while_the_droplet_is_busy() {
     let bench = bench().await;
     let volume = bench.attached("pvc-1", 1).await;
     let other = bench.volume("pvc-2").await;
-    bench.fake.add_fault(Fault::new(What::ActionNeverEnds).times(1));
+    bench.fake.add_fault(Fault::new(FaultEffect::ActionNeverEnds).times(1));
     let attach = wharf_driver_digitalocean::api::VolumeAction::Attach { droplet_id: 1 };
     bench.client.start_action(&other.id, &attach).await.unwrap();
     bench.attachments.attach(&volume.id, 1).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_action_that_ended_in_the_answer_is_not_waited_for() {
+async fn action_completed_in_the_response_is_not_polled() {
     let bench = bench().await;
     bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 0);
     let volume = bench.volume("pvc-1").await;
@@ -62,16 +62,16 @@ async fn an_action_that_ended_in_the_answer_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn elsewhere_is_an_error_and_stays_so() {
+async fn volume_attached_elsewhere_is_refused() {
     let bench = bench().await;
     let volume = bench.attached("pvc-1", 1).await;
     let error = bench.attachments.attach(&volume.id, 2).await.unwrap_err();
     assert_eq!(error, OperationError::AttachedElsewhere { volume: volume.id.clone(), droplet: 1 });
-    assert_eq!(bench.place(&volume.id), Some(1));
+    assert_eq!(bench.attached_to(&volume.id), Some(1));
 }
 
 #[tokio::test]
-async fn volumes_and_droplets_that_are_not_there() {
+async fn missing_volume_or_droplet_is_not_found() {
     let bench = bench().await;
     let none = "506f78a4-e098-11e5-ad9f-000f53306ae1";
     let volume = bench.attached("pvc-1", 1).await;
@@ -82,11 +82,11 @@ async fn volumes_and_droplets_that_are_not_there() {
     bench.attachments.detach(none, 1).await.unwrap();
     assert_eq!(bench.attachments.attach(&free.id, 99).await.unwrap_err(), OperationError::NoDroplet(99));
     bench.attachments.detach(&volume.id, 99).await.unwrap();
-    assert_eq!(bench.place(&volume.id), Some(1));
+    assert_eq!(bench.attached_to(&volume.id), Some(1));
 }
 
 #[tokio::test]
-async fn a_full_droplet_tells_how_many_it_has() {
+async fn full_droplet_reports_its_volume_count() {
     let bench = bench().await;
     bench.fake.set_knobs(|knobs| knobs.volumes_per_droplet = 2);
     for name in ["pvc-1", "pvc-2"] {
@@ -99,15 +99,17 @@ async fn a_full_droplet_tells_how_many_it_has() {
     };
 }
 
-/// B4: the old driver asks for such an action until its time is over.
+/// DigitalOcean's existing driver polls such an action until its timeout.
 #[tokio::test]
-async fn an_errored_action_is_an_error_at_once() {
-    let long = Pace { patience: Duration::from_secs(600), ..PACE };
+async fn errored_action_fails_at_once() {
+    let long = PollingOptions { patience: Duration::from_secs(600), ..PACE };
     let bench = bench_with(options(), |_| {}, long).await;
     let volume = bench.volume("pvc-1").await;
     let there = bench.attached("pvc-2", 2).await;
     for kind in ["attach", "detach", "resize"] {
-        bench.fake.add_fault(Fault::new(What::ActionErrored).at("POST", ACTIONS).action(kind).times(1));
+        bench
+            .fake
+            .add_fault(Fault::new(FaultEffect::ActionErrored).at("POST", ACTIONS).action(kind).times(1));
     }
     let errors = [
         bench.attachments.attach(&volume.id, 1).await.unwrap_err(),
@@ -117,23 +119,23 @@ async fn an_errored_action_is_an_error_at_once() {
     for error in errors {
         assert!(matches!(error, OperationError::Errored { .. }), "{error}");
     }
-    // And the next try is a new one.
+    // A retry starts a new action.
     bench.attachments.attach(&volume.id, 1).await.unwrap();
     bench.attachments.detach(&there.id, 2).await.unwrap();
 }
 
-/// What is under way at the deadline is taken up by the next call, not begun again.
+/// The next call resumes an action that was running at the deadline, and starts no new one.
 #[tokio::test]
-async fn an_action_without_an_end_is_unfinished_and_taken_up_again() {
-    let short = Pace { patience: Duration::from_secs(3), ..PACE };
+async fn endless_action_is_unfinished_and_resumed_by_retry() {
+    let short = PollingOptions { patience: Duration::from_secs(3), ..PACE };
     let bench = bench_with(options(), |_| {}, short).await;
     let volume = bench.volume("pvc-1").await;
-    bench.fake.add_fault(Fault::new(What::ActionNeverEnds).at("POST", ACTIONS).times(1));
+    bench.fake.add_fault(Fault::new(FaultEffect::ActionNeverEnds).at("POST", ACTIONS).times(1));
     let error = bench.attachments.attach(&volume.id, 1).await.unwrap_err();
     assert!(matches!(error, OperationError::Unfinished { .. }), "{error}");
     let running = bench.fake.state().pending().next().unwrap().id;
     bench.fake.forget_requests();
-    // The fake must hold still until the second call has found it.
+    // The action must not end before the second call has found it.
     let (second, ()) = tokio::join!(bench.attachments.attach(&volume.id, 1), async {
         while bench.count("GET") < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -141,17 +143,17 @@ async fn an_action_without_an_end_is_unfinished_and_taken_up_again() {
         bench.fake.change(|state, now| state.finish(running, now));
     });
     assert_eq!(second.unwrap().droplet_ids, [1]);
-    assert_eq!(bench.fake.state().actions.len(), 1, "there was never a second action");
+    assert_eq!(bench.fake.state().actions.len(), 1, "no second action may be started");
 }
 
 #[tokio::test]
-async fn what_the_token_may_not_do() {
+async fn forbidden_token_is_an_api_error() {
     let bench = bench().await;
     let volume = bench.volume("pvc-1").await;
-    bench.fault(What::Status { code: 403, message: None, retry_after: None }, "POST", ACTIONS, 1);
+    bench.fault(FaultEffect::Status { code: 403, message: None, retry_after: None }, "POST", ACTIONS, 1);
     let OperationError::Api { error, .. } = bench.attachments.attach(&volume.id, 1).await.unwrap_err() else {
-        panic!("no API error")
+        panic!("expected an API error")
     };
-    assert_eq!(error.kind(), Kind::Forbidden);
+    assert_eq!(error.kind(), ApiErrorKind::Forbidden);
     assert_eq!(bench.count("POST attach"), 1);
 }

@@ -1,29 +1,29 @@
-//! The API away, for a while or for good.
+//! The API is unreachable, temporarily or permanently.
 
 use std::time::Duration;
 
-use wharf_driver_digitalocean::{Attachments, Client, Kind};
-use wharf_fake_digitalocean::Fake;
+use wharf_driver_digitalocean::{ApiErrorKind, Attachments, Client};
+use wharf_fake_digitalocean::FakeDigitalOcean;
 
 use crate::support::{PACE, REGION, bench_with, client_options, new_volume, options};
 
 #[tokio::test]
-async fn away_for_good_is_an_error_in_time_and_nothing_was_sent() {
-    let fake = Fake::start(options()).await.unwrap();
+async fn unreachable_api_fails_in_time_without_sending() {
+    let fake = FakeDigitalOcean::start(options()).await.unwrap();
     let url = fake.url();
     fake.stop().await.unwrap();
     let mut wanted = client_options(url);
     wanted.patience = Duration::from_secs(1);
     let client = Client::new(wanted).unwrap();
     let error = client.account().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Transport, "{error}");
+    assert_eq!(error.kind(), ApiErrorKind::Transport, "{error}");
     let error = client.create_volume(&new_volume("pvc-1")).await.unwrap_err();
-    assert_eq!((error.kind(), error.uncertain()), (Kind::Transport, false), "{error}");
+    assert_eq!((error.kind(), error.uncertain()), (ApiErrorKind::Transport, false), "{error}");
 }
 
 #[tokio::test]
-async fn back_in_time_is_no_error_and_one_volume() {
-    let fake = Fake::start(options()).await.unwrap();
+async fn api_back_before_the_deadline_creates_one_volume() {
+    let fake = FakeDigitalOcean::start(options()).await.unwrap();
     let url = fake.url();
     fake.stop().await.unwrap();
     let client = Client::new(client_options(url.clone())).unwrap();
@@ -36,7 +36,7 @@ async fn back_in_time_is_no_error_and_one_volume() {
             tokio::time::sleep(Duration::from_millis(700)).await;
             let mut options = options();
             options.listen = url.trim_start_matches("http://").parse().unwrap();
-            Fake::start(options).await.unwrap()
+            FakeDigitalOcean::start(options).await.unwrap()
         }
     );
     let made = made.unwrap();
@@ -44,16 +44,16 @@ async fn back_in_time_is_no_error_and_one_volume() {
     fake.stop().await.unwrap();
 }
 
-/// The action ends while nobody can be asked about it.
+/// The action ends while the API is unreachable.
 #[tokio::test]
-async fn away_while_one_waits_is_waited_for() {
+async fn poller_survives_an_outage_during_an_action() {
     let home = tempfile::tempdir().unwrap();
     let with_state = || {
         let mut options = options();
         options.state = Some(home.path().join("state"));
         options
     };
-    let fake = Fake::start(with_state()).await.unwrap();
+    let fake = FakeDigitalOcean::start(with_state()).await.unwrap();
     let url = fake.url();
     let mut wanted = client_options(url.clone());
     wanted.patience = Duration::from_secs(2);
@@ -64,7 +64,7 @@ async fn away_while_one_waits_is_waited_for() {
     let (attaching, id) = (attachments.clone(), volume.id.clone());
     let task = tokio::spawn(async move { attaching.attach(&id, 1).await });
     fake.forget_requests();
-    // It waits once it has asked how far the action is.
+    // It waits once it has polled the action.
     while !fake.requests().iter().any(|request| request.method == "GET") {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -72,20 +72,20 @@ async fn away_while_one_waits_is_waited_for() {
     tokio::time::sleep(Duration::from_secs(4)).await;
     let mut options = with_state();
     options.listen = url.trim_start_matches("http://").parse().unwrap();
-    let fake = Fake::start(options).await.unwrap();
+    let fake = FakeDigitalOcean::start(options).await.unwrap();
     assert_eq!(task.await.unwrap().unwrap().droplet_ids, [1]);
     assert_eq!(fake.state().actions.len(), 1);
     fake.stop().await.unwrap();
 }
 
-/// A server that takes requests and never answers.
+/// A server that accepts requests and never responds.
 #[tokio::test]
-async fn silence_ends_too() {
+async fn server_without_response_times_out() {
     let patience = |options: &mut wharf_driver_digitalocean::ClientOptions| {
         options.patience = Duration::from_secs(1);
     };
     let bench = bench_with(options(), patience, PACE).await;
-    bench.fault(wharf_fake_digitalocean::What::LatencyMs(600_000), "POST", "/v2/volumes", 1);
+    bench.fault(wharf_fake_digitalocean::FaultEffect::LatencyMs(600_000), "POST", "/v2/volumes", 1);
     let error = bench.client.create_volume(&new_volume("pvc-1")).await.unwrap_err();
-    assert_eq!((error.kind(), error.uncertain()), (Kind::Transport, true), "{error}");
+    assert_eq!((error.kind(), error.uncertain()), (ApiErrorKind::Transport, true), "{error}");
 }

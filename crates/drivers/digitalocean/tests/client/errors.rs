@@ -1,23 +1,23 @@
-//! Every row of the contract's table of errors: its kind, whether it is sent again, and that nothing happened.
+//! Every error in the contract's table: its kind, whether it is retried, and that it had no effect.
 
 use std::time::Duration;
 
-use wharf_driver_digitalocean::Kind;
-use wharf_driver_digitalocean::Kind::*;
-use wharf_driver_digitalocean::Refused;
+use wharf_driver_digitalocean::ApiErrorKind;
+use wharf_driver_digitalocean::ApiErrorKind::*;
+use wharf_driver_digitalocean::UnprocessableReason;
 use wharf_driver_digitalocean::api::NewSnapshot;
-use wharf_fake_digitalocean::What;
+use wharf_fake_digitalocean::FaultEffect;
 
 use crate::support::{bench, new_volume};
 
-fn status(code: u16, message: &str) -> What {
+fn status(code: u16, message: &str) -> FaultEffect {
     let message = Some(message.to_owned()).filter(|message| !message.is_empty());
-    What::Status { code, message, retry_after: None }
+    FaultEffect::Status { code, message, retry_after: None }
 }
 
-/// What the answer is, its kind, whether it is sent again: GET and DELETE, POST.
-fn table() -> Vec<(What, Kind, bool, bool)> {
-    let page = |code| What::Html(code);
+/// Fault, error kind, whether GET and DELETE are retried, whether POST is retried.
+fn table() -> Vec<(FaultEffect, ApiErrorKind, bool, bool)> {
+    let page = |code| FaultEffect::Html(code);
     vec![
         (status(400, ""), BadRequest, false, false),
         (status(401, ""), Unauthorized, false, false),
@@ -26,31 +26,36 @@ fn table() -> Vec<(What, Kind, bool, bool)> {
         (status(409, ""), Conflict, false, false),
         (
             status(422, "This volume is already attached"),
-            Unprocessable(Refused::AlreadyAttached),
+            Unprocessable(UnprocessableReason::AlreadyAttached),
             false,
             false,
         ),
         (
             status(422, "Droplet already has a pending event."),
-            Unprocessable(Refused::PendingEvent),
+            Unprocessable(UnprocessableReason::PendingEvent),
             false,
             false,
         ),
         (
             status(422, "cannot attach more volumes to the Droplet"),
-            Unprocessable(Refused::TooManyVolumes),
+            Unprocessable(UnprocessableReason::TooManyVolumes),
             false,
             false,
         ),
         (
             status(422, "cannot attach more than 7 volumes to a single Droplet"),
-            Unprocessable(Refused::TooManyVolumes),
+            Unprocessable(UnprocessableReason::TooManyVolumes),
             false,
             false,
         ),
-        (status(422, "Attachment not found"), Unprocessable(Refused::AttachmentNotFound), false, false),
-        (status(422, ""), Unprocessable(Refused::Other), false, false),
-        (What::Status { code: 429, message: None, retry_after: Some(1) }, RateLimited, true, true),
+        (
+            status(422, "Attachment not found"),
+            Unprocessable(UnprocessableReason::AttachmentNotFound),
+            false,
+            false,
+        ),
+        (status(422, ""), Unprocessable(UnprocessableReason::Other), false, false),
+        (FaultEffect::Status { code: 429, message: None, retry_after: Some(1) }, RateLimited, true, true),
         (
             status(429, "failed to create snapshot: this operation is rate-limited - one request per 10m0s"),
             SnapshotTooSoon,
@@ -60,23 +65,23 @@ fn table() -> Vec<(What, Kind, bool, bool)> {
         (status(500, ""), Server, true, false),
         (status(502, ""), Server, true, false),
         (status(503, ""), Server, true, false),
-        (page(200), BadAnswer, true, false),
-        (page(404), BadAnswer, true, false),
+        (page(200), BadResponse, true, false),
+        (page(404), BadResponse, true, false),
         (page(502), Server, true, false),
-        (What::ResetBefore, Transport, true, false),
+        (FaultEffect::ResetBefore, Transport, true, false),
     ]
 }
 
 #[tokio::test]
-async fn get() {
+async fn get_errors_are_classified_and_retried() {
     let bench = bench().await;
     let volume = bench.volume("pvc-1").await;
     for (what, kind, again, _) in table() {
         bench.fake.forget_requests();
         bench.fault(what.clone(), "GET", "/v2/volumes/*", 1);
-        let answer = bench.client.volume(&volume.id).await;
+        let response = bench.client.volume(&volume.id).await;
         assert_eq!(bench.count("GET"), if again { 2 } else { 1 }, "{what:?}");
-        match answer {
+        match response {
             Ok(found) => assert!(again && found.as_ref() == Some(&volume), "{what:?}"),
             Err(error) => assert_eq!((error.kind(), error.uncertain()), (kind, false), "{what:?} {error}"),
         }
@@ -84,43 +89,43 @@ async fn get() {
 }
 
 #[tokio::test]
-async fn delete() {
+async fn delete_errors_are_classified_and_retried() {
     let bench = bench().await;
     for (number, (what, kind, again, _)) in table().into_iter().enumerate() {
         let volume = bench.volume(&format!("pvc-{number}")).await;
         bench.fault(what.clone(), "DELETE", "/v2/volumes/*", 1);
-        let answer = bench.client.delete_volume(&volume.id).await;
+        let response = bench.client.delete_volume(&volume.id).await;
         assert_eq!(bench.count("DELETE"), if again { 2 } else { 1 }, "{what:?}");
-        assert_eq!(answer.is_ok(), again, "{what:?}");
+        assert_eq!(response.is_ok(), again, "{what:?}");
         assert_eq!(bench.fake.state().volumes.contains_key(&volume.id), !again, "{what:?}");
-        if let Err(error) = answer {
+        if let Err(error) = response {
             assert_eq!(error.kind(), kind, "{what:?} {error}");
         }
     }
 }
 
 #[tokio::test]
-async fn post() {
+async fn post_errors_are_classified_and_not_retried_after_effect() {
     let bench = bench().await;
     for (number, (what, kind, _, again)) in table().into_iter().enumerate() {
         bench.fake.forget_requests();
         bench.fault(what.clone(), "POST", "/v2/volumes", 1);
         let name = format!("pvc-{number}");
-        let answer = bench.client.create_volume(&new_volume(&name)).await;
+        let response = bench.client.create_volume(&new_volume(&name)).await;
         assert_eq!(bench.count("POST"), if again { 2 } else { 1 }, "{what:?}");
-        assert_eq!(answer.is_ok(), again, "{what:?}");
+        assert_eq!(response.is_ok(), again, "{what:?}");
         let made = bench.fake.state().volumes.values().filter(|volume| volume.name == name).count();
         assert_eq!(made, usize::from(again), "{what:?}");
-        if let Err(error) = answer {
+        if let Err(error) = response {
             assert_eq!(error.kind(), kind, "{what:?} {error}");
-            let unsure = matches!(kind, Server | BadAnswer | Transport);
+            let unsure = matches!(kind, Server | BadResponse | Transport);
             assert_eq!(error.uncertain(), unsure, "{what:?} {error}");
         }
     }
 }
 
 #[tokio::test]
-async fn what_is_not_there() {
+async fn missing_objects_are_not_found() {
     let bench = bench().await;
     let id = "506f78a4-e098-11e5-ad9f-000f53306ae1";
     assert_eq!(bench.client.volume(id).await.unwrap(), None);
@@ -133,17 +138,17 @@ async fn what_is_not_there() {
     bench.client.delete_snapshot(id).await.unwrap();
     assert_eq!(bench.client.volumes_named("no-such", "nyc3").await.unwrap(), []);
     let requests = bench.fake.requests().len();
-    assert_eq!(requests, 9, "nothing of that is asked twice");
-    // No such thing can exist, so nobody is asked.
+    assert_eq!(requests, 9, "no request is repeated");
+    // Such an id cannot exist, so no request is sent.
     assert_eq!(bench.client.volume("../account").await.unwrap(), None);
     assert_eq!(bench.fake.requests().len(), requests);
-    // A volume's id is no snapshot's.
+    // A volume's id is not a snapshot's.
     let volume = bench.volume("pvc-1").await;
     assert_eq!(bench.client.snapshot(&volume.id).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn the_doubles_own_refusals() {
+async fn refusals_of_the_fake_are_classified() {
     let bench = bench().await;
     bench.fake.set_knobs(|knobs| knobs.volume_limit = 2);
     let volume = bench.attached("pvc-1", 1).await;
@@ -152,14 +157,14 @@ async fn the_doubles_own_refusals() {
     let error = bench.client.create_volume(&new_volume("pvc-1")).await.unwrap_err();
     assert_eq!(error.kind(), Conflict, "{error}");
     let error = bench.client.create_volume(&new_volume("Wrong_Name")).await.unwrap_err();
-    assert_eq!(error.kind(), Unprocessable(Refused::Other), "{error}");
+    assert_eq!(error.kind(), Unprocessable(UnprocessableReason::Other), "{error}");
     bench.volume("pvc-2").await;
     let error = bench.client.create_volume(&new_volume("pvc-3")).await.unwrap_err();
     assert_eq!(error.kind(), CapacityLimit, "{error}");
 }
 
 #[tokio::test]
-async fn the_ten_minutes_between_snapshots_hold_up_nothing_else() {
+async fn snapshot_interval_does_not_block_other_calls() {
     let bench = bench().await;
     bench.fake.set_knobs(|knobs| knobs.snapshot_interval_ms = 600_000);
     let volume = bench.volume("pvc-1").await;
@@ -183,11 +188,11 @@ async fn the_ten_minutes_between_snapshots_hold_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn tagging_makes_the_tag_and_can_be_repeated() {
+async fn tagging_creates_the_tag_and_is_idempotent() {
     let bench = bench().await;
     let volume = bench.volume("pvc-1").await;
-    bench.fault(What::ResetAfter, "POST", "/v2/tags", 1);
-    bench.fault(What::ResetAfter, "POST", "/v2/tags/*/resources", 1);
+    bench.fault(FaultEffect::ResetAfter, "POST", "/v2/tags", 1);
+    bench.fault(FaultEffect::ResetAfter, "POST", "/v2/tags/*/resources", 1);
     bench.client.tag_volume(&volume.id, "k8s:one").await.unwrap();
     bench.client.tag_volume(&volume.id, "k8s:one").await.unwrap();
     let tagged = bench.client.volume(&volume.id).await.unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! The driver is killed after each of its requests; the next one finishes what was begun, and begins nothing twice.
+//! The driver is killed after each of its requests; the next one finishes the started action and starts none twice.
 
 use std::time::Duration;
 
 use wharf_driver_digitalocean::{Attachments, Client, OperationError};
-use wharf_fake_digitalocean::{Fault, What};
+use wharf_fake_digitalocean::{Fault, FaultEffect};
 
 use crate::support::{Bench, PACE, REGION, bench, client_options};
 
@@ -22,9 +22,11 @@ async fn work(attachments: Attachments, work: Work, volume: String) -> Result<()
     }
 }
 
-/// Its action does not end by itself, so it goes on asking until it is killed.
+/// The action never ends by itself, so the driver polls until it is killed.
 async fn kill_after(bench: &Bench, requests: usize, what: Work, volume: &str) {
-    bench.fake.add_fault(Fault::new(What::ActionNeverEnds).at("POST", "/v2/volumes/*/actions").times(1));
+    bench
+        .fake
+        .add_fault(Fault::new(FaultEffect::ActionNeverEnds).at("POST", "/v2/volumes/*/actions").times(1));
     let task = tokio::spawn(work(bench.attachments.clone(), what, volume.to_owned()));
     while bench.fake.requests().len() < requests {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -38,7 +40,7 @@ async fn kill_after(bench: &Bench, requests: usize, what: Work, volume: &str) {
 }
 
 #[tokio::test]
-async fn after_each_request() {
+async fn restart_after_each_request_resumes_the_action() {
     for (what, requests) in [Work::Attach, Work::Detach, Work::Resize]
         .into_iter()
         .flat_map(|what| (1..=4).map(move |n| (what, n)))
@@ -50,12 +52,12 @@ async fn after_each_request() {
         };
         let before = bench.fake.state().actions.len();
         kill_after(&bench, requests, what, &volume.id).await;
-        // Another process: it knows nothing.
+        // As a new process, without any state.
         let client = Client::new(client_options(bench.fake.url())).unwrap();
         work(Attachments::new(client, REGION, PACE), what, volume.id.clone()).await.unwrap();
         let state = bench.fake.state();
         assert_eq!(state.actions.len(), before + 1, "{what:?} after {requests} requests");
-        assert_eq!(bench.place(&volume.id), Some(1).filter(|_| what == Work::Attach), "{what:?}");
+        assert_eq!(bench.attached_to(&volume.id), Some(1).filter(|_| what == Work::Attach), "{what:?}");
         let size = if what == Work::Resize { 20 } else { 10 };
         assert_eq!(state.volumes[&volume.id].size_gigabytes, size, "{what:?}");
     }

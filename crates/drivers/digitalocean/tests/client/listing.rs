@@ -1,6 +1,6 @@
-//! Lists of more than one page.
+//! Lists with several pages.
 
-use wharf_fake_digitalocean::{Snapshot, Volume, What};
+use wharf_fake_digitalocean::{FaultEffect, Snapshot, Volume};
 
 use crate::support::{Bench, REGION, bench};
 
@@ -37,7 +37,7 @@ fn fill(bench: &Bench, count: u64, region: &str) {
 }
 
 #[tokio::test]
-async fn all_pages_and_no_page_too_many() {
+async fn all_pages_are_read_with_no_extra_request() {
     for (count, pages) in [(0, 1), (1, 1), (200, 1), (201, 2), (450, 3)] {
         let bench = bench().await;
         fill(&bench, count, REGION);
@@ -53,9 +53,9 @@ async fn all_pages_and_no_page_too_many() {
     }
 }
 
-/// What is no id does not become another address.
+/// An invalid id must not change the request path.
 #[tokio::test]
-async fn a_list_of_what_cannot_be_is_not_asked_for() {
+async fn list_with_invalid_id_sends_no_request() {
     let bench = bench().await;
     for id in ["", "..", "../droplets", "a?b"] {
         assert_eq!(bench.client.snapshots_of(id).await.unwrap(), None, "{id:?}");
@@ -65,7 +65,7 @@ async fn a_list_of_what_cannot_be_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn names_are_found_in_their_region_alone() {
+async fn names_are_found_only_in_their_region() {
     let bench = bench().await;
     fill(&bench, 3, REGION);
     fill(&bench, 3, "ams3");
@@ -74,8 +74,14 @@ async fn names_are_found_in_their_region_alone() {
 }
 
 #[tokio::test]
-async fn a_broken_page_is_never_the_end_of_the_list() {
-    for what in [What::Truncated, What::CutOff, What::Html(200), What::Html(404), What::ResetAfter] {
+async fn broken_page_is_an_error_not_the_end_of_the_list() {
+    for what in [
+        FaultEffect::Truncated,
+        FaultEffect::CutOff,
+        FaultEffect::Html(200),
+        FaultEffect::Html(404),
+        FaultEffect::ResetAfter,
+    ] {
         let bench = bench().await;
         fill(&bench, 450, REGION);
         bench.fake.add_fault(

@@ -1,4 +1,4 @@
-//! The client half against the double of the API: every answer, every limit, every way in which a connection ends.
+//! The client against the fake API: every response, every limit, every way in which a connection ends.
 
 #![allow(clippy::unwrap_used)] // a test fails by panicking
 

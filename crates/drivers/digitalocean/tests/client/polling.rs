@@ -1,19 +1,19 @@
-//! One poller for all who wait. B10: the old driver asks once a second for each, 12 to 15 requests for an attach.
+//! One poller for all waiting operations. B10: the existing driver polls each once a second, 12 to 15 requests per attach.
 
 use std::time::Duration;
 
 use wharf_driver_digitalocean::OperationError;
-use wharf_driver_digitalocean::actions::Pace;
-use wharf_fake_digitalocean::{Fault, Options, What};
+use wharf_driver_digitalocean::actions::PollingOptions;
+use wharf_fake_digitalocean::{FakeOptions, Fault, FaultEffect};
 
 use crate::support::{Bench, PACE, REGION, TOKEN, bench_with, options};
 
-fn droplets(count: u64) -> Options {
-    let options = (1..=count).fold(Options::new().token(TOKEN), |all, id| all.droplet(id, REGION));
+fn droplets(count: u64) -> FakeOptions {
+    let options = (1..=count).fold(FakeOptions::new().token(TOKEN), |all, id| all.droplet(id, REGION));
     options.knobs(|knobs| *knobs = crate::support::options().knobs)
 }
 
-/// Attaches as an RPC does, which looks at the volume first.
+/// Attaches as ControllerPublishVolume does, which gets the volume first.
 async fn attach_all(bench: &Bench, wanted: Vec<(String, u64)>) -> Vec<Result<(), OperationError>> {
     let attach = |(id, droplet): (String, u64)| {
         let (client, attachments) = (bench.client.clone(), bench.attachments.clone());
@@ -23,17 +23,17 @@ async fn attach_all(bench: &Bench, wanted: Vec<(String, u64)>) -> Vec<Result<(),
         })
     };
     let tasks: Vec<_> = wanted.into_iter().map(attach).collect();
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     for task in tasks {
-        answers.push(task.await.unwrap());
+        results.push(task.await.unwrap());
     }
-    answers
+    results
 }
 
-/// The goal of 100 volumes on 20 droplets, ten times as quick; `examples/rate.rs` has the true one.
+/// 100 volumes on 20 droplets, ten times faster than real time; `examples/rate.rs` measures the real one.
 #[tokio::test]
-async fn a_hundred_volumes_on_twenty_droplets() {
-    let pace = Pace {
+async fn hundred_volumes_attach_on_twenty_droplets() {
+    let pace = PollingOptions {
         patience: Duration::from_secs(60),
         first: Duration::from_millis(100),
         longest: PACE.longest * 2,
@@ -44,33 +44,33 @@ async fn a_hundred_volumes_on_twenty_droplets() {
     for number in 0..100 {
         wanted.push((bench.volume(&format!("pvc-{number}")).await.id, number % 20 + 1));
     }
-    for answer in attach_all(&bench, wanted).await {
-        answer.unwrap();
+    for response in attach_all(&bench, wanted).await {
+        response.unwrap();
     }
     assert_eq!(bench.refusals(), [] as [u16; 0]);
     assert_eq!(bench.count("POST attach"), 100);
     assert!((1..=20).all(|droplet| bench.fake.state().volumes_of(droplet).count() == 5));
     let requests = bench.fake.requests().len();
     println!("{:.2} requests for each attach", requests as f64 / 100.0);
-    // 2.2 on a machine that has time for it. A poller for each would need 12.
+    // 2.2 on an idle machine. A poller for each operation would need 12.
     assert!(requests < 400, "{requests} requests");
 }
 
 #[tokio::test]
-async fn an_errored_action_among_many_is_noticed_and_the_others_are_not_held_up() {
-    let pace = Pace { patience: Duration::from_secs(600), ..PACE };
+async fn errored_action_among_many_fails_without_delaying_others() {
+    let pace = PollingOptions { patience: Duration::from_secs(600), ..PACE };
     let bench = bench_with(droplets(10), |_| {}, pace).await;
     bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 300);
     let mut wanted = Vec::new();
     for number in 0..10 {
         wanted.push((bench.volume(&format!("pvc-{number}")).await.id, number + 1));
     }
-    for (skip, what) in [(3, What::ActionErrored), (5, What::ActionErrored)] {
+    for (skip, what) in [(3, FaultEffect::ActionErrored), (5, FaultEffect::ActionErrored)] {
         let fault = Fault::new(what).at("POST", "/v2/volumes/*/actions").skip(skip).times(1);
         bench.fake.add_fault(fault);
     }
-    let answers = attach_all(&bench, wanted).await;
-    let errors: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
+    let results = attach_all(&bench, wanted).await;
+    let errors: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     assert_eq!(errors.len(), 2);
     for error in errors {
         assert!(matches!(error, OperationError::Errored { .. }), "{error}");
@@ -78,7 +78,7 @@ async fn an_errored_action_among_many_is_noticed_and_the_others_are_not_held_up(
 }
 
 #[tokio::test]
-async fn the_poller_outlives_an_api_that_is_away_and_a_token_that_is_not_good() {
+async fn poller_survives_outage_and_revoked_token() {
     let bench = bench_with(options(), |options| options.patience = Duration::from_secs(2), PACE).await;
     let volume = bench.volume("pvc-1").await;
     bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
@@ -89,18 +89,18 @@ async fn the_poller_outlives_an_api_that_is_away_and_a_token_that_is_not_good() 
     }
     bench.fake.revoke_token(TOKEN);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    bench.fault(What::ResetBefore, "GET", "*", 5);
+    bench.fault(FaultEffect::ResetBefore, "GET", "*", 5);
     bench.fake.allow_token(TOKEN);
     assert_eq!(task.await.unwrap().unwrap().droplet_ids, [1]);
 }
 
-/// What is wrong with one action is not the others' trouble.
+/// A problem with one action does not affect the others.
 #[tokio::test]
-async fn an_action_that_cannot_be_read_holds_up_no_other() {
-    let pace = Pace { patience: Duration::from_secs(5), ..PACE };
+async fn unreadable_action_does_not_delay_others() {
+    let pace = PollingOptions { patience: Duration::from_secs(5), ..PACE };
     let bench = bench_with(options(), |_| {}, pace).await;
     let (broken, good) = (bench.volume("pvc-1").await, bench.volume("pvc-2").await);
-    let forbidden = What::Status { code: 403, message: None, retry_after: None };
+    let forbidden = FaultEffect::Status { code: 403, message: None, retry_after: None };
     bench.fault(forbidden, "GET", &format!("/v2/volumes/{}/actions/*", broken.id), 1_000);
     let (first, second) =
         tokio::join!(bench.attachments.attach(&broken.id, 1), bench.attachments.attach(&good.id, 2));
@@ -110,12 +110,12 @@ async fn an_action_that_cannot_be_read_holds_up_no_other() {
         "{first}"
     );
     second.unwrap();
-    // It was attached all the same, and the next call sees it.
+    // It was attached anyway, and the next call observes that.
     bench.attachments.attach(&broken.id, 1).await.unwrap();
 }
 
 #[tokio::test]
-async fn nobody_waits_nobody_asks() {
+async fn idle_poller_sends_no_requests() {
     let bench = bench_with(options(), |_| {}, PACE).await;
     bench.attached("pvc-1", 1).await;
     tokio::time::sleep(PACE.longest * 4).await;

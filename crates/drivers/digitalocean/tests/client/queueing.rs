@@ -1,11 +1,11 @@
-//! Many at one droplet: one after the other, and patience with what others do there.
+//! Many operations on one droplet: one at a time, waiting for events of other clients.
 
 use std::time::Duration;
 
 use wharf_driver_digitalocean::OperationError;
-use wharf_driver_digitalocean::actions::Pace;
+use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_driver_digitalocean::api::VolumeAction;
-use wharf_fake_digitalocean::{Fault, What};
+use wharf_fake_digitalocean::{Fault, FaultEffect};
 
 use crate::support::{Bench, PACE, bench, bench_with, options};
 
@@ -18,7 +18,7 @@ async fn volumes(bench: &Bench, count: usize) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn one_droplet_one_event_and_no_collision() {
+async fn operations_on_one_droplet_run_one_at_a_time() {
     let bench = bench().await;
     let volumes = volumes(&bench, 5).await;
     let tasks: Vec<_> = volumes
@@ -37,7 +37,7 @@ async fn one_droplet_one_event_and_no_collision() {
 }
 
 #[tokio::test]
-async fn who_detaches_goes_first() {
+async fn detach_takes_precedence() {
     let bench = bench().await;
     let there = bench.attached("there", 1).await;
     let volumes = volumes(&bench, 3).await;
@@ -46,7 +46,7 @@ async fn who_detaches_goes_first() {
         tokio::spawn(async move { attachments.attach(&id, 1).await.map(|_| ()) })
     };
     let mut tasks: Vec<_> = volumes.into_iter().map(attach).collect();
-    // The first has the droplet by now, the others wait.
+    // The first one holds the droplet, the others wait.
     while bench.count("POST attach") == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -60,11 +60,12 @@ async fn who_detaches_goes_first() {
 }
 
 #[tokio::test]
-async fn an_event_of_somebody_else_is_waited_for() {
+async fn foreign_event_is_waited_for() {
     let bench = bench().await;
     let volumes = volumes(&bench, 2).await;
-    let somebody = Fault::new(What::ActionDelayMs(700)).at("POST", "/v2/volumes/*/actions").times(1);
-    bench.fake.add_fault(somebody);
+    let foreign_event =
+        Fault::new(FaultEffect::ActionDelayMs(700)).at("POST", "/v2/volumes/*/actions").times(1);
+    bench.fake.add_fault(foreign_event);
     bench.client.start_action(&volumes[0], &VolumeAction::Attach { droplet_id: 1 }).await.unwrap();
     bench.attachments.attach(&volumes[1], 1).await.unwrap();
     assert_eq!(bench.fake.state().volumes_of(1).count(), 2);
@@ -72,13 +73,15 @@ async fn an_event_of_somebody_else_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_event_of_somebody_else_without_an_end_is_busy_and_nothing_was_begun() {
-    let short = Pace { patience: Duration::from_secs(1), ..PACE };
+async fn endless_foreign_event_is_busy_and_starts_nothing() {
+    let short = PollingOptions { patience: Duration::from_secs(1), ..PACE };
     let bench = bench_with(options(), |_| {}, short).await;
     let volumes = volumes(&bench, 3).await;
-    bench.fake.add_fault(Fault::new(What::ActionNeverEnds).at("POST", "/v2/volumes/*/actions").times(1));
+    bench
+        .fake
+        .add_fault(Fault::new(FaultEffect::ActionNeverEnds).at("POST", "/v2/volumes/*/actions").times(1));
     bench.client.start_action(&volumes[0], &VolumeAction::Attach { droplet_id: 1 }).await.unwrap();
-    // One meets the event, the other does not even get so far.
+    // One is refused because of the event, the other waits in the queue.
     let (one, two) =
         tokio::join!(bench.attachments.attach(&volumes[1], 1), bench.attachments.attach(&volumes[2], 1));
     for error in [one.unwrap_err(), two.unwrap_err()] {
@@ -88,7 +91,7 @@ async fn an_event_of_somebody_else_without_an_end_is_busy_and_nothing_was_begun(
 }
 
 #[tokio::test]
-async fn who_gives_up_is_in_nobodys_way() {
+async fn cancelled_operation_does_not_block_others() {
     let bench = bench().await;
     let volumes = volumes(&bench, 2).await;
     bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 500);
@@ -99,8 +102,8 @@ async fn who_gives_up_is_in_nobodys_way() {
     }
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
-    // Its event is still under way at the droplet; both ends come all the same.
+    // Its event is still running on the droplet; both operations complete anyway.
     bench.attachments.attach(&volumes[1], 1).await.unwrap();
     bench.attachments.attach(&volumes[0], 1).await.unwrap();
-    assert_eq!(bench.fake.state().actions.len(), 2, "what was begun was taken up");
+    assert_eq!(bench.fake.state().actions.len(), 2, "a started action must be resumed");
 }

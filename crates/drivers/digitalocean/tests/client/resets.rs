@@ -1,23 +1,29 @@
-//! The connection ends after each call that has an effect, or the answer is lost: no duplicate, nothing lost.
+//! The connection breaks after each call with an effect, or the response is lost: no duplicates, nothing lost.
 
 use wharf_driver_digitalocean::api::NewSnapshot;
 use wharf_driver_digitalocean::client::ApiError;
-use wharf_fake_digitalocean::{Fault, What};
+use wharf_fake_digitalocean::{Fault, FaultEffect};
 
 use crate::support::{REGION, bench, new_volume};
 
-/// The effect has happened, and nobody says so.
-fn lost() -> [What; 5] {
-    [What::ResetAfter, What::Truncated, What::CutOff, What::StatusAfter(500), What::StatusAfter(502)]
+/// Faults after which the call took effect, but the client does not know.
+fn lost() -> [FaultEffect; 5] {
+    [
+        FaultEffect::ResetAfter,
+        FaultEffect::Truncated,
+        FaultEffect::CutOff,
+        FaultEffect::StatusAfter(500),
+        FaultEffect::StatusAfter(502),
+    ]
 }
 
-fn uncertain<T: std::fmt::Debug>(answer: Result<T, ApiError>) {
-    let error = answer.unwrap_err();
+fn uncertain<T: std::fmt::Debug>(response: Result<T, ApiError>) {
+    let error = response.unwrap_err();
     assert!(error.uncertain(), "{error}");
 }
 
 #[tokio::test]
-async fn a_volume_that_was_made_is_found_by_its_name_and_not_made_twice() {
+async fn volume_with_lost_response_is_found_by_name() {
     for what in lost() {
         let bench = bench().await;
         bench.fault(what.clone(), "POST", "/v2/volumes", 1);
@@ -29,7 +35,7 @@ async fn a_volume_that_was_made_is_found_by_its_name_and_not_made_twice() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_was_cut_is_found_among_the_volumes() {
+async fn snapshot_with_lost_response_is_found_by_volume() {
     for what in lost() {
         let bench = bench().await;
         let volume = bench.volume("pvc-1").await;
@@ -44,8 +50,8 @@ async fn a_snapshot_that_was_cut_is_found_among_the_volumes() {
 }
 
 #[tokio::test]
-async fn what_was_deleted_is_gone_when_asked_again() {
-    for what in [What::ResetAfter, What::StatusAfter(500), What::ResetBefore] {
+async fn delete_with_lost_response_succeeds_on_retry() {
+    for what in [FaultEffect::ResetAfter, FaultEffect::StatusAfter(500), FaultEffect::ResetBefore] {
         let bench = bench().await;
         let volume = bench.volume("pvc-1").await;
         let wanted =
@@ -61,7 +67,7 @@ async fn what_was_deleted_is_gone_when_asked_again() {
 }
 
 #[tokio::test]
-async fn an_action_whose_answer_was_lost_is_found_and_not_begun_twice() {
+async fn action_with_lost_response_is_not_started_twice() {
     for what in lost() {
         let bench = bench().await;
         let volume = bench.volume("pvc-1").await;
@@ -75,17 +81,19 @@ async fn an_action_whose_answer_was_lost_is_found_and_not_begun_twice() {
         assert_eq!(bench.attachments.attach(&volume.id, 1).await.unwrap().droplet_ids, [1], "{what:?}");
         assert_eq!(bench.attachments.resize(&volume.id, 20).await.unwrap().size_gigabytes, 20, "{what:?}");
         bench.attachments.detach(&volume.id, 1).await.unwrap();
-        assert_eq!(bench.place(&volume.id), None, "{what:?}");
+        assert_eq!(bench.attached_to(&volume.id), None, "{what:?}");
         assert_eq!(bench.fake.state().actions.len(), 3, "{what:?}: one action each");
         assert_eq!(bench.count("POST attach") + bench.count("POST detach"), 2, "{what:?}");
     }
 }
 
 #[tokio::test]
-async fn an_action_that_was_never_heard_of_is_begun_again() {
-    for what in
-        [What::ResetBefore, What::Status { code: 503, message: None, retry_after: None }, What::Html(502)]
-    {
+async fn action_that_was_never_received_is_started_again() {
+    for what in [
+        FaultEffect::ResetBefore,
+        FaultEffect::Status { code: 503, message: None, retry_after: None },
+        FaultEffect::Html(502),
+    ] {
         let bench = bench().await;
         let volume = bench.volume("pvc-1").await;
         for kind in ["attach", "detach"] {
@@ -95,6 +103,6 @@ async fn an_action_that_was_never_heard_of_is_begun_again() {
         bench.attachments.attach(&volume.id, 1).await.unwrap();
         assert_eq!(bench.count("POST attach"), 2, "{what:?}");
         bench.attachments.detach(&volume.id, 1).await.unwrap();
-        assert_eq!(bench.place(&volume.id), None, "{what:?}");
+        assert_eq!(bench.attached_to(&volume.id), None, "{what:?}");
     }
 }

@@ -1,31 +1,31 @@
-//! A double, a client for it, and counting.
+//! A fake API, a client for it, and request counting.
 
 use std::time::Duration;
 
-use wharf_driver_digitalocean::actions::Pace;
+use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_driver_digitalocean::api::{NewVolume, Volume};
 use wharf_driver_digitalocean::{Attachments, Client, ClientOptions, Token};
-use wharf_fake_digitalocean::{Fake, Fault, Options, What};
+use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions, Fault, FaultEffect};
 
 pub(crate) const REGION: &str = "nyc3";
 pub(crate) const TOKEN: &str = "dop_v1_secret";
 
-/// Ten times as quick as the real thing, and more.
-pub(crate) const PACE: Pace = Pace {
+/// More than ten times faster than the real API.
+pub(crate) const PACE: PollingOptions = PollingOptions {
     patience: Duration::from_secs(20),
     first: Duration::from_millis(50),
     longest: Duration::from_millis(250),
 };
 
 pub(crate) struct Bench {
-    pub(crate) fake: Fake,
+    pub(crate) fake: FakeDigitalOcean,
     pub(crate) client: Client,
     pub(crate) attachments: Attachments,
 }
 
-/// No limits but those that a test sets, quick actions, droplets 1 to 5.
-pub(crate) fn options() -> Options {
-    let options = (1..=5).fold(Options::new().token(TOKEN), |options, id| options.droplet(id, REGION));
+/// No limits except those that a test sets, fast actions, droplets 1 to 5.
+pub(crate) fn options() -> FakeOptions {
+    let options = (1..=5).fold(FakeOptions::new().token(TOKEN), |options, id| options.droplet(id, REGION));
     options.knobs(|knobs| {
         knobs.action_delay_ms = 100;
         knobs.requests_per_minute = 0;
@@ -37,7 +37,7 @@ pub(crate) fn options() -> Options {
 
 pub(crate) fn client_options(url: String) -> ClientOptions {
     let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
-    options.requests_a_minute = 100_000;
+    options.requests_per_minute = 100_000;
     options.patience = Duration::from_secs(10);
     options
 }
@@ -47,11 +47,11 @@ pub(crate) async fn bench() -> Bench {
 }
 
 pub(crate) async fn bench_with(
-    options: Options,
+    options: FakeOptions,
     change: impl FnOnce(&mut ClientOptions),
-    pace: Pace,
+    pace: PollingOptions,
 ) -> Bench {
-    let fake = Fake::start(options).await.unwrap();
+    let fake = FakeDigitalOcean::start(options).await.unwrap();
     let mut wanted = client_options(fake.url());
     change(&mut wanted);
     let client = Client::new(wanted).unwrap();
@@ -64,14 +64,14 @@ pub(crate) fn new_volume(name: &str) -> NewVolume {
 }
 
 impl Bench {
-    /// Makes a volume and forgets that it took a request.
+    /// Creates a volume and clears the request log.
     pub(crate) async fn volume(&self, name: &str) -> Volume {
         let volume = self.client.create_volume(&new_volume(name)).await.unwrap();
         self.fake.forget_requests();
         volume
     }
 
-    /// The same, attached.
+    /// Creates an attached volume and clears the request log.
     pub(crate) async fn attached(&self, name: &str, droplet: u64) -> Volume {
         let volume = self.volume(name).await;
         let volume = self.attachments.attach(&volume.id, droplet).await.unwrap();
@@ -79,7 +79,7 @@ impl Bench {
         volume
     }
 
-    pub(crate) fn fault(&self, what: What, method: &str, path: &str, times: u64) {
+    pub(crate) fn fault(&self, what: FaultEffect, method: &str, path: &str, times: u64) {
         self.fake.add_fault(Fault::new(what).at(method, path).times(times));
     }
 
@@ -92,7 +92,7 @@ impl Bench {
         self.fake.requests().into_iter().map(|request| word(request.method, request.action)).collect()
     }
 
-    /// How many requests had this method and, where told, this action.
+    /// The number of requests with this method and, if given, this action.
     pub(crate) fn count(&self, what: &str) -> usize {
         self.seen().iter().filter(|seen| *seen == what).count()
     }
@@ -101,8 +101,8 @@ impl Bench {
         self.fake.requests().iter().filter_map(|request| request.status).filter(|code| *code >= 400).collect()
     }
 
-    /// Where a volume is, says the double.
-    pub(crate) fn place(&self, volume: &str) -> Option<u64> {
+    /// The droplet that a volume is attached to in the fake.
+    pub(crate) fn attached_to(&self, volume: &str) -> Option<u64> {
         self.fake.state().volumes[volume].attached.map(|attached| attached.droplet)
     }
 }

@@ -1,25 +1,25 @@
-//! Refusals as they arrive at an orchestrator, and that they have no side effects.
+//! gRPC codes of refused calls, and that these have no side effects.
 
 use tonic::Code;
 use wharf_csi::v1;
-use wharf_driver_digitalocean::{Account, Standing};
+use wharf_driver_digitalocean::{Account, AccountStatus};
 
 use crate::support::{Bench, GIB, HERE, THERE, TOKEN, mount, new_volume, refused, restored};
 
-const NOBODY: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
+const UNKNOWN_ID: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
 
 #[tokio::test]
-async fn what_is_not_there() {
+async fn missing_objects_are_not_found() {
     let bench = Bench::new().await;
     let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
     bench.fake.forget_requests();
-    refused(bench.attach(NOBODY, &HERE.to_string()).await, Code::NotFound, NOBODY);
+    refused(bench.attach(UNKNOWN_ID, &HERE.to_string()).await, Code::NotFound, UNKNOWN_ID);
     refused(bench.attach(&id, "999").await, Code::NotFound, "999");
     refused(bench.attach(&id, "a-name").await, Code::NotFound, "a-name");
-    refused(bench.expand(NOBODY, GIB).await, Code::NotFound, NOBODY);
-    refused(bench.snapshot("s", NOBODY).await, Code::NotFound, "");
-    refused(bench.call(restored("pvc-2", GIB, NOBODY)).await, Code::NotFound, NOBODY);
-    for id in [NOBODY, "not-a-uuid", "../volumes"] {
+    refused(bench.expand(UNKNOWN_ID, GIB).await, Code::NotFound, UNKNOWN_ID);
+    refused(bench.snapshot("s", UNKNOWN_ID).await, Code::NotFound, "");
+    refused(bench.call(restored("pvc-2", GIB, UNKNOWN_ID)).await, Code::NotFound, UNKNOWN_ID);
+    for id in [UNKNOWN_ID, "not-a-uuid", "../volumes"] {
         bench.delete(id).await.unwrap();
         bench.delete_snapshot(id).await.unwrap();
         bench.detach(id, &HERE.to_string()).await.unwrap();
@@ -32,21 +32,21 @@ async fn what_is_not_there() {
     assert_eq!(state.volumes[&id].attached, None);
 }
 
-/// The other address has droplets' snapshots too: a wrong id would delete somebody's machine image.
+/// The other path also serves droplet snapshots: a wrong id would delete a machine image.
 #[tokio::test]
-async fn only_snapshots_of_volumes_are_deleted() {
+async fn droplet_snapshot_is_not_deleted() {
     let bench = Bench::new().await;
     let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
     let snapshot = bench.snapshot("snapshot-1", &id).await.unwrap().snapshot_id;
     bench.delete_snapshot(&snapshot).await.unwrap();
     assert_eq!(bench.fake.state().snapshots.len(), 0);
-    assert_eq!(bench.asked("DELETE", &format!("/v2/volumes/snapshots/{snapshot}")), 1);
-    assert_eq!(bench.asked("DELETE", "/v2/snapshots/*"), 0);
+    assert_eq!(bench.request_count("DELETE", &format!("/v2/volumes/snapshots/{snapshot}")), 1);
+    assert_eq!(bench.request_count("DELETE", "/v2/snapshots/*"), 0);
 }
 
-/// One list of droplets for all volumes, and a question of its own only where something seems to be wrong.
+/// One list of droplets for all volumes; a separate request only for a suspected problem.
 #[tokio::test]
-async fn health_costs_no_request_for_each_volume() {
+async fn health_needs_no_request_per_volume() {
     let bench = Bench::new().await;
     for name in ["pvc-1", "pvc-2", "pvc-3"] {
         let id = bench.create(name, GIB).await.unwrap().volume_id;
@@ -55,8 +55,8 @@ async fn health_costs_no_request_for_each_volume() {
     bench.fake.forget_requests();
     let all = v1::ControllerListVolumeHealthRequest::default;
     assert!(bench.call(all()).await.unwrap().entries.is_empty());
-    assert_eq!(bench.asked("GET", "/v2/droplets"), 1);
-    assert_eq!(bench.asked("GET", "/v2/droplets/*"), 0);
+    assert_eq!(bench.request_count("GET", "/v2/droplets"), 1);
+    assert_eq!(bench.request_count("GET", "/v2/droplets/*"), 0);
 
     bench.fake.change(|state, _| drop(state.droplets.remove(&HERE)));
     let id = bench.create("pvc-4", GIB).await.unwrap().volume_id;
@@ -66,7 +66,7 @@ async fn health_costs_no_request_for_each_volume() {
 }
 
 #[tokio::test]
-async fn what_is_in_the_way() {
+async fn conflicting_requests_are_refused_without_effect() {
     let bench = Bench::new().await;
     let (here, there) = (HERE.to_string(), THERE.to_string());
     let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
@@ -78,7 +78,7 @@ async fn what_is_in_the_way() {
     assert_eq!(
         bench.fake.state().volumes[&id].attached.unwrap().droplet,
         HERE,
-        "nothing of that had an effect"
+        "refused calls must not have an effect"
     );
     let readonly = v1::ControllerPublishVolumeRequest {
         volume_id: id.clone(),
@@ -87,7 +87,7 @@ async fn what_is_in_the_way() {
         readonly: true,
         ..Default::default()
     };
-    refused(bench.call(readonly).await, Code::AlreadyExists, "for writing");
+    refused(bench.call(readonly).await, Code::AlreadyExists, "can only be attached read-write");
 
     refused(bench.create("pvc-1", 2 * GIB).await, Code::AlreadyExists, "1 GiB");
     let elsewhere = v1::Topology { segments: [("region".to_owned(), "ams3".to_owned())].into() };
@@ -102,7 +102,7 @@ async fn what_is_in_the_way() {
 }
 
 #[tokio::test]
-async fn limits() {
+async fn account_limits_are_reported_and_restores_undone() {
     let bench = Bench::new().await;
     let here = HERE.to_string();
     bench.fake.set_knobs(|knobs| (knobs.volumes_per_droplet, knobs.capacity_gigabytes) = (1, 4));
@@ -113,44 +113,44 @@ async fn limits() {
     bench.attach(&one, &here).await.unwrap();
     refused(bench.attach(&two, &here).await, Code::ResourceExhausted, "101");
 
-    // A restored volume that cannot grow is not left behind half made.
+    // A restored volume that cannot be resized is deleted.
     let snapshot = bench.snapshot("snapshot-1", &one).await.unwrap();
     let copy = bench.call(restored("pvc-4", 5 * GIB, &snapshot.snapshot_id)).await;
     refused(copy, Code::ResourceExhausted, "volume limit has been reached");
     assert_eq!(bench.fake.state().volumes.len(), 2);
 
-    // One snapshot of a volume in ten minutes.
+    // One snapshot per volume in ten minutes.
     bench.fake.set_knobs(|knobs| knobs.snapshot_interval_ms = 600_000);
     refused(bench.snapshot("snapshot-2", &one).await, Code::Unavailable, "ten minutes");
 }
 
 #[tokio::test]
-async fn a_token_that_was_revoked_and_an_account_that_is_full() {
+async fn revoked_token_and_full_account_are_reported() {
     let bench = Bench::new().await;
     let account = Account::new(bench.client());
-    assert_eq!(account.check().await, Standing::Good);
+    assert_eq!(account.check().await, AccountStatus::Good);
     bench.fake.revoke_token(TOKEN);
-    // A create does not know what an earlier one has made, so that it does not end.
+    // An earlier create may have created the volume, so the error is retryable.
     refused(bench.create("pvc-1", GIB).await, Code::Unavailable, "token");
     refused(bench.delete("506f78a4-e098-11e5-ad9f-000f53306ae1").await, Code::Unauthenticated, "token");
-    // B9: asked rarely, however often somebody wants to know.
+    // B9: the result is cached, regardless of how often it is checked.
     bench.fake.forget_requests();
     for _ in 0..20 {
-        assert_eq!(account.check().await, Standing::Good);
+        assert_eq!(account.check().await, AccountStatus::Good);
     }
-    assert_eq!(bench.asked("GET", "/v2/account"), 0);
-    assert!(matches!(Account::new(bench.client()).check().await, Standing::Refused(_)));
+    assert_eq!(bench.request_count("GET", "/v2/account"), 0);
+    assert!(matches!(Account::new(bench.client()).check().await, AccountStatus::Refused(_)));
     bench.fake.allow_token(TOKEN);
     bench.create("pvc-1", GIB).await.unwrap();
 
-    // B9: of all regions.
+    // B9: volumes of all regions count.
     bench.fake.set_knobs(|knobs| knobs.volume_limit = 1);
     let full = Account::new(bench.client()).check().await;
-    assert_eq!(full, Standing::Full { volumes: 1, limit: 1 });
+    assert_eq!(full, AccountStatus::Full { volumes: 1, limit: 1 });
 }
 
 #[tokio::test]
-async fn volumes_that_exist_get_the_tag_when_they_are_attached() {
+async fn existing_volume_gets_the_tag_on_attach() {
     let bench = Bench::with(|config| config.tag = Some("k8s:test".into())).await;
     let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
     bench.fake.change(|state, _| {
@@ -161,5 +161,5 @@ async fn volumes_that_exist_get_the_tag_when_they_are_attached() {
     assert_eq!(bench.fake.state().volumes[&id].tags, ["k8s:test"]);
     bench.fake.forget_requests();
     bench.attach(&id, &HERE.to_string()).await.unwrap();
-    assert_eq!(bench.asked("POST", "/v2/tags/*"), 0, "once is enough");
+    assert_eq!(bench.request_count("POST", "/v2/tags/*"), 0, "once is enough");
 }

@@ -1,5 +1,5 @@
-//! The driver whole, on a double of DigitalOcean whose actions take time and whose volumes are real devices, over its
-//! socket as an orchestrator speaks to it. Needs root. Each test has a double and a directory of its own, and leaves
+//! The complete driver over its socket, on a fake DigitalOcean whose actions take time and whose volumes are real
+//! devices. Needs root. Each test has its own fake and directory, and leaves
 //! neither a mount nor a loop device, pass or fail.
 
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -7,6 +7,6 @@
 mod codes;
 mod crash;
 mod faults;
-mod life;
+mod lifecycle;
 mod support;
 mod takeover;

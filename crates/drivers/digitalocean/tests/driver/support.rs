@@ -1,4 +1,4 @@
-//! A double, a driver on it, and the calls of an orchestrator.
+//! A fake API, a driver on it, and helpers for CSI calls.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,11 @@ use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Moun
 use wharf_csi::v1::{self, VolumeCapability};
 use wharf_csi::{Client, Endpoint};
 use wharf_driver::ServeOptions;
-use wharf_driver_digitalocean::actions::Pace;
-use wharf_driver_digitalocean::{Account, ClientOptions, Cloud, Config, DRIVER_NAME, Token, driver};
-use wharf_fake_digitalocean::{Fake, Options};
+use wharf_driver_digitalocean::actions::PollingOptions;
+use wharf_driver_digitalocean::{
+    Account, ClientOptions, Config, ControllerBackend, DRIVER_NAME, Token, driver,
+};
+use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions};
 use wharf_linux::{Linux, Mounts as _};
 
 pub(crate) const GIB: i64 = 1 << 30;
@@ -27,9 +29,9 @@ pub(crate) const HERE: u64 = 101;
 /// Another one.
 pub(crate) const THERE: u64 = 102;
 
-/// A running driver; dropping it takes everything away that it has mounted.
+/// A running driver; dropping it removes all its mounts.
 pub(crate) struct Bench {
-    pub(crate) fake: Fake,
+    pub(crate) fake: FakeDigitalOcean,
     pub(crate) config: Config,
     endpoint: Endpoint,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
@@ -42,7 +44,7 @@ impl Bench {
         Self::with(|_| ()).await
     }
 
-    /// With a driver that is set up otherwise.
+    /// With a changed driver configuration.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let mut bench = Self::without_driver().await;
         change(&mut bench.config);
@@ -50,15 +52,15 @@ impl Bench {
         bench
     }
 
-    /// With a double alone.
+    /// With only the fake API.
     pub(crate) async fn without_driver() -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-do-").tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        // Kubelet's.
+        // Kubelet's directory.
         for name in ["stage", "pods"] {
             std::fs::create_dir(root.join(name)).unwrap();
         }
-        let mut options = Options::new().droplet(HERE, REGION).droplet(THERE, REGION).token(TOKEN);
+        let mut options = FakeOptions::new().droplet(HERE, REGION).droplet(THERE, REGION).token(TOKEN);
         options.state = Some(root.join("cloud"));
         options.attach_real = Some(root.join("links"));
         let options = options.knobs(|knobs| {
@@ -68,7 +70,7 @@ impl Bench {
             knobs.requests_per_minute = 0;
             knobs.requests_per_hour = 0;
         });
-        let fake = Fake::start(options).await.unwrap();
+        let fake = FakeDigitalOcean::start(options).await.unwrap();
         Self { fake, config: config(&root), endpoint: endpoint(&root), running: None, root, _dir: dir }
     }
 
@@ -113,12 +115,12 @@ impl Bench {
         self.root.join("pods").join(name)
     }
 
-    /// Notes of volumes on this node.
+    /// The number of volume notes on this node.
     pub(crate) fn notes(&self) -> usize {
         std::fs::read_dir(&self.config.state_dir).unwrap().count()
     }
 
-    pub(crate) async fn call<R: Call>(&self, request: R) -> Result<R::Answer, Status> {
+    pub(crate) async fn call<R: Call>(&self, request: R) -> Result<R::Response, Status> {
         request.call(Client::new(&self.endpoint)).await
     }
 
@@ -239,7 +241,7 @@ impl Bench {
         Ok(self.call(request).await?.usage)
     }
 
-    /// Waits for a volume's device, and answers it.
+    /// Waits for a volume's device and returns it.
     pub(crate) async fn device(&self, name: &str) -> PathBuf {
         let link = self.config.device_dir.join(format!("scsi-0DO_Volume_{name}"));
         for _ in 0..500 {
@@ -248,11 +250,11 @@ impl Bench {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        panic!("{} does not appear", link.display());
+        panic!("{} did not appear", link.display());
     }
 
-    /// How often a request came.
-    pub(crate) fn asked(&self, method: &str, path: &str) -> usize {
+    /// The number of matching requests.
+    pub(crate) fn request_count(&self, method: &str, path: &str) -> usize {
         let fits = |path_seen: &str| match path.split_once('*') {
             Some((head, tail)) => path_seen.starts_with(head) && path_seen.ends_with(tail),
             None => path_seen == path,
@@ -260,13 +262,13 @@ impl Bench {
         self.fake.requests().iter().filter(|seen| seen.method == method && fits(&seen.path)).count()
     }
 
-    /// Whether nothing is left, in the cloud or on the node.
+    /// Asserts that nothing is left in the API or on the node.
     #[track_caller]
     pub(crate) fn assert_empty(&self) {
         let state = self.fake.state();
         assert!(state.volumes.is_empty(), "{:?}", state.volumes);
         assert!(state.snapshots.is_empty(), "{:?}", state.snapshots);
-        assert_eq!(self.notes(), 0, "notes of volumes that are gone");
+        assert_eq!(self.notes(), 0, "notes of deleted volumes remain");
         let table = Linux::new().mount_table().unwrap();
         let left: Vec<_> =
             table.mounts().iter().filter(|mount| mount.mount_point.starts_with(&self.root)).collect();
@@ -284,16 +286,16 @@ impl Drop for Bench {
                 unmounted.unwrap();
             }
         }
-        // The double lets go of the devices when it is dropped, next.
+        // The fake, which is dropped next, detaches the devices.
     }
 }
 
-/// Where a driver listens.
+/// The driver's endpoint.
 pub(crate) fn endpoint(root: &Path) -> Endpoint {
     format!("unix://{}", root.join("csi.sock").display()).parse().unwrap()
 }
 
-/// How a driver is set up.
+/// The driver's configuration.
 pub(crate) fn config(root: &Path) -> Config {
     Config {
         driver_name: DRIVER_NAME.to_owned(),
@@ -306,31 +308,31 @@ pub(crate) fn config(root: &Path) -> Config {
     }
 }
 
-/// A double, asked more often and less patiently than DigitalOcean.
-pub(crate) fn cloud(url: &str) -> Cloud {
+/// API access with shorter intervals and timeouts than for DigitalOcean.
+pub(crate) fn cloud(url: &str) -> ControllerBackend {
     let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
     options.patience = Duration::from_secs(5);
-    options.requests_a_minute = 1_000_000;
+    options.requests_per_minute = 1_000_000;
     let client = wharf_driver_digitalocean::Client::new(options).unwrap();
-    let pace = Pace {
+    let pace = PollingOptions {
         patience: Duration::from_secs(30),
         first: Duration::from_millis(50),
         longest: Duration::from_millis(200),
     };
-    Cloud { account: Account::new(client.clone()), client, pace }
+    ControllerBackend { account: Account::new(client.clone()), client, polling: pace }
 }
 
 /// A request and how it is sent.
 pub(crate) trait Call {
-    type Answer;
-    fn call(self, client: Client) -> impl Future<Output = Result<Self::Answer, Status>>;
+    type Response;
+    fn call(self, client: Client) -> impl Future<Output = Result<Self::Response, Status>>;
 }
 
 macro_rules! calls {
-    ($($service:ident.$method:ident: $request:ident -> $answer:ident;)*) => {
+    ($($service:ident.$method:ident: $request:ident -> $response:ident;)*) => {
         $(impl Call for v1::$request {
-            type Answer = v1::$answer;
-            async fn call(self, client: Client) -> Result<v1::$answer, Status> {
+            type Response = v1::$response;
+            async fn call(self, client: Client) -> Result<v1::$response, Status> {
                 Ok(client.$service().$method(self).await?.into_inner())
             }
         })*
@@ -400,8 +402,8 @@ pub(crate) fn run(program: &str, arguments: &[&str]) {
 }
 
 #[track_caller]
-pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, message: &str) {
-    let status = answer.expect_err("it should have been refused");
+pub(crate) fn refused<T: std::fmt::Debug>(response: Result<T, Status>, code: Code, message: &str) {
+    let status = response.expect_err("the call should have been refused");
     assert_eq!(status.code(), code, "{status}");
-    assert!(status.message().contains(message), "{message:?} is not in {status}");
+    assert!(status.message().contains(message), "expected {message:?} in {status}");
 }

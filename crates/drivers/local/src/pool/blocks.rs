@@ -1,23 +1,24 @@
-//! SnapshotMetadata: which blocks a snapshot holds, and which changed since another one.
+//! The CSI SnapshotMetadata service: the allocated blocks of a snapshot, and the blocks that changed between two
+//! snapshots.
 
 use wharf_driver::backend::{BackendError, BlockRange, BlockRanges, SnapshotError};
 use wharf_linux::Extent;
 
-use super::Core;
+use super::PoolCore;
 use crate::extents;
 use crate::fault::During as _;
 use crate::record::{Phase, SnapshotRecord};
 use crate::store;
 
-impl Core {
-    /// Blocks of the snapshot that hold data, from `from` on.
+impl PoolCore {
+    /// Blocks of the snapshot that hold data, starting at offset `from`.
     pub fn allocated_blocks(&self, snapshot: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
         let (record, extents) = self.extents(snapshot)?;
-        answer(&record, from, |size| extents::allocated(&extents, size, from))
+        block_ranges(&record, from, |size| extents::allocated(&extents, size, from))
     }
 
-    /// Blocks of `target` that may differ from `base`, from `from` on. Where extents cannot be shared, every
-    /// block that holds data counts as changed.
+    /// Blocks of `target` that may differ from `base`, starting at offset `from`. Without reflinks, every block that
+    /// holds data counts as changed.
     pub fn changed_blocks(&self, base: &str, target: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
         let (base, base_extents) = self.extents(base)?;
         let (target, target_extents) = self.extents(target)?;
@@ -27,7 +28,7 @@ impl Core {
                 base.id, base.source, target.id, target.source
             )));
         }
-        answer(&target, from, |size| extents::changed(&base_extents, &target_extents, size, from))
+        block_ranges(&target, from, |size| extents::changed(&base_extents, &target_extents, size, from))
     }
 
     fn extents(&self, id: &str) -> Result<(SnapshotRecord, Vec<Extent>), SnapshotError> {
@@ -36,26 +37,29 @@ impl Core {
         if self.index().snapshot(id).is_none() {
             return Err(missing());
         }
-        let _claim = self.claims.shared(id)?;
+        let _lock = self.locks.shared(id)?;
         let record = self.index().snapshot(id).cloned().ok_or_else(missing)?;
         if record.state != Phase::Ready {
-            let message = format!("{}: call again when it is ready", self.progress(id));
+            let message = format!("{}: retry when it is ready", self.progress(id));
             return Err(BackendError::Unavailable(message).into());
         }
         let image = store::image_of(id);
-        let extents = self.kernel().extents(&self.store.at(&image)).during("ask where its data lies", id)?;
+        let extents = self.kernel().extents(&self.store.at(&image)).during("read its extent map", id)?;
         Ok((record, extents))
     }
 }
 
-fn answer(
+fn block_ranges(
     record: &SnapshotRecord,
     from: u64,
     ranges: impl FnOnce(u64) -> Vec<BlockRange>,
 ) -> Result<BlockRanges, SnapshotError> {
     let size = record.size;
     if from > size {
-        return Err(SnapshotError::OutOfRange(format!("{} ends at {size}, asked from {from}", record.id)));
+        return Err(SnapshotError::OutOfRange(format!(
+            "{} ends at {size}, requested from {from}",
+            record.id
+        )));
     }
     Ok(BlockRanges { volume_size: size, ranges: ranges(size) })
 }

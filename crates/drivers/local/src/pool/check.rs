@@ -1,11 +1,12 @@
-//! The whole pool compared with its records, for the operator and for the log at start. Only looks.
+//! Consistency check: compares the whole pool with its records, for `wharf local check` and the log at startup.
+//! Only `adopt` changes anything.
 
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::Core;
-use super::devices::image_fault;
+use super::PoolCore;
+use super::devices::image_problem;
 use crate::record::{GroupState, Phase, SnapshotRecord, VolumeRecord};
 use crate::store;
 
@@ -13,32 +14,32 @@ use crate::store;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
-    /// Will take care of itself.
+    /// Resolves itself.
     Info,
-    /// Somebody should look.
+    /// Needs an operator's attention.
     Warning,
-    /// Something cannot be used.
+    /// An object cannot be used.
     Error,
 }
 
-/// One thing that does not add up.
+/// One inconsistency.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// How much it matters.
+    /// Its severity.
     pub severity: Severity,
-    /// The id or path.
+    /// The id or path of the affected object.
     pub object: String,
-    /// What is the matter.
+    /// What is wrong.
     pub problem: String,
-    /// What to do.
+    /// How to fix it.
     pub way_out: String,
 }
 
-impl Core {
+impl PoolCore {
     /// Compares every image with its record.
     pub fn check(&self) -> Vec<Finding> {
-        let mut findings = self.found.clone();
+        let mut findings = self.load_findings.clone();
         self.check_pool(&mut findings);
         let volumes: Vec<VolumeRecord> = self.index().volumes().cloned().collect();
         for record in &volumes {
@@ -60,21 +61,25 @@ impl Core {
     }
 
     fn check_pool(&self, findings: &mut Vec<Finding>) {
-        for (id, why) in self.index().all_broken() {
-            findings.push(error(id, why.clone(), "see the message; until then nothing uses or deletes it"));
+        for (id, reason) in self.index().all_broken() {
+            findings.push(error(
+                id,
+                reason.clone(),
+                "follow the message; until then the driver neither uses nor deletes it",
+            ));
         }
         match self.storage_health() {
             Ok(issues) => {
-                findings.extend(issues.into_iter().map(|issue| warning("pool", issue.message, "see there")));
+                findings.extend(
+                    issues.into_iter().map(|issue| warning("pool", issue.message, "follow the message")),
+                );
             }
-            Err(problem) => {
-                findings.push(error("pool", problem.to_string(), "look at the pool's file system"))
-            }
+            Err(problem) => findings.push(error("pool", problem.to_string(), "check the pool's file system")),
         }
         if let Ok(Some(_)) = self.store.stat(Path::new(store::FREEZE)) {
             findings.push(info(
                 store::FREEZE,
-                "a volume is being snapshotted, or a driver died while it was".into(),
+                "a snapshot is in progress, or the driver crashed during one".into(),
                 "starting the driver thaws what is still frozen",
             ));
         }
@@ -95,18 +100,18 @@ impl Core {
         findings: &mut Vec<Finding>,
     ) {
         if state == Phase::Creating {
-            let problem = "is being made, or its creation was cut short".into();
-            return findings.push(info(id, problem, "starting the driver undoes what was cut short"));
+            let problem = "is being created, or its creation was interrupted".into();
+            return findings.push(info(id, problem, "starting the driver undoes an interrupted creation"));
         }
         let path = store::image_of(id);
         match self.store.stat(&path) {
             Ok(stat) => {
-                if let Some(fault) = image_fault(stat, inode, size) {
+                if let Some(fault) = image_problem(stat, inode, size) {
                     let message = fault.message(&self.store.root.join(&path), size);
                     findings.push(error(id, message, "see the message; until then it cannot be staged"));
                 }
             }
-            Err(failure) => findings.push(error(id, failure.to_string(), "look at the pool's file system")),
+            Err(failure) => findings.push(error(id, failure.to_string(), "check the pool's file system")),
         }
         if let Phase::Copying { .. } = state {
             findings.push(info(id, self.progress(id), "the driver finishes it"));
@@ -115,17 +120,21 @@ impl Core {
 
     fn check_volume(&self, record: &VolumeRecord, findings: &mut Vec<Finding>) {
         if let Some(wanted) = record.growing_to {
-            let problem = format!("is growing to {wanted} bytes, or that was cut short");
+            let problem = format!("is being expanded to {wanted} bytes, or the expansion was interrupted");
             findings.push(info(&record.id, problem, "starting the driver finishes it"));
         }
-        match self.loops_of(record) {
+        match self.loop_devices_of(record) {
             Ok(loops) if loops.len() > 1 => {
                 let names: Vec<_> = loops.iter().map(|device| device.path.display().to_string()).collect();
                 let problem = format!("is attached more than once: {}", names.join(", "));
-                findings.push(warning(&record.id, problem, "unstage it; losetup -d what is left"));
+                findings.push(warning(
+                    &record.id,
+                    problem,
+                    "unstage it, then detach the remaining devices with losetup -d",
+                ));
             }
             Ok(_) => {}
-            Err(failure) => findings.push(error(&record.id, failure.to_string(), "look at the loop devices")),
+            Err(failure) => findings.push(error(&record.id, failure.to_string(), "check the loop devices")),
         }
     }
 
@@ -133,7 +142,7 @@ impl Core {
         let index = self.index();
         for group in index.groups() {
             if group.state != GroupState::Ready {
-                let problem = "is being made or deleted, or that was cut short".into();
+                let problem = "is being created or deleted, or that was interrupted".into();
                 findings.push(info(&group.id, problem, "starting the driver undoes or finishes it"));
                 continue;
             }
@@ -156,11 +165,11 @@ impl Core {
         let stat = self.store.stat(&store::image_of(id)).map_err(|error| error.to_string())?;
         let stat = stat.filter(|stat| !stat.is_dir).ok_or_else(|| format!("{id} has no image to adopt"))?;
         if stat.size != size {
-            return Err(format!("{id}: its image has {} bytes, its record says {size}", stat.size));
+            return Err(format!("{id}: its image has {} bytes, but its record says {size}", stat.size));
         }
         let image_inode = Some(stat.id.inode);
         if let Some(record) = volume {
-            let loops = self.loops_of(&record).map_err(|fault| fault.to_string())?;
+            let loops = self.loop_devices_of(&record).map_err(|fault| fault.to_string())?;
             if let Some(device) = loops.first() {
                 return Err(format!("{id} is in use as {}: unstage it first", device.path.display()));
             }

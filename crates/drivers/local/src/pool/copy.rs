@@ -1,38 +1,39 @@
-//! Copies in the background, for pools whose file system cannot share extents. One at a time, in pieces, so
-//! that it can be cancelled or stopped between two of them; how far it is durable is kept in the record, and
-//! a start goes on from there. The source stays as it is meanwhile: the copy's record keeps it from being
-//! staged, deleted or grown. A copy for which the pool has no room is undone, so that it does not hold its source
-//! for good; one that fails otherwise stays (it may be all that is left of a source that cannot be read), and
-//! is tried again when it is asked for again or at the next start.
+//! Background copies, for pools whose file system has no reflinks.
+//!
+//! One copy runs at a time, in chunks, and can be cancelled or stopped between two chunks. Its record stores how much
+//! is durable, and the next start resumes there. The source does not change during the copy: the copy's record
+//! prevents staging, deleting and expanding it. A copy that runs out of space is undone, so that it does not block
+//! its source forever. A copy that fails for another reason is kept (it may hold the last readable data of a
+//! failing source) and is retried on the next request or at the next start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use wharf_driver::backend::{BackendError, CreateError, SnapshotError, Source};
+use wharf_driver::backend::{BackendError, CreateError, SnapshotError, VolumeContentSource};
 
-use super::{Core, lock};
+use super::{PoolCore, lock};
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::record::Phase;
 use crate::store;
 
-/// How much is copied between two looks at whether to go on.
-const PIECE: u64 = 64 << 20;
+/// Bytes copied between two checks for cancellation.
+const CHUNK: u64 = 64 << 20;
 
-/// How much data is copied between two notes of how far it is durable.
-const NOTE: u64 = 1 << 30;
+/// Bytes of data copied between two durable updates of the progress in the record.
+const CHECKPOINT: u64 = 1 << 30;
 
-/// How long a call waits for its copy before it answers "not yet": a copy of little is done within the call
-/// that asks for it.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a call waits for its copy before it returns "not ready": a small copy completes within the call that
+/// requested it.
+const COPY_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a deletion waits for the copy to stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a deletion waits for a running copy to stop.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many failures are remembered until somebody asks.
-const FAILURES: usize = 64;
+/// How many failures are retained until a caller collects them.
+const MAX_FAILURES: usize = 64;
 
 /// The queue of copies.
 #[derive(Default)]
@@ -45,7 +46,7 @@ pub(super) struct Copies {
 struct State {
     queue: VecDeque<String>,
     running: Option<Running>,
-    failed: BTreeMap<String, Failure>,
+    failed: BTreeMap<String, CopyFailure>,
     stop: bool,
 }
 
@@ -54,36 +55,36 @@ struct Running {
     cancelled: bool,
 }
 
-/// What a copy does between two pieces.
-enum Step {
-    Go,
-    /// It is being deleted.
+/// What a copy does after a chunk.
+enum Next {
+    Continue,
+    /// The copy is being deleted.
     Cancel,
-    /// The driver stops.
+    /// The driver is shutting down.
     Stop,
 }
 
-/// Why a copy was given up.
+/// Why a copy failed.
 #[derive(Debug, Clone)]
-pub(super) struct Failure {
+pub(super) struct CopyFailure {
     message: String,
     full: bool,
 }
 
-impl From<Failure> for CreateError {
-    fn from(Failure { message, full }: Failure) -> Self {
+impl From<CopyFailure> for CreateError {
+    fn from(CopyFailure { message, full }: CopyFailure) -> Self {
         if full { Self::Exhausted(message) } else { Self::Backend(BackendError::Internal(message)) }
     }
 }
 
-impl From<Failure> for SnapshotError {
-    fn from(Failure { message, full }: Failure) -> Self {
+impl From<CopyFailure> for SnapshotError {
+    fn from(CopyFailure { message, full }: CopyFailure) -> Self {
         if full { Self::Exhausted(message) } else { Self::Backend(BackendError::Internal(message)) }
     }
 }
 
 impl Copies {
-    /// Puts the copy into `id` at the end of the queue; being there already is fine.
+    /// Queues the copy into `id`, unless it is already queued or running.
     pub(super) fn enqueue(&self, id: &str) {
         let mut state = lock(&self.state);
         if !state.pending(id) {
@@ -97,18 +98,18 @@ impl Copies {
         self.changed.notify_all();
     }
 
-    /// Why the last copy into `id` was given up; told once.
-    pub(super) fn take_failure(&self, id: &str) -> Option<Failure> {
+    /// Takes the failure of the last copy into `id`: it is reported once.
+    pub(super) fn take_failure(&self, id: &str) -> Option<CopyFailure> {
         lock(&self.state).failed.remove(id)
     }
 
-    /// Waits until no copy into any of `ids` is queued or running, but not for too long.
+    /// Waits up to `COPY_WAIT` until no copy into any of `ids` is queued or running.
     fn wait(&self, ids: &[&str]) {
-        self.until(PATIENCE, |state| !ids.iter().any(|id| state.pending(id)));
+        self.wait_until(COPY_WAIT, |state| !ids.iter().any(|id| state.pending(id)));
     }
 
-    /// Takes the copy into `id` out of the queue, or stops it; `false` if it does not stop. Whatever made it
-    /// fail before is forgotten: the next one of this name is another.
+    /// Dequeues or stops the copy into `id`; `false` if it does not stop in time. Drops an earlier failure, because
+    /// the next object with this name is a new one.
     pub(super) fn cancel(&self, id: &str) -> bool {
         let mut state = lock(&self.state);
         state.queue.retain(|queued| queued != id);
@@ -116,13 +117,13 @@ impl Copies {
             running.cancelled = true;
         }
         drop(state);
-        let stopped = self.until(STOP_PATIENCE, |state| !state.pending(id));
+        let stopped = self.wait_until(CANCEL_TIMEOUT, |state| !state.pending(id));
         self.take_failure(id);
         stopped
     }
 
-    fn until(&self, patience: Duration, done: impl Fn(&State) -> bool) -> bool {
-        let deadline = Instant::now() + patience;
+    fn wait_until(&self, timeout: Duration, done: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + timeout;
         let mut state = lock(&self.state);
         while !done(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -134,7 +135,7 @@ impl Copies {
         true
     }
 
-    /// Waits for work; `None` at the end.
+    /// Waits for the next copy; `None` on shutdown.
     fn next(&self) -> Option<String> {
         let mut state = lock(&self.state);
         loop {
@@ -149,20 +150,20 @@ impl Copies {
         }
     }
 
-    fn next_step(&self) -> Step {
+    fn next_action(&self) -> Next {
         let state = lock(&self.state);
         match &state.running {
-            Some(running) if running.cancelled => Step::Cancel,
-            _ if state.stop => Step::Stop,
-            _ => Step::Go,
+            Some(running) if running.cancelled => Next::Cancel,
+            _ if state.stop => Next::Stop,
+            _ => Next::Continue,
         }
     }
 
-    fn finished(&self, id: String, failure: Option<Failure>) {
+    fn finished(&self, id: String, failure: Option<CopyFailure>) {
         let mut state = lock(&self.state);
         state.running = None;
         if let Some(failure) = failure {
-            if state.failed.len() >= FAILURES {
+            if state.failed.len() >= MAX_FAILURES {
                 state.failed.pop_first();
             }
             state.failed.insert(id, failure);
@@ -179,77 +180,86 @@ impl State {
 }
 
 /// Starts the thread that copies.
-pub(super) fn spawn(core: Arc<Core>) -> JoinHandle<()> {
+pub(super) fn spawn(core: Arc<PoolCore>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while let Some(id) = core.copies.next() {
-            let failure = core.copy(&id).err().map(|fault| core.give_up(&id, &fault));
+            let failure = core.copy(&id).err().map(|fault| core.abandon_copy(&id, &fault));
             core.copies.finished(id, failure);
         }
     })
 }
 
-/// A copy as its record has it.
-struct Job {
+/// A copy, as recorded.
+struct CopyJob {
     source: String,
     done: u64,
     total: u64,
 }
 
-impl Core {
-    fn job(&self, id: &str) -> Option<Job> {
+impl PoolCore {
+    fn job(&self, id: &str) -> Option<CopyJob> {
         let index = self.index();
         let (state, source) = if ids::is(Kind::Snapshot, id) {
             let record = index.snapshot(id)?;
             (record.state, record.source.clone())
         } else {
             let record = index.volume(id)?;
-            let Some(Source::Snapshot(source) | Source::Volume(source)) = &record.source else { return None };
+            let Some(VolumeContentSource::Snapshot(source) | VolumeContentSource::Volume(source)) =
+                &record.source
+            else {
+                return None;
+            };
             (record.state, source.clone())
         };
         match state {
-            Phase::Copying { done, total } => Some(Job { source, done, total }),
+            Phase::Copying { done, total } => Some(CopyJob { source, done, total }),
             Phase::Creating | Phase::Ready => None,
         }
     }
 
-    /// Asks for the copies into `ids`, as far as there are any to be made, and waits a while for all of them.
-    /// Those that failed before are tried again.
-    pub(super) fn await_copies(&self, ids: &[&str]) {
+    /// Queues the unfinished copies into `ids` and waits up to `COPY_WAIT` for all of them. Copies that failed
+    /// before are retried.
+    pub(super) fn enqueue_and_wait(&self, ids: &[&str]) {
         ids.iter().filter(|id| self.job(id).is_some()).for_each(|id| self.copies.enqueue(id));
         self.copies.wait(ids);
     }
 
-    /// Copies until it is done, cancelled or stopped.
+    /// Copies until completion, cancellation or shutdown.
     fn copy(&self, id: &str) -> Result<(), Fault> {
-        let Some(Job { source, mut done, total }) = self.job(id) else { return Ok(()) };
+        let Some(CopyJob { source, mut done, total }) = self.job(id) else { return Ok(()) };
         let (from, to) = (store::image_of(&source), store::image_of(id));
-        tracing::info!(id, source, done, total, "copying");
-        let mut since_note = 0;
+        tracing::info!(id, source, done, total, "copying image");
+        let mut since_checkpoint = 0;
         while done < total {
-            match self.copies.next_step() {
-                Step::Go => {}
-                Step::Cancel => return Ok(()),
-                Step::Stop => {
+            match self.copies.next_action() {
+                Next::Continue => {}
+                Next::Cancel => return Ok(()),
+                Next::Stop => {
                     self.store.sync(&to).during("make the copy so far durable", id)?;
                     self.set_phase(id, Phase::Copying { done, total })?;
-                    tracing::info!(id, done, total, "the copy goes on at the next start");
+                    tracing::info!(
+                        id,
+                        done,
+                        total,
+                        "copy interrupted by shutdown; the next start resumes it"
+                    );
                     return Ok(());
                 }
             }
-            let length = PIECE.min(total - done);
+            let length = CHUNK.min(total - done);
             let copied = self.kernel().copy_range(&self.store.at(&from), &self.store.at(&to), done, length);
-            since_note += copied.during("copy its source", id)?;
+            since_checkpoint += copied.during("copy its source", id)?;
             done += length;
-            if since_note >= NOTE {
+            if since_checkpoint >= CHECKPOINT {
                 self.store.sync(&to).during("make the copy so far durable", id)?;
                 self.set_phase(id, Phase::Copying { done, total })?;
-                tracing::info!(id, done, total, "copying");
-                since_note = 0;
+                tracing::info!(id, done, total, "copying image");
+                since_checkpoint = 0;
             }
         }
-        self.seal(id)?;
+        self.persist_image(id)?;
         self.set_phase(id, Phase::Ready)?;
-        tracing::info!(id, total, "copied");
+        tracing::info!(id, total, "copied image");
         Ok(())
     }
 
@@ -269,40 +279,40 @@ impl Core {
         }
     }
 
-    /// Undoes a copy that found no room, with the whole group if it belongs to one.
-    fn give_up(&self, id: &str, fault: &Fault) -> Failure {
+    /// Handles a failed copy. One that ran out of space is undone, together with its whole group if it has one.
+    fn abandon_copy(&self, id: &str, fault: &Fault) -> CopyFailure {
         if !fault.is_full() {
-            tracing::error!(id, %fault, "the copy failed");
+            tracing::error!(id, error = %fault, "failed to copy image");
             let message =
-                format!("the copy failed: {fault}; call again to go on, or delete {id} to give it up");
-            return Failure { message, full: false };
+                format!("the copy failed: {fault}; retry to resume it, or delete {id} to abandon it");
+            return CopyFailure { message, full: false };
         }
-        tracing::error!(id, %fault, "the copy is given up");
+        tracing::error!(id, error = %fault, "failed to copy image: out of space; undoing the copy");
         let group = self.index().snapshot(id).and_then(|record| record.group.clone());
         let group = group.and_then(|group| self.index().group(&group).cloned());
         let undone = match group {
-            Some(group) => self.give_up_group(group),
+            Some(group) => self.abandon_group(group),
             None => self.discard(id).map(|()| true),
         };
         let what = match undone {
-            Ok(true) => "the copy was given up",
-            // A member of its group is being restored from, or deleted.
-            Ok(false) => "the copy is not done",
+            Ok(true) => "the copy was abandoned",
+            // A member of its group is being deleted or used as a restore source.
+            Ok(false) => "the copy is incomplete",
             Err(error) => {
-                tracing::error!(id, %error, "the copy could not be undone: it is tried again when it is asked for");
-                "the copy is not done"
+                tracing::error!(id, %error, "failed to undo the copy; the next request retries it");
+                "the copy is incomplete"
             }
         };
         let message =
             format!("{what}: {fault}; delete volumes or snapshots, or enlarge the pool's file system");
-        Failure { message, full: true }
+        CopyFailure { message, full: true }
     }
 
-    /// How far a copy is, in words.
+    /// Describes the progress of a copy.
     pub(super) fn progress(&self, id: &str) -> String {
         match self.job(id) {
-            Some(Job { source, done, total }) => {
-                format!("{id} is being copied from {source}, more than {done} of {total} bytes are done")
+            Some(CopyJob { source, done, total }) => {
+                format!("{id} is being copied from {source}, at least {done} of {total} bytes are done")
             }
             None => format!("{id} is being copied"),
         }

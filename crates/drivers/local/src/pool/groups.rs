@@ -1,37 +1,37 @@
-//! Group snapshots: all members cut at one moment, all or none. The group's record is written before its
-//! members and removed after them, so that half a group is always recognised as one.
+//! Group snapshots: all members are cut at one point in time, all or none. The group's record is written before its
+//! members and removed after them, so an incomplete group is always recognized as one.
 
 use wharf_driver::backend::{BackendError, DeleteError, GroupSnapshot, NewGroupSnapshot, SnapshotError};
 
-use super::Core;
+use super::PoolCore;
 use super::snapshots::{new_record, no_volume};
-use crate::claims::Claim;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
+use crate::locks::VolumeLock;
 use crate::parameters;
-use crate::record::{GroupRecord, GroupState, Member, Moment, VERSION};
+use crate::record::{GroupRecord, GroupState, Member, Timestamp, VERSION};
 use crate::store;
 
-impl Core {
-    /// Cuts a group; the same name and members again is the same group.
+impl PoolCore {
+    /// Cuts a group snapshot. Idempotent for the same name and sources.
     pub fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
         let NewGroupSnapshot { name, sources, .. } = wanted;
         parameters::of_snapshot(&wanted.parameters)
             .map_err(|error| SnapshotError::Invalid(error.to_string()))?;
         let id = ids::derive(Kind::Group, name);
-        let _claim = self.claims.exclusive(&id)?;
+        let _lock = self.locks.exclusive(&id)?;
         self.refuse_broken(&id)?;
         let existing = self.index().group(&id).cloned();
         match existing {
-            Some(record) if record.state != GroupState::Ready => self.unmake_group(record)?,
+            Some(record) if record.state != GroupState::Ready => self.undo_group(record)?,
             Some(record) => {
                 let members = record.members.iter().map(|member| &member.source);
                 if record.name != *name || !members.eq(sources) {
                     return Err(SnapshotError::Exists(format!(
-                        "a group snapshot named {name:?} exists ({id}), of other volumes"
+                        "a group snapshot named {name:?} exists ({id}), but of other volumes"
                     )));
                 }
-                return self.settled_group(&record);
+                return self.wait_for_group(&record);
             }
             None => {}
         }
@@ -40,25 +40,25 @@ impl Core {
             .map(|source| Member { source: source.clone(), snapshot: ids::derive_member(name, source) })
             .collect();
         for member in &members {
-            // Told once, as for a single snapshot.
+            // Report it once, as for a single snapshot.
             if let Some(failure) = self.copies.take_failure(&member.snapshot) {
                 return Err(failure.into());
             }
         }
-        self.make_group(name, id.clone(), members)?;
+        self.cut_group(name, id.clone(), members)?;
         let record = self.index().group(&id).cloned();
-        let gone = || SnapshotError::Backend(BackendError::Busy(format!("{id} was given up: call again")));
-        self.settled_group(&record.ok_or_else(gone)?)
+        let gone = || SnapshotError::Backend(BackendError::Busy(format!("{id} was abandoned: retry")));
+        self.wait_for_group(&record.ok_or_else(gone)?)
     }
 
-    fn make_group(&self, name: &str, id: String, members: Vec<Member>) -> Result<(), SnapshotError> {
+    fn cut_group(&self, name: &str, id: String, members: Vec<Member>) -> Result<(), SnapshotError> {
         let mut held = Vec::new();
         let mut volumes = Vec::with_capacity(members.len());
         for Member { source, .. } in &members {
             if self.ready_volume(source)?.is_none() {
                 return Err(no_volume(source));
             }
-            held.push(self.claims.shared(source)?);
+            held.push(self.locks.shared(source)?);
             volumes.push(self.ready_volume(source)?.ok_or_else(|| no_volume(source))?);
         }
         self.admit_snapshots(&volumes.iter().collect::<Vec<_>>())?;
@@ -66,7 +66,7 @@ impl Core {
             version: VERSION,
             id: id.clone(),
             name: name.to_owned(),
-            created: Moment::now(),
+            created: Timestamp::now(),
             state: GroupState::Creating,
             members,
         };
@@ -77,25 +77,25 @@ impl Core {
             })
             .collect();
         let made = self.save_group(record.clone()).map_err(SnapshotError::from).and_then(|()| {
-            self.make_snapshots(&snapshots)?;
+            self.cut_snapshots(&snapshots)?;
             Ok(self.save_group(GroupRecord {
                 state: GroupState::Ready,
-                created: Moment::now(),
+                created: Timestamp::now(),
                 ..record.clone()
             })?)
         });
         if made.is_err()
-            && let Err(fault) = self.unmake_group(record)
+            && let Err(fault) = self.undo_group(record)
         {
-            tracing::error!(id, %fault, "a failed group could not be undone; the next call or start will");
+            tracing::error!(group_snapshot = id, error = %fault, "failed to undo an incomplete group snapshot; the next call or start retries");
         }
         made
     }
 
-    /// Waits a while for the members' copies.
-    fn settled_group(&self, record: &GroupRecord) -> Result<GroupSnapshot, SnapshotError> {
+    /// Waits up to `COPY_WAIT` for the members' copies.
+    fn wait_for_group(&self, record: &GroupRecord) -> Result<GroupSnapshot, SnapshotError> {
         let members: Vec<&str> = record.members.iter().map(|member| member.snapshot.as_str()).collect();
-        self.await_copies(&members);
+        self.enqueue_and_wait(&members);
         for snapshot in members {
             if let Some(failure) = self.copies.take_failure(snapshot) {
                 return Err(failure.into());
@@ -104,7 +104,7 @@ impl Core {
         Ok(self.group(record)?)
     }
 
-    /// Deletes a group with its members; gone is success.
+    /// Deletes a group and its members. Succeeds if it does not exist.
     pub fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
         if !ids::is(Kind::Group, id) {
             return Ok(());
@@ -113,38 +113,37 @@ impl Core {
         if self.index().group(id).is_none() {
             return Ok(());
         }
-        let _claim = self.claims.exclusive(id)?;
+        let _lock = self.locks.exclusive(id)?;
         let Some(record) = self.index().group(id).cloned() else { return Ok(()) };
-        // Held until the end: nobody starts a restore from a member that is on its way out.
-        let _held = self.claim_members(&record)?;
+        // Held until the end: no restore can start from a member that is being deleted.
+        let _held = self.lock_members(&record)?;
         for Member { snapshot, .. } in &record.members {
-            self.refuse_copied(snapshot).map_err(DeleteError::InUse)?;
+            self.refuse_copy_source(snapshot).map_err(DeleteError::InUse)?;
         }
-        let record = self.doom_group(record)?;
+        let record = self.mark_group_deleting(record)?;
         for Member { snapshot, .. } in &record.members {
-            self.drop_snapshot(snapshot)?;
+            self.cancel_and_discard(snapshot)?;
         }
         self.remove_group(&record)?;
-        tracing::info!(id, "deleted");
+        tracing::info!(group_snapshot = id, "deleted group snapshot");
         Ok(())
     }
 
-    fn claim_members(&self, record: &GroupRecord) -> Result<Vec<Claim<'_>>, BackendError> {
-        record.members.iter().map(|member| self.claims.exclusive(&member.snapshot)).collect()
+    fn lock_members(&self, record: &GroupRecord) -> Result<Vec<VolumeLock<'_>>, BackendError> {
+        record.members.iter().map(|member| self.locks.exclusive(&member.snapshot)).collect()
     }
 
-    /// Gives a group up for which the pool has no room, unless somebody needs one of its members just now;
-    /// answers whether it did.
-    pub(super) fn give_up_group(&self, record: GroupRecord) -> Result<bool, Fault> {
-        let Ok(_held) = self.claim_members(&record) else { return Ok(false) };
-        if record.members.iter().any(|member| self.refuse_copied(&member.snapshot).is_err()) {
+    /// Undoes a group for which the pool has no space, unless one of its members is in use; returns whether it did.
+    pub(super) fn abandon_group(&self, record: GroupRecord) -> Result<bool, Fault> {
+        let Ok(_held) = self.lock_members(&record) else { return Ok(false) };
+        if record.members.iter().any(|member| self.refuse_copy_source(&member.snapshot).is_err()) {
             return Ok(false);
         }
-        self.unmake_group(record).map(|()| true)
+        self.undo_group(record).map(|()| true)
     }
 
-    /// Makes it durable that a group goes, before the first of its members does.
-    fn doom_group(&self, record: GroupRecord) -> Result<GroupRecord, Fault> {
+    /// Durably marks a group as being deleted, before the first member is deleted.
+    fn mark_group_deleting(&self, record: GroupRecord) -> Result<GroupRecord, Fault> {
         if record.state == GroupState::Deleting {
             return Ok(record);
         }
@@ -152,17 +151,17 @@ impl Core {
         let (from, to) = (store::record_of(id), store::deleting_of(id));
         self.kernel()
             .rename(&self.store.at(&from), &self.store.at(&to))
-            .during("note that it is being deleted", id)?;
+            .during("mark it as being deleted", id)?;
         let record = GroupRecord { state: GroupState::Deleting, ..record };
         self.index().put_group(record.clone());
-        self.store.sync(store::GROUPS.as_ref()).during("note that it is being deleted", &record.id)?;
+        self.store.sync(store::GROUPS.as_ref()).during("mark it as being deleted", &record.id)?;
         Ok(record)
     }
 
     /// Undoes an unfinished group, or finishes its deletion.
-    pub(super) fn unmake_group(&self, mut record: GroupRecord) -> Result<(), Fault> {
+    pub(super) fn undo_group(&self, mut record: GroupRecord) -> Result<(), Fault> {
         if record.state == GroupState::Ready {
-            record = self.doom_group(record)?;
+            record = self.mark_group_deleting(record)?;
         }
         for Member { snapshot, .. } in &record.members {
             let there = self.index().snapshot(snapshot).is_some();
@@ -184,7 +183,7 @@ impl Core {
         self.store.sync(store::GROUPS.as_ref()).during("make its deletion durable", id)
     }
 
-    /// One group that is cut.
+    /// One group snapshot, if it is ready.
     pub fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
         self.refuse_broken(id)?;
         let record = self.index().group(id).filter(|record| record.state == GroupState::Ready).cloned();

@@ -1,18 +1,18 @@
-//! What is wrong with a volume or with the pool behind all of them.
+//! Health of a volume and of the pool.
 
 use std::path::Path;
 
 use wharf_driver::backend::{BackendError, HealthIssue, HealthStatus, StorageIssue, StorageStatus};
 use wharf_linux::MountTable;
 
-use super::Core;
-use super::devices::{ImageFault, image_fault};
+use super::PoolCore;
+use super::devices::{ImageProblem, image_problem};
 use crate::capacity::Fullness;
 use crate::fault::During as _;
 use crate::record::{Provisioning, VolumeRecord};
 use crate::store;
 
-/// Reasons are one stable word each.
+/// Reasons are part of the interface: each is one stable word.
 mod reason {
     pub(super) const IMAGE_MISSING: &str = "ImageMissing";
     pub(super) const IMAGE_SWAPPED: &str = "ImageSwapped";
@@ -24,12 +24,12 @@ mod reason {
     pub(super) const POOL_UNREACHABLE: &str = "PoolUnreachable";
 }
 
-impl Core {
-    /// What is wrong with a volume; `None` if there is no such volume.
+impl PoolCore {
+    /// Health issues of a volume; `None` if the volume does not exist.
     pub fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
         let broken = self.index().broken(id).map(str::to_owned);
-        if let Some(why) = broken {
-            return Ok(Some(vec![issue(HealthStatus::Inaccessible, reason::RECORD_UNREADABLE, why)]));
+        if let Some(reason) = broken {
+            return Ok(Some(vec![issue(HealthStatus::Inaccessible, reason::RECORD_UNREADABLE, reason)]));
         }
         let Some(record) = self.ready_volume(id)? else { return Ok(None) };
         let mut issues: Vec<_> = self.image_issue(&record)?.into_iter().collect();
@@ -50,18 +50,20 @@ impl Core {
     fn image_issue(&self, record: &VolumeRecord) -> Result<Option<HealthIssue>, BackendError> {
         let id = &record.id;
         let path = store::image_of(id);
-        let stat = self.store.stat(&path).during("look at its image", id)?;
-        let Some(fault) = image_fault(stat, record.image_inode, record.size) else { return Ok(None) };
+        let stat = self.store.stat(&path).during("stat its image", id)?;
+        let Some(fault) = image_problem(stat, record.image_inode, record.size) else { return Ok(None) };
         let (status, reason) = match fault {
-            ImageFault::Missing => (HealthStatus::DataLoss, reason::IMAGE_MISSING),
-            ImageFault::Swapped => (HealthStatus::Inaccessible, reason::IMAGE_SWAPPED),
-            ImageFault::Size(found) if found < record.size => (HealthStatus::DataLoss, reason::IMAGE_DAMAGED),
-            ImageFault::Size(_) => (HealthStatus::Inaccessible, reason::IMAGE_DAMAGED),
+            ImageProblem::Missing => (HealthStatus::DataLoss, reason::IMAGE_MISSING),
+            ImageProblem::Swapped => (HealthStatus::Inaccessible, reason::IMAGE_SWAPPED),
+            ImageProblem::Size(found) if found < record.size => {
+                (HealthStatus::DataLoss, reason::IMAGE_DAMAGED)
+            }
+            ImageProblem::Size(_) => (HealthStatus::Inaccessible, reason::IMAGE_DAMAGED),
         };
         Ok(Some(issue(status, reason, fault.message(&self.store.root.join(path), record.size))))
     }
 
-    /// What is wrong with the pool.
+    /// Health issues of the pool.
     pub fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
         let issue =
             |status, reason: &str, message| StorageIssue { status, reason: reason.to_owned(), message };
@@ -72,24 +74,24 @@ impl Core {
         let usage = self.usage()?;
         let table = self.kernel().mount_table().during("read the mount table", "the pool")?;
         if usage.read_only || is_read_only(&table, &self.store.root) {
-            let message = "the pool's file system is read-only: see the kernel log, repair and remount it";
+            let message = "the pool's file system is read-only: check the kernel log, repair and remount it";
             issues.push(issue(StorageStatus::Degraded, reason::POOL_READ_ONLY, message.to_owned()));
         }
         let committed = self.index().committed();
-        let room = self.room(&usage, committed);
+        let room = self.headroom(&usage, committed);
         let percent = room.percent;
         let promised =
-            format!("{committed} bytes are promised to volumes, {} are free", usage.available_bytes);
+            format!("{committed} bytes are provisioned to volumes, {} are free", usage.available_bytes);
         match room.fullness {
-            Fullness::Fine => {}
+            Fullness::Normal => {}
             Fullness::NearlyFull => {
                 let message = format!("the pool is {percent}% full; {promised}");
                 issues.push(issue(StorageStatus::Degraded, reason::POOL_NEARLY_FULL, message));
             }
             Fullness::Full => {
                 let message = format!(
-                    "the pool is {percent}% full: no new volumes, snapshots or expansions; {promised}; \
-                     delete some, or enlarge its file system"
+                    "the pool is {percent}% full: new volumes, snapshots and expansions are refused; {promised}; \
+                     delete volumes or snapshots, or enlarge its file system"
                 );
                 issues.push(issue(StorageStatus::Degraded, reason::POOL_FULL, message));
             }
@@ -98,11 +100,11 @@ impl Core {
     }
 }
 
-/// Whether the file system that holds `path` takes no writes. ext4 after an error says so here alone: statvfs
-/// goes on calling it writable.
+/// Whether the file system that holds `path` is read-only. After an error, ext4 shows that only in the mount table:
+/// statvfs still reports it as writable.
 fn is_read_only(table: &MountTable, path: &Path) -> bool {
     let holding = table.mounts().iter().filter(|mount| path.starts_with(&mount.mount_point));
-    // Of several at one place, the last lies on top.
+    // Of several mounts at one mount point, the last one is on top.
     let holding = holding.max_by_key(|mount| mount.mount_point.components().count());
     holding.is_some_and(|mount| {
         mount.is_read_only() || mount.super_options.iter().any(|option| option == "emergency_ro")
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_read_only() {
+    fn read_only_is_detected_on_the_topmost_mount() {
         let rw = "1 0 8:1 / / rw - ext4 /dev/sda rw\n";
         let cases = [
             (rw.to_owned(), false),

@@ -1,44 +1,44 @@
-//! What a pool holds, for an operator's table or JSON.
+//! The contents of a pool, for `wharf local list` as a table or JSON.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
-use wharf_driver::backend::{Format, Source};
+use wharf_driver::backend::{FormatState, VolumeContentSource};
 
-use super::Core;
+use super::PoolCore;
 use super::cut::is_on;
 use crate::Provisioning;
 use crate::record::{Phase, VolumeRecord};
 
-/// Everything in a pool.
+/// All objects in a pool.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Contents {
+pub struct PoolContents {
     /// The pool itself.
     pub pool: PoolEntry,
-    /// By id.
+    /// Ordered by id.
     pub volumes: Vec<VolumeEntry>,
-    /// By id.
+    /// Ordered by id.
     pub snapshots: Vec<SnapshotEntry>,
-    /// By id.
+    /// Ordered by id.
     pub groups: Vec<GroupEntry>,
 }
 
-/// The pool.
+/// A pool and its space usage.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolEntry {
-    /// Where.
+    /// Its directory.
     pub path: PathBuf,
-    /// Its identity.
+    /// Its UUID.
     pub uuid: String,
-    /// Bytes of its file system.
+    /// Size of its file system in bytes.
     pub total_bytes: u64,
-    /// Bytes in use there.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Bytes free.
     pub available_bytes: u64,
-    /// Bytes promised to volumes.
+    /// Bytes provisioned to volumes.
     pub committed_bytes: u128,
 }
 
@@ -48,29 +48,29 @@ pub struct PoolEntry {
 pub struct VolumeEntry {
     /// Its handle.
     pub id: String,
-    /// The name it was asked for by.
+    /// The name from the create request.
     pub name: String,
-    /// Its size.
+    /// Its size in bytes.
     pub size: u64,
-    /// Bytes its image occupies; shared ones are counted in each image.
+    /// Bytes allocated to its image; shared extents count in each image.
     pub allocated: u64,
     /// `creating`, `copying` or `ready`.
     pub state: &'static str,
-    /// Bytes copied so far, where it is being copied.
+    /// Bytes copied so far, while it is being copied.
     pub copied: Option<u64>,
     /// Thin or thick.
     pub provisioning: Provisioning,
-    /// What its bytes are.
-    pub format: Format,
-    /// What it was filled with.
-    pub source: Option<Source>,
-    /// When it was made, RFC 3339.
+    /// Its recorded format state.
+    pub format: FormatState,
+    /// The snapshot or volume it was created from.
+    pub source: Option<VolumeContentSource>,
+    /// Creation time, RFC 3339.
     pub created: String,
     /// The node that ControllerPublish attached it to.
     pub node: Option<String>,
-    /// The loop device it is attached as now.
+    /// The loop device it is attached to.
     pub device: Option<PathBuf>,
-    /// Where that is mounted or bound.
+    /// Where the device is mounted or bind-mounted.
     pub mounts: Vec<PathBuf>,
 }
 
@@ -80,23 +80,23 @@ pub struct VolumeEntry {
 pub struct SnapshotEntry {
     /// Its handle.
     pub id: String,
-    /// The name it was asked for by.
+    /// The name from the create request.
     pub name: String,
-    /// The volume it was taken of.
+    /// The source volume.
     pub source: String,
-    /// The size of that volume then.
+    /// The size of the source volume at the time of the snapshot.
     pub size: u64,
-    /// Bytes its image occupies; shared ones are counted in each image.
+    /// Bytes allocated to its image; shared extents count in each image.
     pub allocated: u64,
     /// `creating`, `copying` or `ready`.
     pub state: &'static str,
-    /// Bytes copied so far, where it is being copied.
+    /// Bytes copied so far, while it is being copied.
     pub copied: Option<u64>,
-    /// What its bytes are.
-    pub format: Format,
+    /// Its recorded format state.
+    pub format: FormatState,
     /// The group it belongs to.
     pub group: Option<String>,
-    /// When it was cut, RFC 3339.
+    /// Time of the snapshot, RFC 3339.
     pub created: String,
 }
 
@@ -106,17 +106,17 @@ pub struct SnapshotEntry {
 pub struct GroupEntry {
     /// Its handle.
     pub id: String,
-    /// The name it was asked for by.
+    /// The name from the create request.
     pub name: String,
-    /// Its snapshots.
+    /// Ids of its member snapshots.
     pub snapshots: Vec<String>,
-    /// When it was cut, RFC 3339.
+    /// Time of the snapshot, RFC 3339.
     pub created: String,
 }
 
-impl Core {
-    /// Everything in the pool.
-    pub fn contents(&self) -> Result<Contents, String> {
+impl PoolCore {
+    /// All objects in the pool.
+    pub fn contents(&self) -> Result<PoolContents, String> {
         let usage = self.usage().map_err(|fault| fault.to_string())?;
         let (volumes, snapshots, groups, committed_bytes) = {
             let index = self.index();
@@ -155,11 +155,11 @@ impl Core {
             snapshots: record.members.into_iter().map(|member| member.snapshot).collect(),
             created: record.created.to_string(),
         });
-        Ok(Contents { pool, volumes, snapshots: snapshots.collect(), groups: groups.collect() })
+        Ok(PoolContents { pool, volumes, snapshots: snapshots.collect(), groups: groups.collect() })
     }
 
     fn volume_entry(&self, record: VolumeRecord) -> Result<VolumeEntry, String> {
-        let device = self.loops_of(&record).map_err(|fault| fault.to_string())?.into_iter().next();
+        let device = self.loop_devices_of(&record).map_err(|fault| fault.to_string())?.into_iter().next();
         let device = device.map(|device| device.path);
         let mut mounts = Vec::new();
         if let Some(device) = &device {

@@ -1,62 +1,62 @@
-//! Opening a pool: for a driver, for an operator who changes something, or just to look. The first two take
-//! the lock and recover; looking takes none and changes nothing, so it works beside a running driver.
+//! Opening a pool: for the driver, for maintenance, or read-only. The first two take the lock and recover. Read-only
+//! access takes no lock and changes nothing, so it works while a driver runs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wharf_linux::{Beneath, Kernel, PathKind, random_uuid};
+use wharf_linux::{Kernel, PathBeneath, PathKind, random_uuid};
 
 use super::check::{Finding, Severity};
 use super::copy::{self, Copies};
-use super::list::Contents;
+use super::list::PoolContents;
 use super::load::{Loaded, load};
-use super::trash::{self, Purged, Trash};
-use super::{Core, Pool};
+use super::trash::{self, PurgedPath, Trash};
+use super::{Pool, PoolCore};
 use crate::Config;
 use crate::config::ConfigError;
 use crate::fault::During as _;
-use crate::record::{Moment, PoolRecord, VERSION};
+use crate::record::{PoolRecord, Timestamp, VERSION};
 use crate::store::{self, LoadError, Store};
 
-/// How long the lock is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long to wait for the lock.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a pool was not opened.
+/// Why a pool could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is no such directory.
+    /// The directory does not exist.
     #[error("the pool {} does not exist: create the directory, or mount its disk first", .0.display())]
     Missing(PathBuf),
-    /// It is something else.
-    #[error("the pool {} is not a directory (symlinks are not followed): give the directory itself", .0.display())]
+    /// The path is not a directory.
+    #[error("the pool {} is not a directory (symlinks are not followed): specify the directory itself", .0.display())]
     NotADirectory(PathBuf),
-    /// It is a directory, but not of a pool.
+    /// The directory is neither a pool nor empty.
     #[error(
-        "{} is no pool, and a new one is only made in an empty directory; it holds {found}",
+        "{} is not a pool, and a new pool is only created in an empty directory; it contains {found}",
         pool.display()
     )]
     NotEmpty {
         /// The directory.
         pool: PathBuf,
-        /// One of the things in it.
+        /// One of the entries in it.
         found: String,
     },
-    /// There is no pool to look at.
-    #[error("{} is no pool: it has no pool.json", .0.display())]
+    /// The directory is not a pool.
+    #[error("{} is not a pool: it has no pool.json", .0.display())]
     NoPool(PathBuf),
-    /// Another process has it.
+    /// Another process holds the lock.
     #[error("the pool {} is in use by another process: stop that driver first", .0.display())]
     Locked(PathBuf),
     /// The pool's own record is newer or damaged.
     #[error("{0}")]
     Record(String),
-    /// The kernel refused.
-    #[error("the pool could not be opened: {0}")]
+    /// A system call failed.
+    #[error("failed to open the pool: {0}")]
     Kernel(#[from] wharf_linux::Error),
 }
 
@@ -70,26 +70,26 @@ impl From<LoadError> for OpenError {
 }
 
 impl Pool {
-    /// Opens a pool to serve it: takes the lock, makes the pool if the directory is empty, finishes or undoes
-    /// what was in flight, reports what does not add up, and resumes copies and the emptying of the trash.
+    /// Opens a pool to serve it: takes the lock, creates the pool if the directory is empty, finishes or undoes
+    /// interrupted operations, logs inconsistencies, and resumes copies and the emptying of the trash.
     pub fn open(kernel: Arc<dyn Kernel>, config: Config) -> Result<Self, OpenError> {
         config.check()?;
         let store = Store { kernel, root: config.pool.clone() };
-        let core = Arc::new(Core::open(store, config, true)?);
+        let core = Arc::new(PoolCore::open(store, config, true)?);
         core.report();
         let workers = vec![copy::spawn(Arc::clone(&core)), trash::spawn(Arc::clone(&core))];
         Ok(Self { core, workers })
     }
 
-    /// Opens a pool for an operator who changes something while no driver runs: lock and recovery, but
-    /// nothing goes on in the background.
+    /// Opens a pool for an operator while no driver runs: takes the lock and recovers, but starts no background
+    /// threads.
     pub fn open_maintenance(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<Maintenance, OpenError> {
         let store = Store { kernel, root: pool.to_owned() };
-        let core = Core::open(store, Config::new("maintenance", pool), false)?;
+        let core = PoolCore::open(store, Config::new("maintenance", pool), false)?;
         Ok(Maintenance { core })
     }
 
-    /// Opens a pool to look at it; also while a driver runs.
+    /// Opens a pool read-only. Works while a driver runs.
     pub fn open_read_only(kernel: Arc<dyn Kernel>, pool: &Path) -> Result<Inspection, OpenError> {
         let store = Store { kernel, root: pool.to_owned() };
         must_be_directory(&store)?;
@@ -97,63 +97,63 @@ impl Pool {
             store.load(Path::new(store::POOL), None)?.ok_or_else(|| OpenError::NoPool(pool.to_owned()))?;
         let loaded = load(&store)?;
         let purgeable = loaded.purgeable();
-        let core = Core::new(store, Config::new("inspection", pool), record.uuid, false, loaded, None);
+        let core = PoolCore::new(store, Config::new("inspection", pool), record.uuid, false, loaded, None);
         Ok(Inspection { core, purgeable })
     }
 }
 
-/// A pool that is only looked at.
+/// A pool opened read-only.
 pub struct Inspection {
-    core: Core,
-    purgeable: Vec<Purged>,
+    core: PoolCore,
+    purgeable: Vec<PurgedPath>,
 }
 
 impl Inspection {
-    /// What the pool holds.
-    pub fn list(&self) -> Result<Contents, String> {
+    /// The pool's contents.
+    pub fn list(&self) -> Result<PoolContents, String> {
         self.core.contents()
     }
 
-    /// What does not add up. What a running driver is just doing shows as information.
+    /// The pool's inconsistencies. Operations of a running driver appear as [`Severity::Info`].
     pub fn check(&self) -> Vec<Finding> {
         self.core.check()
     }
 
     /// What [`Maintenance::purge`] would remove.
-    pub fn purgeable(&self) -> &[Purged] {
+    pub fn purgeable(&self) -> &[PurgedPath] {
         &self.purgeable
     }
 }
 
-/// A pool under an operator's hands.
+/// A pool opened for maintenance by an operator.
 pub struct Maintenance {
-    core: Core,
+    core: PoolCore,
 }
 
 impl Maintenance {
-    /// What the pool holds.
-    pub fn list(&self) -> Result<Contents, String> {
+    /// The pool's contents.
+    pub fn list(&self) -> Result<PoolContents, String> {
         self.core.contents()
     }
 
-    /// What does not add up.
+    /// The pool's inconsistencies.
     pub fn check(&self) -> Vec<Finding> {
         self.core.check()
     }
 
-    /// Empties the trash; answers what was removed. (What a crash had left unfinished was undone by opening.)
-    pub fn purge(&self) -> Result<Vec<Purged>, String> {
+    /// Empties the trash and returns what was removed. (Opening the pool already removed leftovers of a crash.)
+    pub fn purge(&self) -> Result<Vec<PurgedPath>, String> {
         self.core.purge_all()
     }
 
-    /// Accepts the image that is there now as the volume's or snapshot's own, after the operator has made
-    /// sure that it is: a pool that was restored from a backup has all its images in new files.
+    /// Accepts the current image file as the volume's or snapshot's own. The operator vouches for it: a pool
+    /// restored from a backup has all its images in new files.
     pub fn adopt(&self, id: &str) -> Result<(), String> {
         self.core.adopt(id)
     }
 }
 
-impl Core {
+impl PoolCore {
     fn new(
         store: Store,
         config: Config,
@@ -168,32 +168,32 @@ impl Core {
             uuid,
             reflink,
             trash: Trash::new(loaded.trash),
-            found: loaded.findings,
+            load_findings: loaded.findings,
             index: Mutex::new(loaded.index),
-            claims: Default::default(),
+            locks: Default::default(),
             copies: Copies::default(),
             freezing: Mutex::new(()),
-            said: AtomicU8::new(0),
-            _lock: lock,
+            logged_fullness: AtomicU8::new(0),
+            _pool_lock: lock,
         }
     }
 
     fn open(store: Store, config: Config, may_create: bool) -> Result<Self, OpenError> {
         must_be_directory(&store)?;
         let pool = Path::new(store::POOL);
-        // Before the lock: not even a lock file is left in a directory that is none of ours.
+        // Before the lock: a directory that is not a pool must not even get a lock file.
         if store.load::<PoolRecord>(pool, None)?.is_none() {
             if !may_create {
                 return Err(OpenError::NoPool(store.root));
             }
             must_be_empty(&store)?;
         }
-        let lock = take_lock(&store)?;
+        let lock = acquire_lock(&store)?;
         let record = match store.load::<PoolRecord>(pool, None)? {
             Some(record) => record,
             None => create(&store)?,
         };
-        // Not only when it is new: the first start may have been cut short behind pool.json.
+        // Not only for a new pool: the first start may have been interrupted after it wrote pool.json.
         for dir in [store::VOLUMES, store::SNAPSHOTS, store::GROUPS, store::TRASH] {
             store.kernel.create_dir(&store.at(Path::new(dir)))?;
         }
@@ -204,46 +204,51 @@ impl Core {
         tracing::info!(
             pool = %store.root.display(), uuid = record.uuid, reflink,
             volumes = loaded.index.volumes().count(), snapshots = loaded.index.snapshots().count(),
-            "pool opened"
+            "opened pool"
         );
         let core = Self::new(store, config, record.uuid, reflink, loaded, Some(lock));
         core.recover(&leftovers)?;
         Ok(core)
     }
 
-    /// Says what does not add up.
+    /// Logs the pool's inconsistencies.
     fn report(&self) {
         for finding in self.check().iter().filter(|finding| finding.severity > Severity::Info) {
-            tracing::warn!(object = finding.object, problem = finding.problem, way_out = finding.way_out);
+            tracing::warn!(
+                object = finding.object,
+                problem = finding.problem,
+                remedy = finding.way_out,
+                "pool is inconsistent"
+            );
         }
     }
 }
 
-/// Takes the pool's lock, with a little patience: a driver that was just killed may have had a child between
-/// fork and exec, which holds the lock for a moment longer.
-fn take_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
-    let until = Instant::now() + LOCK_PATIENCE;
+/// Takes the pool's lock, waiting briefly: a child that a killed driver had between fork and exec can hold the lock
+/// for a moment longer.
+fn acquire_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? {
             Some(lock) => return Ok(lock),
-            None if Instant::now() < until => std::thread::sleep(LOCK_PATIENCE / 40),
+            None if Instant::now() < until => std::thread::sleep(LOCK_TIMEOUT / 40),
             None => return Err(OpenError::Locked(store.root.clone())),
         }
     }
 }
 
-/// Whether images can share extents. A pool that has not even room to try is asked by its lock, which is empty:
-/// sharing that with itself takes no room, and a file system that cannot share says so all the same. A wrong
-/// "no" would harm nothing, and a full pool makes no snapshots anyway; but it must start, to be emptied.
+/// Whether the file system supports reflinks. If it has no space for the probe files, reflink the empty lock file to
+/// itself: that needs no space, and still fails on a file system without reflinks. A wrong "no" is harmless, because
+/// a full pool creates no snapshots anyway; but the pool must start so that it can be emptied.
 fn can_reflink(store: &Store) -> Result<bool, OpenError> {
-    match store.kernel.can_reflink(&store.root).during("try whether extents can be shared", "the pool") {
+    match store.kernel.can_reflink(&store.root).during("probe for reflink support", "the pool") {
         Err(fault) if fault.is_full() => {
             let lock = store.at(Path::new(store::LOCK));
             let shared = store.kernel.reflink(&lock, &lock);
-            tracing::warn!(reflink = shared.is_ok(), "the pool has no room at all");
+            tracing::warn!(reflink = shared.is_ok(), "pool has no free blocks");
             Ok(shared.is_ok())
         }
-        answer => answer.map_err(|fault| OpenError::Kernel(*fault.source)),
+        result => result.map_err(|fault| OpenError::Kernel(*fault.source)),
     }
 }
 
@@ -255,8 +260,7 @@ fn must_be_directory(store: &Store) -> Result<(), OpenError> {
     }
 }
 
-/// What may be in a directory that becomes a pool: what mkfs puts there, and what a first start that was cut
-/// short leaves.
+/// A new pool's directory must contain only what mkfs creates and what an interrupted first start leaves.
 fn must_be_empty(store: &Store) -> Result<(), OpenError> {
     let unfinished = format!("{}{}", store::POOL, store::UNFINISHED);
     let names = store.list(Path::new("."))?;
@@ -268,11 +272,11 @@ fn must_be_empty(store: &Store) -> Result<(), OpenError> {
 }
 
 fn create(store: &Store) -> Result<PoolRecord, OpenError> {
-    let record = PoolRecord { version: VERSION, uuid: random_uuid()?, created: Moment::now() };
+    let record = PoolRecord { version: VERSION, uuid: random_uuid()?, created: Timestamp::now() };
     let path = Path::new(store::POOL);
     wharf_linux::write_durably(
         &*store.kernel,
-        &Beneath::new(&store.root, path),
+        &PathBeneath::new(&store.root, path),
         &crate::record::to_bytes(&record),
     )?;
     Ok(record)

@@ -1,23 +1,24 @@
-//! What a start finishes or undoes, in an order in which each step may itself be cut short: freezes first,
-//! because somebody waits; then groups, whose members go with them; then single objects; then remains.
+//! Recovery at startup: finishes or undoes interrupted operations. The order allows every step to be interrupted
+//! again: freezes first, because writers are blocked; then groups with their members; then single objects; then
+//! leftovers.
 
 use std::path::Path;
 
-use super::Core;
+use super::PoolCore;
 use super::load::Leftover;
 use crate::fault::Fault;
 use crate::record::{FreezeRecord, GroupState, Phase};
 use crate::store;
 
-impl Core {
-    /// Leaves the pool as if nothing had ever been cut short, except that copies are only queued again.
+impl PoolCore {
+    /// Restores a consistent pool. Interrupted copies are only queued again.
     pub(super) fn recover(&self, leftovers: &[Leftover]) -> wharf_linux::Result<()> {
         self.thaw_interrupted()?;
         let unfinished = |state| matches!(state, GroupState::Creating | GroupState::Deleting);
         let groups: Vec<_> = self.index().groups().filter(|group| unfinished(group.state)).cloned().collect();
         for group in groups {
-            tracing::warn!(group = group.id, state = ?group.state, "undoing a group that was left unfinished");
-            self.unmake_group(group).map_err(source_of)?;
+            tracing::warn!(group_snapshot = group.id, state = ?group.state, "undoing an unfinished group snapshot");
+            self.undo_group(group).map_err(source_of)?;
         }
         let (mut undo, mut copies) = (Vec::new(), Vec::new());
         {
@@ -33,19 +34,19 @@ impl Core {
             }
         }
         for id in undo {
-            tracing::warn!(id, "undoing a creation that was left unfinished");
+            tracing::warn!(id, "undoing an unfinished creation");
             self.discard(&id).map_err(source_of)?;
         }
         let growing: Vec<_> =
             self.index().volumes().filter(|record| record.growing_to.is_some()).cloned().collect();
         for record in growing {
-            // One volume that cannot grow must not keep the others from being served.
+            // One volume that cannot be expanded must not prevent the driver from serving the others.
             if let Err(error) = self.finish_growth(record.clone()) {
-                tracing::error!(id = record.id, %error, "an expansion could be neither finished nor undone");
+                tracing::error!(volume_handle = record.id, %error, "failed to finish or undo an expansion");
             }
         }
         for id in copies {
-            tracing::info!(id, "resuming a copy");
+            tracing::info!(id, "resuming copy");
             self.copies.enqueue(&id);
         }
         for leftover in leftovers {
@@ -54,14 +55,14 @@ impl Core {
         Ok(())
     }
 
-    /// Whoever froze a file system and died together with its helper left this note.
+    /// Thaws what a driver left frozen when it crashed together with its freeze helper.
     fn thaw_interrupted(&self) -> wharf_linux::Result<()> {
         let path = Path::new(store::FREEZE);
         let record: FreezeRecord = match self.store.load(path, None) {
             Ok(None) => return Ok(()),
             Ok(Some(record)) => record,
             Err(error) => {
-                tracing::error!(%error, "a freeze was left, nobody knows of what: look for hanging writers");
+                tracing::error!(%error, "failed to read the freeze record: check for blocked writers");
                 return Ok(());
             }
         };
@@ -69,21 +70,23 @@ impl Core {
         let mut all = true;
         for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
             match self.kernel().thaw(mount_point) {
-                Ok(()) => tracing::warn!(mount_point = %mount_point.display(), "thawed after a crash"),
+                Ok(()) => {
+                    tracing::warn!(mount_point = %mount_point.display(), "thawed file system after a crash")
+                }
                 Err(error) => {
-                    tracing::error!(%error, "could not thaw: run fsfreeze --unfreeze on it");
+                    tracing::error!(%error, "failed to thaw file system: run fsfreeze --unfreeze on it");
                     all = false;
                 }
             }
         }
-        // The note stays for what is still frozen.
+        // Keep the record while a file system is still frozen.
         if all { self.store.remove_file(path) } else { Ok(()) }
     }
 
     fn remove_leftover(&self, leftover: &Leftover) -> wharf_linux::Result<()> {
         match leftover {
             Leftover::File(path) => self.store.remove_file(path),
-            // It may have been moved to the trash by now, or held an unfinished write that is gone.
+            // It may have been moved to the trash, or it held an unfinished write that is already removed.
             Leftover::Dir(path) => self.kernel().remove_dir(&self.store.at(path)),
         }
     }

@@ -1,36 +1,36 @@
-//! Snapshots: files of their own, which outlive their volume. Instant where extents can be shared, a copy in
-//! the background elsewhere.
+//! Snapshots: separate image files, which outlive their volume. With reflinks they are instant; otherwise they are
+//! copied in the background.
 
 use wharf_driver::backend::{
-    BackendError, DeleteError, NewSnapshot, Page, Snapshot, SnapshotError, SnapshotFilter,
+    BackendError, DeleteError, ListPage, NewSnapshot, Snapshot, SnapshotError, SnapshotFilter,
 };
 
-use super::Core;
+use super::PoolCore;
 use super::cut::Cut;
-use super::volumes::unsharable;
+use super::volumes::cannot_copy_in_use;
 use crate::capacity;
 use crate::fault::During as _;
 use crate::ids::{self, Kind};
 use crate::parameters;
 use crate::plan;
-use crate::record::{Moment, Phase, SnapshotRecord, VERSION, VolumeRecord};
+use crate::record::{Phase, SnapshotRecord, Timestamp, VERSION, VolumeRecord};
 use crate::store;
 
-impl Core {
-    /// Cuts a snapshot; the same name and source again is the same snapshot.
+impl PoolCore {
+    /// Cuts a snapshot. Idempotent for the same name and source.
     pub fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
         let NewSnapshot { name, source, .. } = wanted;
         parameters::of_snapshot(&wanted.parameters)
             .map_err(|error| SnapshotError::Invalid(error.to_string()))?;
-        // They are where their volume is, which is here.
-        if !plan::is_reachable(&wanted.requisite, &self.config.node_id) {
+        // A snapshot is on the node of its volume, which is this one.
+        if !plan::satisfies_topology(&wanted.requisite, &self.config.node_id) {
             return Err(SnapshotError::Exhausted(format!(
-                "snapshot {name:?} would be on node {}, and that is none of the places asked for",
+                "snapshot {name:?} would be on node {}, which is not in the requested topology",
                 self.config.node_id
             )));
         }
         let id = ids::derive(Kind::Snapshot, name);
-        let _claim = self.claims.exclusive(&id)?;
+        let _lock = self.locks.exclusive(&id)?;
         self.refuse_broken(&id)?;
         if let Some(failure) = self.copies.take_failure(&id) {
             return Err(failure.into());
@@ -40,58 +40,58 @@ impl Core {
             Some(SnapshotRecord { state: Phase::Creating, .. }) => self.discard(&id)?,
             Some(record) if record.source != *source || record.name != *name => {
                 return Err(SnapshotError::Exists(format!(
-                    "a snapshot named {name:?} exists ({id}), of {}",
+                    "a snapshot named {name:?} exists ({id}), but of {}",
                     record.source
                 )));
             }
-            Some(_) => return self.settled_snapshot(&id),
+            Some(_) => return self.wait_for_snapshot(&id),
             None => {}
         }
         if self.ready_volume(source)?.is_none() {
             return Err(no_volume(source));
         }
-        let held = self.claims.shared(source)?;
+        let held = self.locks.shared(source)?;
         let volume = self.ready_volume(source)?.ok_or_else(|| no_volume(source))?;
         self.admit_snapshots(&[&volume])?;
         let record = new_record(&volume, id.clone(), name.clone(), None);
-        if let Err(error) = self.make_snapshots(&[(&volume, record)]) {
+        if let Err(error) = self.cut_snapshots(&[(&volume, record)]) {
             if let Err(fault) = self.discard(&id) {
-                tracing::error!(id, %fault, "a failed snapshot could not be undone; the next call or start will");
+                tracing::error!(snapshot_handle = id, error = %fault, "failed to undo an incomplete snapshot; the next call or start retries");
             }
             return Err(error);
         }
         drop(held);
-        self.settled_snapshot(&id)
+        self.wait_for_snapshot(&id)
     }
 
-    /// Whether these volumes can be snapshotted now: settled, not torn, and with room.
+    /// Checks that these volumes can be snapshotted now: not being formatted, not in use where that would tear the
+    /// copy, and with enough space.
     pub(super) fn admit_snapshots(&self, volumes: &[&VolumeRecord]) -> Result<(), SnapshotError> {
         let mut taken = 0u64;
         for volume in volumes {
-            self.must_be_settled(volume)?;
-            let stat =
-                self.store.stat(&store::image_of(&volume.id)).during("look at its image", &volume.id)?;
-            self.prove_image(&volume.id, stat, volume.image_inode, volume.size)
+            self.refuse_formatting(volume)?;
+            let stat = self.store.stat(&store::image_of(&volume.id)).during("stat its image", &volume.id)?;
+            self.verify_image(&volume.id, stat, volume.image_inode, volume.size)
                 .map_err(SnapshotError::Precondition)?;
             if !self.reflink {
-                if !self.loops_of(volume)?.is_empty() {
-                    return Err(SnapshotError::Precondition(unsharable(&volume.id)));
+                if !self.loop_devices_of(volume)?.is_empty() {
+                    return Err(SnapshotError::Precondition(cannot_copy_in_use(&volume.id)));
                 }
                 taken = taken.saturating_add(self.allocated(&volume.id)?);
             }
         }
-        let room = self.room(&self.usage()?, self.index().committed());
-        capacity::admits(&room, 0, taken).map_err(SnapshotError::Exhausted)
+        let room = self.headroom(&self.usage()?, self.index().committed());
+        capacity::check_headroom(&room, 0, taken).map_err(SnapshotError::Exhausted)
     }
 
-    /// Makes snapshots of several volumes at one moment; the records say `creating`. Undoing what an error
-    /// leaves is the caller's, and so is asking for the copies, once whatever else belongs to them is durable.
-    pub(super) fn make_snapshots(
+    /// Cuts snapshots of several volumes at one point in time; the records passed in are `creating`. The caller undoes
+    /// what an error leaves, and queues the copies once everything else that belongs to them is durable.
+    pub(super) fn cut_snapshots(
         &self,
         wanted: &[(&VolumeRecord, SnapshotRecord)],
     ) -> Result<(), SnapshotError> {
         for (_, record) in wanted {
-            self.make_dir(&record.id)?;
+            self.create_dir(&record.id)?;
             self.save_snapshot(record.clone())?;
         }
         if self.reflink {
@@ -99,14 +99,14 @@ impl Core {
                 wanted.iter().map(|(source, record)| Cut { source, target: &record.id }).collect();
             self.cut(&cuts)?;
         }
-        let created = Moment::now();
+        let created = Timestamp::now();
         for (source, record) in wanted {
             let id = &record.id;
             if !self.reflink {
                 let image = store::image_of(id);
                 self.kernel().set_size(&self.store.at(&image), source.size).during("set its size", id)?;
             }
-            let image_inode = Some(self.seal(id)?);
+            let image_inode = Some(self.persist_image(id)?);
             let state = match self.reflink {
                 true => Phase::Ready,
                 false => Phase::Copying { done: 0, total: source.size },
@@ -116,18 +116,18 @@ impl Core {
         Ok(())
     }
 
-    /// The snapshot; a copy of little is waited for, so that it is ready at once.
-    fn settled_snapshot(&self, id: &str) -> Result<Snapshot, SnapshotError> {
-        self.await_copies(&[id]);
+    /// Returns the snapshot. Waits up to `COPY_WAIT` for its copy, so that a small one is ready at once.
+    fn wait_for_snapshot(&self, id: &str) -> Result<Snapshot, SnapshotError> {
+        self.enqueue_and_wait(&[id]);
         if let Some(failure) = self.copies.take_failure(id) {
             return Err(failure.into());
         }
         let record = self.index().snapshot(id).cloned();
-        let gone = || BackendError::Busy(format!("{id} is being deleted: call again")).into();
+        let gone = || BackendError::Busy(format!("{id} is being deleted: retry")).into();
         record.map(|record| self.snapshot(&record)).ok_or_else(gone)
     }
 
-    /// Deletes a snapshot; gone is success.
+    /// Deletes a snapshot. Succeeds if it does not exist.
     pub fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
         if !ids::is(Kind::Snapshot, id) {
             return Ok(());
@@ -135,34 +135,41 @@ impl Core {
         self.refuse_broken(id)?;
         let Some(record) = self.index().snapshot(id).cloned() else { return Ok(()) };
         if let Some(group) = record.group {
-            return Err(DeleteError::Member(format!("{id} belongs to group snapshot {group}: delete that")));
+            return Err(DeleteError::GroupMember(format!(
+                "{id} belongs to group snapshot {group}: delete the group snapshot"
+            )));
         }
-        let _claim = self.claims.exclusive(id)?;
-        self.drop_snapshot(id)?;
-        tracing::info!(id, "deleted");
+        let _lock = self.locks.exclusive(id)?;
+        self.cancel_and_discard(id)?;
+        tracing::info!(snapshot_handle = id, "deleted snapshot");
         Ok(())
     }
 
-    /// Cancels a snapshot's copy and moves it into the trash, unless a copy is being made of it.
-    pub(super) fn drop_snapshot(&self, id: &str) -> Result<(), DeleteError> {
+    /// Cancels a snapshot's copy and moves it to the trash, unless it is the source of a running copy.
+    pub(super) fn cancel_and_discard(&self, id: &str) -> Result<(), DeleteError> {
         if !self.copies.cancel(id) {
-            return Err(BackendError::Busy(format!("{}: call again", self.progress(id))).into());
+            return Err(BackendError::Busy(format!("{}: retry", self.progress(id))).into());
         }
         if self.index().snapshot(id).is_none() {
             return Ok(());
         }
-        self.refuse_copied(id).map_err(DeleteError::InUse)?;
+        self.refuse_copy_source(id).map_err(DeleteError::InUse)?;
         Ok(self.discard(id)?)
     }
 
-    /// One snapshot that is cut.
+    /// One snapshot, if it is cut.
     pub fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
         self.refuse_broken(id)?;
         Ok(self.index().snapshot(id).filter(|record| is_cut(record)).map(|record| self.snapshot(record)))
     }
 
     /// At most `max` snapshots that pass `filter` and whose id is greater than `after`.
-    pub fn list_snapshots(&self, filter: &SnapshotFilter, after: Option<&str>, max: usize) -> Page<Snapshot> {
+    pub fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&str>,
+        max: usize,
+    ) -> ListPage<Snapshot> {
         let index = self.index();
         let mut records: Box<dyn Iterator<Item = &SnapshotRecord>> = match &filter.source {
             Some(source) => Box::new(index.snapshots_of(source, after)),
@@ -170,7 +177,7 @@ impl Core {
         };
         let mut cut = records.by_ref().filter(|record| is_cut(record));
         let entries = cut.by_ref().take(max).map(|record| self.snapshot(record)).collect();
-        Page { entries, more: cut.next().is_some() }
+        ListPage { entries, more: cut.next().is_some() }
     }
 
     pub(super) fn snapshot(&self, record: &SnapshotRecord) -> Snapshot {
@@ -179,14 +186,14 @@ impl Core {
             source: record.source.clone(),
             size: record.size,
             created: record.created.into(),
-            ready: record.state == Phase::Ready,
+            ready_to_use: record.state == Phase::Ready,
             group: record.group.clone(),
             topology: self.topology(),
         }
     }
 }
 
-/// A copy under way is cut: its source does not change any more.
+/// A snapshot that is still being copied counts as cut: its source cannot change during the copy.
 fn is_cut(record: &SnapshotRecord) -> bool {
     record.state != Phase::Creating
 }
@@ -205,7 +212,7 @@ pub(super) fn new_record(
         version: VERSION,
         id,
         name,
-        created: Moment::now(),
+        created: Timestamp::now(),
         state: Phase::Creating,
         source: volume.id.clone(),
         size: volume.size,

@@ -1,5 +1,5 @@
-//! Deleting: one rename into the trash, durable before anybody is told, and the slow part (freeing blocks)
-//! afterwards in the background. Only names that are ours are purged, and in them only files that are ours.
+//! Deletion: one rename to the trash, durable before the call returns; the slow part (freeing blocks) runs in the
+//! background. Purging removes only entries with valid names, and in them only the pool's own files.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use std::thread::JoinHandle;
 
 use serde::Serialize;
 
-use super::{Core, lock};
+use super::{PoolCore, lock};
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::store;
 
-/// Something that was removed for good, or would be.
+/// A path that was permanently removed, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Purged {
-    /// Beneath the pool.
+pub struct PurgedPath {
+    /// Relative to the pool.
     pub path: PathBuf,
 }
 
-/// What waits to be purged.
+/// The entries that wait to be purged.
 pub(super) struct Trash {
-    /// The next number: a name that comes again finds its place in the trash free.
+    /// The next number: an object that is created and deleted again gets a new name in the trash.
     next: AtomicU64,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -51,13 +51,13 @@ impl Trash {
         self.changed.notify_all();
     }
 
-    /// What is to be purged next, if there is something now.
-    fn waiting(&self) -> Option<String> {
+    /// The next entry to purge, without waiting.
+    fn pop(&self) -> Option<String> {
         lock(&self.queue).names.pop_front()
     }
 
-    /// Waits for work; `None` at the end. What is there is still purged: it is quick, and an operator who
-    /// stops the driver to look at the pool finds it tidy.
+    /// Waits for the next entry; `None` on shutdown. Queued entries are still purged on shutdown: it is quick, and an
+    /// operator who stops the driver to inspect the pool finds an empty trash.
     fn next(&self) -> Option<String> {
         let mut queue = lock(&self.queue);
         loop {
@@ -73,36 +73,36 @@ impl Trash {
 }
 
 /// Starts the thread that empties the trash.
-pub(super) fn spawn(core: Arc<Core>) -> JoinHandle<()> {
+pub(super) fn spawn(core: Arc<PoolCore>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while let Some(name) = core.trash.next() {
-            core.purge_or_tell(&name);
+            core.purge_and_log(&name);
         }
     })
 }
 
-impl Core {
-    /// Moves a volume or snapshot into the trash. Proving that nobody uses it is the caller's.
+impl PoolCore {
+    /// Moves a volume or snapshot to the trash. The caller has verified that it is not in use.
     pub(super) fn discard(&self, id: &str) -> Result<(), Fault> {
         let dir = store::dir_of(id);
-        let there = self.store.stat(&dir).during("look for its directory", id)?.is_some();
+        let there = self.store.stat(&dir).during("stat its directory", id)?.is_some();
         if !there && let Err(reason) = self.ready() {
-            // Not to be seen is not gone.
-            let source = Box::new(wharf_linux::Error::State { path: self.store.root.clone(), reason });
-            return Err(Fault { object: id.to_owned(), step: "look for its directory", source });
+            // Without the pool mounted, a missing directory does not mean that the object is deleted.
+            let source = Box::new(wharf_linux::Error::InvalidState { path: self.store.root.clone(), reason });
+            return Err(Fault { object: id.to_owned(), step: "stat its directory", source });
         }
         let name = format!("{id}.{}", self.trash.next.fetch_add(1, Ordering::Relaxed));
         let to = Path::new(store::TRASH).join(&name);
         if there {
             let rename = || {
                 let moved = self.kernel().rename(&self.store.at(&dir), &self.store.at(&to));
-                moved.during("move it into the trash", id)
+                moved.during("move it to the trash", id)
             };
             match rename() {
-                // A full pool may have no block for one name more in the trash: those that are in it go first.
+                // A full pool may have no block for another directory entry: purge the existing entries first.
                 Err(fault) if fault.is_full() => {
-                    while let Some(name) = self.trash.waiting() {
-                        self.purge_or_tell(&name);
+                    while let Some(name) = self.trash.pop() {
+                        self.purge_and_log(&name);
                     }
                     rename()?;
                 }
@@ -122,16 +122,18 @@ impl Core {
         Ok(())
     }
 
-    /// Removes one thing in the trash for good, where nobody waits to hear how it went.
-    fn purge_or_tell(&self, name: &str) {
+    /// Purges one entry and logs the result.
+    fn purge_and_log(&self, name: &str) {
         match self.purge(name) {
-            Ok(()) => tracing::debug!(name, "purged"),
-            // It stays where it is and is tried again at the next start: trying at once would spin.
-            Err(error) => tracing::error!(name, %error, "could not purge"),
+            Ok(()) => tracing::debug!(name, "purged trash entry"),
+            // It stays and is retried at the next start: retrying at once would spin.
+            Err(error) => {
+                tracing::error!(name, %error, "failed to purge trash entry; the next start retries")
+            }
         }
     }
 
-    /// Removes one thing in the trash for good.
+    /// Permanently removes one entry.
     fn purge(&self, name: &str) -> wharf_linux::Result<()> {
         if ids::parse_trash(name).is_none() {
             return Ok(());
@@ -143,16 +145,16 @@ impl Core {
                 self.store.remove_file(&dir.join(file))?;
             }
         }
-        // Anything else in it makes this fail, which reports it.
+        // Fails if the directory contains anything else, which reports it.
         self.kernel().remove_dir(&self.store.at(&dir))
     }
 
-    /// Empties the trash now.
-    pub(super) fn purge_all(&self) -> Result<Vec<Purged>, String> {
+    /// Purges all entries now.
+    pub(super) fn purge_all(&self) -> Result<Vec<PurgedPath>, String> {
         let mut purged = Vec::new();
-        while let Some(name) = self.trash.waiting() {
+        while let Some(name) = self.trash.pop() {
             self.purge(&name).map_err(|error| error.to_string())?;
-            purged.push(Purged { path: Path::new(store::TRASH).join(name) });
+            purged.push(PurgedPath { path: Path::new(store::TRASH).join(name) });
         }
         Ok(purged)
     }

@@ -1,144 +1,154 @@
-//! Making and deleting volumes.
+//! Creating and deleting volumes.
 
 use wharf_driver::backend::{
-    BackendError, Capability, CapacityAnswer, CapacityQuery, CreateError, DeleteError, Format, NewVolume,
-    Page, Source, Volume,
+    AvailableCapacity, BackendError, Capability, CapacityQuery, CreateError, DeleteError, FormatState,
+    ListPage, NewVolume, Volume, VolumeContentSource,
 };
 use wharf_linux::random_uuid;
 
-use super::Core;
+use super::PoolCore;
 use super::cut::Cut;
 use crate::capacity;
-use crate::claims::Claim;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
+use crate::locks::VolumeLock;
 use crate::parameters::{self, MKFS_OPTIONS, Parameters};
-use crate::record::{Access, Moment, Phase, Provisioning, VERSION, VolumeRecord};
+use crate::record::{Access, Phase, Provisioning, Timestamp, VERSION, VolumeRecord};
 use crate::{plan, size, store};
 
-/// What a new volume is filled with, kept as it is meanwhile.
-struct Origin<'a> {
+/// The source of a new volume, locked against changes.
+struct CopySource<'a> {
     id: String,
     size: u64,
-    format: Format,
+    format: FormatState,
     /// The record of a volume; `None` for a snapshot.
     volume: Option<VolumeRecord>,
-    _claim: Claim<'a>,
+    _lock: VolumeLock<'a>,
 }
 
-impl Core {
-    /// Makes a volume; the same name again is the same volume, if it satisfies the request.
+impl PoolCore {
+    /// Creates a volume. Idempotent: an existing volume with this name is returned if it satisfies the request.
     pub fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
         let id = ids::derive(Kind::Volume, &wanted.name);
         let parameters = parameters::of_volume(&wanted.parameters)
             .map_err(|error| CreateError::Invalid(error.to_string()))?;
-        let _claim = self.claims.exclusive(&id)?;
+        let _lock = self.locks.exclusive(&id)?;
         self.refuse_broken(&id)?;
         if let Some(failure) = self.copies.take_failure(&id) {
             return Err(failure.into());
         }
         let existing = self.index().volume(&id).cloned();
         match existing {
-            // An earlier attempt that could not even be undone.
+            // An earlier attempt that failed and could not be undone.
             Some(VolumeRecord { state: Phase::Creating, .. }) => self.discard(&id)?,
             Some(record) => {
-                return match plan::differs(&record, wanted, &parameters) {
+                return match plan::incompatibility(&record, wanted, &parameters) {
                     Some(difference) => Err(CreateError::Exists(difference)),
-                    None => self.settled_volume(&id),
+                    None => self.wait_for_volume(&id),
                 };
             }
             None => {}
         }
-        if !plan::is_reachable(&wanted.requisite, &self.config.node_id) {
+        if !plan::satisfies_topology(&wanted.requisite, &self.config.node_id) {
             return Err(CreateError::Exhausted(format!(
                 "volumes of this pool can only be on node {}",
                 self.config.node_id
             )));
         }
-        let origin = wanted.source.as_ref().map(|source| self.origin(source)).transpose()?;
+        let origin = wanted.source.as_ref().map(|source| self.lock_source(source)).transpose()?;
         let record = new_record(&id, wanted, parameters, origin.as_ref())?;
         self.reserve(&record, origin.as_ref())?;
-        if let Err(error) = self.make_volume(record, origin.as_ref()) {
+        if let Err(error) = self.create_image(record, origin.as_ref()) {
             if let Err(fault) = self.discard(&id) {
-                tracing::error!(id, %fault, "a failed creation could not be undone; the next call or start will");
+                tracing::error!(volume_handle = id, error = %fault, "failed to undo an incomplete volume; the next call or start retries");
             }
             return Err(error);
         }
         drop(origin);
-        self.settled_volume(&id)
+        self.wait_for_volume(&id)
     }
 
-    /// What to copy from, and the right to.
-    fn origin(&self, source: &Source) -> Result<Origin<'_>, CreateError> {
+    /// Validates and locks the source to copy from.
+    fn lock_source(&self, source: &VolumeContentSource) -> Result<CopySource<'_>, CreateError> {
         match source {
-            Source::Snapshot(id) => {
+            VolumeContentSource::Snapshot(id) => {
                 let missing = || CreateError::NotFound(format!("there is no snapshot {id}"));
                 self.refuse_broken(id)?;
                 if self.index().snapshot(id).is_none() {
                     return Err(missing());
                 }
-                let _claim = self.claims.shared(id)?;
+                let _lock = self.locks.shared(id)?;
                 let record = self.index().snapshot(id).cloned().ok_or_else(missing)?;
                 if record.state != Phase::Ready {
-                    let message = format!("{}: call again when it is ready", self.progress(id));
+                    let message = format!("{}: retry when it is ready", self.progress(id));
                     return Err(BackendError::Unavailable(message).into());
                 }
-                let stat = self.store.stat(&store::image_of(id)).during("look at its image", id)?;
-                self.prove_image(id, stat, record.image_inode, record.size)
+                let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
+                self.verify_image(id, stat, record.image_inode, record.size)
                     .map_err(CreateError::Precondition)?;
-                Ok(Origin { id: record.id, size: record.size, format: record.format, volume: None, _claim })
+                Ok(CopySource {
+                    id: record.id,
+                    size: record.size,
+                    format: record.format,
+                    volume: None,
+                    _lock,
+                })
             }
-            Source::Volume(id) => {
+            VolumeContentSource::Volume(id) => {
                 let missing = || CreateError::NotFound(format!("there is no volume {id}"));
                 if self.ready_volume(id)?.is_none() {
                     return Err(missing());
                 }
-                let _claim = self.claims.shared(id)?;
+                let _lock = self.locks.shared(id)?;
                 let record = self.ready_volume(id)?.ok_or_else(missing)?;
-                self.must_be_settled(&record)?;
-                let stat = self.store.stat(&store::image_of(id)).during("look at its image", id)?;
-                self.prove_image(id, stat, record.image_inode, record.size)
+                self.refuse_formatting(&record)?;
+                let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
+                self.verify_image(id, stat, record.image_inode, record.size)
                     .map_err(CreateError::Precondition)?;
-                if !self.reflink && !self.loops_of(&record)?.is_empty() {
-                    return Err(CreateError::Precondition(unsharable(id)));
+                if !self.reflink && !self.loop_devices_of(&record)?.is_empty() {
+                    return Err(CreateError::Precondition(cannot_copy_in_use(id)));
                 }
-                Ok(Origin {
+                Ok(CopySource {
                     id: record.id.clone(),
                     size: record.size,
                     format: record.format.clone(),
                     volume: Some(record),
-                    _claim,
+                    _lock,
                 })
             }
         }
     }
 
-    /// Enters the volume into the index if there is room for it, so that nobody else is promised the same.
-    fn reserve(&self, record: &VolumeRecord, origin: Option<&Origin<'_>>) -> Result<(), CreateError> {
+    /// Adds the volume to the index if the pool has space for it, so that the space is not provisioned twice.
+    fn reserve(&self, record: &VolumeRecord, origin: Option<&CopySource<'_>>) -> Result<(), CreateError> {
         let usage = self.usage()?;
         let copied = match origin {
             Some(origin) if !self.reflink => self.allocated(&origin.id)?,
             _ => 0,
         };
         let mut index = self.index();
-        let room = self.room(&usage, index.committed());
+        let room = self.headroom(&usage, index.committed());
         let taken_now = if record.provisioning == Provisioning::Thick { record.size } else { copied };
-        capacity::admits(&room, record.size, taken_now).map_err(CreateError::Exhausted)?;
+        capacity::check_headroom(&room, record.size, taken_now).map_err(CreateError::Exhausted)?;
         index.put_volume(record.clone());
         Ok(())
     }
 
-    /// How many bytes an image occupies.
+    /// Bytes allocated to an image.
     pub(super) fn allocated(&self, id: &str) -> Result<u64, Fault> {
-        let stat = self.store.stat(&store::image_of(id)).during("look at its image", id)?;
+        let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
         Ok(stat.map_or(0, |stat| stat.allocated))
     }
 
-    fn make_volume(&self, mut record: VolumeRecord, origin: Option<&Origin<'_>>) -> Result<(), CreateError> {
+    fn create_image(
+        &self,
+        mut record: VolumeRecord,
+        origin: Option<&CopySource<'_>>,
+    ) -> Result<(), CreateError> {
         let id = record.id.clone();
         let path = store::image_of(&id);
         let image = self.store.at(&path);
-        self.make_dir(&id)?;
+        self.create_dir(&id)?;
         self.save_volume(record.clone())?;
         match origin {
             Some(origin) if self.reflink => match &origin.volume {
@@ -151,7 +161,7 @@ impl Core {
         if record.provisioning == Provisioning::Thick {
             self.kernel().allocate(&image, record.size).during("reserve its blocks", &id)?;
         }
-        record.image_inode = Some(self.seal(&id)?);
+        record.image_inode = Some(self.persist_image(&id)?);
         match origin {
             Some(origin) if !self.reflink => {
                 record.state = Phase::Copying { done: 0, total: origin.size };
@@ -166,20 +176,20 @@ impl Core {
         Ok(())
     }
 
-    /// The volume, once its copy is done; for a while it is waited for.
-    fn settled_volume(&self, id: &str) -> Result<Volume, CreateError> {
-        self.await_copies(&[id]);
+    /// Returns the volume once its copy is done; waits up to `COPY_WAIT` for it.
+    fn wait_for_volume(&self, id: &str) -> Result<Volume, CreateError> {
+        self.enqueue_and_wait(&[id]);
         if let Some(failure) = self.copies.take_failure(id) {
             return Err(failure.into());
         }
         let ready = self.index().volume(id).filter(|record| record.state == Phase::Ready).cloned();
         match ready {
             Some(record) => Ok(self.volume(&record)),
-            None => Err(BackendError::Busy(format!("{}: call again", self.progress(id))).into()),
+            None => Err(BackendError::Busy(format!("{}: retry", self.progress(id))).into()),
         }
     }
 
-    /// Deletes a volume; gone is success.
+    /// Deletes a volume. Succeeds if it does not exist.
     pub fn delete(&self, id: &str) -> Result<(), DeleteError> {
         if !ids::is(Kind::Volume, id) {
             return Ok(());
@@ -188,52 +198,52 @@ impl Core {
         if self.index().volume(id).is_none() {
             return Ok(());
         }
-        let _claim = self.claims.exclusive(id)?;
+        let _lock = self.locks.exclusive(id)?;
         if !self.copies.cancel(id) {
-            return Err(BackendError::Busy(format!("{}: call again", self.progress(id))).into());
+            return Err(BackendError::Busy(format!("{}: retry", self.progress(id))).into());
         }
         let Some(record) = self.index().volume(id).cloned() else { return Ok(()) };
         if let Some(attachment) = &record.attached {
             return Err(DeleteError::InUse(format!("{id} is attached to node {}", attachment.node)));
         }
-        self.refuse_copied(id).map_err(DeleteError::InUse)?;
-        if let Some(device) = self.loops_of(&record)?.first() {
+        self.refuse_copy_source(id).map_err(DeleteError::InUse)?;
+        if let Some(device) = self.loop_devices_of(&record)?.first() {
             let device = device.path.display();
             return Err(DeleteError::InUse(format!(
                 "{id} is in use (as {device}): unpublish and unstage it first"
             )));
         }
         self.discard(id)?;
-        tracing::info!(id, "deleted");
+        tracing::info!(volume_handle = id, "deleted volume");
         Ok(())
     }
 
-    /// Refuses to touch what a copy is being made of.
-    pub(super) fn refuse_copied(&self, id: &str) -> Result<(), String> {
-        let copy = self.index().copy_from(id).map(str::to_owned);
+    /// Refuses to change the source of a running copy.
+    pub(super) fn refuse_copy_source(&self, id: &str) -> Result<(), String> {
+        let copy = self.index().copy_reading(id).map(str::to_owned);
         match copy {
             Some(copy) => Err(format!(
-                "{}: {id} must stay as it is until then (deleting {copy} gives it up)",
+                "{}: {id} must not change until then (delete {copy} to abandon the copy)",
                 self.progress(&copy)
             )),
             None => Ok(()),
         }
     }
 
-    /// One volume that is whole.
+    /// One volume, if it is ready.
     pub fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
         Ok(self.ready_volume(id)?.map(|record| self.volume(&record)))
     }
 
     /// At most `max` volumes whose id is greater than `after`.
-    pub fn list(&self, after: Option<&str>, max: usize) -> Page<Volume> {
+    pub fn list(&self, after: Option<&str>, max: usize) -> ListPage<Volume> {
         let index = self.index();
         let mut ready = index.volumes_after(after).filter(|record| record.state == Phase::Ready);
         let entries = ready.by_ref().take(max).map(|record| self.volume(record)).collect();
-        Page { entries, more: ready.next().is_some() }
+        ListPage { entries, more: ready.next().is_some() }
     }
 
-    /// Why a volume, or any volume, cannot be used in this way.
+    /// Why this volume, or any volume if `id` is `None`, does not support this capability.
     pub fn refuses(&self, id: Option<&str>, capability: &Capability) -> Option<String> {
         plan::refuses(capability).or_else(|| {
             let index = self.index();
@@ -243,21 +253,22 @@ impl Core {
     }
 
     /// What can still be provisioned.
-    pub fn capacity(&self, query: &CapacityQuery) -> Result<CapacityAnswer, BackendError> {
+    pub fn capacity(&self, query: &CapacityQuery) -> Result<AvailableCapacity, BackendError> {
         let CapacityQuery { parameters, capabilities, topology } = query;
-        let elsewhere = topology.as_ref().is_some_and(|term| !plan::is_here(term, &self.config.node_id));
-        let possible = parameters::of_volume(parameters).ok().zip(plan::access(capabilities, None).ok());
+        let elsewhere = topology.as_ref().is_some_and(|term| !plan::matches_node(term, &self.config.node_id));
+        let possible =
+            parameters::of_volume(parameters).ok().zip(plan::resolve_access(capabilities, None).ok());
         let Some((parameters, access)) = possible.filter(|_| !elsewhere) else {
-            return Ok(CapacityAnswer { available: 0, maximum_volume: Some(0), minimum_volume: None });
+            return Ok(AvailableCapacity { available: 0, maximum_volume: Some(0), minimum_volume: None });
         };
         let usage = self.usage()?;
-        let room = self.room(&usage, self.index().committed());
+        let room = self.headroom(&usage, self.index().committed());
         let available = match parameters.provisioning {
             Provisioning::Thin => room.thin,
             Provisioning::Thick => room.thick,
         };
-        let minimum = plan::minimum(&access).max(size::UNIT);
-        Ok(CapacityAnswer { available, maximum_volume: Some(available), minimum_volume: Some(minimum) })
+        let minimum = plan::minimum_size(&access).max(size::UNIT);
+        Ok(AvailableCapacity { available, maximum_volume: Some(available), minimum_volume: Some(minimum) })
     }
 
     fn volume(&self, record: &VolumeRecord) -> Volume {
@@ -274,11 +285,11 @@ impl Core {
     }
 }
 
-/// Why a volume in use is not copied where extents cannot be shared.
-pub(super) fn unsharable(id: &str) -> String {
+/// The error for copying a volume in use on a pool without reflinks.
+pub(super) fn cannot_copy_in_use(id: &str) -> String {
     format!(
-        "{id} is in use, and this pool's file system cannot share extents: copying takes so long that the copy \
-         of a volume that is being written would be torn; stop its pods and call again, or use a pool on xfs or btrfs"
+        "{id} is in use, and this pool's file system does not support reflinks: copying a volume while it is being \
+         written would give an inconsistent copy; stop its pods and retry, or use a pool on xfs or btrfs"
     )
 }
 
@@ -286,15 +297,16 @@ fn new_record(
     id: &str,
     wanted: &NewVolume,
     parameters: Parameters,
-    origin: Option<&Origin<'_>>,
+    origin: Option<&CopySource<'_>>,
 ) -> Result<VolumeRecord, CreateError> {
     let invalid = CreateError::Invalid;
-    let access = plan::access(&wanted.capabilities, origin.and_then(|origin| plan::fs_in(&origin.format)))
-        .map_err(invalid)?;
+    let access =
+        plan::resolve_access(&wanted.capabilities, origin.and_then(|origin| plan::fs_in(&origin.format)))
+            .map_err(invalid)?;
     if let Some(fs) = plan::fs_of(&access) {
         wharf_linux::check_mkfs_options(fs, &parameters.mkfs_options).map_err(invalid)?;
     }
-    let minimum = plan::minimum(&access);
+    let minimum = plan::minimum_size(&access);
     let size = match origin {
         None => size::of_new(wanted.size, minimum),
         Some(origin) => size::of_copy(wanted.size, minimum, origin.size, plan::minimum_grown(&origin.format)),
@@ -304,7 +316,7 @@ fn new_record(
         version: VERSION,
         id: id.to_owned(),
         name: wanted.name.clone(),
-        created: Moment::now(),
+        created: Timestamp::now(),
         state: Phase::Creating,
         size,
         growing_to: None,
@@ -318,9 +330,10 @@ fn new_record(
     })
 }
 
-fn format_of(origin: Option<&Origin<'_>>, access: &[Access]) -> Result<Format, CreateError> {
-    let Some(origin) = origin else { return Ok(Format::Blank) };
+fn format_of(origin: Option<&CopySource<'_>>, access: &[Access]) -> Result<FormatState, CreateError> {
+    let Some(origin) = origin else { return Ok(FormatState::Blank) };
     let uuid = random_uuid().during("choose a UUID", &origin.id)?;
-    plan::copied(&origin.format, access, uuid)
-        .map_err(|why| CreateError::Invalid(format!("{} cannot be copied so: {why}", origin.id)))
+    plan::copied_format(&origin.format, access, uuid).map_err(|reason| {
+        CreateError::Invalid(format!("{} cannot be the source of this volume: {reason}", origin.id))
+    })
 }

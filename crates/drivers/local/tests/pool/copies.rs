@@ -1,4 +1,4 @@
-//! Copies in the background, on a pool that cannot share extents.
+//! Background copies, on a pool without reflinks.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-/// Sixteen pieces, with something in the first and the last.
+/// Sixteen chunks, with data in the first and the last.
 const SIZE: u64 = GIB;
 
 fn with_volume() -> (Fixture, String) {
@@ -24,37 +24,40 @@ fn with_volume() -> (Fixture, String) {
 }
 
 #[test]
-fn a_copy_is_resumed_where_it_stopped() {
+fn copy_resumes_where_it_stopped() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
     let snap = f.cut("s", &id);
-    assert!(!snap.ready);
+    assert!(!snap.ready_to_use);
     assert_eq!(f.get_snapshot(&snap.id).unwrap().unwrap(), snap);
     f.close();
     let record = std::fs::read_to_string(f.record(&snap.id)).unwrap();
     assert!(record.contains("copying") && !record.contains("\"done\": 0,"), "{record}");
-    let pieces = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&pieces);
-    f.reopen_with(telling(move |effect| {
+    let chunks = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&chunks);
+    f.reopen_with(observing(move |effect| {
         counted.fetch_add(usize::from(effect == "copy_range"), Ordering::SeqCst);
     }));
     let done = f.cut("s", &id);
-    assert!(done.ready);
+    assert!(done.ready_to_use);
     assert_eq!(done.created, snap.created);
-    let pieces = pieces.load(Ordering::SeqCst);
-    assert!((1..15).contains(&pieces), "{pieces} pieces");
+    let chunks = chunks.load(Ordering::SeqCst);
+    assert!((1..15).contains(&chunks), "{chunks} chunks");
     assert_eq!(f.read(&snap.id, 0, 4), b"head");
     assert_eq!(f.read(&snap.id, SIZE - 4096, 4), b"tail");
 }
 
 #[test]
-fn the_source_stays_as_it_is_meanwhile() {
+fn source_cannot_change_during_a_copy() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
     let snap = f.cut("s", &id);
-    assert!(!snap.ready);
+    assert!(!snap.ready_to_use);
     let attached = f.attach(&id, &block());
-    assert!(matches!(&attached, Err(DeviceError::InUse(why)) if why.contains(&snap.id)), "{attached:?}");
+    assert!(
+        matches!(&attached, Err(DeviceError::InUse(reason)) if reason.contains(&snap.id)),
+        "{attached:?}"
+    );
     assert!(matches!(f.delete(&id), Err(DeleteError::InUse(_))));
     let larger = SizeRange { required: 2 * SIZE, limit: None };
     assert!(matches!(f.expand(&id, larger), Err(ExpandError::InUse(_))));
@@ -64,7 +67,7 @@ fn the_source_stays_as_it_is_meanwhile() {
         f.allocated_blocks(&snap.id, 0),
         Err(SnapshotError::Backend(BackendError::Unavailable(_)))
     ));
-    // Deleting the copy cancels it and sets the source free.
+    // Deleting the copy cancels it and releases the source.
     f.delete_snapshot(&snap.id).unwrap();
     assert_eq!(f.get_snapshot(&snap.id).unwrap(), None);
     f.attach(&id, &block()).unwrap();
@@ -74,16 +77,16 @@ fn the_source_stays_as_it_is_meanwhile() {
 }
 
 #[test]
-fn a_restore_that_takes_long_is_asked_for_again() {
+fn slow_restore_completes_on_retry() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
     let wanted = copy_of("c", 0, &id);
     let first = f.create(&wanted);
     assert!(
-        matches!(&first, Err(CreateError::Backend(BackendError::Busy(why))) if why.contains("call again")),
+        matches!(&first, Err(CreateError::Backend(BackendError::Busy(reason))) if reason.contains("retry")),
         "{first:?}"
     );
-    assert_eq!(f.list(None, 10).entries.len(), 1, "half a volume is none");
+    assert_eq!(f.list(None, 10).entries.len(), 1, "an unfinished volume must not be listed");
     f.reopen();
     let volume = f.create(&wanted).unwrap();
     assert_eq!(f.read(&volume.id, SIZE - 4096, 4), b"tail");
@@ -93,20 +96,20 @@ fn a_restore_that_takes_long_is_asked_for_again() {
 }
 
 #[test]
-fn a_copy_that_fails_is_undone_and_says_why() {
+fn copy_out_of_space_is_undone_and_reported() {
     let mut f = Fixture::with(FsType::Ext4, 512 * MIB, |_| ());
     let id = f.raw_volume("v", 256 * MIB).id;
     f.write(&id, 192 * MIB, &vec![7; 16 << 20]);
     let filled = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&filled);
-    f.reopen_with(telling(move |effect| {
+    f.reopen_with(observing(move |effect| {
         while effect == "copy_range" && !seen.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }));
     let copied = f.cut("s", &id);
-    assert!(!copied.ready);
-    // Somebody else fills the disk while the copy runs.
+    assert!(!copied.ready_to_use);
+    // Another process fills the disk while the copy runs.
     let file = File::create(f.path("lost+found/fill")).unwrap();
     let mut free = 400 * MIB;
     while free >= 4096 {
@@ -119,32 +122,32 @@ fn a_copy_that_fails_is_undone_and_says_why() {
     filled.store(true, Ordering::Relaxed);
     let failed = loop {
         match f.create_snapshot(&snapshot("s", &id)) {
-            Ok(snap) => assert!(!snap.ready, "there is no room for it"),
+            Ok(snap) => assert!(!snap.ready_to_use, "the pool has no space for it"),
             Err(error) => break error,
         }
     };
     assert!(matches!(failed, SnapshotError::Exhausted(_)), "{failed}");
     assert_eq!(f.get_snapshot(&copied.id).unwrap(), None);
-    // The source is free again.
+    // The source is released.
     f.attach(&id, &block()).unwrap();
     f.detach(&id).unwrap();
     drop(file);
     std::fs::remove_file(f.path("lost+found/fill")).unwrap();
     f.reopen();
-    assert!(f.cut("s", &id).ready);
+    assert!(f.cut("s", &id).ready_to_use);
 }
 
-/// Waits until something is so.
-fn until(what: &str, so: impl Fn() -> bool) {
+/// Waits until `condition` is true.
+fn wait_until(timeout_message: &str, condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(30);
-    while !so() {
-        assert!(Instant::now() < end, "{what}");
+    while !condition() {
+        assert!(Instant::now() < end, "{timeout_message}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn a_copy_that_fails_otherwise_is_kept_and_goes_on_when_asked_for_again() {
+fn copy_with_io_error_is_kept_and_resumes_on_retry() {
     let (mut f, id) = with_volume();
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = Arc::clone(&broken);
@@ -153,18 +156,18 @@ fn a_copy_that_fails_otherwise_is_kept_and_goes_on_when_asked_for_again() {
     }));
     let failed = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
     assert!(
-        matches!(&failed, SnapshotError::Backend(BackendError::Internal(why)) if why.contains("call again")),
+        matches!(&failed, SnapshotError::Backend(BackendError::Internal(reason)) if reason.contains("retry")),
         "{failed}"
     );
     let failed = f.create(&copy_of("c", 0, &id)).unwrap_err();
     assert!(
-        matches!(&failed, CreateError::Backend(BackendError::Internal(why)) if why.contains("call again")),
+        matches!(&failed, CreateError::Backend(BackendError::Internal(reason)) if reason.contains("retry")),
         "{failed}"
     );
     assert!(matches!(f.attach(&id, &block()), Err(DeviceError::InUse(_))), "the source is still held");
     broken.store(false, Ordering::SeqCst);
     let (snap, clone) = (f.cut("s", &id), f.create(&copy_of("c", 0, &id)).unwrap());
-    assert!(snap.ready);
+    assert!(snap.ready_to_use);
     for copy in [&snap.id, &clone.id] {
         assert_eq!((f.read(copy, 0, 4), f.read(copy, SIZE - 4096, 4)), (b"head".to_vec(), b"tail".to_vec()));
     }
@@ -173,28 +176,28 @@ fn a_copy_that_fails_otherwise_is_kept_and_goes_on_when_asked_for_again() {
 }
 
 #[test]
-fn a_failure_is_not_told_of_the_next_copy_of_that_name() {
+fn failure_is_not_reported_for_the_next_copy_with_that_name() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
-    assert!(!f.cut("s", &id).ready);
+    assert!(!f.cut("s", &id).ready_to_use);
     let refused = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&refused);
-    // Resumed by the start, so nobody asks and nobody is told. Only the first piece fails.
+    // Startup resumes the copy, so no caller collects the failure. Only the first chunk fails.
     f.reopen_with(refusing(move |effect| {
         (effect == "copy_range" && counted.fetch_add(1, Ordering::SeqCst) == 0).then_some(EIO)
     }));
-    until("the copy was not resumed", || refused.load(Ordering::SeqCst) > 0);
+    wait_until("the copy was not resumed", || refused.load(Ordering::SeqCst) > 0);
     let snap = f.list_snapshots(&Default::default(), None, 1).entries.remove(0);
     f.delete_snapshot(&snap.id).unwrap();
-    assert!(f.cut("s", &id).ready);
+    assert!(f.cut("s", &id).ready_to_use);
 }
 
 #[test]
-fn a_group_for_which_there_is_no_room_is_given_up_whole() {
+fn group_out_of_space_is_undone_completely() {
     let mut f = Fixture::new(FsType::Ext4);
     let ids = ["a", "b", "c"].map(|name| f.raw_volume(name, 16 * MIB).id);
     let wanted = group("g", &[&ids[0], &ids[1], &ids[2]]);
-    // The n-th member finds no room; the first one may do so before the group's record is complete.
+    // The n-th member runs out of space; the first one may do so before the group's record is complete.
     for n in 0..3 {
         let copies = AtomicUsize::new(0);
         f.reopen_with(refusing(move |effect| {
@@ -205,7 +208,7 @@ fn a_group_for_which_there_is_no_room_is_given_up_whole() {
         }));
         let refused = f.create_group(&wanted).unwrap_err();
         assert!(
-            matches!(&refused, SnapshotError::Exhausted(why) if why.contains("given up") && why.contains("delete")),
+            matches!(&refused, SnapshotError::Exhausted(reason) if reason.contains("abandoned") && reason.contains("delete")),
             "{refused}"
         );
         assert_eq!(f.list_snapshots(&Default::default(), None, 10).entries, [], "member {n}");
@@ -213,9 +216,9 @@ fn a_group_for_which_there_is_no_room_is_given_up_whole() {
             f.attach(id, &block()).unwrap();
             f.detach(id).unwrap();
         }
-        // There is room now: the same call succeeds.
+        // Space is available now: the same call succeeds.
         let made = f.create_group(&wanted).unwrap();
-        assert!(made.snapshots.iter().all(|member| member.ready));
+        assert!(made.snapshots.iter().all(|member| member.ready_to_use));
         f.delete_group(&made.id).unwrap();
     }
     ids.iter().for_each(|id| f.delete(id).unwrap());
@@ -223,7 +226,7 @@ fn a_group_for_which_there_is_no_room_is_given_up_whole() {
 }
 
 #[test]
-fn a_group_is_not_given_up_while_a_member_is_restored_from() {
+fn group_is_kept_while_a_member_is_a_restore_source() {
     let mut f = Fixture::new(FsType::Ext4);
     let ids = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
     ids.iter().for_each(|id| f.write(id, 0, b"data"));
@@ -233,32 +236,34 @@ fn a_group_is_not_given_up_while_a_member_is_restored_from() {
         if effect != "copy_range" || copies.fetch_add(1, Ordering::SeqCst) != 1 {
             return None;
         }
-        // The second member: runs out of room, but not before the first one is being restored from.
-        until("nothing was restored", || is_restoring.load(Ordering::SeqCst));
+        // The second member runs out of space, but only after a restore from the first one has started.
+        wait_until("no restore was started", || is_restoring.load(Ordering::SeqCst));
         Some(ENOSPC)
     }));
     let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
-    let member = made.snapshots.iter().find(|member| member.ready).expect("the first member");
+    let member = made.snapshots.iter().find(|member| member.ready_to_use).expect("the first member");
     let volume = std::thread::scope(|scope| {
         let restored = scope.spawn(|| f.create(&copy_of("r", 0, &member.id)));
         let record = f.path("volumes");
         let copying = |dir: std::fs::DirEntry| {
             std::fs::read_to_string(dir.path().join("record.json")).is_ok_and(|text| text.contains("copying"))
         };
-        until("there is no copy", || std::fs::read_dir(&record).unwrap().any(|dir| copying(dir.unwrap())));
+        wait_until("there is no copy", || {
+            std::fs::read_dir(&record).unwrap().any(|dir| copying(dir.unwrap()))
+        });
         restoring.store(true, Ordering::SeqCst);
         restored.join().unwrap().unwrap()
     });
     assert_eq!(f.read(&volume.id, 0, 4), b"data");
-    // What is left of the group goes on when it is asked for.
-    let told = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap_err();
-    assert!(matches!(told, SnapshotError::Exhausted(_)), "{told}");
+    // The next request reports the failure, the one after it resumes the group.
+    let failed = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap_err();
+    assert!(matches!(failed, SnapshotError::Exhausted(_)), "{failed}");
     let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
-    assert!(made.snapshots.iter().all(|member| member.ready));
+    assert!(made.snapshots.iter().all(|member| member.ready_to_use));
 }
 
 #[test]
-fn a_group_is_waited_for_no_longer_than_a_single_copy() {
+fn group_wait_is_bounded_like_a_single_copy() {
     let mut f = Fixture::new(FsType::Ext4);
     let ids = ["a", "b", "c"].map(|name| f.raw_volume(name, 16 * MIB).id);
     f.reopen_with(refusing(|effect| {
@@ -270,16 +275,16 @@ fn a_group_is_waited_for_no_longer_than_a_single_copy() {
     let before = Instant::now();
     let made = f.create_group(&group("g", &[&ids[0], &ids[1], &ids[2]])).unwrap();
     assert!(before.elapsed() < Duration::from_secs(8), "{:?}", before.elapsed());
-    assert!(made.snapshots.iter().any(|member| !member.ready));
+    assert!(made.snapshots.iter().any(|member| !member.ready_to_use));
 }
 
 #[test]
-fn a_group_of_copies_is_undone_as_a_whole_when_deleted_on_the_way() {
+fn deleting_a_group_during_its_copies_removes_all_members() {
     let (mut f, id) = with_volume();
     let other = f.raw_volume("w", SIZE).id;
     f.reopen_with(slow_copies());
     let made = f.create_group(&group("g", &[&id, &other])).unwrap();
-    assert!(made.snapshots.iter().any(|member| !member.ready));
+    assert!(made.snapshots.iter().any(|member| !member.ready_to_use));
     f.delete_group(&made.id).unwrap();
     for id in [id, other] {
         f.delete(&id).unwrap();

@@ -1,17 +1,17 @@
-//! A volume's device on the node.
+//! Loop devices of volumes.
 
 use std::fs;
 
-use wharf_driver::backend::{AccessMode, Capability, DeviceError, Format};
+use wharf_driver::backend::{AccessMode, Capability, DeviceError, FormatState};
 use wharf_driver_local::Pool;
-use wharf_linux::{Devices as _, FsType, Linux};
+use wharf_linux::{BlockDevices as _, FsType, Linux};
 use wharf_testkit::loop_devices_on;
 
 use crate::fixture::*;
 
-on_each!(attaching, records_only_go_forward);
+on_each!(attach_is_idempotent_and_detach_releases_the_device, format_state_never_goes_back);
 
-fn attaching(fs: FsType) {
+fn attach_is_idempotent_and_detach_releases_the_device(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("v", 32 * MIB).id;
     assert_eq!(f.find(&id), Ok(None));
@@ -36,12 +36,12 @@ fn attaching(fs: FsType) {
 }
 
 #[test]
-fn readers_get_a_read_only_device() {
+fn read_only_access_gets_a_read_only_device() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 32 * MIB).id;
     let reader = Capability { mode: AccessMode::SingleNodeReaderOnly, ..block() };
     assert!(f.attach(&id, &reader).unwrap().read_only);
-    // Not in use: it is exchanged for a writable one, which serves readers as well.
+    // Not in use: it is replaced by a writable one, which serves readers as well.
     assert!(!f.attach(&id, &block()).unwrap().read_only);
     assert!(!f.attach(&id, &reader).unwrap().read_only);
     assert_eq!(loop_devices_on(f.disk.path()).len(), 1);
@@ -49,7 +49,7 @@ fn readers_get_a_read_only_device() {
 }
 
 #[test]
-fn a_device_in_use_is_not_let_go() {
+fn device_in_use_is_not_detached() {
     let f = Fixture::new(FsType::Xfs);
     let work = tempfile::tempdir().unwrap();
     for fs in ["ext4", "btrfs"] {
@@ -60,13 +60,13 @@ fn a_device_in_use_is_not_let_go() {
         run(&format!("mkfs.{fs}"), &["-q".as_ref(), &device]);
         let mounted = Mounted::new(&device, &work.path().join(fs));
         let refused = f.detach(&id);
-        assert!(matches!(&refused, Err(DeviceError::InUse(why)) if why.contains(fs)), "{refused:?}");
+        assert!(matches!(&refused, Err(DeviceError::InUse(reason)) if reason.contains(fs)), "{refused:?}");
         let listed = f.contents().unwrap().volumes.into_iter().find(|entry| entry.id == id).unwrap();
         assert_eq!((listed.device, listed.mounts), (Some(device.clone()), vec![mounted.0.clone()]));
         drop(mounted);
         f.detach(&id).unwrap();
     }
-    // Bound, as a raw volume is published.
+    // Bind-mounted, as a published raw volume is.
     let id = f.raw_volume("raw", 16 * MIB).id;
     let device = f.attach(&id, &block()).unwrap().path;
     let target = work.path().join("target");
@@ -78,22 +78,25 @@ fn a_device_in_use_is_not_let_go() {
     f.detach(&id).unwrap();
 }
 
-/// A device that went at its last close would leave its number to another volume, and whoever was given the
-/// node in between would read and write that one.
+/// A device that disappeared at its last close would leave its number to another volume, and a process that got the
+/// device node in between would read and write that volume.
 #[test]
-fn a_device_that_is_open_stays_and_one_that_is_on_its_way_out_is_not_handed_out() {
+fn open_device_stays_attached_and_autoclear_device_is_not_reused() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let device = f.attach(&id, &block()).unwrap();
     let open = fs::File::open(&device.path).unwrap();
     let refused = f.detach(&id);
-    assert!(matches!(&refused, Err(DeviceError::InUse(why)) if why.contains("has it open")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(DeviceError::InUse(reason)) if reason.contains("has it open")),
+        "{refused:?}"
+    );
     assert_eq!(f.attach(&id, &block()).unwrap(), device);
     drop(open);
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert_eq!(f.find(&id).unwrap(), Some(device.clone()));
 
-    // A driver that died while it waited for the close.
+    // As if a driver crashed while it waited for the close.
     let open = fs::File::open(&device.path).unwrap();
     run("losetup", &["-d".as_ref(), &device.path]);
     let refused = f.attach(&id, &block());
@@ -101,31 +104,31 @@ fn a_device_that_is_open_stays_and_one_that_is_on_its_way_out_is_not_handed_out(
     drop(open);
     let again = f.attach(&id, &block()).unwrap();
     let configured = Linux::new().loop_devices().unwrap();
-    assert!(configured.iter().any(|other| other.path == again.path && !other.going), "{configured:?}");
+    assert!(configured.iter().any(|other| other.path == again.path && !other.autoclear), "{configured:?}");
     f.detach(&id).unwrap();
     f.delete(&id).unwrap();
     f.assert_empty();
 }
 
 #[test]
-fn an_image_that_is_not_its_own_is_refused() {
+fn replaced_image_is_refused_until_adopted() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let image = f.image(&id);
     let aside = image.with_file_name("aside");
     let refused = |f: &Fixture, word: &str| {
-        let said = f.attach(&id, &block()).unwrap_err();
-        assert!(matches!(&said, DeviceError::NotOurs(why) if why.contains(word)), "{said}");
+        let message = f.attach(&id, &block()).unwrap_err();
+        assert!(matches!(&message, DeviceError::WrongDevice(reason) if reason.contains(word)), "{message}");
         assert_eq!(loop_devices_on(f.disk.path()), Vec::<String>::new());
     };
     fs::rename(&image, &aside).unwrap();
     refused(&f, "missing");
     fs::copy(&aside, &image).unwrap();
-    refused(&f, "another file");
+    refused(&f, "not the file it was created with");
     fs::remove_file(&image).unwrap();
     std::os::unix::fs::symlink(&aside, &image).unwrap();
-    let said = f.attach(&id, &block()).unwrap_err();
-    assert!(!matches!(said, DeviceError::NotFound(_)), "{said}");
+    let message = f.attach(&id, &block()).unwrap_err();
+    assert!(!matches!(message, DeviceError::NotFound(_)), "{message}");
     fs::remove_file(&image).unwrap();
     fs::rename(&aside, &image).unwrap();
     fs::File::options().write(true).open(&image).unwrap().set_len(8 * MIB).unwrap();
@@ -134,10 +137,10 @@ fn an_image_that_is_not_its_own_is_refused() {
     f.attach(&id, &block()).unwrap();
     f.detach(&id).unwrap();
 
-    // A restored backup, which an operator vouches for.
+    // A restored backup, which the operator adopts.
     fs::copy(&image, &aside).unwrap();
     fs::rename(&aside, &image).unwrap();
-    refused(&f, "another file");
+    refused(&f, "not the file it was created with");
     f.close();
     let maintenance = Pool::open_maintenance(std::sync::Arc::new(Linux::new()), f.disk.path()).unwrap();
     assert!(maintenance.check().iter().any(|finding| finding.object == id));
@@ -150,17 +153,17 @@ fn an_image_that_is_not_its_own_is_refused() {
     f.detach(&id).unwrap();
 }
 
-fn records_only_go_forward(fs: FsType) {
+fn format_state_never_goes_back(fs: FsType) {
     let mut f = Fixture::new(fs);
     let id = f.volume("v", 16 * MIB).id;
-    let formatting = Format::Formatting { fs: FsType::Ext4, uuid: "u".into() };
-    let formatted = Format::Formatted { fs: FsType::Ext4, uuid: "u".into() };
+    let formatting = FormatState::Formatting { fs: FsType::Ext4, uuid: "u".into() };
+    let formatted = FormatState::Formatted { fs: FsType::Ext4, uuid: "u".into() };
     assert!(f.set_format(&id, &formatted).is_err());
     f.set_format(&id, &formatting).unwrap();
     f.reopen();
     assert_eq!(f.format(&id), Ok(formatting));
     f.set_format(&id, &formatted).unwrap();
-    assert!(f.set_format(&id, &Format::Blank).is_err());
+    assert!(f.set_format(&id, &FormatState::Blank).is_err());
     f.reopen();
     assert_eq!(f.format(&id), Ok(formatted));
     assert!(matches!(f.format("vol-x"), Err(DeviceError::NotFound(_))));

@@ -1,4 +1,4 @@
-//! Growing volumes.
+//! Volume expansion.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,28 +6,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use wharf_driver::backend::{ExpandError, NewVolume, SizeRange};
-use wharf_linux::{Devices as _, FsType, Linux};
+use wharf_linux::{BlockDevices as _, FsType, Linux};
 
 use crate::fixture::*;
 
-on_each!(growing);
+on_each!(expansion_grows_image_and_device);
 
 fn to(required: u64) -> SizeRange {
     SizeRange { required, limit: None }
 }
 
-fn growing(fs: FsType) {
+fn expansion_grows_image_and_device(fs: FsType) {
     let mut f = Fixture::new(fs);
     let id = f.raw_volume("v", 16 * MIB).id;
     f.write(&id, 0, b"data");
     let grown = f.expand(&id, to(32 * MIB)).unwrap();
-    assert_eq!((grown.capacity, grown.node_expansion), (32 * MIB, true));
+    assert_eq!((grown.capacity, grown.node_expansion_required), (32 * MIB, true));
     assert_eq!(f.expand(&id, to(32 * MIB)).unwrap(), grown);
     // Never smaller.
     assert_eq!(f.expand(&id, to(MIB)).unwrap().capacity, 32 * MIB);
     assert_eq!(f.image(&id).metadata().unwrap().len(), 32 * MIB);
     assert_eq!(f.read(&id, 0, 4), b"data");
-    // While it is in use: the device sees it when it is told to.
+    // In use: the device gets the new size on refresh.
     let device = f.attach(&id, &block()).unwrap();
     f.expand(&id, to(48 * MIB)).unwrap();
     assert_eq!(f.refresh(&id).unwrap().size, 48 * MIB);
@@ -44,7 +44,7 @@ fn growing(fs: FsType) {
 }
 
 #[test]
-fn thick_volumes_grow_only_into_real_room() {
+fn thick_volume_expands_only_into_free_space() {
     let f = Fixture::with(FsType::Xfs, GIB, |_| ());
     let thick = NewVolume {
         parameters: BTreeMap::from([("type".to_owned(), "thick".to_owned())]),
@@ -59,7 +59,7 @@ fn thick_volumes_grow_only_into_real_room() {
 }
 
 #[test]
-fn an_expansion_that_was_cut_short_is_finished() {
+fn interrupted_expansion_is_finished_at_startup() {
     let mut f = Fixture::new(FsType::Xfs);
     for (name, image_size) in [("before", 16 * MIB), ("between", 32 * MIB)] {
         let id = f.raw_volume(name, 16 * MIB).id;
@@ -76,10 +76,10 @@ fn an_expansion_that_was_cut_short_is_finished() {
 }
 
 #[test]
-fn an_expansion_that_failed_half_way_is_finished_by_the_next_stage() {
+fn expansion_that_failed_halfway_is_finished_by_the_next_attach() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
-    // The image has grown, and then the record that says so cannot be written.
+    // The image grows, and then writing the record fails.
     let grown = AtomicBool::new(false);
     let broken = Arc::new(AtomicBool::new(true));
     let is_broken = Arc::clone(&broken);

@@ -1,4 +1,4 @@
-//! A pool on a throwaway file system, and short words for what tests ask of it.
+//! A pool on a temporary file system, with helpers for the tests.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wharf_driver::backend::{
-    AccessMode, Capability, NewGroupSnapshot, NewSnapshot, NewVolume, Secrets, SizeRange, Snapshot, Source,
-    Volume, VolumeAccess,
+    AccessMode, Capability, NewGroupSnapshot, NewSnapshot, NewVolume, Secrets, SizeRange, Snapshot, Volume,
+    VolumeAccess, VolumeContentSource,
 };
 use wharf_driver_local::{Config, Pool};
 use wharf_linux::{FsType, Kernel, Linux};
@@ -27,19 +27,19 @@ macro_rules! on_each {
     };
 }
 
-/// Runs a test on each file system that can share extents.
-macro_rules! on_sharing {
+/// Runs a test on each file system with reflinks.
+macro_rules! on_reflink {
     ($($name:ident),* $(,)?) => {
-        mod sharing_xfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Xfs) })* }
-        mod sharing_btrfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Btrfs) })* }
+        mod reflink_xfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Xfs) })* }
+        mod reflink_btrfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Btrfs) })* }
     };
 }
 
-pub(crate) use {on_each, on_sharing};
+pub(crate) use {on_each, on_reflink};
 
-/// A pool that is open.
+/// An open pool.
 pub(crate) struct Fixture {
-    /// Before the disk, so that it lets go first.
+    /// Declared before the disk, so that it is dropped first.
     pool: Option<Pool>,
     pub(crate) config: Config,
     pub(crate) disk: TestPool,
@@ -114,7 +114,7 @@ impl Fixture {
         self.detach(id).unwrap();
     }
 
-    /// Takes all room of the pool's file system, down to the last block; the file that does it is answered.
+    /// Fills the pool's file system to the last block; returns the file that does it.
     pub(crate) fn fill(&self) -> PathBuf {
         let path = self.path("volumes/ballast");
         let file = File::create(&path).unwrap();
@@ -138,7 +138,7 @@ impl Fixture {
     pub(crate) fn wait_for_purge(&self) {
         let until = Instant::now() + Duration::from_secs(20);
         while fs::read_dir(self.path("trash")).unwrap().next().is_some() {
-            assert!(Instant::now() < until, "the trash is not emptied");
+            assert!(Instant::now() < until, "the trash was not emptied");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -146,10 +146,10 @@ impl Fixture {
     /// Asserts that nothing but the empty pool is left.
     pub(crate) fn assert_empty(&self) {
         self.wait_for_purge();
-        for place in ["volumes", "snapshots", "groups", "trash"] {
+        for dir in ["volumes", "snapshots", "groups", "trash"] {
             let names: Vec<_> =
-                fs::read_dir(self.path(place)).unwrap().map(|e| e.unwrap().file_name()).collect();
-            assert!(names.is_empty(), "{place}: {names:?}");
+                fs::read_dir(self.path(dir)).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert!(names.is_empty(), "{dir}: {names:?}");
         }
         let unfinished: Vec<_> = fs::read_dir(self.disk.path())
             .unwrap()
@@ -161,12 +161,12 @@ impl Fixture {
     }
 }
 
-/// A kernel that tells of each effect before it happens; what `tell` does takes that long.
-pub(crate) fn telling(tell: impl FnMut(&'static str) + Send + 'static) -> Arc<dyn Kernel> {
-    Arc::new(CrashKernel::new(Arc::new(Linux::new()), None, tell))
+/// A kernel that calls `observe` before each effect.
+pub(crate) fn observing(observe: impl FnMut(&'static str) + Send + 'static) -> Arc<dyn Kernel> {
+    Arc::new(CrashKernel::new(Arc::new(Linux::new()), None, observe))
 }
 
-/// A kernel that refuses effects with the errno that `refuse` answers.
+/// A kernel whose effects fail with the errno that `refuse` returns.
 pub(crate) fn refusing(
     refuse: impl Fn(&'static str) -> Option<i32> + Send + Sync + 'static,
 ) -> Arc<dyn Kernel> {
@@ -176,9 +176,9 @@ pub(crate) fn refusing(
 pub(crate) const EIO: i32 = 5;
 pub(crate) const ENOSPC: i32 = 28;
 
-/// A kernel whose copies take their time.
+/// A kernel with slow copies.
 pub(crate) fn slow_copies() -> Arc<dyn Kernel> {
-    telling(|effect| {
+    observing(|effect| {
         if effect == "copy_range" {
             std::thread::sleep(Duration::from_millis(900));
         }
@@ -210,8 +210,8 @@ pub(crate) fn wanted(name: &str, size: u64) -> NewVolume {
 /// Like [`wanted`], for a raw device filled from `id`.
 pub(crate) fn copy_of(name: &str, size: u64, id: &str) -> NewVolume {
     let source = match id.starts_with("snap-") {
-        true => Source::Snapshot(id.to_owned()),
-        false => Source::Volume(id.to_owned()),
+        true => VolumeContentSource::Snapshot(id.to_owned()),
+        false => VolumeContentSource::Volume(id.to_owned()),
     };
     NewVolume { source: Some(source), capabilities: vec![block()], ..wanted(name, size) }
 }
@@ -242,7 +242,7 @@ pub(crate) fn run(program: &str, args: &[&Path]) {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A mount that ends with the test.
+/// A mount that is unmounted on drop.
 pub(crate) struct Mounted(pub(crate) PathBuf);
 
 impl Mounted {

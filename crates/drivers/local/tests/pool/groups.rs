@@ -7,23 +7,25 @@ use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-on_each!(all_members_at_one_moment, half_a_group_is_none);
-on_sharing!(all_are_frozen_together);
+on_each!(group_snapshot_is_idempotent_and_restorable, group_with_unknown_volume_creates_nothing);
+on_reflink!(members_are_frozen_together);
 
-fn all_members_at_one_moment(fs: FsType) {
+fn group_snapshot_is_idempotent_and_restorable(fs: FsType) {
     let mut f = Fixture::new(fs);
     let ids = ["a", "b", "c"].map(|name| f.raw_volume(name, 16 * MIB).id);
     f.write(&ids[0], 0, b"zero");
     let wanted = group("g", &[&ids[0], &ids[1]]);
     let made = f.create_group(&wanted).unwrap();
     assert_eq!(made.snapshots.len(), 2);
-    assert!(made.snapshots.iter().all(|member| member.ready && member.group.as_ref() == Some(&made.id)));
+    assert!(
+        made.snapshots.iter().all(|member| member.ready_to_use && member.group.as_ref() == Some(&made.id))
+    );
     assert_eq!(f.create_group(&wanted).unwrap(), made);
     assert!(matches!(f.create_group(&group("g", &[&ids[0]])), Err(SnapshotError::Exists(_))));
     assert_eq!(f.get_group(&made.id).unwrap().unwrap(), made);
     let member = made.snapshots.iter().find(|member| member.source == ids[0]).unwrap();
     assert_eq!(f.read(&member.id, 0, 4), b"zero");
-    assert!(matches!(f.delete_snapshot(&member.id), Err(DeleteError::Member(_))));
+    assert!(matches!(f.delete_snapshot(&member.id), Err(DeleteError::GroupMember(_))));
     f.reopen();
     assert_eq!(f.get_group(&made.id).unwrap().unwrap(), made);
     let restored = f.create(&copy_of("r", 0, &member.id)).unwrap();
@@ -38,7 +40,7 @@ fn all_members_at_one_moment(fs: FsType) {
     f.assert_empty();
 }
 
-fn half_a_group_is_none(fs: FsType) {
+fn group_with_unknown_volume_creates_nothing(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("a", 16 * MIB).id;
     let refused = f.create_group(&group("g", &[&id, "vol-ffffffffffffffffffffffffffffffff"]));
@@ -47,11 +49,11 @@ fn half_a_group_is_none(fs: FsType) {
     f.assert_empty();
 }
 
-fn all_are_frozen_together(fs: FsType) {
+fn members_are_frozen_together(fs: FsType) {
     let mut f = Fixture::new(fs);
     let effects = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&effects);
-    f.reopen_with(telling(move |effect| told.lock().unwrap().push(effect)));
+    let recorder = Arc::clone(&effects);
+    f.reopen_with(observing(move |effect| recorder.lock().unwrap().push(effect)));
     let work = tempfile::tempdir().unwrap();
     let mut mounts = Vec::new();
     let ids = ["a", "b"].map(|name| {
@@ -65,9 +67,9 @@ fn all_are_frozen_together(fs: FsType) {
     effects.lock().unwrap().clear();
     f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
     let order: Vec<&str> = effects.lock().unwrap().clone();
-    let moment: Vec<&str> =
+    let cut: Vec<&str> =
         order.iter().copied().filter(|e| ["freeze", "reflink", "frozen_thaw"].contains(e)).collect();
-    assert_eq!(moment, ["freeze", "reflink", "reflink", "frozen_thaw"]);
+    assert_eq!(cut, ["freeze", "reflink", "reflink", "frozen_thaw"]);
     for mounted in &mounts {
         std::fs::write(mounted.0.join("file"), "thawed").unwrap();
     }

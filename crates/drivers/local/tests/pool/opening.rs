@@ -1,4 +1,4 @@
-//! Opening a pool, and what an operator can do to it.
+//! Opening a pool, and maintenance by an operator.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn open(path: &std::path::Path) -> Result<Pool, OpenError> {
 }
 
 #[test]
-fn only_a_directory_that_is_empty_or_a_pool() {
+fn open_accepts_only_a_pool_or_an_empty_directory() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
     assert!(matches!(open(&missing), Err(OpenError::Missing(_))));
@@ -37,33 +37,33 @@ fn only_a_directory_that_is_empty_or_a_pool() {
 }
 
 #[test]
-fn one_driver_at_a_time_but_looking_is_always_allowed() {
+fn second_driver_is_locked_out_but_read_only_access_works() {
     let f = Fixture::new(FsType::Ext4);
     let id = f.raw_volume("v", 16 * MIB).id;
-    let said = open(f.disk.path()).err().unwrap().to_string();
-    assert!(said.contains("in use by another process"), "{said}");
+    let message = open(f.disk.path()).err().unwrap().to_string();
+    assert!(message.contains("in use by another process"), "{message}");
     let kernel = || Arc::new(Linux::new());
     assert!(matches!(Pool::open_maintenance(kernel(), f.disk.path()), Err(OpenError::Locked(_))));
-    let looked = Pool::open_read_only(kernel(), f.disk.path()).unwrap();
-    assert_eq!(looked.check(), []);
-    let contents = looked.list().unwrap();
+    let inspection = Pool::open_read_only(kernel(), f.disk.path()).unwrap();
+    assert_eq!(inspection.check(), []);
+    let contents = inspection.list().unwrap();
     assert_eq!(contents.volumes.len(), 1);
     assert_eq!((contents.volumes[0].id.as_str(), contents.volumes[0].state), (id.as_str(), "ready"));
     assert_eq!(contents.pool.committed_bytes, u128::from(16 * MIB));
 }
 
 #[test]
-fn newer_records_are_refused_not_misread() {
+fn newer_record_is_refused_and_unchanged() {
     let mut f = Fixture::new(FsType::Ext4);
     let (id, other) = (f.raw_volume("v", 16 * MIB).id, f.raw_volume("w", 16 * MIB).id);
     f.close();
     let newer = r#"{"version": 2, "what": "only a newer release knows"}"#;
     fs::write(f.record(&id), newer).unwrap();
     f.reopen();
-    // Its own trouble only.
+    // Other volumes are not affected.
     assert!(f.get(&other).unwrap().is_some());
-    let said = f.get(&id).unwrap_err().to_string();
-    assert!(said.contains("version 2"), "{said}");
+    let message = f.get(&id).unwrap_err().to_string();
+    assert!(message.contains("version 2"), "{message}");
     assert!(f.delete(&id).is_err());
     assert!(f.create(&wanted("v", 16 * MIB)).is_err());
     assert!(f.attach(&id, &block()).is_err());
@@ -74,12 +74,12 @@ fn newer_records_are_refused_not_misread() {
     let pool = f.path("pool.json");
     let was = fs::read_to_string(&pool).unwrap();
     fs::write(&pool, was.replace("\"version\": 1", "\"version\": 7")).unwrap();
-    let said = open(f.disk.path()).err().unwrap().to_string();
-    assert!(said.contains("version 7") && said.contains("pool.json"), "{said}");
+    let message = open(f.disk.path()).err().unwrap().to_string();
+    assert!(message.contains("version 7") && message.contains("pool.json"), "{message}");
 }
 
 #[test]
-fn what_does_not_add_up_is_reported_and_left_alone() {
+fn inconsistencies_are_reported_and_not_touched() {
     let mut f = Fixture::new(FsType::Xfs);
     let (lost, missing) = (f.raw_volume("lost", 16 * MIB).id, f.raw_volume("missing", 16 * MIB).id);
     f.close();
@@ -94,8 +94,8 @@ fn what_does_not_add_up_is_reported_and_left_alone() {
     std::os::unix::fs::symlink(outside.path(), f.path(&format!("volumes/{trick}"))).unwrap();
     let trash = format!("trash/{trick}.5");
     std::os::unix::fs::symlink(outside.path(), f.path(&trash)).unwrap();
-    let looked = Pool::open_read_only(Arc::new(Linux::new()), f.disk.path()).unwrap();
-    let found: Vec<String> = looked.check().into_iter().map(|finding| finding.object).collect();
+    let inspection = Pool::open_read_only(Arc::new(Linux::new()), f.disk.path()).unwrap();
+    let found: Vec<String> = inspection.check().into_iter().map(|finding| finding.object).collect();
     for object in [&*lost, &*missing, "notes.txt", "volumes/not-an-id", "trash/not-ours", trick] {
         assert!(found.iter().any(|found| found == object), "{object}: {found:?}");
     }
@@ -112,7 +112,7 @@ fn what_does_not_add_up_is_reported_and_left_alone() {
 }
 
 #[test]
-fn purging_by_hand() {
+fn maintenance_purges_trash_and_leftovers() {
     let mut f = Fixture::new(FsType::Ext4);
     let id = f.raw_volume("v", 16 * MIB).id;
     f.close();
@@ -133,7 +133,7 @@ fn purging_by_hand() {
 }
 
 #[test]
-fn another_pool_in_its_place_is_noticed() {
+fn replaced_pool_is_not_ready() {
     let f = Fixture::new(FsType::Ext4);
     assert_eq!(f.ready(), Ok(()));
     let pool = f.path("pool.json");
@@ -141,5 +141,5 @@ fn another_pool_in_its_place_is_noticed() {
     fs::write(&pool, was.replace(f.uuid(), "00000000-0000-4000-8000-000000000000")).unwrap();
     assert!(f.ready().unwrap_err().contains("another pool"));
     fs::remove_file(&pool).unwrap();
-    assert!(f.ready().unwrap_err().contains("no pool any more"));
+    assert!(f.ready().unwrap_err().contains("no longer a pool"));
 }

@@ -1,4 +1,4 @@
-//! ControllerPublish, where a driver serves it.
+//! ControllerPublishVolume and ControllerUnpublishVolume.
 
 use wharf_driver::backend::{DeleteError, PublishError};
 use wharf_linux::FsType;
@@ -6,7 +6,7 @@ use wharf_linux::FsType;
 use crate::fixture::*;
 
 #[test]
-fn the_record_names_the_node() {
+fn publish_records_the_node() {
     let mut f = Fixture::with(FsType::Ext4, GIB, |config| config.max_volumes = 1);
     let (id, other) = (f.raw_volume("v", 16 * MIB).id, f.raw_volume("w", 16 * MIB).id);
     assert!(matches!(f.publish(&id, "n2", false), Err(PublishError::NotFound(_))));
@@ -32,7 +32,7 @@ fn the_record_names_the_node() {
 }
 
 #[test]
-fn a_pool_that_moved_keeps_its_volumes_from_the_new_node() {
+fn volume_published_to_the_old_node_is_in_use_after_the_pool_moves() {
     let mut f = Fixture::with(FsType::Ext4, GIB, |_| ());
     let id = f.raw_volume("v", 16 * MIB).id;
     f.publish(&id, "n1", false).unwrap();

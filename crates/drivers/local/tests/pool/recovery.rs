@@ -1,4 +1,4 @@
-//! What a start makes of what a crash left.
+//! Recovery at startup after a crash.
 
 use std::fs;
 
@@ -6,9 +6,9 @@ use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-on_each!(half_made_things_are_undone);
+on_each!(unfinished_objects_are_undone);
 
-fn half_made_things_are_undone(fs: FsType) {
+fn unfinished_objects_are_undone(fs: FsType) {
     let mut f = Fixture::new(fs);
     let keep = f.raw_volume("keep", 16 * MIB).id;
     let (volume, snap) = (f.raw_volume("v", 16 * MIB).id, f.cut("s", &keep).id);
@@ -21,7 +21,7 @@ fn half_made_things_are_undone(fs: FsType) {
     let group_record = f.path(&format!("groups/{}.json", made.id));
     let record = fs::read_to_string(&group_record).unwrap();
     fs::write(&group_record, record.replace("\"ready\"", "\"creating\"")).unwrap();
-    // Cut short before there was a record, and in the middle of writing ones.
+    // Interrupted before the record was written, and while records were being written.
     let early = "volumes/vol-00000000000000000000000000000000";
     fs::create_dir(f.path(early)).unwrap();
     fs::write(f.path(&format!("{early}/record.json.tmp")), "{").unwrap();
@@ -48,7 +48,7 @@ fn half_made_things_are_undone(fs: FsType) {
 }
 
 #[test]
-fn a_group_whose_deletion_was_cut_short_goes() {
+fn interrupted_group_deletion_is_finished() {
     let mut f = Fixture::new(FsType::Xfs);
     let ids = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
     let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
@@ -64,7 +64,7 @@ fn a_group_whose_deletion_was_cut_short_goes() {
 }
 
 #[test]
-fn a_freeze_that_was_left_is_thawed() {
+fn leftover_freeze_is_thawed() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.volume("v", 64 * MIB).id;
     let device = f.attach(&id, &mount("")).unwrap().path;
@@ -83,14 +83,14 @@ fn a_freeze_that_was_left_is_thawed() {
 }
 
 #[test]
-fn one_that_cannot_be_thawed_does_not_leave_the_others_frozen() {
+fn failed_thaw_does_not_leave_others_frozen() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.volume("v", 64 * MIB).id;
     let device = f.attach(&id, &mount("")).unwrap().path;
     run("mkfs.ext4", &["-q".as_ref(), &device]);
     let work = tempfile::tempdir().unwrap();
     let mounted = Mounted::new(&device, &work.path().join("m"));
-    // A mount that is no file system to be thawed.
+    // A mount that cannot be thawed.
     let (file, target) = (work.path().join("file"), work.path().join("target"));
     fs::write(&file, "").unwrap();
     fs::write(&target, "").unwrap();
@@ -101,10 +101,10 @@ fn one_that_cannot_be_thawed_does_not_leave_the_others_frozen() {
     fs::write(f.path("freeze.json"), note.to_string()).unwrap();
     run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
     f.reopen();
-    // Without the driver this would hang for ever: so it is asked before it is written to.
+    // A write to a frozen file system would block forever, so check before writing.
     let frozen = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&mounted.0).status().unwrap();
     assert!(!frozen.success(), "it was still frozen");
-    assert!(f.path("freeze.json").exists(), "the note stays for what could not be thawed");
+    assert!(f.path("freeze.json").exists(), "the record must stay while something is frozen");
     drop((mounted, bound));
     f.detach(&id).unwrap();
 }

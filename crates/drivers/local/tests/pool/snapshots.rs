@@ -1,36 +1,40 @@
-//! Snapshots, restores, clones, and which blocks they hold.
+//! Snapshots, restores, clones and changed blocks.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use wharf_driver::backend::{
-    BackendError, BlockRange, CreateError, Format, NewVolume, SnapshotError, SnapshotFilter,
+    BackendError, BlockRange, CreateError, FormatState, NewVolume, SnapshotError, SnapshotFilter,
 };
 use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-on_each!(a_snapshot_keeps_what_was, restores_and_clones, same_name_same_snapshot);
-on_sharing!(
-    a_mounted_volume_is_frozen,
-    what_a_freeze_did_not_outlast_is_not_kept,
-    changed_blocks_are_what_was_written
+on_each!(
+    snapshot_preserves_data_and_outlives_its_volume,
+    restore_and_clone_check_size_and_format,
+    snapshot_is_idempotent_by_name_and_source
+);
+on_reflink!(
+    mounted_volume_is_frozen_during_the_cut,
+    copy_is_discarded_if_the_freeze_expires,
+    changed_blocks_are_the_written_blocks
 );
 
-fn a_snapshot_keeps_what_was(fs: FsType) {
+fn snapshot_preserves_data_and_outlives_its_volume(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("v", 64 * MIB).id;
     f.write(&id, 4096, b"before");
     let snap = f.cut("s", &id);
-    assert!(snap.ready);
+    assert!(snap.ready_to_use);
     assert_eq!((snap.source.as_str(), snap.size), (id.as_str(), 64 * MIB));
     f.write(&id, 4096, b"after!");
     assert_eq!(f.read(&snap.id, 4096, 6), b"before");
-    // Sparse stays sparse.
+    // The snapshot of a sparse image is sparse.
     use std::os::unix::fs::MetadataExt as _;
     assert!(f.image(&snap.id).metadata().unwrap().blocks() * 512 < 2 * MIB);
-    // It outlives its volume.
+    // The snapshot outlives its volume.
     f.delete(&id).unwrap();
     assert_eq!(f.get_snapshot(&snap.id).unwrap().unwrap(), snap);
     let restored = f.create(&copy_of("r", 0, &snap.id)).unwrap();
@@ -41,14 +45,14 @@ fn a_snapshot_keeps_what_was(fs: FsType) {
     f.assert_empty();
 }
 
-fn restores_and_clones(fs: FsType) {
+fn restore_and_clone_check_size_and_format(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.volume("v", 64 * MIB).id;
     let uuid = "11111111-1111-4111-8111-111111111111".to_owned();
-    f.set_format(&id, &Format::Formatting { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
+    f.set_format(&id, &FormatState::Formatting { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
     let early = f.create_snapshot(&snapshot("early", &id)).unwrap_err();
     assert!(matches!(early, SnapshotError::Precondition(_)), "{early}");
-    f.set_format(&id, &Format::Formatted { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
+    f.set_format(&id, &FormatState::Formatted { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
     let snap = f.cut("s", &id);
 
     let larger = NewVolume { capabilities: vec![mount("")], ..copy_of("larger", 128 * MIB, &snap.id) };
@@ -58,14 +62,14 @@ fn restores_and_clones(fs: FsType) {
     assert_eq!(f.image(&restored.id).metadata().unwrap().len(), 128 * MIB);
     assert_eq!(f.create(&larger).unwrap(), restored);
     match f.format(&restored.id).unwrap() {
-        Format::Copied { fs: FsType::Ext4, uuid: new } => assert_ne!(new, uuid),
+        FormatState::Copied { fs: FsType::Ext4, uuid: new } => assert_ne!(new, uuid),
         other => panic!("{other:?}"),
     }
     let clone = f.create(&NewVolume { capabilities: vec![mount("ext4")], ..copy_of("c", 0, &id) }).unwrap();
     assert_eq!(clone.capacity, 64 * MIB);
-    assert!(matches!(f.format(&clone.id).unwrap(), Format::Copied { .. }));
+    assert!(matches!(f.format(&clone.id).unwrap(), FormatState::Copied { .. }));
     let raw = f.create(&copy_of("raw", 0, &id)).unwrap();
-    assert_eq!(f.format(&raw.id), Ok(Format::Raw));
+    assert_eq!(f.format(&raw.id), Ok(FormatState::Raw));
 
     let smaller = f.create(&copy_of("smaller", 32 * MIB, &snap.id)).unwrap_err();
     assert!(matches!(smaller, CreateError::OutOfRange(_)), "{smaller}");
@@ -77,7 +81,7 @@ fn restores_and_clones(fs: FsType) {
     assert!(matches!(f.create(&copy_of("larger", 0, &id)), Err(CreateError::Exists(_))));
 }
 
-fn same_name_same_snapshot(fs: FsType) {
+fn snapshot_is_idempotent_by_name_and_source(fs: FsType) {
     let mut f = Fixture::new(fs);
     let (a, b) = (f.raw_volume("a", 16 * MIB).id, f.raw_volume("b", 16 * MIB).id);
     let snap = f.cut("s", &a);
@@ -93,11 +97,11 @@ fn same_name_same_snapshot(fs: FsType) {
     assert!(f.list_snapshots(&SnapshotFilter::default(), None, 1).more);
 }
 
-fn a_mounted_volume_is_frozen(fs: FsType) {
+fn mounted_volume_is_frozen_during_the_cut(fs: FsType) {
     let mut f = Fixture::new(fs);
     let effects = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&effects);
-    f.reopen_with(telling(move |effect| told.lock().unwrap().push(effect)));
+    let recorder = Arc::clone(&effects);
+    f.reopen_with(observing(move |effect| recorder.lock().unwrap().push(effect)));
     let work = tempfile::tempdir().unwrap();
     for inner in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
         let id = f.create(&NewVolume {
@@ -120,7 +124,7 @@ fn a_mounted_volume_is_frozen(fs: FsType) {
         fs::write(mounted.0.join("later"), "thawed").unwrap();
         drop(mounted);
         f.detach(&id).unwrap();
-        // What was in the page cache only is in the snapshot.
+        // The snapshot includes data that was only in the page cache.
         let copy = f.create(&copy_of(&format!("{inner}-copy"), 0, &snap.id)).unwrap().id;
         let device = f.attach(&copy, &block()).unwrap().path;
         let seen = Mounted::new(&device, &work.path().join("seen"));
@@ -131,8 +135,8 @@ fn a_mounted_volume_is_frozen(fs: FsType) {
     }
 }
 
-/// The freeze runs out in the middle of the reflink: what came out may be torn.
-fn what_a_freeze_did_not_outlast_is_not_kept(fs: FsType) {
+/// The freeze expires during the reflink: the copy may be inconsistent.
+fn copy_is_discarded_if_the_freeze_expires(fs: FsType) {
     let mut f = Fixture::new(fs);
     let runs_out = Arc::new(AtomicBool::new(true));
     let too_short = Arc::clone(&runs_out);
@@ -146,23 +150,26 @@ fn what_a_freeze_did_not_outlast_is_not_kept(fs: FsType) {
     let mounted = Mounted::new(&device, &work.path().join("m"));
     fs::write(mounted.0.join("file"), "data").unwrap();
 
-    let told = [
+    let messages = [
         f.create_snapshot(&snapshot("s", &id)).unwrap_err().to_string(),
         f.create(&copy_of("c", 0, &id)).unwrap_err().to_string(),
         f.create_group(&group("g", &[&id])).unwrap_err().to_string(),
     ];
-    for said in told {
-        assert!(said.contains("the freeze did not last") && said.contains("nothing is kept"), "{said}");
+    for message in messages {
+        assert!(
+            message.contains("the freeze expired") && message.contains("the copy was discarded"),
+            "{message}"
+        );
     }
     let unavailable = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
     assert!(matches!(unavailable, SnapshotError::Backend(BackendError::Unavailable(_))), "{unavailable}");
     assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries, []);
     assert_eq!(f.list(None, 10).entries.len(), 1);
-    fs::write(mounted.0.join("file"), "writers go on").unwrap();
+    fs::write(mounted.0.join("file"), "writers continue").unwrap();
 
     runs_out.store(false, Ordering::SeqCst);
     let made = f.create_group(&group("g", &[&id])).unwrap();
-    assert!(f.cut("s", &id).ready);
+    assert!(f.cut("s", &id).ready_to_use);
     let clone = f.create(&copy_of("c", 0, &id)).unwrap().id;
     drop(mounted);
     f.detach(&id).unwrap();
@@ -173,22 +180,22 @@ fn what_a_freeze_did_not_outlast_is_not_kept(fs: FsType) {
 }
 
 #[test]
-fn a_volume_in_use_is_not_copied_where_that_would_tear_it() {
+fn volume_in_use_is_not_copied_without_reflinks() {
     let f = Fixture::new(FsType::Ext4);
     let id = f.raw_volume("v", 16 * MIB).id;
     f.attach(&id, &block()).unwrap();
     let refused = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
     assert!(
-        matches!(&refused, SnapshotError::Precondition(why) if why.contains("xfs or btrfs")),
+        matches!(&refused, SnapshotError::Precondition(reason) if reason.contains("xfs or btrfs")),
         "{refused}"
     );
     let refused = f.create(&copy_of("c", 0, &id)).unwrap_err();
     assert!(matches!(refused, CreateError::Precondition(_)), "{refused}");
     f.detach(&id).unwrap();
-    assert!(f.cut("s", &id).ready);
+    assert!(f.cut("s", &id).ready_to_use);
 }
 
-fn changed_blocks_are_what_was_written(fs: FsType) {
+fn changed_blocks_are_the_written_blocks(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("v", 64 * MIB).id;
     let block_of = |byte: u8| vec![byte; 64 << 10];
@@ -200,7 +207,7 @@ fn changed_blocks_are_what_was_written(fs: FsType) {
     assert_eq!(allocated.volume_size, 64 * MIB);
     let range = |at: u64, length| BlockRange { offset: at, length };
     assert_eq!(allocated.ranges, [0, 8, 40].map(|at| range(at * MIB, 64 << 10)));
-    // One overwritten in its middle, one new, one as it was.
+    // One block overwritten in the middle, one new, one unchanged.
     f.write(&id, 8 * MIB + 16384, &[2; 8192]);
     f.write(&id, 20 * MIB, &block_of(3));
     let target = f.cut("target", &id);

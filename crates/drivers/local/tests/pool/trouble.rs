@@ -1,4 +1,4 @@
-//! A pool that fills up or becomes read-only: never silent, never worse than it was.
+//! A pool that fills up, becomes read-only or is damaged: always reported, never made worse.
 
 use std::fs;
 
@@ -9,10 +9,10 @@ use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-on_each!(a_pool_without_a_block_left_still_starts_and_lets_go);
+on_each!(full_pool_starts_detaches_and_deletes);
 
-/// What must work without room: whatever makes room, and whatever stops the pods that would fill it.
-fn a_pool_without_a_block_left_still_starts_and_lets_go(fs: FsType) {
+/// Everything that frees space or stops pods must work on a full pool.
+fn full_pool_starts_detaches_and_deletes(fs: FsType) {
     let mut f = Fixture::with(fs, GIB, |_| ());
     let reflink = f.can_reflink();
     let [a, b] = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
@@ -34,7 +34,7 @@ fn a_pool_without_a_block_left_still_starts_and_lets_go(fs: FsType) {
 }
 
 #[test]
-fn a_full_pool_makes_nothing_new_and_says_so() {
+fn full_pool_refuses_new_objects_and_reports_it() {
     let mut f = Fixture::with(FsType::Xfs, GIB, |_| ());
     let id = f.raw_volume("v", 64 * MIB).id;
     assert_eq!(f.storage_health().unwrap(), []);
@@ -52,20 +52,20 @@ fn a_full_pool_makes_nothing_new_and_says_so() {
     assert_eq!((issues[0].reason.as_str(), issues[0].status), ("PoolFull", StorageStatus::Degraded));
     assert_eq!(f.volume_health(&id).unwrap().unwrap()[0].reason, "PoolFull");
     let refused = f.create(&wanted("new", 16 * MIB)).unwrap_err();
-    assert!(matches!(&refused, CreateError::Exhausted(why) if why.contains("is full")), "{refused}");
+    assert!(matches!(&refused, CreateError::Exhausted(reason) if reason.contains("is full")), "{refused}");
     assert!(matches!(f.create_snapshot(&snapshot("s", &id)), Err(SnapshotError::Exhausted(_))));
     assert!(matches!(f.create_group(&group("g", &[&id])), Err(SnapshotError::Exhausted(_))));
     let larger = SizeRange { required: 128 * MIB, limit: None };
     assert!(matches!(f.expand(&id, larger), Err(ExpandError::Exhausted(_))));
     assert_eq!(f.capacity(&CapacityQuery::default()).unwrap().available, 0);
-    // What exists goes on.
+    // Existing volumes keep working.
     f.attach(&id, &block()).unwrap();
     f.detach(&id).unwrap();
     f.delete(&id).unwrap();
 }
 
 #[test]
-fn a_read_only_pool_is_told_apart() {
+fn read_only_pool_is_reported() {
     let f = Fixture::with(FsType::Ext4, GIB, |_| ());
     let id = f.raw_volume("v", 16 * MIB).id;
     f.wait_for_purge();
@@ -78,7 +78,7 @@ fn a_read_only_pool_is_told_apart() {
 }
 
 #[test]
-fn a_damaged_image_is_noticed() {
+fn truncated_image_is_reported() {
     let f = Fixture::new(FsType::Ext4);
     let id = f.raw_volume("v", 16 * MIB).id;
     let file = fs::File::options().write(true).open(f.image(&id)).unwrap();
@@ -89,7 +89,7 @@ fn a_damaged_image_is_noticed() {
 }
 
 #[test]
-fn an_image_that_is_a_symlink_leads_nowhere() {
+fn symlinked_image_is_never_followed() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let outside = tempfile::tempdir().unwrap();
@@ -105,16 +105,16 @@ fn an_image_that_is_a_symlink_leads_nowhere() {
     assert_eq!(fs::read(&precious).unwrap(), vec![1; 16 << 20]);
 }
 
-/// Another file system lies over the pool: nothing of it is to be seen, which does not mean that it is gone.
+/// Another file system is mounted over the pool: its objects are hidden, not deleted.
 #[test]
-fn what_cannot_be_seen_is_not_called_deleted() {
+fn delete_fails_while_the_pool_is_hidden_by_a_mount() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
     let snap = f.cut("s", &id).id;
     let over = Mounted(f.disk.path().to_owned());
     run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "over".as_ref(), f.disk.path()]);
     let refused = f.delete(&id).unwrap_err().to_string();
-    assert!(refused.contains("is no pool any more"), "{refused}");
+    assert!(refused.contains("is no longer a pool"), "{refused}");
     f.delete_snapshot(&snap).unwrap_err();
     drop(over);
     assert!(f.get(&id).unwrap().is_some());

@@ -1,19 +1,23 @@
-//! Making, finding, listing and deleting volumes.
+//! Creating, getting, listing and deleting volumes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
 use wharf_driver::backend::{
-    CapacityQuery, CreateError, DeleteError, Format, NewVolume, SizeRange, Topology,
+    CapacityQuery, CreateError, DeleteError, FormatState, NewVolume, SizeRange, Topology,
 };
 use wharf_driver_local::TOPOLOGY_KEY;
 use wharf_linux::FsType;
 
 use crate::fixture::*;
 
-on_each!(exact_size_and_idempotency, deletion_is_safe, thick_volumes);
+on_each!(
+    create_gives_exact_size_and_is_idempotent,
+    delete_refuses_volumes_in_use_and_ignores_odd_ids,
+    thick_volume_allocates_its_blocks
+);
 
-fn exact_size_and_idempotency(fs: FsType) {
+fn create_gives_exact_size_and_is_idempotent(fs: FsType) {
     let mut f = Fixture::new(fs);
     let exact =
         NewVolume { size: SizeRange { required: 5 * MIB, limit: Some(5 * MIB) }, ..wanted("pvc-1", 0) };
@@ -23,7 +27,7 @@ fn exact_size_and_idempotency(fs: FsType) {
     assert!(volume.context.is_empty());
     assert_eq!(f.image(&volume.id).metadata().unwrap().len(), 5 * MIB);
     assert_eq!(f.read(&volume.id, 0, 5 << 20), vec![0; 5 << 20]);
-    assert_eq!(f.format(&volume.id), Ok(Format::Blank));
+    assert_eq!(f.format(&volume.id), Ok(FormatState::Blank));
     assert_eq!(f.create(&exact), Ok(volume.clone()));
     assert!(matches!(f.create(&wanted("pvc-1", 6 * MIB)), Err(CreateError::Exists(_))));
     f.reopen();
@@ -33,16 +37,16 @@ fn exact_size_and_idempotency(fs: FsType) {
     f.delete(&volume.id).unwrap();
     assert_eq!(f.get(&volume.id), Ok(None));
     f.assert_empty();
-    // The name is free again, and what it names now is another image.
+    // The name can be used again, for a new image.
     assert_eq!(f.volume("pvc-1", 8 * MIB).id, volume.id);
 }
 
-fn deletion_is_safe(fs: FsType) {
+fn delete_refuses_volumes_in_use_and_ignores_odd_ids(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("pvc-1", 8 * MIB).id;
     f.attach(&id, &block()).unwrap();
     let refused = f.delete(&id).unwrap_err();
-    assert!(matches!(&refused, DeleteError::InUse(why) if why.contains("/dev/loop")), "{refused}");
+    assert!(matches!(&refused, DeleteError::InUse(reason) if reason.contains("/dev/loop")), "{refused}");
     assert!(f.image(&id).exists());
     f.detach(&id).unwrap();
     for odd in
@@ -58,7 +62,7 @@ fn deletion_is_safe(fs: FsType) {
     f.assert_empty();
 }
 
-fn thick_volumes(fs: FsType) {
+fn thick_volume_allocates_its_blocks(fs: FsType) {
     let f = Fixture::new(fs);
     let thick = |name: &str, size| NewVolume {
         parameters: BTreeMap::from([("type".to_owned(), "thick".to_owned())]),
@@ -68,7 +72,7 @@ fn thick_volumes(fs: FsType) {
     assert!(f.image(&volume.id).metadata().unwrap().blocks() * 512 >= 64 * MIB);
     let thin = f.volume("thin", 64 * MIB);
     assert!(f.image(&thin.id).metadata().unwrap().blocks() * 512 < MIB);
-    // More than there is, though it might be promised to thin volumes.
+    // More than the free space, although a thin volume of that size is allowed.
     let refused = f.create(&thick("too-thick", 5 * GIB)).unwrap_err();
     assert!(matches!(refused, CreateError::Exhausted(_)), "{refused}");
     f.volume("just-thin", 5 * GIB);
@@ -77,7 +81,7 @@ fn thick_volumes(fs: FsType) {
 }
 
 #[test]
-fn file_systems_have_minimums() {
+fn volume_is_at_least_the_file_system_minimum() {
     let f = Fixture::new(FsType::Ext4);
     let small = |name: &str, fs, limit| NewVolume {
         capabilities: vec![mount(fs)],
@@ -93,7 +97,7 @@ fn file_systems_have_minimums() {
 }
 
 #[test]
-fn parameters_are_checked_and_handed_on() {
+fn parameters_are_validated_and_passed_in_the_context() {
     let f = Fixture::new(FsType::Ext4);
     let with = |key: &str, value: &str| NewVolume {
         parameters: BTreeMap::from([(key.to_owned(), value.to_owned())]),
@@ -107,7 +111,7 @@ fn parameters_are_checked_and_handed_on() {
 }
 
 #[test]
-fn promises_have_a_limit() {
+fn provisioning_is_limited_by_overcommit() {
     let f = Fixture::with(FsType::Xfs, GIB, |config| config.overcommit = 1.0);
     let available = f.capacity(&CapacityQuery::default()).unwrap().available;
     assert!(available > 800 * MIB && available <= GIB, "{available}");
@@ -120,7 +124,7 @@ fn promises_have_a_limit() {
 }
 
 #[test]
-fn elsewhere_is_elsewhere() {
+fn other_topology_is_refused_and_has_no_capacity() {
     let f = Fixture::new(FsType::Ext4);
     let term = |node: &str| Topology::from([(TOPOLOGY_KEY.to_owned(), node.to_owned())]);
     let at = |name: &str, terms: &[&str]| NewVolume {
@@ -140,7 +144,7 @@ fn elsewhere_is_elsewhere() {
 }
 
 #[test]
-fn listings_survive_deletions() {
+fn listing_continues_after_deletions() {
     let f = Fixture::new(FsType::Ext4);
     let mut ids: Vec<String> = (0..7).map(|i| f.volume(&format!("v{i}"), 16 * MIB).id).collect();
     ids.sort();

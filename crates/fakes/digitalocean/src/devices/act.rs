@@ -1,76 +1,76 @@
-//! Looks at files, loop devices and links, and does the steps.
+//! Reads files, loop devices and links, and performs the reconciliation steps.
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Beneath, Devices as _, Files as _, Linux, LoopOptions};
+use wharf_linux::{BlockDevices as _, Files as _, Linux, LoopOptions, PathBeneath};
 
-use super::{Attached, Image, Loop, PREFIX, Present, Step, Wanted, steps, wanted};
-use crate::knobs::Knobs;
+use super::{ActualDevices, Attached, DesiredDevice, Image, Loop, PREFIX, Step, steps, wanted};
+use crate::knobs::FakeSettings;
 use crate::state::State;
 use crate::time::Millis;
 
-/// The images' directory beneath the state's.
+/// The images' directory beneath the state directory.
 const IMAGES: &str = "images";
-/// What the name of an image that stands in for another ends with.
+/// Suffix of the stand-in image of a half-attached volume.
 const HALF: &str = ".half";
-/// Where a link that leads nowhere leads.
-const NOWHERE: &str = "nowhere";
-/// How long a step that could not be done is left, in milliseconds: looking whether a device is in use takes two
-/// seconds already.
-const AGAIN: Millis = 500;
-/// More rounds than any device has steps: beyond that something undoes what we do.
+/// Target of a dangling link.
+const DANGLING_TARGET: &str = "nowhere";
+/// Delay in milliseconds before a failed step is retried: checking whether a device is in use takes two seconds
+/// already.
+const RETRY_DELAY: Millis = 500;
+/// More rounds than any device has steps: beyond that, another process undoes our changes.
 const ROUNDS: usize = 12;
 
-/// Why devices are not as they should be.
+/// Why the devices could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum DevicesError {
     /// A file or device call failed.
     #[error(transparent)]
     Kernel(#[from] wharf_linux::Error),
-    /// A directory or link could not be read or made.
-    #[error("{step} {}: {source}", path.display())]
+    /// A directory or link could not be read or created.
+    #[error("failed to {step} {}: {source}", path.display())]
     Path {
-        /// What was tried.
+        /// The failed step.
         step: &'static str,
-        /// With what.
+        /// The directory or link.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Somebody uses them.
+    /// Devices are still in use.
     #[error(
-        "devices of attached volumes are still in use, and were left: end that, and start and stop the fake again"
+        "devices of attached volumes are still in use and were not detached: release them, then start and stop the fake again"
     )]
     InUse,
-    /// It goes on and on.
-    #[error("the devices do not come to rest: does another process change {}?", .0.display())]
-    Restless(PathBuf),
+    /// Reconciliation does not converge.
+    #[error("the devices do not converge: check whether another process changes {}", .0.display())]
+    NotSettling(PathBuf),
 }
 
 /// The devices of one fake.
 pub(crate) struct Devices {
     kernel: Linux,
-    /// Of the state.
+    /// The state directory.
     root: PathBuf,
-    /// Of the links.
+    /// The directory of the links.
     links: PathBuf,
     whole: HashSet<Attached>,
-    /// What was brought about last, if all of it was.
-    rest: Option<(Vec<Wanted>, BTreeSet<String>)>,
-    /// No more devices: the fake ends.
+    /// The last plan, if it was completely reconciled.
+    rest: Option<(Vec<DesiredDevice>, BTreeSet<String>)>,
+    /// The fake is stopping: no more devices.
     closed: bool,
 }
 
 impl Devices {
-    /// Takes over what is attached in `state` as it is: a fake that is started again does not attach anew.
+    /// Adopts the attachments in `state`: a restarted fake does not attach them again.
     pub(crate) fn open(root: &Path, links: &Path, state: &State) -> Result<Self, DevicesError> {
         let kernel = Linux::new();
-        kernel.create_dir(&Beneath::new(root, Path::new(IMAGES)))?;
+        kernel.create_dir(&PathBeneath::new(root, Path::new(IMAGES)))?;
         let dirs = state.droplets.keys().map(|id| links.join(id.to_string()));
         for dir in dirs {
-            std::fs::create_dir_all(&dir).map_err(failed("make the directory", &dir))?;
+            std::fs::create_dir_all(&dir).map_err(failed("create the directory", &dir))?;
         }
         let attached = state.volumes.values().filter_map(|volume| {
             volume.attached.map(|place| (volume.id.clone(), place.droplet, place.since))
@@ -79,12 +79,12 @@ impl Devices {
         Ok(Self { kernel, root, links, whole: attached.collect(), rest: None, closed: false })
     }
 
-    /// Brings about what `state` says, and tells when to come back. A step that fails (a device that is in use) is
-    /// left for then.
+    /// Reconciles the devices with `state` and returns when to run again. Failed steps (a device in use) are retried
+    /// then.
     pub(crate) fn follow(
         &mut self,
         state: &State,
-        knobs: &Knobs,
+        knobs: &FakeSettings,
         now: Millis,
     ) -> Result<Option<Millis>, DevicesError> {
         if self.closed {
@@ -102,33 +102,33 @@ impl Devices {
             return Ok(next);
         }
         self.rest = None;
-        let undone = self.bring_about(&plan.0, &plan.1)?;
+        let undone = self.reconcile(&plan.0, &plan.1)?;
         let whole = plan.0.iter().filter(|want| want.half.is_none()).map(|want| want.attached.clone());
         self.whole.extend(whole);
         self.rest = (!undone).then_some(plan);
-        let again = undone.then(|| now.saturating_add(AGAIN));
+        let again = undone.then(|| now.saturating_add(RETRY_DELAY));
         Ok(next.into_iter().chain(again).min())
     }
 
-    /// Lets go of all devices and links; images stay.
+    /// Detaches all devices and removes the links; images stay.
     pub(crate) fn close(&mut self, state: &State) -> Result<(), DevicesError> {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
         }
         let known = state.volumes.keys().chain(state.snapshots.keys()).cloned().collect();
-        match self.bring_about(&[], &known)? {
+        match self.reconcile(&[], &known)? {
             true => Err(DevicesError::InUse),
             false => Ok(()),
         }
     }
 
-    /// Copies the bytes of a volume or snapshot, as they are now, to another's. One without bytes reads as zeroes,
-    /// and so does its copy.
+    /// Copies the current data of a volume or snapshot to another. One without an image reads as zeroes, and so does
+    /// its copy.
     pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), DevicesError> {
         let (from, to) = (path_of(&Image::Of(from.to_owned())), path_of(&Image::Of(to.to_owned())));
-        let (from, to) = (Beneath::new(&self.root, &from), Beneath::new(&self.root, &to));
+        let (from, to) = (PathBeneath::new(&self.root, &from), PathBeneath::new(&self.root, &to));
         let Some(stat) = self.kernel.stat(&from)? else { return Ok(()) };
-        // Sharing blocks is instant; where the file system cannot, only what was written is copied.
+        // A reflink is instant; without reflinks, only written data is copied.
         if self.kernel.reflink(&from, &to).is_err() {
             self.kernel.set_size(&to, stat.size)?;
             self.kernel.copy_range(&from, &to, 0, stat.size)?;
@@ -136,17 +136,17 @@ impl Devices {
         Ok(self.kernel.sync(&to)?)
     }
 
-    /// Does step after step until there are none; says whether some could not be done.
-    fn bring_about(&self, wanted: &[Wanted], known: &BTreeSet<String>) -> Result<bool, DevicesError> {
+    /// Performs steps until none is left; returns whether some failed.
+    fn reconcile(&self, wanted: &[DesiredDevice], known: &BTreeSet<String>) -> Result<bool, DevicesError> {
         for _ in 0..ROUNDS {
-            let steps = steps(wanted, known, &self.look()?);
+            let steps = steps(wanted, known, &self.observe()?);
             if steps.is_empty() {
                 return Ok(false);
             }
             let mut failed = 0;
             for step in &steps {
-                if let Err(error) = self.take(step) {
-                    tracing::warn!(?step, %error, "not done yet");
+                if let Err(error) = self.perform(step) {
+                    tracing::warn!(?step, %error, "failed to perform device step; retrying");
                     failed += 1;
                 }
             }
@@ -154,18 +154,18 @@ impl Devices {
                 return Ok(true);
             }
         }
-        Err(DevicesError::Restless(self.links.clone()))
+        Err(DevicesError::NotSettling(self.links.clone()))
     }
 
-    fn look(&self) -> Result<Present, DevicesError> {
-        let mut present = Present::default();
+    fn observe(&self) -> Result<ActualDevices, DevicesError> {
+        let mut present = ActualDevices::default();
         let mut files = Vec::new();
-        for name in self.kernel.list_dir(&Beneath::new(&self.root, Path::new(IMAGES)))? {
+        for name in self.kernel.list_dir(&PathBeneath::new(&self.root, Path::new(IMAGES)))? {
             let image = match name.strip_suffix(HALF) {
                 Some(id) => Image::Half(id.to_owned()),
                 None => Image::Of(name),
             };
-            if let Some(stat) = self.kernel.stat(&Beneath::new(&self.root, &path_of(&image)))? {
+            if let Some(stat) = self.kernel.stat(&PathBeneath::new(&self.root, &path_of(&image)))? {
                 files.push((stat.id, image.clone()));
                 present.images.insert(image, stat.size);
             }
@@ -173,8 +173,8 @@ impl Devices {
         if !files.is_empty() {
             for device in self.kernel.loop_devices()? {
                 let Some((_, image)) = files.iter().find(|(id, _)| *id == device.backing) else { continue };
-                // One that is going is as good as gone; it is nobody's any more.
-                if !device.going {
+                // A device in autoclear counts as detached.
+                if !device.autoclear {
                     let bytes = self.kernel.device_size(&device.path)?;
                     present.loops.push(Loop { path: device.path, image: image.clone(), bytes });
                 }
@@ -191,7 +191,7 @@ impl Devices {
         Ok(present)
     }
 
-    fn take(&self, step: &Step) -> Result<(), DevicesError> {
+    fn perform(&self, step: &Step) -> Result<(), DevicesError> {
         let link = |droplet: &u64, name: &str| self.links.join(droplet.to_string()).join(name);
         match step {
             Step::Unlink { droplet, name } => {
@@ -200,27 +200,27 @@ impl Devices {
             }
             Step::Release(path) => self.kernel.loop_detach(path)?,
             Step::Remove(image) => {
-                self.kernel.remove_file(&Beneath::new(&self.root, &path_of(image)))?;
+                self.kernel.remove_file(&PathBeneath::new(&self.root, &path_of(image)))?;
             }
             Step::SetSize(image, bytes) => {
-                self.kernel.set_size(&Beneath::new(&self.root, &path_of(image)), *bytes)?;
+                self.kernel.set_size(&PathBeneath::new(&self.root, &path_of(image)), *bytes)?;
             }
             Step::Attach(image) => {
                 let (Image::Of(id) | Image::Half(id)) = image;
                 let options = LoopOptions { read_only: false, label: id.clone() };
-                self.kernel.loop_attach(&Beneath::new(&self.root, &path_of(image)), &options)?;
+                self.kernel.loop_attach(&PathBeneath::new(&self.root, &path_of(image)), &options)?;
             }
             Step::Refresh(path) => self.kernel.loop_refresh(path)?,
             Step::Link { droplet, name, target } => {
                 let path = link(droplet, name);
                 let dir = self.links.join(droplet.to_string());
-                std::fs::create_dir_all(&dir).map_err(failed("make the directory", &dir))?;
-                let target = target.clone().unwrap_or_else(|| dir.join(NOWHERE));
-                // Made beside and renamed: it is there or not, and never for a moment gone.
-                let beside = dir.join(".link");
-                _ = std::fs::remove_file(&beside);
-                symlink(&target, &beside).map_err(failed("make the link", &beside))?;
-                std::fs::rename(&beside, &path).map_err(failed("make the link", &path))?;
+                std::fs::create_dir_all(&dir).map_err(failed("create the directory", &dir))?;
+                let target = target.clone().unwrap_or_else(|| dir.join(DANGLING_TARGET));
+                // Created under a temporary name and renamed, so that an existing link is replaced atomically.
+                let temporary = dir.join(".link");
+                _ = std::fs::remove_file(&temporary);
+                symlink(&target, &temporary).map_err(failed("create the link", &temporary))?;
+                std::fs::rename(&temporary, &path).map_err(failed("create the link", &path))?;
             }
         }
         Ok(())
@@ -234,7 +234,7 @@ fn path_of(image: &Image) -> PathBuf {
     }
 }
 
-/// Names in a directory that may not be there yet.
+/// Names in a directory; empty if it does not exist.
 fn entries(dir: &Path) -> Result<Vec<String>, DevicesError> {
     let entries = match std::fs::read_dir(dir) {
         Err(error)

@@ -1,4 +1,4 @@
-//! The devices' rules as tables.
+//! Device reconciliation as tables.
 
 use super::*;
 use crate::knobs::HalfAttached;
@@ -21,22 +21,22 @@ fn volume(id: &str, attached: Option<Attachment>) -> Volume {
 }
 
 #[test]
-fn when_a_device_is_seen() {
+fn device_appears_after_the_delay() {
     let mut state = State::default();
     state.volumes.insert("a".into(), volume("a", Some(Attachment { droplet: 1, since: 1_000 })));
     state.volumes.insert("b".into(), volume("b", None));
-    let plain = Knobs { device_delay_ms: 500, ..Knobs::default() };
-    let half = HalfAttached { shape: Half::Short, for_ms: 200 };
-    let slow = Knobs { half_attached: Some(half), ..plain.clone() };
+    let plain = FakeSettings { device_delay_ms: 500, ..FakeSettings::default() };
+    let half = HalfAttached { shape: HalfAttachedShape::Short, for_ms: 200 };
+    let slow = FakeSettings { half_attached: Some(half), ..plain.clone() };
     let (new, old) = (HashSet::new(), HashSet::from([("a".to_owned(), 1, 1_000)]));
     let table = [
         (&plain, &new, 1_000, None, Some(1_500)),
         (&plain, &new, 1_499, None, Some(1_500)),
         (&plain, &new, 1_500, Some(None), None),
         (&slow, &new, 1_499, None, Some(1_500)),
-        (&slow, &new, 1_500, Some(Some(Half::Short)), Some(1_700)),
+        (&slow, &new, 1_500, Some(Some(HalfAttachedShape::Short)), Some(1_700)),
         (&slow, &new, 1_700, Some(None), None),
-        // One that was whole does not go away because somebody turns a knob.
+        // A whole device stays whole when the settings change.
         (&slow, &old, 1_000, Some(None), None),
     ];
     for (i, (knobs, whole, now, expected, next)) in table.into_iter().enumerate() {
@@ -47,16 +47,16 @@ fn when_a_device_is_seen() {
     }
 }
 
-fn want(half: Option<Half>) -> Wanted {
-    Wanted { attached: ("a".into(), 1, 0), name: "pvc-a".into(), bytes: 2 * GIB, half }
+fn want(half: Option<HalfAttachedShape>) -> DesiredDevice {
+    DesiredDevice { attached: ("a".into(), 1, 0), name: "pvc-a".into(), bytes: 2 * GIB, half }
 }
 
 fn looped(image: Image, bytes: u64) -> Loop {
     Loop { path: PathBuf::from("/dev/loop7"), image, bytes }
 }
 
-/// Takes all steps on paper, and answers them.
-fn run(wanted: &[Wanted], known: &[&str], present: &mut Present) -> Vec<Step> {
+/// Applies all steps to the model and returns them.
+fn run(wanted: &[DesiredDevice], known: &[&str], present: &mut ActualDevices) -> Vec<Step> {
     let known = known.iter().map(|id| id.to_string()).collect();
     let mut taken = Vec::new();
     loop {
@@ -95,32 +95,36 @@ fn run(wanted: &[Wanted], known: &[&str], present: &mut Present) -> Vec<Step> {
 }
 
 #[test]
-fn the_way_to_a_whole_device_and_back() {
+fn device_is_created_resized_and_removed() {
     let of = || Image::Of("a".into());
-    let mut present = Present::default();
+    let mut present = ActualDevices::default();
     let there = (1, "scsi-0DO_Volume_pvc-a".to_owned());
     run(&[want(None)], &["a"], &mut present);
     assert_eq!(present.loops, [looped(of(), 2 * GIB)]);
     assert_eq!(present.links, BTreeMap::from([(there.clone(), PathBuf::from("/dev/loop7"))]));
-    // It grows while it is there, and is the same device.
-    let grown = Wanted { bytes: 3 * GIB, ..want(None) };
+    // A resize keeps the same device.
+    let grown = DesiredDevice { bytes: 3 * GIB, ..want(None) };
     let steps = run(&[grown], &["a"], &mut present);
     assert_eq!(steps, [Step::SetSize(of(), 3 * GIB), Step::Refresh("/dev/loop7".into())]);
-    // The link goes before the device does; the bytes stay.
+    // The link is removed before the device; the image stays.
     let steps = run(&[], &["a"], &mut present);
     let unlink = Step::Unlink { droplet: there.0, name: there.1 };
     assert_eq!(steps, [unlink, Step::Release("/dev/loop7".into())]);
     assert_eq!(present.images.len(), 1);
-    // Another process may have left the device with its volume gone.
+    // An earlier process may have left the device of a deleted volume.
     present.loops.push(looped(of(), 3 * GIB));
     let steps = run(&[], &[], &mut present);
     assert_eq!(steps, [Step::Release("/dev/loop7".into()), Step::Remove(of())]);
 }
 
 #[test]
-fn half_devices_become_whole() {
-    for (half, bytes) in [(Half::Dangling, None), (Half::Empty, Some(0)), (Half::Short, Some(GIB))] {
-        let mut present = Present::default();
+fn half_attached_device_becomes_whole() {
+    for (half, bytes) in [
+        (HalfAttachedShape::Dangling, None),
+        (HalfAttachedShape::Empty, Some(0)),
+        (HalfAttachedShape::Short, Some(GIB)),
+    ] {
+        let mut present = ActualDevices::default();
         run(&[want(Some(half))], &["a"], &mut present);
         assert_eq!(present.loops.first().map(|found| found.bytes), bytes, "{half:?}");
         assert_eq!(present.links.len(), 1, "{half:?}");
@@ -138,10 +142,10 @@ fn half_devices_become_whole() {
 }
 
 #[test]
-fn a_volume_moves_to_another_droplet() {
-    let mut present = Present::default();
+fn volume_moves_to_another_droplet() {
+    let mut present = ActualDevices::default();
     run(&[want(None)], &["a"], &mut present);
-    let moved = Wanted { attached: ("a".into(), 2, 5), ..want(None) };
+    let moved = DesiredDevice { attached: ("a".into(), 2, 5), ..want(None) };
     run(&[moved], &["a"], &mut present);
     assert_eq!(present.links.keys().map(|(droplet, _)| *droplet).collect::<Vec<_>>(), [2]);
 }

@@ -1,12 +1,12 @@
-//! Snapshots: one for each name and volume, one in ten minutes, and they outlive their volume.
+//! Snapshots: unique by name and volume, one per volume in ten minutes; they outlive their volume.
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Room, beyond_capacity, tags};
-use crate::answer::{Answer, Outcome};
+use super::{RequestContext, exceeds_capacity, tags};
 use crate::paging::page;
 use crate::render;
+use crate::response::{ApiResponse, Outcome};
 use crate::state::Snapshot;
 use crate::time::Millis;
 
@@ -16,64 +16,66 @@ struct Create {
     tags: Option<Vec<String>>,
 }
 
-pub(super) fn list(room: &Room<'_>) -> Answer {
-    let region = room.request.param("region");
-    // There are no snapshots of droplets here.
-    let of_volumes = room.request.param("resource_type").is_none_or(|kind| kind == "volume");
-    answer_list(room, |snapshot| {
+pub(super) fn list(context: &RequestContext<'_>) -> ApiResponse {
+    let region = context.request.param("region");
+    // The fake has no droplet snapshots.
+    let of_volumes = context.request.param("resource_type").is_none_or(|kind| kind == "volume");
+    list_response(context, |snapshot| {
         of_volumes && region.as_ref().is_none_or(|region| *region == snapshot.region)
     })
 }
 
-pub(super) fn list_of(room: &Room<'_>, volume: &str) -> Outcome {
-    if !room.state.volumes.contains_key(volume) {
-        return Err(Answer::not_found());
+pub(super) fn list_of(context: &RequestContext<'_>, volume: &str) -> Outcome {
+    if !context.state.volumes.contains_key(volume) {
+        return Err(ApiResponse::not_found());
     }
-    Ok(answer_list(room, |snapshot| snapshot.volume == volume))
+    Ok(list_response(context, |snapshot| snapshot.volume == volume))
 }
 
-fn answer_list(room: &Room<'_>, fits: impl Fn(&Snapshot) -> bool) -> Answer {
-    let mut found: Vec<&Snapshot> = room.state.snapshots.values().filter(|found| fits(found)).collect();
+fn list_response(context: &RequestContext<'_>, fits: impl Fn(&Snapshot) -> bool) -> ApiResponse {
+    let mut found: Vec<&Snapshot> = context.state.snapshots.values().filter(|found| fits(found)).collect();
     found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
-    page(room.request, "snapshots", found.into_iter().map(render::snapshot).collect())
+    page(context.request, "snapshots", found.into_iter().map(render::snapshot).collect())
 }
 
-pub(super) fn get(room: &Room<'_>, id: &str) -> Outcome {
-    let snapshot = find(room, id)?;
-    Ok(Answer::ok(json!({ "snapshot": render::snapshot(snapshot) })))
+pub(super) fn get(context: &RequestContext<'_>, id: &str) -> Outcome {
+    let snapshot = find(context, id)?;
+    Ok(ApiResponse::ok(json!({ "snapshot": render::snapshot(snapshot) })))
 }
 
-pub(super) fn delete(room: &mut Room<'_>, id: &str) -> Outcome {
-    find(room, id)?;
-    room.state.snapshots.remove(id);
-    Ok(Answer::nothing())
+pub(super) fn delete(context: &mut RequestContext<'_>, id: &str) -> Outcome {
+    find(context, id)?;
+    context.state.snapshots.remove(id);
+    Ok(ApiResponse::no_content())
 }
 
-fn find<'a>(room: &'a Room<'_>, id: &str) -> Result<&'a Snapshot, Answer> {
-    if room.state.volumes.contains_key(id) {
-        return Err(Answer::error(400, "the resource is not a snapshot"));
+fn find<'a>(context: &'a RequestContext<'_>, id: &str) -> Result<&'a Snapshot, ApiResponse> {
+    if context.state.volumes.contains_key(id) {
+        return Err(ApiResponse::error(400, "the resource is not a snapshot"));
     }
-    room.state.snapshots.get(id).ok_or_else(Answer::not_found)
+    context.state.snapshots.get(id).ok_or_else(ApiResponse::not_found)
 }
 
-pub(super) fn create(room: &mut Room<'_>, volume: &str) -> Outcome {
-    let asked: Create = room.request.json()?;
-    let source = room.state.volumes.get(volume).ok_or_else(Answer::not_found)?;
+pub(super) fn create(context: &mut RequestContext<'_>, volume: &str) -> Outcome {
+    let asked: Create = context.request.json()?;
+    let source = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?;
     let name = asked
         .name
         .filter(|name| !name.is_empty())
-        .ok_or_else(|| Answer::unprocessable("Name can't be blank"))?;
+        .ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
     let tags = asked.tags.unwrap_or_default();
     if !tags.iter().all(|tag| tags::is_name(tag)) {
-        return Err(Answer::unprocessable("Tags are invalid"));
+        return Err(ApiResponse::unprocessable("Tags are invalid"));
     }
-    if room.state.snapshots.values().any(|other| other.volume == volume && other.name == name) {
-        return Err(Answer::conflict("failed to create snapshot: a snapshot with this name already exists"));
+    if context.state.snapshots.values().any(|other| other.volume == volume && other.name == name) {
+        return Err(ApiResponse::conflict(
+            "failed to create snapshot: a snapshot with this name already exists",
+        ));
     }
-    let interval = Millis::try_from(room.knobs.snapshot_interval_ms).unwrap_or(Millis::MAX);
-    if source.snapshotted.is_some_and(|last| room.now.saturating_sub(last) < interval) {
-        let interval = go_duration(room.knobs.snapshot_interval_ms / 1000);
-        return Err(Answer::error(
+    let interval = Millis::try_from(context.knobs.snapshot_interval_ms).unwrap_or(Millis::MAX);
+    if source.snapshotted.is_some_and(|last| context.now.saturating_sub(last) < interval) {
+        let interval = go_duration(context.knobs.snapshot_interval_ms / 1000);
+        return Err(ApiResponse::error(
             429,
             &format!(
                 "failed to create snapshot: this operation is rate-limited - one request per {interval}"
@@ -81,11 +83,11 @@ pub(super) fn create(room: &mut Room<'_>, volume: &str) -> Outcome {
         ));
     }
     let (region, size) = (source.region.clone(), source.size_gigabytes);
-    if beyond_capacity(room, size) {
-        return Err(Answer::capacity("create snapshot"));
+    if exceeds_capacity(context, size) {
+        return Err(ApiResponse::capacity("create snapshot"));
     }
-    let id = room.state.next_uuid(room.now);
-    room.state.tags.extend(tags.iter().cloned());
+    let id = context.state.next_uuid(context.now);
+    context.state.tags.extend(tags.iter().cloned());
     let snapshot = Snapshot {
         id: id.clone(),
         name,
@@ -93,18 +95,18 @@ pub(super) fn create(room: &mut Room<'_>, volume: &str) -> Outcome {
         region,
         min_disk_size: size,
         tags,
-        created: room.now,
+        created: context.now,
     };
-    let mut answer = Answer::new(201, json!({ "snapshot": render::snapshot(&snapshot) }));
-    answer.copy = Some((volume.to_owned(), id.clone()));
-    room.state.snapshots.insert(id, snapshot);
-    if let Some(source) = room.state.volumes.get_mut(volume) {
-        source.snapshotted = Some(room.now);
+    let mut response = ApiResponse::new(201, json!({ "snapshot": render::snapshot(&snapshot) }));
+    response.copy = Some((volume.to_owned(), id.clone()));
+    context.state.snapshots.insert(id, snapshot);
+    if let Some(source) = context.state.volumes.get_mut(volume) {
+        source.snapshotted = Some(context.now);
     }
-    Ok(answer)
+    Ok(response)
 }
 
-/// Seconds as Go writes them, which is what the API's message has: `10m0s`.
+/// Seconds in Go's format, as in the API's message: `10m0s`.
 fn go_duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, s) => format!("{s}s"),

@@ -1,12 +1,12 @@
-//! Tags, and what has them.
+//! Tags and tagged resources.
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Room;
-use crate::answer::{Answer, Outcome};
+use super::RequestContext;
 use crate::paging::page;
 use crate::render;
+use crate::response::{ApiResponse, Outcome};
 
 #[derive(Deserialize)]
 struct Create {
@@ -24,62 +24,62 @@ struct Resource {
     resource_type: String,
 }
 
-/// Whether a tag can be called so.
+/// Whether this is a valid tag name.
 pub(super) fn is_name(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"_-:".contains(&byte);
     (1..=255).contains(&name.len()) && name.bytes().all(legal)
 }
 
-pub(super) fn list(room: &Room<'_>) -> Answer {
-    let tags = room.state.tags.iter().map(|name| render::tag(room.state, name)).collect();
-    page(room.request, "tags", tags)
+pub(super) fn list(context: &RequestContext<'_>) -> ApiResponse {
+    let tags = context.state.tags.iter().map(|name| render::tag(context.state, name)).collect();
+    page(context.request, "tags", tags)
 }
 
-pub(super) fn create(room: &mut Room<'_>) -> Outcome {
-    let asked: Create = room.request.json()?;
+pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
+    let asked: Create = context.request.json()?;
     let name = asked.name.unwrap_or_default();
     if !is_name(&name) {
-        return Err(Answer::error(
+        return Err(ApiResponse::error(
             400,
             "Tag names may have letters, numbers, colons, dashes and underscores, and up to 255 of them",
         ));
     }
-    room.state.tags.insert(name.clone());
-    Ok(Answer::new(201, json!({ "tag": render::tag(room.state, &name) })))
+    context.state.tags.insert(name.clone());
+    Ok(ApiResponse::new(201, json!({ "tag": render::tag(context.state, &name) })))
 }
 
-pub(super) fn get(room: &Room<'_>, name: &str) -> Outcome {
-    known(room, name)?;
-    Ok(Answer::ok(json!({ "tag": render::tag(room.state, name) })))
+pub(super) fn get(context: &RequestContext<'_>, name: &str) -> Outcome {
+    known(context, name)?;
+    Ok(ApiResponse::ok(json!({ "tag": render::tag(context.state, name) })))
 }
 
-pub(super) fn delete(room: &mut Room<'_>, name: &str) -> Outcome {
-    known(room, name)?;
-    room.state.tags.remove(name);
+pub(super) fn delete(context: &mut RequestContext<'_>, name: &str) -> Outcome {
+    known(context, name)?;
+    context.state.tags.remove(name);
     let drop_from = |tags: &mut Vec<String>| tags.retain(|tag| tag != name);
-    room.state.droplets.values_mut().for_each(|droplet| drop_from(&mut droplet.tags));
-    room.state.volumes.values_mut().for_each(|volume| drop_from(&mut volume.tags));
-    room.state.snapshots.values_mut().for_each(|snapshot| drop_from(&mut snapshot.tags));
-    Ok(Answer::nothing())
+    context.state.droplets.values_mut().for_each(|droplet| drop_from(&mut droplet.tags));
+    context.state.volumes.values_mut().for_each(|volume| drop_from(&mut volume.tags));
+    context.state.snapshots.values_mut().for_each(|snapshot| drop_from(&mut snapshot.tags));
+    Ok(ApiResponse::no_content())
 }
 
-pub(super) fn put_on(room: &mut Room<'_>, name: &str) -> Outcome {
-    each(room, name, |tags| {
+pub(super) fn add_to_resources(context: &mut RequestContext<'_>, name: &str) -> Outcome {
+    each(context, name, |tags| {
         if !tags.iter().any(|tag| tag == name) {
             tags.push(name.to_owned());
         }
     })
 }
 
-pub(super) fn take_off(room: &mut Room<'_>, name: &str) -> Outcome {
-    each(room, name, |tags| tags.retain(|tag| tag != name))
+pub(super) fn remove_from_resources(context: &mut RequestContext<'_>, name: &str) -> Outcome {
+    each(context, name, |tags| tags.retain(|tag| tag != name))
 }
 
-/// Changes the tags of all resources that are named, or of none.
-fn each(room: &mut Room<'_>, name: &str, change: impl Fn(&mut Vec<String>)) -> Outcome {
-    known(room, name)?;
-    let Resources { resources } = room.request.json()?;
-    let mut state = room.state.clone();
+/// Changes the tags of all named resources, or of none.
+fn each(context: &mut RequestContext<'_>, name: &str, change: impl Fn(&mut Vec<String>)) -> Outcome {
+    known(context, name)?;
+    let Resources { resources } = context.request.json()?;
+    let mut state = context.state.clone();
     for Resource { resource_id: id, resource_type } in resources {
         let tags = match resource_type.as_str() {
             "volume" => state.volumes.get_mut(&id).map(|volume| &mut volume.tags),
@@ -89,18 +89,18 @@ fn each(room: &mut Room<'_>, name: &str, change: impl Fn(&mut Vec<String>)) -> O
                 .ok()
                 .and_then(|id: u64| state.droplets.get_mut(&id))
                 .map(|droplet| &mut droplet.tags),
-            _ => return Err(Answer::unprocessable("Resource type is not supported")),
+            _ => return Err(ApiResponse::unprocessable("Resource type is not supported")),
         };
-        change(tags.ok_or_else(Answer::not_found)?);
+        change(tags.ok_or_else(ApiResponse::not_found)?);
     }
-    *room.state = state;
-    Ok(Answer::nothing())
+    *context.state = state;
+    Ok(ApiResponse::no_content())
 }
 
-fn known(room: &Room<'_>, name: &str) -> Result<(), Answer> {
-    match room.state.tags.contains(name) {
+fn known(context: &RequestContext<'_>, name: &str) -> Result<(), ApiResponse> {
+    match context.state.tags.contains(name) {
         true => Ok(()),
-        false => Err(Answer::not_found()),
+        false => Err(ApiResponse::not_found()),
     }
 }
 

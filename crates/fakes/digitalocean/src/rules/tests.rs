@@ -1,4 +1,4 @@
-//! The API's rules as tables: what is asked, in which state, and what is answered.
+//! The API rules as tables: state, request, response.
 
 mod properties;
 
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::state::{Droplet, Status};
 
-/// A cloud with two droplets in nyc3 and one in ams3, and a clock of its own.
+/// A fake with two droplets in nyc3 and one in ams3, and its own clock.
 struct Cloud {
     state: State,
-    knobs: Knobs,
+    knobs: FakeSettings,
     now: Millis,
 }
 
@@ -23,18 +23,24 @@ impl Cloud {
         let droplets = [droplet(1, "nyc3"), droplet(2, "nyc3"), droplet(3, "ams3")].into();
         Self {
             state: State { droplets, ..State::default() },
-            knobs: Knobs::default(),
+            knobs: FakeSettings::default(),
             now: 1_456_938_049_000,
         }
     }
 
-    fn with(knobs: impl FnOnce(&mut Knobs)) -> Self {
+    fn with(knobs: impl FnOnce(&mut FakeSettings)) -> Self {
         let mut cloud = Self::new();
         knobs(&mut cloud.knobs);
         cloud
     }
 
-    fn struck(&mut self, fault: Option<&What>, method: &str, path: &str, body: Value) -> Answer {
+    fn request_with_fault(
+        &mut self,
+        fault: Option<&FaultEffect>,
+        method: &str,
+        path: &str,
+        body: Value,
+    ) -> ApiResponse {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let request = Request {
             method: method.into(),
@@ -45,30 +51,30 @@ impl Cloud {
         };
         self.state.advance(self.now);
         let (state, knobs, now) = (&mut self.state, &self.knobs, self.now);
-        answer(&mut Room { state, knobs, request: &request, now, fault })
+        response(&mut RequestContext { state, knobs, request: &request, now, fault })
     }
 
-    fn ask(&mut self, method: &str, path: &str, body: Value) -> (u16, Value) {
-        let answer = self.struck(None, method, path, body);
-        (answer.status, answer.body.unwrap_or(Value::Null))
+    fn request(&mut self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let response = self.request_with_fault(None, method, path, body);
+        (response.status, response.body.unwrap_or(Value::Null))
     }
 
     fn get(&mut self, path: &str) -> Value {
-        let (status, body) = self.ask("GET", path, Value::Null);
+        let (status, body) = self.request("GET", path, Value::Null);
         assert_eq!(status, 200, "{path}: {body}");
         body
     }
 
-    /// Makes a volume of 2 GiB.
+    /// Creates a volume of 2 GiB.
     fn volume(&mut self, name: &str, region: &str) -> String {
         let body = json!({ "name": name, "region": region, "size_gigabytes": 2 });
-        let (status, body) = self.ask("POST", "/v2/volumes", body);
+        let (status, body) = self.request("POST", "/v2/volumes", body);
         assert_eq!(status, 201, "{body}");
         body["volume"]["id"].as_str().unwrap().to_owned()
     }
 
     fn act(&mut self, volume: &str, body: Value) -> (u16, Value) {
-        self.ask("POST", &format!("/v2/volumes/{volume}/actions"), body)
+        self.request("POST", &format!("/v2/volumes/{volume}/actions"), body)
     }
 
     fn attach(&mut self, volume: &str, droplet: u64) -> (u16, Value) {
@@ -85,16 +91,16 @@ impl Cloud {
     }
 
     fn snapshot(&mut self, volume: &str, name: &str) -> (u16, Value) {
-        self.ask("POST", &format!("/v2/volumes/{volume}/snapshots"), json!({ "name": name }))
+        self.request("POST", &format!("/v2/volumes/{volume}/snapshots"), json!({ "name": name }))
     }
 }
 
-fn refused(answer: &(u16, Value)) -> (u16, &str) {
-    (answer.0, answer.1["message"].as_str().unwrap_or_default())
+fn refused(response: &(u16, Value)) -> (u16, &str) {
+    (response.0, response.1["message"].as_str().unwrap_or_default())
 }
 
 #[test]
-fn what_there_is_not() {
+fn missing_objects_are_not_found() {
     let mut cloud = Cloud::new();
     let volume = cloud.volume("a", "nyc3");
     let uuid = "506f78a4-e098-11e5-ad9f-000f53306ae1";
@@ -128,16 +134,16 @@ fn what_there_is_not() {
         let before = cloud.state.clone();
         let body = json!({ "name": "x", "type": "attach", "droplet_id": 1, "volume_name": "x", "region": "nyc3",
             "resources": [] });
-        let answer = cloud.ask(method, &path, body);
+        let response = cloud.request(method, &path, body);
         let message = "The resource you requested could not be found.";
-        assert_eq!(refused(&answer), (404, message), "{method} {path}");
-        assert_eq!(answer.1["id"], "not_found");
+        assert_eq!(refused(&response), (404, message), "{method} {path}");
+        assert_eq!(response.1["id"], "not_found");
         assert_eq!(cloud.state, before, "{method} {path}");
     }
 }
 
 #[test]
-fn volumes_that_are_not_made() {
+fn invalid_volumes_are_refused() {
     let mut cloud = Cloud::new();
     cloud.volume("taken", "nyc3");
     let good = json!({ "name": "a", "region": "nyc3", "size_gigabytes": 1 });
@@ -161,17 +167,17 @@ fn volumes_that_are_not_made() {
         let mut body = good.clone();
         body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         let before = cloud.state.clone();
-        let answer = cloud.ask("POST", "/v2/volumes", body);
-        assert_eq!(answer.0, status, "{change} gave {answer:?}");
-        assert!(refused(&answer).1.contains(word), "{change} gave {answer:?}");
+        let response = cloud.request("POST", "/v2/volumes", body);
+        assert_eq!(response.0, status, "{change} gave {response:?}");
+        assert!(refused(&response).1.contains(word), "{change} gave {response:?}");
         assert_eq!(cloud.state, before, "{change}");
     }
-    // What clients send for what is unset, and the same name elsewhere.
+    // Empty values for unset fields, and the same name in another region.
     let unset = json!({ "snapshot_id": "", "filesystem_type": "", "description": "", "tags": null });
     for region in ["nyc3", "ams3"] {
         let mut body = json!({ "name": "a", "region": region, "size_gigabytes": 16384 });
         body.as_object_mut().unwrap().extend(unset.as_object().unwrap().clone());
-        assert_eq!(cloud.ask("POST", "/v2/volumes", body).0, 201);
+        assert_eq!(cloud.request("POST", "/v2/volumes", body).0, 201);
     }
 }
 
@@ -189,16 +195,16 @@ fn volumes_are_found_by_name_and_region() {
         assert_eq!(body["volumes"].as_array().unwrap().len(), count, "{query}");
         assert_eq!(body["meta"]["total"], count, "{query}");
     }
-    assert_eq!(cloud.ask("DELETE", "/v2/volumes?name=a&region=ams3", Value::Null).0, 204);
+    assert_eq!(cloud.request("DELETE", "/v2/volumes?name=a&region=ams3", Value::Null).0, 204);
     assert_eq!(cloud.get("/v2/volumes?name=a")["volumes"][0]["region"]["slug"], "nyc3");
 }
 
 #[test]
-fn a_volume_as_json() {
+fn volume_has_the_api_json() {
     let mut cloud = Cloud::new();
     let body = json!({ "name": "pvc-1", "region": "nyc3", "size_gigabytes": 10, "description": "mine",
         "filesystem_type": "ext4", "filesystem_label": "l", "tags": ["k8s"] });
-    let (_, made) = cloud.ask("POST", "/v2/volumes", body);
+    let (_, made) = cloud.request("POST", "/v2/volumes", body);
     let volume = &made["volume"];
     assert_eq!(volume["id"].as_str().unwrap().len(), 36);
     assert_eq!(volume["created_at"], "2016-03-02T17:00:49Z");
@@ -218,7 +224,7 @@ fn a_volume_as_json() {
 }
 
 #[test]
-fn an_attach_takes_its_time() {
+fn attach_completes_after_the_delay() {
     let mut cloud = Cloud::new();
     let volume = cloud.volume("a", "nyc3");
     let (status, body) = cloud.attach(&volume, 1);
@@ -248,7 +254,7 @@ fn an_attach_takes_its_time() {
 }
 
 #[test]
-fn one_thing_at_a_time() {
+fn droplet_and_volume_have_one_pending_action() {
     let mut cloud = Cloud::with(|knobs| knobs.volumes_per_droplet = 2);
     let (a, b, c) = (cloud.volume("a", "nyc3"), cloud.volume("b", "nyc3"), cloud.volume("c", "nyc3"));
     let far = cloud.volume("a", "ams3");
@@ -258,8 +264,8 @@ fn one_thing_at_a_time() {
     assert_eq!(refused(&cloud.attach(&b, 1)), pending);
     assert_eq!(refused(&cloud.detach(&a, 1)), pending);
     assert_eq!(refused(&cloud.attach(&a, 2)), (422, "Volume already has a pending event."));
-    assert_eq!(cloud.ask("DELETE", &format!("/v2/volumes/{a}"), Value::Null).0, 409);
-    assert_eq!(cloud.attach(&b, 2).0, 202, "another droplet is free");
+    assert_eq!(cloud.request("DELETE", &format!("/v2/volumes/{a}"), Value::Null).0, 409);
+    assert_eq!(cloud.attach(&b, 2).0, 202, "another droplet is not blocked");
     cloud.wait();
     let attached = (422, "This volume is already attached");
     assert_eq!(refused(&cloud.attach(&a, 1)), attached);
@@ -275,26 +281,26 @@ fn one_thing_at_a_time() {
     cloud.wait();
     let d = cloud.volume("d", "nyc3");
     assert_eq!(refused(&cloud.attach(&d, 1)), (422, "cannot attach more volumes to the Droplet"));
-    assert_eq!(refused(&cloud.ask("DELETE", &format!("/v2/volumes/{a}"), Value::Null)).0, 409);
+    assert_eq!(refused(&cloud.request("DELETE", &format!("/v2/volumes/{a}"), Value::Null)).0, 409);
     assert_eq!(cloud.detach(&a, 1).0, 202);
     cloud.wait();
-    assert_eq!(cloud.ask("DELETE", &format!("/v2/volumes/{a}"), Value::Null).0, 204);
+    assert_eq!(cloud.request("DELETE", &format!("/v2/volumes/{a}"), Value::Null).0, 204);
 }
 
 #[test]
-fn actions_by_name() {
+fn actions_can_be_started_by_volume_name() {
     let mut cloud = Cloud::new();
     let volume = cloud.volume("a", "nyc3");
     let body = |kind: &str, region: &str| json!({ "type": kind, "droplet_id": 1, "volume_name": "a", "region": region, "size_gigabytes": 5 });
-    assert_eq!(cloud.ask("POST", "/v2/volumes/actions", body("attach", "ams3")).0, 404);
-    assert_eq!(cloud.ask("POST", "/v2/volumes/actions", body("resize", "nyc3")).0, 422);
-    assert_eq!(cloud.ask("POST", "/v2/volumes/actions", body("attach", "nyc3")).0, 202);
+    assert_eq!(cloud.request("POST", "/v2/volumes/actions", body("attach", "ams3")).0, 404);
+    assert_eq!(cloud.request("POST", "/v2/volumes/actions", body("resize", "nyc3")).0, 422);
+    assert_eq!(cloud.request("POST", "/v2/volumes/actions", body("attach", "nyc3")).0, 202);
     cloud.wait();
     assert_eq!(cloud.state.volumes_of(1).next().unwrap().id, volume);
 }
 
 #[test]
-fn resize_goes_upward_only() {
+fn resize_only_grows() {
     let mut cloud = Cloud::with(|knobs| knobs.capacity_gigabytes = 10);
     let volume = cloud.volume("a", "nyc3");
     let resize = |size: i64| json!({ "type": "resize", "size_gigabytes": size, "region": "nyc3" });
@@ -309,33 +315,38 @@ fn resize_goes_upward_only() {
 }
 
 #[test]
-fn what_the_account_may_have() {
+fn account_limits_are_enforced() {
     let mut cloud = Cloud::with(|knobs| (knobs.volume_limit, knobs.capacity_gigabytes) = (2, 5));
     assert_eq!(cloud.get("/v2/account")["account"]["volume_limit"], 2);
     let volume = cloud.volume("a", "nyc3");
     let body = json!({ "name": "b", "region": "nyc3", "size_gigabytes": 4 });
-    let over = cloud.ask("POST", "/v2/volumes", body);
+    let over = cloud.request("POST", "/v2/volumes", body);
     assert_eq!(over.0, 403);
     assert!(refused(&over).1.contains("capacity limit exceeded"), "{over:?}");
     cloud.volume("b", "nyc3");
     assert_eq!(cloud.snapshot(&volume, "s").0, 403);
     cloud.knobs.capacity_gigabytes = 0;
     let body = json!({ "name": "c", "region": "nyc3", "size_gigabytes": 1 });
-    assert!(refused(&cloud.ask("POST", "/v2/volumes", body)).1.contains("capacity limit exceeded"));
+    assert!(refused(&cloud.request("POST", "/v2/volumes", body)).1.contains("capacity limit exceeded"));
 }
 
 #[test]
-fn snapshots() {
+fn snapshots_are_rate_limited_and_outlive_their_volume() {
     let mut cloud = Cloud::new();
     let volume = cloud.volume("a", "nyc3");
-    let made = cloud.struck(None, "POST", &format!("/v2/volumes/{volume}/snapshots"), json!({ "name": "s" }));
+    let made = cloud.request_with_fault(
+        None,
+        "POST",
+        &format!("/v2/volumes/{volume}/snapshots"),
+        json!({ "name": "s" }),
+    );
     assert_eq!(made.status, 201);
     let body = made.body.unwrap();
     let id = body["snapshot"]["id"].as_str().unwrap().to_owned();
     assert_eq!(made.copy, Some((volume.clone(), id.clone())));
     assert_eq!(body["snapshot"]["resource_id"], volume);
     assert_eq!(body["snapshot"]["min_disk_size"], 2);
-    assert_eq!(cloud.snapshot(&volume, "s").0, 409, "the name comes before the rate");
+    assert_eq!(cloud.snapshot(&volume, "s").0, 409, "the name is checked before the rate limit");
     let limited = cloud.snapshot(&volume, "t");
     let message = "failed to create snapshot: this operation is rate-limited - one request per 10m0s";
     assert_eq!(refused(&limited), (429, message));
@@ -343,7 +354,7 @@ fn snapshots() {
     assert_eq!(cloud.snapshot(&volume, "t").0, 201);
     assert_eq!(cloud.snapshot(&volume, "").0, 422);
     cloud.knobs.snapshot_interval_ms = 0;
-    assert_eq!(cloud.snapshot(&volume, "u").0, 201, "the rule is off");
+    assert_eq!(cloud.snapshot(&volume, "u").0, 201, "the rule is disabled");
     let table = [
         ("/v2/snapshots".to_owned(), 3),
         ("/v2/snapshots?resource_type=volume".into(), 3),
@@ -354,32 +365,32 @@ fn snapshots() {
     for (path, total) in table {
         assert_eq!(cloud.get(&path)["meta"]["total"], total, "{path}");
     }
-    let not_one = cloud.ask("GET", &format!("/v2/snapshots/{volume}"), Value::Null);
+    let not_one = cloud.request("GET", &format!("/v2/snapshots/{volume}"), Value::Null);
     assert_eq!(refused(&not_one), (400, "the resource is not a snapshot"));
-    // They outlive their volume, and are what another begins with, at their own size.
-    assert_eq!(cloud.ask("DELETE", &format!("/v2/volumes/{volume}"), Value::Null).0, 204);
+    // Snapshots outlive their volume; a restored volume starts with the size of its snapshot.
+    assert_eq!(cloud.request("DELETE", &format!("/v2/volumes/{volume}"), Value::Null).0, 204);
     let copy =
         |region: &str| json!({ "name": "b", "region": region, "size_gigabytes": 9, "snapshot_id": id });
-    assert_eq!(cloud.ask("POST", "/v2/volumes", copy("ams3")).0, 422);
-    let made = cloud.struck(None, "POST", "/v2/volumes", copy("nyc3"));
+    assert_eq!(cloud.request("POST", "/v2/volumes", copy("ams3")).0, 422);
+    let made = cloud.request_with_fault(None, "POST", "/v2/volumes", copy("nyc3"));
     let volume = made.body.unwrap()["volume"].clone();
     assert_eq!(volume["size_gigabytes"], 2);
     assert_eq!(made.copy, Some((id.clone(), volume["id"].as_str().unwrap().to_owned())));
     for path in [format!("/v2/snapshots/{id}"), format!("/v2/volumes/snapshots/{id}")] {
         assert_eq!(cloud.get(&path)["snapshot"]["name"], "s");
     }
-    assert_eq!(cloud.ask("DELETE", &format!("/v2/snapshots/{id}"), Value::Null).0, 204);
-    assert_eq!(cloud.ask("DELETE", &format!("/v2/snapshots/{id}"), Value::Null).0, 404);
+    assert_eq!(cloud.request("DELETE", &format!("/v2/snapshots/{id}"), Value::Null).0, 204);
+    assert_eq!(cloud.request("DELETE", &format!("/v2/snapshots/{id}"), Value::Null).0, 404);
 }
 
 #[test]
-fn a_droplet_that_goes_lets_go_of_its_volumes() {
+fn deleting_a_droplet_detaches_its_volumes() {
     let mut cloud = Cloud::new();
     let (a, b) = (cloud.volume("a", "nyc3"), cloud.volume("b", "nyc3"));
     cloud.attach(&a, 1);
     cloud.wait();
     let (_, begun) = cloud.attach(&b, 1);
-    assert_eq!(cloud.ask("DELETE", "/v2/droplets/1", Value::Null).0, 204);
+    assert_eq!(cloud.request("DELETE", "/v2/droplets/1", Value::Null).0, 204);
     assert!(cloud.state.volumes.values().all(|volume| volume.attached.is_none()));
     assert_eq!(cloud.get(&format!("/v2/actions/{}", begun["action"]["id"]))["action"]["status"], "errored");
     assert_eq!(cloud.attach(&a, 1).0, 404);
@@ -396,43 +407,43 @@ fn droplets_are_found_by_tag_and_name() {
 }
 
 #[test]
-fn tags() {
+fn tags_are_created_assigned_and_removed() {
     let mut cloud = Cloud::new();
     let volume = cloud.volume("a", "nyc3");
     let on = |id: &str, kind: &str| json!({ "resources": [{ "resource_id": id, "resource_type": kind }] });
     let path = "/v2/tags/k8s:1/resources";
-    assert_eq!(cloud.ask("POST", path, on(&volume, "volume")).0, 404, "no such tag yet");
-    assert_eq!(cloud.ask("POST", "/v2/tags", json!({ "name": "a b" })).0, 400);
-    assert_eq!(cloud.ask("POST", "/v2/tags", json!({ "name": "k8s:1" })).0, 201);
+    assert_eq!(cloud.request("POST", path, on(&volume, "volume")).0, 404, "the tag does not exist yet");
+    assert_eq!(cloud.request("POST", "/v2/tags", json!({ "name": "a b" })).0, 400);
+    assert_eq!(cloud.request("POST", "/v2/tags", json!({ "name": "k8s:1" })).0, 201);
     for _ in 0..2 {
-        assert_eq!(cloud.ask("POST", path, on(&volume, "volume")).0, 204);
+        assert_eq!(cloud.request("POST", path, on(&volume, "volume")).0, 204);
         assert_eq!(cloud.state.volumes[&volume].tags, ["k8s:1"]);
     }
-    assert_eq!(cloud.ask("POST", path, on("2", "droplet")).0, 204);
-    assert_eq!(cloud.ask("POST", path, on(&volume, "database")).0, 422);
-    assert_eq!(cloud.ask("POST", path, on("x", "volume")).0, 404);
+    assert_eq!(cloud.request("POST", path, on("2", "droplet")).0, 204);
+    assert_eq!(cloud.request("POST", path, on(&volume, "database")).0, 422);
+    assert_eq!(cloud.request("POST", path, on("x", "volume")).0, 404);
     assert_eq!(cloud.get("/v2/tags")["tags"][0]["resources"]["count"], 2);
-    assert_eq!(cloud.ask("DELETE", path, on("2", "droplet")).0, 204);
-    assert_eq!(cloud.ask("DELETE", "/v2/tags/k8s:1", Value::Null).0, 204);
+    assert_eq!(cloud.request("DELETE", path, on("2", "droplet")).0, 204);
+    assert_eq!(cloud.request("DELETE", "/v2/tags/k8s:1", Value::Null).0, 204);
     assert!(cloud.state.volumes[&volume].tags.is_empty());
 }
 
 /// (fault, status in the 202, status after an hour, whether it is attached then)
 #[test]
-fn what_becomes_of_an_action() {
+fn faults_determine_the_end_of_an_action() {
     let table = [
         (None, "in-progress", Status::Completed, true),
-        (Some(What::ActionDelayMs(0)), "completed", Status::Completed, true),
-        (Some(What::ActionErrored), "in-progress", Status::Errored, false),
-        (Some(What::ActionNeverEnds), "in-progress", Status::InProgress, false),
+        (Some(FaultEffect::ActionDelayMs(0)), "completed", Status::Completed, true),
+        (Some(FaultEffect::ActionErrored), "in-progress", Status::Errored, false),
+        (Some(FaultEffect::ActionNeverEnds), "in-progress", Status::InProgress, false),
     ];
     for (fault, first, last, attached) in table {
         let mut cloud = Cloud::new();
         let volume = cloud.volume("a", "nyc3");
         let path = format!("/v2/volumes/{volume}/actions");
         let body = json!({ "type": "attach", "droplet_id": 1 });
-        let answer = cloud.struck(fault.as_ref(), "POST", &path, body);
-        assert_eq!(answer.body.unwrap()["action"]["status"], first, "{fault:?}");
+        let response = cloud.request_with_fault(fault.as_ref(), "POST", &path, body);
+        assert_eq!(response.body.unwrap()["action"]["status"], first, "{fault:?}");
         cloud.now += 3_600_000;
         cloud.state.advance(cloud.now);
         let action = cloud.state.actions.values().next().unwrap();
@@ -442,7 +453,7 @@ fn what_becomes_of_an_action() {
 }
 
 #[test]
-fn regions() {
+fn regions_are_listed() {
     let mut cloud = Cloud::new();
     let body = cloud.get("/v2/regions?per_page=200");
     let regions = body["regions"].as_array().unwrap();

@@ -1,12 +1,12 @@
-//! Volumes: names, sizes, limits, and what may be deleted.
+//! Volumes: names, sizes, limits, and deletion.
 
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Room, beyond_capacity, tags};
-use crate::answer::{Answer, Outcome};
+use super::{RequestContext, exceeds_capacity, tags};
 use crate::paging::page;
 use crate::render;
+use crate::response::{ApiResponse, Outcome};
 use crate::state::Volume;
 
 /// The largest volume, in GiB.
@@ -24,69 +24,69 @@ struct Create {
     tags: Option<Vec<String>>,
 }
 
-pub(super) fn list(room: &Room<'_>) -> Answer {
-    let (name, region) = (room.request.param("name"), room.request.param("region"));
+pub(super) fn list(context: &RequestContext<'_>) -> ApiResponse {
+    let (name, region) = (context.request.param("name"), context.request.param("region"));
     let fits = |volume: &&Volume| {
         name.as_ref().is_none_or(|name| *name == volume.name)
             && region.as_ref().is_none_or(|region| *region == volume.region)
     };
-    let mut found: Vec<&Volume> = room.state.volumes.values().filter(fits).collect();
+    let mut found: Vec<&Volume> = context.state.volumes.values().filter(fits).collect();
     found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
-    page(room.request, "volumes", found.into_iter().map(render::volume).collect())
+    page(context.request, "volumes", found.into_iter().map(render::volume).collect())
 }
 
-pub(super) fn get(room: &Room<'_>, id: &str) -> Outcome {
-    let volume = room.state.volumes.get(id).ok_or_else(Answer::not_found)?;
-    Ok(Answer::ok(json!({ "volume": render::volume(volume) })))
+pub(super) fn get(context: &RequestContext<'_>, id: &str) -> Outcome {
+    let volume = context.state.volumes.get(id).ok_or_else(ApiResponse::not_found)?;
+    Ok(ApiResponse::ok(json!({ "volume": render::volume(volume) })))
 }
 
-pub(super) fn create(room: &mut Room<'_>) -> Outcome {
-    let asked: Create = room.request.json()?;
-    // Clients send what is unset as empty.
+pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
+    let asked: Create = context.request.json()?;
+    // Clients send unset fields as empty strings.
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let name = given(asked.name).ok_or_else(|| Answer::unprocessable("Name can't be blank"))?;
-    if let Some(wrong) = wrong_name(&name) {
-        return Err(Answer::unprocessable(wrong));
+    let name = given(asked.name).ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
+    if let Some(wrong) = invalid_name(&name) {
+        return Err(ApiResponse::unprocessable(wrong));
     }
     let snapshot = given(asked.snapshot_id)
-        .map(|id| room.state.snapshots.get(&id).cloned().ok_or_else(Answer::not_found))
+        .map(|id| context.state.snapshots.get(&id).cloned().ok_or_else(ApiResponse::not_found))
         .transpose()?;
-    // The region of a copy is its snapshot's unless it is said again.
+    // The region defaults to the snapshot's.
     let region = given(asked.region)
         .or_else(|| snapshot.as_ref().map(|snapshot| snapshot.region.clone()))
-        .ok_or_else(|| Answer::unprocessable("Region can't be blank"))?;
+        .ok_or_else(|| ApiResponse::unprocessable("Region can't be blank"))?;
     if !render::is_region(&region) {
-        return Err(Answer::unprocessable("Region is not available"));
+        return Err(ApiResponse::unprocessable("Region is not available"));
     }
     if snapshot.as_ref().is_some_and(|snapshot| snapshot.region != region) {
-        return Err(Answer::unprocessable("Snapshot is not available in the region"));
+        return Err(ApiResponse::unprocessable("Snapshot is not available in the region"));
     }
     let size = match &snapshot {
-        // "Does not apply": the copy begins with the snapshot's size, and is resized afterwards.
+        // "Does not apply": the volume starts with the snapshot's size and is resized afterwards.
         Some(snapshot) => snapshot.min_disk_size,
         None => u64::try_from(asked.size_gigabytes.unwrap_or(0))
             .ok()
             .filter(|size| (1..=LARGEST).contains(size))
-            .ok_or_else(|| Answer::unprocessable("Size gigabytes must be between 1 and 16384"))?,
+            .ok_or_else(|| ApiResponse::unprocessable("Size gigabytes must be between 1 and 16384"))?,
     };
     let filesystem_type = asked.filesystem_type.unwrap_or_default();
     let filesystem_label = asked.filesystem_label.unwrap_or_default();
-    if let Some(wrong) = wrong_filesystem(&filesystem_type, &filesystem_label) {
-        return Err(Answer::unprocessable(wrong));
+    if let Some(wrong) = invalid_filesystem(&filesystem_type, &filesystem_label) {
+        return Err(ApiResponse::unprocessable(wrong));
     }
     let tags = asked.tags.unwrap_or_default();
     if !tags.iter().all(|tag| tags::is_name(tag)) {
-        return Err(Answer::unprocessable("Tags are invalid"));
+        return Err(ApiResponse::unprocessable("Tags are invalid"));
     }
-    if room.state.volumes.values().any(|other| other.name == name && other.region == region) {
-        return Err(Answer::conflict("failed to create volume: a volume with this name already exists"));
+    if context.state.volumes.values().any(|other| other.name == name && other.region == region) {
+        return Err(ApiResponse::conflict("failed to create volume: a volume with this name already exists"));
     }
-    let limit = room.knobs.volume_limit;
-    if (limit > 0 && room.state.volumes.len() as u64 >= limit) || beyond_capacity(room, size) {
-        return Err(Answer::capacity("create volume"));
+    let limit = context.knobs.volume_limit;
+    if (limit > 0 && context.state.volumes.len() as u64 >= limit) || exceeds_capacity(context, size) {
+        return Err(ApiResponse::capacity("create volume"));
     }
-    let id = room.state.next_uuid(room.now);
-    room.state.tags.extend(tags.iter().cloned());
+    let id = context.state.next_uuid(context.now);
+    context.state.tags.extend(tags.iter().cloned());
     let volume = Volume {
         id: id.clone(),
         name,
@@ -96,40 +96,40 @@ pub(super) fn create(room: &mut Room<'_>) -> Outcome {
         filesystem_type,
         filesystem_label,
         tags,
-        created: room.now,
+        created: context.now,
         attached: None,
         snapshotted: None,
     };
-    let mut answer = Answer::new(201, json!({ "volume": render::volume(&volume) }));
-    answer.copy = snapshot.map(|snapshot| (snapshot.id, id.clone()));
-    room.state.volumes.insert(id, volume);
-    Ok(answer)
+    let mut response = ApiResponse::new(201, json!({ "volume": render::volume(&volume) }));
+    response.copy = snapshot.map(|snapshot| (snapshot.id, id.clone()));
+    context.state.volumes.insert(id, volume);
+    Ok(response)
 }
 
-pub(super) fn delete_named(room: &mut Room<'_>) -> Outcome {
-    let (name, region) = (room.request.param("name"), room.request.param("region"));
-    let mut named = room.state.volumes.values().filter(|volume| {
+pub(super) fn delete_named(context: &mut RequestContext<'_>) -> Outcome {
+    let (name, region) = (context.request.param("name"), context.request.param("region"));
+    let mut named = context.state.volumes.values().filter(|volume| {
         Some(&volume.name) == name.as_ref() && region.as_ref().is_none_or(|region| *region == volume.region)
     });
-    let id = named.next().ok_or_else(Answer::not_found)?.id.clone();
-    delete(room, &id)
+    let id = named.next().ok_or_else(ApiResponse::not_found)?.id.clone();
+    delete(context, &id)
 }
 
-pub(super) fn delete(room: &mut Room<'_>, id: &str) -> Outcome {
-    let volume = room.state.volumes.get(id).ok_or_else(Answer::not_found)?;
-    // A volume that is on its way to a droplet is as good as there.
-    let busy = room.state.pending().any(|action| action.volume == id);
+pub(super) fn delete(context: &mut RequestContext<'_>, id: &str) -> Outcome {
+    let volume = context.state.volumes.get(id).ok_or_else(ApiResponse::not_found)?;
+    // A pending attach counts as attached.
+    let busy = context.state.pending().any(|action| action.volume == id);
     if volume.attached.is_some() || busy {
-        return Err(Answer::conflict(
+        return Err(ApiResponse::conflict(
             "A volume that's attached to a Droplet cannot be deleted. Please detach it first before deleting.",
         ));
     }
-    room.state.volumes.remove(id);
-    Ok(Answer::nothing())
+    context.state.volumes.remove(id);
+    Ok(ApiResponse::no_content())
 }
 
 /// What is wrong with a name.
-fn wrong_name(name: &str) -> Option<&'static str> {
+fn invalid_name(name: &str) -> Option<&'static str> {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.len() > 64 {
         Some("Name is too long (maximum is 64 characters)")
@@ -141,7 +141,7 @@ fn wrong_name(name: &str) -> Option<&'static str> {
 }
 
 /// What is wrong with a file system and its label.
-fn wrong_filesystem(kind: &str, label: &str) -> Option<&'static str> {
+fn invalid_filesystem(kind: &str, label: &str) -> Option<&'static str> {
     match (kind, label.len()) {
         ("", 0) | ("ext4", 0..=16) | ("xfs", 0..=12) => None,
         ("", _) => Some("Filesystem label needs a filesystem type"),
@@ -159,10 +159,10 @@ mod tests {
         let long = "a".repeat(64);
         let too_long = "a".repeat(65);
         for good in ["a", "pvc-0", "a-", long.as_str()] {
-            assert_eq!(wrong_name(good), None, "{good}");
+            assert_eq!(invalid_name(good), None, "{good}");
         }
         for bad in ["", "0a", "-a", "A", "aB", "a_b", "a.b", "ä", "a b", too_long.as_str()] {
-            assert!(wrong_name(bad).is_some(), "{bad}");
+            assert!(invalid_name(bad).is_some(), "{bad}");
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
             ("", "label", false),
         ];
         for (kind, label, good) in table {
-            assert_eq!(wrong_filesystem(kind, label).is_none(), good, "{kind} {label}");
+            assert_eq!(invalid_filesystem(kind, label).is_none(), good, "{kind} {label}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A client that is small enough to trust: one connection for each request, and every way in which an answer can be
-//! spoilt told apart.
+//! A minimal client: one connection per request, which distinguishes every way in which a response can be
+//! corrupted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ pub(crate) struct Client {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     headers: BTreeMap<String, String>,
     text: String,
@@ -22,14 +22,14 @@ pub(crate) struct Answer {
 }
 
 #[derive(Debug)]
-pub(crate) enum Spoilt {
+pub(crate) enum BrokenResponse {
     Io(io::Error),
     /// Fewer bytes than were announced, or none.
     Short,
     Json(#[allow(dead_code, reason = "printed when a test fails")] serde_json::Error),
 }
 
-impl Spoilt {
+impl BrokenResponse {
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Io(error) if error.kind() == io::ErrorKind::ConnectionReset => "reset",
@@ -40,7 +40,7 @@ impl Spoilt {
     }
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
@@ -55,28 +55,28 @@ impl Client {
         Self { token: token.to_owned(), ..self }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Response {
         self.send("GET", path, None).await
     }
 
     pub(crate) async fn get_text(&self, path: &str) -> (u16, String) {
-        let answer = self.send("GET", path, None).await;
-        (answer.status, answer.text)
+        let response = self.send("GET", path, None).await;
+        (response.status, response.text)
     }
 
-    pub(crate) async fn delete(&self, path: &str) -> Answer {
+    pub(crate) async fn delete(&self, path: &str) -> Response {
         self.send("DELETE", path, None).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Response {
         self.send("POST", path, Some(body)).await
     }
 
-    pub(crate) async fn try_post(&self, path: &str, body: Value) -> Result<Answer, Spoilt> {
+    pub(crate) async fn try_post(&self, path: &str, body: Value) -> Result<Response, BrokenResponse> {
         self.try_send("POST", path, Some(body)).await
     }
 
-    pub(crate) async fn send(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
+    pub(crate) async fn send(&self, method: &str, path: &str, body: Option<Value>) -> Response {
         self.try_send(method, path, body).await.unwrap_or_else(|error| panic!("{method} {path}: {error:?}"))
     }
 
@@ -85,19 +85,19 @@ impl Client {
         method: &str,
         path: &str,
         body: Option<Value>,
-    ) -> Result<Answer, Spoilt> {
-        let mut stream = TcpStream::connect(&self.address).await.map_err(Spoilt::Io)?;
+    ) -> Result<Response, BrokenResponse> {
+        let mut stream = TcpStream::connect(&self.address).await.map_err(BrokenResponse::Io)?;
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         let (address, token, length) = (&self.address, &self.token, body.len());
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\n\
              content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
-        stream.write_all(request.as_bytes()).await.map_err(Spoilt::Io)?;
+        stream.write_all(request.as_bytes()).await.map_err(BrokenResponse::Io)?;
         let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).await.map_err(Spoilt::Io)?;
+        stream.read_to_end(&mut bytes).await.map_err(BrokenResponse::Io)?;
         let text = String::from_utf8(bytes).unwrap();
-        let (head, text) = text.split_once("\r\n\r\n").ok_or(Spoilt::Short)?;
+        let (head, text) = text.split_once("\r\n\r\n").ok_or(BrokenResponse::Short)?;
         let mut lines = head.lines();
         let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
         let headers: BTreeMap<String, String> = lines
@@ -106,10 +106,10 @@ impl Client {
             .collect();
         let announced = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
         if text.len() < announced {
-            return Err(Spoilt::Short);
+            return Err(BrokenResponse::Short);
         }
         let json = headers.get("content-type").is_some_and(|kind| kind.starts_with("application/json"));
-        let body = if json { serde_json::from_str(text).map_err(Spoilt::Json)? } else { Value::Null };
-        Ok(Answer { status, headers, text: text.to_owned(), body })
+        let body = if json { serde_json::from_str(text).map_err(BrokenResponse::Json)? } else { Value::Null };
+        Ok(Response { status, headers, text: text.to_owned(), body })
     }
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use wharf_fake_digitalocean::{Fake, Half, HalfAttached, Options, StopError};
-use wharf_linux::{Devices as _, Linux};
+use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions, HalfAttached, HalfAttachedShape, StopError};
+use wharf_linux::{BlockDevices as _, Linux};
 
 use crate::client::Client;
 
@@ -14,7 +14,7 @@ const GIB: u64 = 1 << 30;
 
 struct Place {
     root: tempfile::TempDir,
-    fake: Fake,
+    fake: FakeDigitalOcean,
     client: Client,
 }
 
@@ -50,14 +50,15 @@ impl Place {
     }
 }
 
-async fn begin(root: &Path) -> (Fake, Client) {
-    let options = Options::new().droplet(1, "nyc3").droplet(2, "nyc3").knobs(|knobs| {
+async fn begin(root: &Path) -> (FakeDigitalOcean, Client) {
+    let options = FakeOptions::new().droplet(1, "nyc3").droplet(2, "nyc3").knobs(|knobs| {
         knobs.action_delay_ms = 0;
         knobs.device_delay_ms = 20;
         knobs.snapshot_interval_ms = 0;
     });
-    let options = Options { state: Some(root.join("state")), attach_real: Some(root.join("dev")), ..options };
-    let fake = Fake::start(options).await.unwrap();
+    let options =
+        FakeOptions { state: Some(root.join("state")), attach_real: Some(root.join("dev")), ..options };
+    let fake = FakeDigitalOcean::start(options).await.unwrap();
     let client = Client::new(&fake.url());
     (fake, client)
 }
@@ -70,7 +71,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The size of what a link leads to; none while there is nothing.
+/// The size of a link's target; `None` if it does not exist.
 fn size(link: &Path) -> Option<u64> {
     Linux::new().device_size(&link.canonicalize().ok()?).ok()
 }
@@ -87,7 +88,7 @@ fn read(link: &Path, length: usize) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// The loop devices over a volume's bytes in this place. By path, since two fakes may well make up the same id.
+/// The loop devices of a volume's image in this directory. By path, because two fakes can assign the same id.
 fn loops_of(root: &tempfile::TempDir, volume: &str) -> usize {
     let image = root.path().join("state/images").join(volume);
     let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
@@ -96,7 +97,7 @@ fn loops_of(root: &tempfile::TempDir, volume: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_device_comes_grows_moves_and_goes() {
+async fn device_appears_grows_moves_and_disappears() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     let (here, there) = (place.link(1, "pvc-a"), place.link(2, "pvc-a"));
@@ -120,7 +121,7 @@ async fn a_device_comes_grows_moves_and_goes() {
 }
 
 #[tokio::test]
-async fn a_snapshot_is_of_its_moment() {
+async fn snapshot_preserves_the_data() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     place.attach(&id, 1).await;
@@ -140,7 +141,7 @@ async fn a_snapshot_is_of_its_moment() {
 }
 
 #[tokio::test]
-async fn attachments_outlive_the_fake() {
+async fn attachments_survive_a_restart() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     place.attach(&id, 1).await;
@@ -154,7 +155,7 @@ async fn attachments_outlive_the_fake() {
     let (fake, _) = begin(root.path()).await;
     until("the device is back", || size(&link).is_some()).await;
     assert_eq!(read(&link, 4), "kept");
-    // As one that was killed leaves them: a link too many, one that leads elsewhere, and the device.
+    // As after a kill: an extra link, a link to the wrong target, and the device.
     let stale = root.path().join("dev/2/scsi-0DO_Volume_pvc-z");
     std::fs::create_dir_all(stale.parent().unwrap()).unwrap();
     fake.stop().await.unwrap();
@@ -162,7 +163,7 @@ async fn attachments_outlive_the_fake() {
     std::os::unix::fs::symlink("/dev/null", &link).unwrap();
     let images = root.path().join("state/images");
     let label = wharf_linux::LoopOptions { read_only: false, label: id.clone() };
-    Linux::new().loop_attach(&wharf_linux::Beneath::new(&images, Path::new(&id)), &label).unwrap();
+    Linux::new().loop_attach(&wharf_linux::PathBeneath::new(&images, Path::new(&id)), &label).unwrap();
     let (fake, _) = begin(root.path()).await;
     until("leftovers are taken back", || !stale.is_symlink() && size(&link) == Some(GIB)).await;
     assert_eq!(loops_of(&root, &id), 1);
@@ -171,7 +172,7 @@ async fn attachments_outlive_the_fake() {
 }
 
 #[tokio::test]
-async fn half_attached_devices() {
+async fn half_attached_device_becomes_whole() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     let link = place.link(1, "pvc-a");
@@ -180,8 +181,12 @@ async fn half_attached_devices() {
     write(&link, "kept");
     place.detach(&id, 1).await;
     until("the device goes", || !link.is_symlink()).await;
-    for (shape, seen) in [(Half::Dangling, None), (Half::Empty, Some(0)), (Half::Short, Some(GIB / 2))] {
-        // Long enough to be looked at, however slow the machine; it is ended by moving the clock.
+    for (shape, seen) in [
+        (HalfAttachedShape::Dangling, None),
+        (HalfAttachedShape::Empty, Some(0)),
+        (HalfAttachedShape::Short, Some(GIB / 2)),
+    ] {
+        // Long enough for slow machines; advancing the clock ends it.
         place.fake.set_knobs(|knobs| {
             knobs.half_attached = Some(HalfAttached { shape, for_ms: 600_000 });
         });
@@ -196,9 +201,9 @@ async fn half_attached_devices() {
     place.fake.stop().await.unwrap();
 }
 
-/// Nobody calls stop when a test fails.
+/// A failing test does not call stop.
 #[tokio::test]
-async fn dropped_it_leaves_nothing() {
+async fn drop_removes_devices_and_links() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     place.attach(&id, 1).await;
@@ -211,26 +216,26 @@ async fn dropped_it_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn real_devices_need_a_place_for_their_bytes() {
-    let options = Options { attach_real: Some("/nowhere".into()), ..Options::new() };
-    assert!(Fake::start(options).await.is_err());
+async fn real_devices_need_a_state_directory() {
+    let options = FakeOptions { attach_real: Some("/nowhere".into()), ..FakeOptions::new() };
+    assert!(FakeDigitalOcean::start(options).await.is_err());
 }
 
-/// A node that died with a volume mounted: the cloud takes the volume away all the same, and waits for nobody.
+/// A node that crashed with a mounted volume: the API detaches the volume anyway, without waiting.
 #[tokio::test]
-async fn a_device_in_use_goes_when_it_is_let_go_of() {
+async fn device_in_use_is_removed_when_released() {
     let place = Place::new().await;
     let id = place.create("pvc-a", "").await;
     place.attach(&id, 1).await;
     let link = place.link(1, "pvc-a");
     until("the device appears", || size(&link).is_some()).await;
-    // As a mount holds it.
+    // Held open, as by a mount.
     let excl = rustix::fs::OFlags::EXCL.bits() as i32;
     let held = std::fs::OpenOptions::new().read(true).custom_flags(excl).open(&link).unwrap();
     place.detach(&id, 1).await;
     until("the link goes", || !link.is_symlink()).await;
     assert_eq!(loops_of(&place.root, &id), 1);
-    // Meanwhile another droplet gets it, and has the same bytes.
+    // Another droplet attaches it and has the same data.
     place.attach(&id, 2).await;
     until("the other has it", || size(&place.link(2, "pvc-a")).is_some()).await;
     assert_eq!(loops_of(&place.root, &id), 1);

@@ -1,14 +1,14 @@
-//! The fake over HTTP, as a client sees it.
+//! The fake over HTTP.
 
 use std::time::Duration;
 
 use serde_json::json;
-use wharf_fake_digitalocean::{Fake, Fault, Options, What};
+use wharf_fake_digitalocean::{FakeDigitalOcean, FakeOptions, Fault, FaultEffect};
 
 use crate::client::Client;
 
-async fn start(options: Options) -> (Fake, Client) {
-    let fake = Fake::start(options).await.unwrap();
+async fn start(options: FakeOptions) -> (FakeDigitalOcean, Client) {
+    let fake = FakeDigitalOcean::start(options).await.unwrap();
     let client = Client::new(&fake.url());
     (fake, client)
 }
@@ -18,8 +18,8 @@ fn volume(name: &str) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_volumes_life() {
-    let options = Options::new().droplet(7, "nyc3").knobs(|knobs| knobs.action_delay_ms = 50);
+async fn volume_lifecycle_over_http() {
+    let options = FakeOptions::new().droplet(7, "nyc3").knobs(|knobs| knobs.action_delay_ms = 50);
     let (fake, client) = start(options).await;
     let made = client.post("/v2/volumes", volume("pvc-1")).await;
     assert_eq!(made.status, 201);
@@ -48,16 +48,16 @@ async fn a_volumes_life() {
 }
 
 #[tokio::test]
-async fn a_fake_that_is_started_again_goes_on() {
+async fn restarted_fake_keeps_its_state() {
     let root = tempfile::tempdir().unwrap();
-    let options = || Options { state: Some(root.path().to_owned()), ..Options::new() };
+    let options = || FakeOptions { state: Some(root.path().to_owned()), ..FakeOptions::new() };
     let (fake, client) = start(options()).await;
     let made = client.post("/v2/volumes", volume("pvc-1")).await;
     fake.stop().await.unwrap();
     let (fake, client) = start(options()).await;
     let found = client.get(&format!("/v2/volumes/{}", made.body["volume"]["id"].as_str().unwrap())).await;
     assert_eq!(found.body, made.body);
-    // Also if it is not stopped, but dies.
+    // Also after a crash.
     client.post("/v2/volumes", volume("pvc-2")).await;
     let kept = std::fs::read_to_string(root.path().join("state.json")).unwrap();
     assert!(kept.contains("pvc-2"), "{kept}");
@@ -65,8 +65,8 @@ async fn a_fake_that_is_started_again_goes_on() {
 }
 
 #[tokio::test]
-async fn tokens() {
-    let (fake, client) = start(Options::new().token("secret")).await;
+async fn unknown_and_revoked_tokens_are_refused() {
+    let (fake, client) = start(FakeOptions::new().token("secret")).await;
     assert_eq!(client.get("/v2/account").await.status, 401);
     let client = client.token("secret");
     assert_eq!(client.get("/v2/account").await.status, 200);
@@ -75,15 +75,15 @@ async fn tokens() {
     assert_eq!((refused.status, refused.body["id"].as_str()), (401, Some("unauthorized")));
     fake.allow_token("secret");
     assert_eq!(client.get("/v2/account").await.status, 200);
-    // Without a token nobody is let in, whoever else is.
-    let (_any, client) = start(Options::new()).await;
+    // A request without a token is always refused.
+    let (_any, client) = start(FakeOptions::new()).await;
     assert_eq!(client.get("/v2/account").await.status, 200);
     assert_eq!(client.token("").get("/v2/account").await.status, 401);
 }
 
 #[tokio::test]
-async fn limits_and_their_headers() {
-    let (fake, client) = start(Options::new().knobs(|knobs| knobs.requests_per_minute = 2)).await;
+async fn rate_limits_are_reported_in_headers() {
+    let (fake, client) = start(FakeOptions::new().knobs(|knobs| knobs.requests_per_minute = 2)).await;
     let first = client.get("/v2/account").await;
     assert_eq!(first.header("ratelimit-limit"), Some("5000"));
     assert_eq!(first.header("ratelimit-remaining"), Some("4999"));
@@ -98,61 +98,65 @@ async fn limits_and_their_headers() {
     assert_eq!(client.get("/v2/account").await.status, 200);
 }
 
-/// (fault, whether the volume is there afterwards, what the client gets)
+/// (fault, whether the volume exists afterwards, what the client receives)
 #[tokio::test]
-async fn faults() {
-    let status = |code| What::Status { code, message: None, retry_after: Some(7) };
+async fn faults_affect_one_request() {
+    let status = |code| FaultEffect::Status { code, message: None, retry_after: Some(7) };
     let table = [
-        (What::LatencyMs(1), true, Ok(201)),
+        (FaultEffect::LatencyMs(1), true, Ok(201)),
         (status(503), false, Ok(503)),
         (status(429), false, Ok(429)),
-        (What::StatusAfter(502), true, Ok(502)),
-        (What::Html(502), false, Ok(502)),
-        (What::ResetBefore, false, Err("reset")),
-        (What::ResetAfter, true, Err("reset")),
-        (What::Truncated, true, Err("json")),
-        (What::CutOff, true, Err("eof")),
+        (FaultEffect::StatusAfter(502), true, Ok(502)),
+        (FaultEffect::Html(502), false, Ok(502)),
+        (FaultEffect::ResetBefore, false, Err("reset")),
+        (FaultEffect::ResetAfter, true, Err("reset")),
+        (FaultEffect::Truncated, true, Err("json")),
+        (FaultEffect::CutOff, true, Err("eof")),
     ];
-    let (fake, client) = start(Options::new()).await;
+    let (fake, client) = start(FakeOptions::new()).await;
     for (i, (what, effect, expected)) in table.into_iter().enumerate() {
         let name = format!("pvc-{i}");
         fake.forget_requests();
         fake.add_fault(Fault::new(what.clone()).at("POST", "/v2/volumes").times(1));
-        let answer = client.try_post("/v2/volumes", volume(&name)).await;
-        match (&answer, expected) {
-            (Ok(answer), Ok(status)) => assert_eq!(answer.status, status, "{what:?}"),
+        let response = client.try_post("/v2/volumes", volume(&name)).await;
+        match (&response, expected) {
+            (Ok(response), Ok(status)) => assert_eq!(response.status, status, "{what:?}"),
             (Err(error), Err(kind)) => assert_eq!(error.kind(), kind, "{what:?}: {error:?}"),
-            _ => panic!("{what:?} gave {answer:?}, and not {expected:?}"),
+            _ => panic!("{what:?} gave {response:?}, and not {expected:?}"),
         }
-        if let (What::Status { .. }, Ok(answer)) = (&what, &answer) {
-            assert_eq!(answer.header("retry-after"), Some("7"));
+        if let (FaultEffect::Status { .. }, Ok(response)) = (&what, &response) {
+            assert_eq!(response.header("retry-after"), Some("7"));
         }
         let logged = fake.requests().remove(0);
-        assert_eq!(logged.status.is_none(), matches!(what, What::ResetBefore | What::ResetAfter), "{what:?}");
-        assert_eq!(logged.faulted, !matches!(what, What::LatencyMs(_)), "{what:?}");
+        assert_eq!(
+            logged.status.is_none(),
+            matches!(what, FaultEffect::ResetBefore | FaultEffect::ResetAfter),
+            "{what:?}"
+        );
+        assert_eq!(logged.faulted, !matches!(what, FaultEffect::LatencyMs(_)), "{what:?}");
         let there = fake.state().volumes.values().any(|volume| volume.name == name);
         assert_eq!(there, effect, "{what:?}");
-        // It was for one request only.
+        // The fault applied to one request only.
         let again = client.post("/v2/volumes", volume(&name)).await.status;
         assert_eq!(again, if effect { 409 } else { 201 }, "{what:?}");
     }
 }
 
 #[tokio::test]
-async fn actions_that_go_wrong() {
-    let options = Options::new().droplet(1, "nyc3").knobs(|knobs| knobs.action_delay_ms = 0);
+async fn action_faults_are_applied() {
+    let options = FakeOptions::new().droplet(1, "nyc3").knobs(|knobs| knobs.action_delay_ms = 0);
     let (fake, client) = start(options).await;
     let made = client.post("/v2/volumes", volume("pvc")).await;
     let actions = format!("/v2/volumes/{}/actions", made.body["volume"]["id"].as_str().unwrap());
     let attach = json!({ "type": "attach", "droplet_id": 1 });
     let only = |what| Fault::new(what).action("attach").times(1);
 
-    fake.add_fault(only(What::ActionErrored));
+    fake.add_fault(only(FaultEffect::ActionErrored));
     let begun = client.post(&actions, attach.clone()).await;
     assert_eq!(begun.body["action"]["status"], "errored");
     assert_eq!(fake.state().volumes_of(1).count(), 0);
 
-    fake.add_fault(only(What::ActionNeverEnds));
+    fake.add_fault(only(FaultEffect::ActionNeverEnds));
     let begun = client.post(&actions, attach.clone()).await;
     fake.advance(Duration::from_secs(3600));
     let action = format!("{actions}/{}", begun.body["action"]["id"]);
@@ -164,8 +168,8 @@ async fn actions_that_go_wrong() {
 }
 
 #[tokio::test]
-async fn the_control_path() {
-    let (fake, client) = start(Options::new().token("secret")).await;
+async fn control_api_reads_and_changes_the_fake() {
+    let (fake, client) = start(FakeOptions::new().token("secret")).await;
     let fault = json!({ "path": "/v2/*", "what": { "status": { "code": 500 } } });
     let added = client.post("/fake/v1/faults", fault.clone()).await;
     assert_eq!(added.status, 201);
@@ -192,8 +196,8 @@ async fn the_control_path() {
 }
 
 #[tokio::test]
-async fn metadata_of_each_droplet() {
-    let (fake, _) = start(Options::new().droplet(11, "nyc3").droplet(12, "ams3")).await;
+async fn each_droplet_has_its_metadata_service() {
+    let (fake, _) = start(FakeOptions::new().droplet(11, "nyc3").droplet(12, "ams3")).await;
     for (id, region) in [(11, "nyc3"), (12, "ams3")] {
         let client = Client::new(&fake.metadata_url(id).unwrap()).token("");
         assert_eq!(client.get_text("/metadata/v1/id").await, (200, id.to_string()));
@@ -205,7 +209,7 @@ async fn metadata_of_each_droplet() {
     }
     assert_eq!(fake.metadata_url(13), None);
     assert!(fake.requests().iter().all(|request| request.droplet.is_some()));
-    fake.add_fault(Fault::new(What::ResetBefore).at("GET", "/metadata/*"));
+    fake.add_fault(Fault::new(FaultEffect::ResetBefore).at("GET", "/metadata/*"));
     let client = Client::new(&fake.metadata_url(11).unwrap());
     assert!(client.try_send("GET", "/metadata/v1/id", None).await.is_err());
 }

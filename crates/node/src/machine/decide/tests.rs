@@ -1,4 +1,4 @@
-//! The Node object before and after.
+//! The Node object before and after a step.
 
 use super::*;
 
@@ -35,16 +35,16 @@ fn at(seconds: u64) -> Duration {
 }
 
 #[test]
-fn when_it_is_written() {
+fn node_is_created_once_and_reported_on_changes() {
     let plain = node(json!({}));
     let reported =
-        |uid: &str, trouble: &str| Some(Report { uid: uid.into(), at: at(100), trouble: trouble.into() });
+        |uid: &str, problem: &str| Some(Report { uid: uid.into(), at: at(100), problem: problem.into() });
     let again = Rules { register_again: true, ..RULES };
     let wait = Step::Wait(Some(at(400)));
-    for (rule, rules, there, known, reported, trouble, now, expected) in [
+    for (rule, rules, exists, known, reported, problem, now, expected) in [
         ("the first", RULES, false, false, None, "", 1, Step::Create),
         (
-            "deleted while we run: kubelet leaves it",
+            "deleted while we run: not created again, as in kubelet",
             RULES,
             false,
             true,
@@ -54,7 +54,7 @@ fn when_it_is_written() {
             Step::Wait(None),
         ),
         (
-            "deleted while we run: again, if asked",
+            "deleted while we run: created again, if configured",
             again,
             false,
             true,
@@ -63,29 +63,29 @@ fn when_it_is_written() {
             200,
             Step::Create,
         ),
-        ("found as it is", RULES, true, false, None, "", 1, Step::Report),
-        ("another one of the same name", RULES, true, true, reported("other", ""), "", 200, Step::Report),
-        ("all is said", RULES, true, true, reported("u", ""), "", 200, wait.clone()),
+        ("found", RULES, true, false, None, "", 1, Step::Report),
+        ("another Node of the same name", RULES, true, true, reported("other", ""), "", 200, Step::Report),
+        ("nothing changed", RULES, true, true, reported("u", ""), "", 200, wait.clone()),
         ("1.0 forced report 5 min", RULES, true, true, reported("u", ""), "", 400, Step::Report),
-        ("something is wrong now", RULES, true, true, reported("u", ""), "x", 200, Step::Report),
-        ("nothing is wrong any more", RULES, true, true, reported("u", "x"), "", 200, Step::Report),
-        ("something else is wrong", RULES, true, true, reported("u", "x"), "y", 200, Step::Report),
+        ("a problem appeared", RULES, true, true, reported("u", ""), "x", 200, Step::Report),
+        ("the problem is cleared", RULES, true, true, reported("u", "x"), "", 200, Step::Report),
+        ("another problem", RULES, true, true, reported("u", "x"), "y", 200, Step::Report),
     ] {
-        let view = View { node: there.then_some(&plain), known, reported: reported.as_ref(), trouble };
+        let view = View { node: exists.then_some(&plain), known, reported: reported.as_ref(), problem };
         assert_eq!(decide(&view, rules, at(now)), expected, "{rule}");
     }
 }
 
 #[test]
-fn the_taint_of_nodes_that_are_not_ready() {
+fn not_ready_taint_follows_readiness() {
     let ours = json!({"key": NOT_READY, "effect": "NoSchedule"});
     let evicts = json!({"key": NOT_READY, "effect": "NoExecute"});
     let other = json!({"key": "other", "effect": "NoSchedule"});
-    for (rule, taints, trouble, expected) in [
+    for (rule, taints, problem, expected) in [
         ("ready", json!([]), "", None),
-        ("not ready, and it says so", json!([other, ours]), "x", None),
+        ("not ready, taint exists", json!([other, ours]), "x", None),
         (
-            "ready, and it says otherwise",
+            "ready, taint exists",
             json!([other, ours]),
             "",
             Some(json!([
@@ -94,7 +94,7 @@ fn the_taint_of_nodes_that_are_not_ready() {
                 {"op": "remove", "path": "/spec/taints/1"},
             ])),
         ),
-        ("another effect is somebody else's", json!([evicts]), "", None),
+        ("a taint with another effect is not ours", json!([evicts]), "", None),
         (
             "not ready",
             json!([other]),
@@ -102,7 +102,7 @@ fn the_taint_of_nodes_that_are_not_ready() {
             Some(json!([{"op": "add", "path": "/spec/taints/-", "value": ours}])),
         ),
         (
-            "not ready, and there is no list",
+            "not ready, no taints",
             json!([]),
             "x",
             Some(json!([
@@ -112,8 +112,8 @@ fn the_taint_of_nodes_that_are_not_ready() {
         ),
     ] {
         let node = node(json!({"spec": {"taints": taints}}));
-        let reported = Report { uid: "u".into(), at: at(100), trouble: trouble.into() };
-        let view = View { node: Some(&node), known: true, reported: Some(&reported), trouble };
+        let reported = Report { uid: "u".into(), at: at(100), problem: problem.into() };
+        let view = View { node: Some(&node), known: true, reported: Some(&reported), problem };
         let step = decide(&view, RULES, at(200));
         match (step, expected) {
             (Step::Taint(patch), Some(expected)) => {
@@ -131,13 +131,13 @@ fn the_taint_of_nodes_that_are_not_ready() {
         let others = Rules { taints: false, ..RULES };
         assert!(
             matches!(decide(&view, others, at(200)), Step::Wait(_)),
-            "{rule}, where a controller sees to it"
+            "{rule}, where a controller maintains it"
         );
     }
 }
 
 #[test]
-fn a_new_node_says_all() {
+fn new_node_is_complete() {
     let made = create("n", &facts(), 110, "", Time(0));
     for (at, expected) in [
         ("/metadata/name", json!("n")),
@@ -167,7 +167,7 @@ fn a_new_node_says_all() {
 }
 
 #[test]
-fn a_node_that_is_found_keeps_what_others_said() {
+fn report_keeps_foreign_fields() {
     let found = node(json!({
         "metadata": {"name": "n", "uid": "u", "labels": {"kubernetes.io/os": "linux", "zone": "x"}},
         "status": {"conditions": [
@@ -180,15 +180,15 @@ fn a_node_that_is_found_keeps_what_others_said() {
     let body = patch.body();
     assert_eq!(body["metadata"]["uid"], "u");
     assert_eq!(body["metadata"]["labels"].get("zone"), None);
-    assert_eq!(body["metadata"]["labels"].get("kubernetes.io/os"), None, "it is there");
+    assert_eq!(body["metadata"]["labels"].get("kubernetes.io/os"), None, "already set");
     assert_eq!(body["metadata"]["labels"]["kubernetes.io/arch"], "amd64");
     assert_eq!(body["status"]["addresses"][0], json!({"$patch": "replace"}));
     let since = |kind: &str| {
         let conditions = body["status"]["conditions"].as_array().unwrap();
         conditions.iter().find(|c| c["type"] == kind).unwrap()["lastTransitionTime"].clone()
     };
-    assert_eq!(since("Ready"), "2026-01-01T00:00:00Z", "as before");
-    assert_eq!(since("DiskPressure"), json!(now.to_string()), "another than before");
+    assert_eq!(since("Ready"), "2026-01-01T00:00:00Z", "unchanged");
+    assert_eq!(since("DiskPressure"), json!(now.to_string()), "changed");
 
     let ill = report(&found, &facts(), 110, "CSINode is not yet initialized", now);
     let ready = &ill.body()["status"]["conditions"][3];
@@ -196,29 +196,32 @@ fn a_node_that_is_found_keeps_what_others_said() {
     assert_eq!(ready["message"], "CSINode is not yet initialized");
     assert_eq!(ready["lastTransitionTime"], json!(now.to_string()));
 
-    let said = node(json!({"metadata": create("n", &facts(), 1, "", now)["metadata"]}));
+    let node_with_metadata = node(json!({"metadata": create("n", &facts(), 1, "", now)["metadata"]}));
     let again = report(
-        &Node { metadata: wharf_model::Meta { uid: "u".into(), ..said.metadata }, ..Node::default() },
+        &Node {
+            metadata: wharf_model::Meta { uid: "u".into(), ..node_with_metadata.metadata },
+            ..Node::default()
+        },
         &facts(),
         110,
         "",
         now,
     );
-    assert_eq!(again.body()["metadata"], json!({"uid": "u"}), "nothing is written that is there");
+    assert_eq!(again.body()["metadata"], json!({"uid": "u"}), "existing fields are not written");
 }
 
-/// A condition says since when it is so, each its own; what changes is so since now.
+/// Each condition has its own transition time; a changed condition has the current time.
 #[test]
-fn since_when_conditions_are_so() {
+fn unchanged_conditions_keep_their_transition_time() {
     let before = node(json!({"status": {"conditions": [
         {"type": "MemoryPressure", "status": "False", "lastTransitionTime": "1970-01-01T00:00:03Z"},
         {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:05Z"},
     ]}}));
-    for (trouble, ready) in [("", 5), ("no network", 9)] {
-        let told = conditions(Some(&before), trouble, Time(9000));
+    for (problem, ready) in [("", 5), ("no network", 9)] {
+        let found = conditions(Some(&before), problem, Time(9000));
         let since: Vec<&Value> =
-            told.as_array().unwrap().iter().map(|condition| &condition["lastTransitionTime"]).collect();
+            found.as_array().unwrap().iter().map(|condition| &condition["lastTransitionTime"]).collect();
         let expected = [3, 9, 9, ready].map(|seconds| json!(Time(seconds * 1000).to_string()));
-        assert_eq!(since, expected.iter().collect::<Vec<_>>(), "{trouble}");
+        assert_eq!(since, expected.iter().collect::<Vec<_>>(), "{problem}");
     }
 }

@@ -1,4 +1,4 @@
-//! Node and CSINode before and after, as nodeinfomanager's own tables have them.
+//! Node and CSINode before and after a change, following the tables of nodeinfomanager's own tests.
 
 use super::*;
 
@@ -18,9 +18,9 @@ fn node(labels: Value, ids: Option<&str>, allocatable: Value) -> Node {
     .unwrap()
 }
 
-fn answer(node_id: &str, max_volumes: i64, topology: &[(&str, &str)]) -> NodeAnswer {
+fn info(node_id: &str, max_volumes: i64, topology: &[(&str, &str)]) -> DriverNodeInfo {
     let topology = topology.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-    NodeAnswer { node_id: node_id.to_owned(), max_volumes, topology }
+    DriverNodeInfo { node_id: node_id.to_owned(), max_volumes, topology }
 }
 
 fn body(patch: Option<Patch>) -> Option<Value> {
@@ -29,7 +29,7 @@ fn body(patch: Option<Patch>) -> Option<Value> {
         let mut body = patch.body().clone();
         let metadata = body["metadata"].as_object_mut().unwrap();
         assert_eq!(metadata.remove("uid"), Some(json!("u")), "only this Node");
-        assert_eq!(metadata.remove("resourceVersion"), Some(json!("7")), "only as it was seen");
+        assert_eq!(metadata.remove("resourceVersion"), Some(json!("7")), "only this version");
         body
     })
 }
@@ -40,16 +40,23 @@ fn annotated(value: Value) -> Value {
 
 /// kubernetes.md 1.7 "Node patch".
 #[test]
-fn a_node_gets_to_know_a_driver() {
+fn install_patches_node_annotation_and_labels() {
     let ours = r#"{"a.example.com":"i"}"#;
     let both = r#"{"a.example.com":"i","b.example.com":"j"}"#;
     let zone = [("zone", "x")];
     let legacy = json!({"allocatable": {"attachable-volumes-csi-a.example.com": null}, "capacity": {"attachable-volumes-csi-a.example.com": null}});
     for (rule, labels, ids, allocatable, topology, expected) in [
         ("empty node", json!({}), None, json!({}), &[][..], Some(annotated(json!(ours)))),
-        ("annotation is there", json!({}), Some(ours), json!({}), &[], None),
-        ("an empty annotation is none", json!({}), Some(""), json!({}), &[], Some(annotated(json!(ours)))),
-        ("as is null", json!({}), Some("null"), json!({}), &[], Some(annotated(json!(ours)))),
+        ("annotation exists", json!({}), Some(ours), json!({}), &[], None),
+        (
+            "an empty annotation counts as none",
+            json!({}),
+            Some(""),
+            json!({}),
+            &[],
+            Some(annotated(json!(ours))),
+        ),
+        ("so does null", json!({}), Some("null"), json!({}), &[], Some(annotated(json!(ours)))),
         (
             "another driver's stays",
             json!({}),
@@ -76,7 +83,7 @@ fn a_node_gets_to_know_a_driver() {
                 "annotations": {annotation::LEGACY_NODE_ID: ours}, "labels": {"zone": "x"},
             }})),
         ),
-        ("labels that are there are not written", json!({"zone": "x"}), Some(ours), json!({}), &zone, None),
+        ("existing labels are not written", json!({"zone": "x"}), Some(ours), json!({}), &zone, None),
         (
             "only labels",
             json!({}),
@@ -86,7 +93,7 @@ fn a_node_gets_to_know_a_driver() {
             Some(json!({"metadata": {"labels": {"zone": "x"}}})),
         ),
         (
-            "a limit of before there were CSINodes goes",
+            "a limit from before CSINode is removed",
             json!({}),
             Some(ours),
             json!({"attachable-volumes-csi-a.example.com": "5", "cpu": "1"}),
@@ -94,14 +101,14 @@ fn a_node_gets_to_know_a_driver() {
             Some(json!({"metadata": {}, "status": legacy})),
         ),
     ] {
-        let found = install_on_node(&node(labels, ids, allocatable), DRIVER, &answer("i", 0, topology));
+        let found = install_on_node(&node(labels, ids, allocatable), DRIVER, &info("i", 0, topology));
         assert_eq!(body(found.unwrap()), expected, "{rule}");
     }
 }
 
 /// kubernetes.md 1.7 "No id", "Collision".
 #[test]
-fn what_a_node_cannot_say() {
+fn install_on_node_refuses_invalid_input() {
     let collision =
         NodeInfoError::Collision { key: "zone".into(), reported: "x".into(), existing: "y".into() };
     assert_eq!(
@@ -109,39 +116,39 @@ fn what_a_node_cannot_say() {
         r#"detected topology value collision: driver reported "zone":"x" but existing label is "zone":"y""#
     );
     let broken = "{";
-    for (rule, labels, ids, answer, expected) in [
+    for (rule, labels, ids, info, expected) in [
         (
             "1.7 existing different value = hard error",
             json!({"zone": "y"}),
             None,
-            answer("i", 0, &[("zone", "x")]),
+            info("i", 0, &[("zone", "x")]),
             collision,
         ),
-        ("1.7 nodeID \"\" is an error", json!({}), None, answer("", 0, &[]), NodeInfoError::NoNodeId),
+        ("1.7 nodeID \"\" is an error", json!({}), None, info("", 0, &[]), NodeInfoError::NoNodeId),
         (
-            "what is not ours to read",
+            "unparsable annotation",
             json!({}),
             Some(broken),
-            answer("i", 0, &[]),
+            info("i", 0, &[]),
             NodeInfoError::Annotation { value: broken.into() },
         ),
     ] {
-        let found = install_on_node(&node(labels, ids, json!({})), DRIVER, &answer);
+        let found = install_on_node(&node(labels, ids, json!({})), DRIVER, &info);
         assert_eq!(found, Err(expected), "{rule}");
     }
     let torn = node(json!({}), Some(broken), json!({}));
-    assert!(uninstall_from_node(&torn, DRIVER).is_err(), "others' ids are not thrown away");
+    assert!(uninstall_from_node(&torn, DRIVER).is_err(), "other drivers' ids are not discarded");
 }
 
 /// kubernetes.md 1.6 "Removed": labels stay.
 #[test]
-fn a_node_forgets_a_driver() {
+fn uninstall_removes_node_id_and_keeps_labels() {
     let labels = json!({"zone": "x"});
     for (rule, ids, expected) in [
         ("no annotation", None, None),
         ("not this driver's", Some(r#"{"b.example.com":"j"}"#), None),
         (
-            "the last one takes the annotation along",
+            "the last id removes the annotation",
             Some(r#"{"a.example.com":"i"}"#),
             Some(annotated(Value::Null)),
         ),
@@ -165,13 +172,13 @@ fn csi_node(drivers: Value) -> Value {
     csi_node
 }
 
-fn install(csi_node: &Value, answer: &NodeAnswer, in_place: bool) -> Change {
-    install_on_csi_node(csi_node, &node(json!({}), None, json!({})), DRIVER, answer, OURS, in_place)
+fn install(csi_node: &Value, info: &DriverNodeInfo, in_place: bool) -> Change {
+    install_on_csi_node(csi_node, &node(json!({}), None, json!({})), DRIVER, info, OURS, in_place)
 }
 
 /// kubernetes.md 1.7 "CSINode".
 #[test]
-fn a_csi_node_is_made_for_its_node() {
+fn csi_node_is_created_for_its_node() {
     let made = new_csi_node(&node(json!({}), None, json!({})), OURS);
     let expected = json!({
         "apiVersion": "storage.k8s.io/v1",
@@ -193,15 +200,15 @@ fn a_csi_node_is_made_for_its_node() {
         before
     };
     for (rule, before, wanted, expected) in [
-        ("none is said", set(Value::Null), OURS, Some("kubernetes.io/a,kubernetes.io/b")),
+        ("no annotation", set(Value::Null), OURS, Some("kubernetes.io/a,kubernetes.io/b")),
         (
-            "less is said",
+            "a plugin is missing",
             set(json!({MIGRATED_PLUGINS: "kubernetes.io/a", "x": "y"})),
             OURS,
             Some("kubernetes.io/a,kubernetes.io/b"),
         ),
         (
-            "more is said",
+            "a plugin too many",
             set(json!({MIGRATED_PLUGINS: "kubernetes.io/a,kubernetes.io/c"})),
             &["kubernetes.io/a"],
             Some("kubernetes.io/a"),
@@ -213,11 +220,15 @@ fn a_csi_node_is_made_for_its_node() {
         assert_eq!(after["metadata"]["annotations"]["x"], before["metadata"]["annotations"]["x"], "{rule}");
     }
     let other_order = set(json!({MIGRATED_PLUGINS: "kubernetes.io/b,kubernetes.io/a"}));
-    assert_eq!(prepared(&other_order, &node(json!({}), None, json!({})), OURS), None, "order says nothing");
+    assert_eq!(
+        prepared(&other_order, &node(json!({}), None, json!({})), OURS),
+        None,
+        "order does not matter"
+    );
 }
 
 #[test]
-fn a_csi_node_of_an_earlier_node_is_taken_over() {
+fn csi_node_of_an_earlier_node_gets_the_new_owner() {
     let mut before = csi_node(json!([]));
     let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"});
     before["metadata"]["ownerReferences"][0]["uid"] = json!("earlier");
@@ -225,17 +236,17 @@ fn a_csi_node_of_an_earlier_node_is_taken_over() {
     let after = prepared(&before, &node(json!({}), None, json!({})), OURS).unwrap();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
     assert_eq!(after["metadata"]["ownerReferences"], json!([other, owner]));
-    // Somebody else with the Node's identity is not the Node.
+    // An object of another kind with the Node's name and uid is not the Node.
     let namesake = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "u"});
     before["metadata"]["ownerReferences"] = json!([namesake]);
     let after = prepared(&before, &node(json!({}), None, json!({})), OURS).unwrap();
     assert_eq!(after["metadata"]["ownerReferences"], json!([namesake, owner]));
-    assert_eq!(after["metadata"]["resourceVersion"], "9", "only as it was seen");
+    assert_eq!(after["metadata"]["resourceVersion"], "9", "only this version");
 }
 
 /// kubernetes.md 1.7 "Entry".
 #[test]
-fn a_csi_node_gets_to_know_a_driver() {
+fn install_adds_csi_node_entry() {
     let entry = |id: &str, keys: Value, count: Option<i64>| {
         let mut entry = json!({"name": DRIVER, "nodeID": id, "topologyKeys": keys});
         if let Some(count) = count {
@@ -245,70 +256,70 @@ fn a_csi_node_gets_to_know_a_driver() {
     };
     let other = json!({"name": "b.example.com", "nodeID": "j", "topologyKeys": null});
     let two = [("zone", "x"), ("rack", "y")];
-    let put = |drivers: Value| Change::Put(csi_node(drivers));
-    for (rule, before, answer, expected) in [
-        ("the first", json!([]), answer("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
-        ("written as null", Value::Null, answer("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
+    let put = |drivers: Value| Change::Update(csi_node(drivers));
+    for (rule, before, info, expected) in [
+        ("the first", json!([]), info("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
+        ("written as null", Value::Null, info("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
         (
             "topologyKeys sorted",
             json!([]),
-            answer("i", 5, &two),
+            info("i", 5, &two),
             put(json!([entry("i", json!(["rack", "zone"]), Some(5))])),
         ),
         (
             "after others",
             json!([other]),
-            answer("i", 5, &[]),
+            info("i", 5, &[]),
             put(json!([other, entry("i", json!([]), Some(5))])),
         ),
-        ("no limit", json!([]), answer("i", 0, &[]), put(json!([entry("i", json!([]), None)]))),
-        ("negative ignored", json!([]), answer("i", -1, &[]), put(json!([entry("i", json!([]), None)]))),
+        ("no limit", json!([]), info("i", 0, &[]), put(json!([entry("i", json!([]), None)]))),
+        ("negative ignored", json!([]), info("i", -1, &[]), put(json!([entry("i", json!([]), None)]))),
         (
             "capped at MaxInt32",
             json!([]),
-            answer("i", i64::MAX, &[]),
+            info("i", i64::MAX, &[]),
             put(json!([entry("i", json!([]), Some(2_147_483_647))])),
         ),
         (
             "PUT only if changed",
             json!([entry("i", json!(["zone", "rack"]), Some(5))]),
-            answer("i", 5, &two),
+            info("i", 5, &two),
             Change::Nothing,
         ),
         (
             "another limit, in place",
             json!([entry("i", json!([]), Some(4)), other]),
-            answer("i", 5, &[]),
+            info("i", 5, &[]),
             put(json!([other, entry("i", json!([]), Some(5))])),
         ),
         (
             "a limit where there was none",
             json!([entry("i", json!([]), None)]),
-            answer("i", 5, &[]),
+            info("i", 5, &[]),
             put(json!([entry("i", json!([]), Some(5))])),
         ),
         (
-            "another id: an entry does not change, it goes and comes",
+            "another id: entries are immutable, so remove and re-add",
             json!([entry("old", json!([]), Some(5)), other]),
-            answer("i", 5, &[]),
-            Change::TakeOut(csi_node(json!([other]))),
+            info("i", 5, &[]),
+            Change::RemoveEntry(csi_node(json!([other]))),
         ),
         (
-            "other keys: the same",
+            "other keys: likewise",
             json!([entry("i", json!(["zone"]), Some(5))]),
-            answer("i", 5, &two),
-            Change::TakeOut(csi_node(json!([]))),
+            info("i", 5, &two),
+            Change::RemoveEntry(csi_node(json!([]))),
         ),
     ] {
-        assert_eq!(install(&csi_node(before), &answer, true), expected, "{rule}");
+        assert_eq!(install(&csi_node(before), &info, true), expected, "{rule}");
     }
     let before = csi_node(json!([entry("i", json!([]), Some(4)), other]));
-    let without = Change::TakeOut(csi_node(json!([other])));
-    assert_eq!(install(&before, &answer("i", 5, &[]), false), without, "a server that takes no other limit");
+    let without = Change::RemoveEntry(csi_node(json!([other])));
+    assert_eq!(install(&before, &info("i", 5, &[]), false), without, "a server that rejects a changed limit");
 
     let mut bare = csi_node(json!([entry("i", json!([]), Some(5))]));
     bare["metadata"]["annotations"] = Value::Null;
-    let Change::Put(after) = install(&bare, &answer("i", 5, &[]), true) else {
+    let Change::Update(after) = install(&bare, &info("i", 5, &[]), true) else {
         panic!("the annotation is missing")
     };
     assert_eq!(after["spec"], bare["spec"]);
@@ -316,24 +327,24 @@ fn a_csi_node_gets_to_know_a_driver() {
 }
 
 #[test]
-fn a_csi_node_forgets_a_driver() {
+fn uninstall_removes_csi_node_entry() {
     let ours = json!({"name": DRIVER, "nodeID": "i", "topologyKeys": null});
     let other = json!({"name": "b.example.com", "nodeID": "j", "topologyKeys": null});
     for (rule, before, expected) in [
         ("not there", json!([other]), Change::Nothing),
         ("none there", Value::Null, Change::Nothing),
-        ("others stay", json!([other, ours]), Change::Put(csi_node(json!([other])))),
-        ("the last; the CSINode stays", json!([ours]), Change::Put(csi_node(json!([])))),
+        ("others stay", json!([other, ours]), Change::Update(csi_node(json!([other])))),
+        ("the last; the CSINode stays", json!([ours]), Change::Update(csi_node(json!([])))),
     ] {
         assert_eq!(uninstall_from_csi_node(&csi_node(before), DRIVER), expected, "{rule}");
     }
 }
 
 #[test]
-fn whether_both_say_it() {
+fn is_written_requires_node_and_csi_node_to_match() {
     let ours = r#"{"a.example.com":"i"}"#;
     let entry = json!({"name": DRIVER, "nodeID": "i", "topologyKeys": ["zone"], "allocatable": {"count": 5}});
-    let said = answer("i", 5, &[("zone", "x")]);
+    let current = info("i", 5, &[("zone", "x")]);
     let with = |field: &str, value: Value| {
         let mut entry = entry.clone();
         entry[field] = value;
@@ -359,6 +370,10 @@ fn whether_both_say_it() {
         ("no limit", json!({"zone": "x"}), Some(ours), with("allocatable", Value::Null), false),
     ] {
         let csi_node = serde_json::from_value(csi_node(json!([entry]))).unwrap();
-        assert_eq!(is_written(&node(labels, ids, json!({})), &csi_node, DRIVER, &said), expected, "{rule}");
+        assert_eq!(
+            is_written(&node(labels, ids, json!({})), &csi_node, DRIVER, &current),
+            expected,
+            "{rule}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Writes what drivers say into Node and CSINode: one writer at a time, each write from a fresh look, at once again
-//! when somebody else was quicker.
+//! Writes drivers' node info to Node and CSINode: one writer at a time, each write computed from a fresh GET, repeated
+//! immediately on a conflict.
 
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -8,37 +8,37 @@ use wharf_model::patch::Patch;
 use wharf_model::whole::Node;
 use wharf_model::{CSINode, Key, Kind as _};
 
-use super::{Change, NodeAnswer, NodeInfoError};
+use super::{Change, DriverNodeInfo, NodeInfoError};
 
-/// So often somebody else may be quicker before the pause.
+/// Conflicts before the write fails and is retried with backoff.
 const TRIES: usize = 16;
 
-/// Why entries are not as they should be.
+/// Why entries could not be written.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::plugins) enum WriteError {
-    /// There is nothing to write into.
-    #[error("Node {0} is not there: it has to be registered first")]
+    /// The Node does not exist.
+    #[error("Node {0} does not exist: it has to be registered first")]
     NoNode(String),
-    /// The Node says otherwise.
+    /// The driver's info contradicts the Node.
     #[error("error updating Node object with CSI driver node info: {0}")]
     Info(#[from] NodeInfoError),
-    /// The Node was not written.
+    /// The Node could not be written.
     #[error("error updating Node object with CSI driver node info: {0}")]
     Node(ApiError),
-    /// Somebody else changes it all the time.
-    #[error("CSINode {0} changes faster than it can be written")]
-    Restless(String),
-    /// The CSINode was not written.
+    /// Every attempt had to be repeated.
+    #[error("CSINode {0} changes faster than it can be written; another writer may be updating it in a loop")]
+    TooManyConflicts(String),
+    /// The CSINode could not be written.
     #[error("error updating CSINode object with CSI driver node info: {0}")]
     CsiNode(ApiError),
 }
 
-/// The two objects of this node.
+/// Writer of this node's Node and CSINode objects.
 pub(in crate::plugins) struct NodeInfo {
     cluster: Cluster,
     key: Key,
     migrated: Vec<&'static str>,
-    /// Drivers share both objects.
+    /// All drivers share both objects.
     writing: Mutex<()>,
 }
 
@@ -47,37 +47,37 @@ impl NodeInfo {
         Self { cluster, key: Key::cluster(node), migrated, writing: Mutex::new(()) }
     }
 
-    /// Makes the CSINode, if there is none.
+    /// Creates the CSINode if it does not exist.
     pub(in crate::plugins) async fn prepare(&self) -> Result<(), WriteError> {
         let _one = self.writing.lock().await;
         let node = self.node().await?;
         self.change_csi_node(&node, |csi_node, _| match super::prepared(csi_node, &node, &self.migrated) {
-            Some(ready) => Change::Put(ready),
+            Some(ready) => Change::Update(ready),
             None => Change::Nothing,
         })
         .await
     }
 
-    /// Both know the driver. First the Node: what CSINode says where to look for must be there.
+    /// Adds the driver to both objects. First the Node: the topology labels that CSINode names must exist.
     pub(in crate::plugins) async fn install(
         &self,
         driver: &str,
-        answer: &NodeAnswer,
+        info: &DriverNodeInfo,
     ) -> Result<(), WriteError> {
         let _one = self.writing.lock().await;
-        let node = self.change_node(|node| super::install_on_node(node, driver, answer)).await?;
+        let node = self.change_node(|node| super::install_on_node(node, driver, info)).await?;
         self.change_csi_node(&node, |csi_node, in_place| {
-            super::install_on_csi_node(csi_node, &node, driver, answer, &self.migrated, in_place)
+            super::install_on_csi_node(csi_node, &node, driver, info, &self.migrated, in_place)
         })
         .await
     }
 
-    /// Neither knows the driver. First CSINode: no new pod shall come.
+    /// Removes the driver from both objects. First CSINode: no new pod should be scheduled here.
     pub(in crate::plugins) async fn uninstall(&self, driver: &str) -> Result<(), WriteError> {
         let _one = self.writing.lock().await;
         let mut tries = 0;
         while let Some(csi_node) = self.csi_node().await? {
-            let Change::Put(after) = super::uninstall_from_csi_node(&csi_node, driver) else { break };
+            let Change::Update(after) = super::uninstall_from_csi_node(&csi_node, driver) else { break };
             tries += 1;
             match self.put(&after).await {
                 Ok(_) => break,
@@ -86,7 +86,7 @@ impl NodeInfo {
             }
         }
         match self.change_node(|node| super::uninstall_from_node(node, driver)).await {
-            // It went, and all that it said with it.
+            // The Node was deleted, with all its entries.
             Ok(_) | Err(WriteError::NoNode(_)) => Ok(()),
             Err(error) => Err(error),
         }
@@ -101,8 +101,7 @@ impl NodeInfo {
         self.cluster.get_raw(&CSINode::API, &self.key).await.map_err(WriteError::CsiNode)
     }
 
-    /// Changes the Node, if there is something to change, and gives what it was changed from: that it is the same
-    /// one is all that is asked of it afterwards.
+    /// Changes the Node if necessary, and returns the Node as read before the change: callers only need its identity.
     async fn change_node(
         &self,
         change: impl Fn(&Node) -> Result<Option<Patch>, NodeInfoError>,
@@ -120,7 +119,7 @@ impl NodeInfo {
         }
     }
 
-    /// Changes the CSINode; one that is not there is made first.
+    /// Changes the CSINode; creates it first if it does not exist.
     async fn change_csi_node(
         &self,
         node: &Node,
@@ -135,19 +134,20 @@ impl NodeInfo {
                 }
                 Some(csi_node) => match change(&csi_node, in_place) {
                     Change::Nothing => return Ok(()),
-                    Change::Put(after) => (self.put(&after).await, true),
-                    Change::TakeOut(without) => (self.put(&without).await, false),
+                    Change::Update(after) => (self.put(&after).await, true),
+                    Change::RemoveEntry(without) => (self.put(&without).await, false),
                 },
             };
             tries += 1;
             match written {
                 Ok(_) if last => return Ok(()),
-                // Made, or taken out: the rest comes now.
+                // Created, or entry removed: the next iteration writes the rest.
                 Ok(_) if tries < TRIES => {}
-                // Servers without MutableCSINodeAllocatableCount take no other limit: the entry goes and comes again.
+                // Servers without MutableCSINodeAllocatableCount reject a changed limit: remove the entry, then add
+                // it again.
                 Err(ApiError::Invalid(_)) if last && in_place => in_place = false,
                 Err(error) if is_stale(&error) && tries < TRIES => {}
-                Ok(_) => return Err(WriteError::Restless(self.key.name.clone())),
+                Ok(_) => return Err(WriteError::TooManyConflicts(self.key.name.clone())),
                 Err(error) => return Err(WriteError::CsiNode(error)),
             }
         }
@@ -158,7 +158,7 @@ impl NodeInfo {
     }
 }
 
-/// Whether somebody else was quicker: nothing was written, and a fresh look will do.
+/// Whether the write lost a race: nothing was written, and a fresh GET resolves it.
 fn is_stale(error: &ApiError) -> bool {
     matches!(error, ApiError::Conflict(_) | ApiError::AlreadyExists(_) | ApiError::NotFound(_))
 }

@@ -1,5 +1,4 @@
-//! Rules of a pod as tables: each case says what is known, and what is done next. The rules are kubelet's, named by what
-//! they are about.
+//! Rules of the pod lifecycle as tables: each case has a state and the expected step. The rules are kubelet's.
 
 use std::sync::Arc;
 
@@ -7,23 +6,23 @@ use serde_json::{Value, json};
 use wharf_model::whole::Pod;
 
 use super::*;
-use crate::pods::view::{Crash, Failed, Health, Trouble};
+use crate::pods::view::{Crash, Failed, Health, StartFailure};
 
-const PACE: CrashPace = CrashPace { start: Duration::from_secs(10), max: Duration::from_secs(300) };
+const PACE: CrashBackoff = CrashBackoff { start: Duration::from_secs(10), max: Duration::from_secs(300) };
 const NOW: Time = Time(1_000_000);
 
-/// A container for a table: name and role, then how it is.
+/// A container for a table: name and role, then its state.
 #[derive(Clone)]
-pub(in crate::pods) struct Row(pub(in crate::pods) Seen);
+pub(in crate::pods) struct Row(pub(in crate::pods) ContainerView);
 
 pub(in crate::pods) fn row(name: &str, role: Role) -> Row {
-    Row(Seen {
+    Row(ContainerView {
         name: name.into(),
         role,
-        life: Life::None,
+        run_state: RunState::None,
         before: None,
         crash: Crash::default(),
-        trouble: None,
+        start_failure: None,
         stopping: None,
         probed_start: false,
         probed_ready: false,
@@ -34,14 +33,14 @@ pub(in crate::pods) fn row(name: &str, role: Role) -> Row {
 impl Row {
     pub(in crate::pods) fn runs(mut self) -> Self {
         let attempt = self.0.next_attempt();
-        self.0.life = Life::Running { id: format!("id{attempt}"), attempt, started: Time(0) };
+        self.0.run_state = RunState::Running { id: format!("id{attempt}"), attempt, started: Time(0) };
         self
     }
 
     pub(in crate::pods) fn ended(mut self, code: i32) -> Self {
         let reason = if code == 0 { "Completed" } else { "Error" };
         let finished = Some(Time(NOW.0 - 1000));
-        self.0.life = Life::Ended(Ended {
+        self.0.run_state = RunState::Ended(Ended {
             id: "id0".into(),
             code,
             reason: reason.into(),
@@ -52,21 +51,21 @@ impl Row {
         self
     }
 
-    /// Before the machine was last started.
+    /// Exited before the last reboot.
     pub(in crate::pods) fn earlier(self) -> Self {
-        self.with(|seen| match &mut seen.life {
-            Life::Ended(ended) => ended.earlier = true,
-            life => panic!("{life:?}"),
+        self.with(|observed| match &mut observed.run_state {
+            RunState::Ended(ended) => ended.earlier = true,
+            run_state => panic!("{run_state:?}"),
         })
     }
 
-    pub(in crate::pods) fn with(mut self, change: impl FnOnce(&mut Seen)) -> Self {
+    pub(in crate::pods) fn with(mut self, change: impl FnOnce(&mut ContainerView)) -> Self {
         change(&mut self.0);
         self
     }
 }
 
-pub(in crate::pods) fn view(pod: Value, volumes: VolumesAre, rows: &[Row]) -> View {
+pub(in crate::pods) fn view(pod: Value, volumes: VolumesState, rows: &[Row]) -> View {
     let containers = |main: bool| -> Vec<Value> {
         let rows = rows.iter().filter(|row| (row.0.role == Role::Main) == main);
         rows.map(|row| match row.0.role {
@@ -85,7 +84,7 @@ pub(in crate::pods) fn view(pod: Value, volumes: VolumesAre, rows: &[Row]) -> Vi
         pod: Arc::new(pod),
         gone: false,
         address: "10.0.0.1".into(),
-        seen: Time(0),
+        first_seen: Time(0),
         volumes,
         containers: rows.iter().map(|row| row.0.clone()).collect(),
         reported: None,
@@ -104,7 +103,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// What is done, in a word or two. What would only be told is told first.
+/// The next step as a short string. A status update is applied first.
 fn done(mut view: View) -> String {
     let mut step = decide(&view, PACE, NOW);
     if let Step::Report(status) = step {
@@ -113,7 +112,7 @@ fn done(mut view: View) -> String {
     }
     match step {
         Step::Start { container, attempt } => format!("start {container} {attempt}"),
-        Step::TellBackOff { container, .. } => format!("tell {container}"),
+        Step::RecordBackOff { container, .. } => format!("backoff {container}"),
         Step::Stop { containers, by, .. } => {
             format!("stop {} {}", containers.join(","), (by.0 - NOW.0) / 1000)
         }
@@ -140,25 +139,27 @@ fn policy(policy: &str) -> Value {
 
 /// "No container is started before all volumes are there."
 #[test]
-fn volumes_come_first() {
+fn containers_start_after_volumes_are_mounted() {
     for (volumes, expected) in [
-        (VolumesAre::Unasked, "wantvolumes"),
-        (VolumesAre::Coming, "done"),
-        (VolumesAre::Mounted, "start a 0"),
-        // It was over, and is not: as for a pod whose end the server did not take.
-        (VolumesAre::Released, "wantvolumes"),
+        (VolumesState::Unrequested, "requestvolumes"),
+        (VolumesState::Requested, "done"),
+        (VolumesState::Mounted, "start a 0"),
+        // It was terminating, and is not any more: the API server did not accept its end.
+        (VolumesState::Released, "requestvolumes"),
     ] {
         assert_eq!(done(view(json!({}), volumes, &[main_("a")])), expected, "{volumes:?}");
     }
-    // After a restart of the agent, those that run are left alone while volumes are looked at.
-    assert_eq!(done(view(json!({}), VolumesAre::Coming, &[main_("a").runs(), main_("b")])), "done");
+    // After an agent restart, running containers are left alone while volumes are resolved.
+    assert_eq!(done(view(json!({}), VolumesState::Requested, &[main_("a").runs(), main_("b")])), "done");
 }
 
 /// "Init containers, sidecars, then all others."
 #[test]
-fn the_order_of_starts() {
-    let started = |row: Row| row.runs().with(|seen| (seen.probed_start, seen.health.started) = (true, true));
-    let starting = |row: Row| row.runs().with(|seen| seen.probed_start = true);
+fn init_containers_and_sidecars_start_before_main_containers() {
+    let started = |row: Row| {
+        row.runs().with(|observed| (observed.probed_start, observed.health.started) = (true, true))
+    };
+    let starting = |row: Row| row.runs().with(|observed| observed.probed_start = true);
     for (policy_of, rows, expected) in [
         ("Always", vec![main_("a"), main_("b")], "start a 0"),
         ("Always", vec![main_("a").runs(), main_("b")], "start b 0"),
@@ -170,10 +171,10 @@ fn the_order_of_starts() {
         ("Always", vec![init("i").ended(1), main_("a")], "start i 1"),
         ("OnFailure", vec![init("i").ended(1), main_("a")], "start i 1"),
         ("Never", vec![init("i").ended(1), main_("a")], "release"),
-        // Once the others were started, init containers are history, whatever became of them.
+        // After main containers were started, init containers do not run again, whatever their exit code.
         ("Always", vec![init("i").ended(1), main_("a").runs()], "done"),
         ("Always", vec![init("i"), main_("a").ended(1)], "start a 1"),
-        // Until the machine was started anew: what they did in memory is gone.
+        // Unless the node rebooted: what they did in memory is lost.
         ("Always", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "start i 1"),
         ("OnFailure", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "start i 1"),
         ("Never", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "release"),
@@ -185,15 +186,19 @@ fn the_order_of_starts() {
         ("Always", vec![starting(sidecar("s")), init("i"), main_("a")], "done"),
         ("Always", vec![started(sidecar("s")), init("i"), main_("a")], "start i 0"),
         ("Always", vec![sidecar("s").runs(), main_("a")], "start a 0"),
-        ("Always", vec![sidecar("s").runs().with(|seen| seen.health.beginning = true), main_("a")], "done"),
-        // A sidecar is started again whatever the policy, also beside the others.
+        (
+            "Always",
+            vec![sidecar("s").runs().with(|observed| observed.health.post_start_running = true), main_("a")],
+            "done",
+        ),
+        // A sidecar is restarted whatever the policy, also while main containers run.
         ("Never", vec![sidecar("s").ended(0), main_("a").runs()], "start s 1"),
         ("Never", vec![sidecar("s").ended(0), init("i"), main_("a")], "start s 1"),
         ("Never", vec![starting(sidecar("s")), main_("a").runs(), main_("b")], "start b 0"),
     ] {
-        let names: Vec<_> = rows.iter().map(|row| (row.0.name.clone(), row.0.life.clone())).collect();
+        let names: Vec<_> = rows.iter().map(|row| (row.0.name.clone(), row.0.run_state.clone())).collect();
         assert_eq!(
-            done(view(policy(policy_of), VolumesAre::Mounted, &rows)),
+            done(view(policy(policy_of), VolumesState::Mounted, &rows)),
             expected,
             "{policy_of} {names:?}"
         );
@@ -202,7 +207,7 @@ fn the_order_of_starts() {
 
 /// "Restart policy."
 #[test]
-fn who_lives_again() {
+fn restart_policy_decides_restarts() {
     for (policy_of, code, expected) in [
         ("Always", 0, "start a 1"),
         ("Always", 1, "start a 1"),
@@ -212,48 +217,56 @@ fn who_lives_again() {
         ("Never", 0, "done"),
     ] {
         let rows = [main_("a").ended(code), main_("b").runs()];
-        assert_eq!(done(view(policy(policy_of), VolumesAre::Mounted, &rows)), expected, "{policy_of} {code}");
+        assert_eq!(
+            done(view(policy(policy_of), VolumesState::Mounted, &rows)),
+            expected,
+            "{policy_of} {code}"
+        );
     }
 }
 
-/// "CrashLoopBackOff: 10 s, doubled up to 5 min", told once.
+/// "CrashLoopBackOff: 10 s, doubled up to 5 min", recorded once.
 #[test]
-fn pauses() {
+fn crash_loop_backs_off_and_records_one_event() {
     let crashed = |told: bool| {
-        main_("a").ended(1).with(|seen| {
-            seen.crash.begin(PACE, Time(0), Time(NOW.0 - 2000));
-            seen.crash.told = told.then_some(0);
+        main_("a").ended(1).with(|observed| {
+            observed.crash.begin(PACE, Time(0), Time(NOW.0 - 2000));
+            observed.crash.reported_attempt = told.then_some(0);
         })
     };
-    assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[crashed(false)])), "tell a");
-    assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[crashed(true)])), "wait 9");
-    // One that waits holds up no other.
-    assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[crashed(true), main_("b")])), "start b 0");
-    let trouble = |again: i64| {
+    assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(false)])), "backoff a");
+    assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(true)])), "wait 9");
+    // A container in backoff does not block others.
+    assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(true), main_("b")])), "start b 0");
+    let start_failure = |again: i64| {
         let again = Time(NOW.0 + again);
-        main_("a").with(|seen| {
-            seen.trouble =
-                Some(Trouble { reason: "CreateContainerConfigError", message: "no".into(), again, count: 1 });
+        main_("a").with(|observed| {
+            observed.start_failure = Some(StartFailure {
+                reason: "CreateContainerConfigError",
+                message: "no".into(),
+                again,
+                count: 1,
+            });
         })
     };
-    assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[trouble(5000), crashed(true)])), "wait 5");
-    assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[trouble(0)])), "start a 0");
+    assert_eq!(done(view(json!({}), VolumesState::Mounted, &[start_failure(5000), crashed(true)])), "wait 5");
+    assert_eq!(done(view(json!({}), VolumesState::Mounted, &[start_failure(0)])), "start a 0");
 }
 
-/// "Liveness, startup and hooks: the container is ended, and begun again as ever."
+/// "Liveness, startup and hooks: the container is stopped, and restarted as usual."
 #[test]
-fn who_is_not_well_is_ended() {
+fn failed_probe_or_hook_stops_the_container() {
     let unwell = |grace: Option<u64>| {
         let grace = grace.map(Duration::from_secs);
-        main_("a").runs().with(|seen| seen.health.failed = Some(Failed { note: "x".into(), grace }))
+        main_("a").runs().with(|observed| observed.health.failed = Some(Failed { note: "x".into(), grace }))
     };
     for (row, expected) in [
         (unwell(None), "stop a 30"),
         (unwell(Some(5)), "stop a 5"),
         (unwell(Some(0)), "stop a 2"),
-        (unwell(None).with(|seen| seen.stopping = Some(NOW)), "done"),
+        (unwell(None).with(|observed| observed.stopping = Some(NOW)), "done"),
     ] {
-        assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[row])), expected);
+        assert_eq!(done(view(json!({}), VolumesState::Mounted, &[row])), expected);
     }
 }
 
@@ -263,9 +276,10 @@ fn deleted_at(seconds: i64) -> Value {
 
 /// "Graceful end: all but sidecars, then these from the last to the first, each within what is left."
 #[test]
-fn the_order_of_ends() {
-    let stopping =
-        |row: Row, seconds: i64| row.runs().with(|seen| seen.stopping = Some(Time(NOW.0 + seconds * 1000)));
+fn main_containers_stop_before_sidecars_within_the_grace_period() {
+    let stopping = |row: Row, seconds: i64| {
+        row.runs().with(|observed| observed.stopping = Some(Time(NOW.0 + seconds * 1000)))
+    };
     for (left, rows, expected) in [
         (30, vec![main_("a").runs(), main_("b").runs()], "stop a,b 30"),
         (30, vec![sidecar("s").runs(), main_("a").runs(), main_("b").ended(0)], "stop a 30"),
@@ -280,68 +294,68 @@ fn the_order_of_ends() {
         (-100, vec![stopping(main_("a"), 2)], "done"),
         // Never longer.
         (60, vec![stopping(main_("a"), 30)], "done"),
-        // Nothing is begun any more.
+        // Nothing is started any more.
         (30, vec![main_("a"), main_("b").ended(1)], "release"),
     ] {
         let names: Vec<_> = rows.iter().map(|row| (row.0.name.clone(), row.0.stopping)).collect();
-        assert_eq!(done(view(deleted_at(left), VolumesAre::Mounted, &rows)), expected, "{left} {names:?}");
+        assert_eq!(done(view(deleted_at(left), VolumesState::Mounted, &rows)), expected, "{left} {names:?}");
     }
 }
 
-/// "Containers end, volumes go, the status is written, the pod is deleted with grace 0", in this order.
+/// "Containers exit, volumes are released, the status is written, the pod is deleted with grace 0", in this order.
 #[test]
-fn the_end_of_a_pod() {
+fn deleted_pod_releases_volumes_then_is_removed() {
     let ended = [main_("a").ended(0)];
     for (volumes, expected) in [
-        (VolumesAre::Unasked, "release"),
-        (VolumesAre::Coming, "release"),
-        (VolumesAre::Mounted, "release"),
-        (VolumesAre::Going, "done"),
-        (VolumesAre::Released, "delete"),
+        (VolumesState::Unrequested, "release"),
+        (VolumesState::Requested, "release"),
+        (VolumesState::Mounted, "release"),
+        (VolumesState::Releasing, "done"),
+        (VolumesState::Released, "delete"),
     ] {
         assert_eq!(done(view(deleted_at(30), volumes, &ended)), expected, "{volumes:?}");
     }
-    let untold = view(deleted_at(30), VolumesAre::Released, &ended);
-    assert!(matches!(decide(&untold, PACE, NOW), Step::Report(_)), "its last status comes first");
-    let mut waits = view(deleted_at(30), VolumesAre::Released, &ended);
+    let untold = view(deleted_at(30), VolumesState::Released, &ended);
+    assert!(matches!(decide(&untold, PACE, NOW), Step::Report(_)), "its last status is written first");
+    let mut waits = view(deleted_at(30), VolumesState::Released, &ended);
     waits.deleted = true;
-    assert_eq!(done(waits), "done", "a finalizer holds it: it is deleted once");
-    let mut gone = view(json!({}), VolumesAre::Released, &ended);
+    assert_eq!(done(waits), "done", "held by a finalizer: deleted once");
+    let mut gone = view(json!({}), VolumesState::Released, &ended);
     gone.gone = true;
-    assert_eq!(done(gone), "forget");
-    let mut gone = view(json!({}), VolumesAre::Mounted, &[main_("a").runs()]);
+    assert_eq!(done(gone), "dropstate");
+    let mut gone = view(json!({}), VolumesState::Mounted, &[main_("a").runs()]);
     gone.gone = true;
-    assert_eq!(done(gone), "stop a 2", "nobody waits for it any more");
+    assert_eq!(done(gone), "stop a 2", "gone from the API: no grace period");
 }
 
-/// "A pod that is over stays over": its sidecars end, its volumes go, and it is not deleted.
+/// "A terminal phase is final": its sidecars stop, its volumes are released, and it is not deleted.
 #[test]
-fn a_pod_that_has_ended() {
+fn terminated_pod_stops_sidecars_and_releases_volumes() {
     for (policy_of, rows, volumes, expected) in [
-        ("Never", vec![main_("a").ended(0)], VolumesAre::Mounted, "release"),
-        ("Never", vec![main_("a").ended(1)], VolumesAre::Released, "done"),
-        ("OnFailure", vec![main_("a").ended(0)], VolumesAre::Mounted, "release"),
-        ("Never", vec![sidecar("s").runs(), main_("a").ended(0)], VolumesAre::Mounted, "stop s 30"),
-        ("Never", vec![main_("a").ended(0), main_("b").runs()], VolumesAre::Mounted, "done"),
+        ("Never", vec![main_("a").ended(0)], VolumesState::Mounted, "release"),
+        ("Never", vec![main_("a").ended(1)], VolumesState::Released, "done"),
+        ("OnFailure", vec![main_("a").ended(0)], VolumesState::Mounted, "release"),
+        ("Never", vec![sidecar("s").runs(), main_("a").ended(0)], VolumesState::Mounted, "stop s 30"),
+        ("Never", vec![main_("a").ended(0), main_("b").runs()], VolumesState::Mounted, "done"),
     ] {
-        let names: Vec<_> = rows.iter().map(|row| row.0.life.clone()).collect();
+        let names: Vec<_> = rows.iter().map(|row| row.0.run_state.clone()).collect();
         assert_eq!(done(view(policy(policy_of), volumes, &rows)), expected, "{policy_of} {names:?}");
     }
-    // The server knows of its end; the agent began anew and has forgotten.
-    let over = json!({"status": {"phase": "Failed"}});
-    assert_eq!(done(view(over.clone(), VolumesAre::Unasked, &[main_("a").runs()])), "stop a 30");
-    assert_eq!(done(view(over.clone(), VolumesAre::Unasked, &[main_("a").ended(1)])), "release");
-    assert_eq!(done(view(over, VolumesAre::Released, &[main_("a")])), "done");
+    // The API server has the terminal phase; the restarted agent has no state.
+    let terminal = json!({"status": {"phase": "Failed"}});
+    assert_eq!(done(view(terminal.clone(), VolumesState::Unrequested, &[main_("a").runs()])), "stop a 30");
+    assert_eq!(done(view(terminal.clone(), VolumesState::Unrequested, &[main_("a").ended(1)])), "release");
+    assert_eq!(done(view(terminal, VolumesState::Released, &[main_("a")])), "done");
 }
 
 /// "activeDeadlineSeconds."
 #[test]
-fn a_pod_that_runs_for_too_long() {
+fn active_deadline_fails_the_pod() {
     let with = |seconds: i64| json!({"spec": {"activeDeadlineSeconds": seconds}});
     let running = [main_("a").runs()];
-    assert_eq!(done(view(with(1010), VolumesAre::Mounted, &running)), "wait 10");
-    assert_eq!(done(view(with(1000), VolumesAre::Mounted, &running)), "stop a 30");
-    let ended = view(with(1000), VolumesAre::Going, &[main_("a").ended(143)]);
-    let Step::Report(status) = decide(&ended, PACE, NOW) else { panic!("it is told") };
+    assert_eq!(done(view(with(1010), VolumesState::Mounted, &running)), "wait 10");
+    assert_eq!(done(view(with(1000), VolumesState::Mounted, &running)), "stop a 30");
+    let ended = view(with(1000), VolumesState::Releasing, &[main_("a").ended(143)]);
+    let Step::Report(status) = decide(&ended, PACE, NOW) else { panic!("expected a status update") };
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")));
 }

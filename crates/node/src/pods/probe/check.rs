@@ -1,7 +1,7 @@
-//! One question of a probe, and its answer: by a program in the container, by HTTP, or by a connection.
+//! A single probe check: exec, HTTP GET or TCP connect.
 //!
-//! Containers share the machine's network, so a pod is at the loopback address. An answer that sends us elsewhere counts
-//! as a good one and is not followed. HTTPS and gRPC are not asked.
+//! Containers share the host's network, so a pod is reached at the loopback address. Redirects count as success and
+//! are not followed. HTTPS and gRPC are not supported.
 
 use std::fmt::Write as _;
 use std::io;
@@ -11,28 +11,28 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wharf_model::whole::container::{Container, HttpGet, HttpHeader, Probe};
+use wharf_model::whole::container::{Container, HttpGetAction, HttpHeader, Probe};
 
-use crate::containers::{Containers, Ran};
+use crate::containers::{Containers, RunResult};
 use crate::runtime::ContainerId;
 
-/// Where pods are.
-const HERE: &str = "127.0.0.1";
-/// No first line of an answer is longer.
+/// Default host of a check.
+const LOOPBACK: &str = "127.0.0.1";
+/// Maximum length of an HTTP status line.
 const FIRST_LINE: u64 = 8 << 10;
 
-/// What is asked.
+/// A check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Check {
-    /// A program, for success.
+    /// Exec: success is exit code 0.
     Program(Vec<String>),
-    /// A page, for a status from 200 to 399.
+    /// HTTP GET: success is a status from 200 to 399.
     Page(Page),
-    /// A port, for a connection.
+    /// TCP: success is a connection.
     Connection { host: String, port: Port },
 }
 
-/// A page and where it is.
+/// An HTTP GET target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Page {
     host: String,
@@ -41,20 +41,20 @@ pub(super) struct Page {
     headers: Vec<HttpHeader>,
 }
 
-/// A port's number, or why there is none.
+/// A port number, or why it could not be resolved.
 type Port = Result<u16, String>;
 
-/// What came of it.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Well,
-    Unwell(String),
-    /// It says nothing about the container.
+pub(super) enum CheckResult {
+    Healthy,
+    Unhealthy(String),
+    /// No statement about the container.
     Unknown(String),
 }
 
 impl Check {
-    /// What a probe asks; an error says what is not asked here.
+    /// The check of a probe; an error names the unsupported kind.
     pub(super) fn of(probe: &Probe, container: &Container) -> Result<Self, &'static str> {
         let Probe { exec, http_get, tcp_socket, grpc, .. } = probe;
         if let Some(exec) = exec {
@@ -69,27 +69,34 @@ impl Check {
         Err(if grpc.is_some() { "gRPC" } else { "a probe of this kind" })
     }
 
-    /// Asks once.
-    pub(super) async fn ask(&self, runtime: &dyn Containers, id: &ContainerId, limit: Duration) -> Answer {
+    /// Runs the check once.
+    pub(super) async fn run(
+        &self,
+        runtime: &dyn Containers,
+        id: &ContainerId,
+        limit: Duration,
+    ) -> CheckResult {
         match self {
             Self::Program(command) => match runtime.run(id, command, limit).await {
-                Ran::Ended { code: 0, .. } => Answer::Well,
-                Ran::Ended { output, .. } => Answer::Unwell(output),
-                Ran::TimedOut => Answer::Unwell(format!("command timed out after {}s", limit.as_secs())),
-                Ran::Failed(why) => Answer::Unknown(why),
+                RunResult::Ended { code: 0, .. } => CheckResult::Healthy,
+                RunResult::Ended { output, .. } => CheckResult::Unhealthy(output),
+                RunResult::TimedOut => {
+                    CheckResult::Unhealthy(format!("command timed out after {}s", limit.as_secs()))
+                }
+                RunResult::Failed(reason) => CheckResult::Unknown(reason),
             },
-            Self::Page(Page { port: Err(why), .. }) | Self::Connection { port: Err(why), .. } => {
-                Answer::Unknown(why.clone())
+            Self::Page(Page { port: Err(reason), .. }) | Self::Connection { port: Err(reason), .. } => {
+                CheckResult::Unknown(reason.clone())
             }
             Self::Page(Page { host, port: Ok(port), path, headers }) => {
-                let asked = timeout(limit, status(host, *port, path, headers)).await;
-                judge_page(&format!("http://{host}:{port}{path}"), asked.unwrap_or(Err(late())))
+                let response = timeout(limit, status(host, *port, path, headers)).await;
+                judge_status(&format!("http://{host}:{port}{path}"), response.unwrap_or(Err(late())))
             }
             Self::Connection { host, port: Ok(port) } => {
                 let connected = timeout(limit, TcpStream::connect((host.as_str(), *port))).await;
                 match connected.unwrap_or(Err(late())) {
-                    Ok(_) => Answer::Well,
-                    Err(error) => Answer::Unwell(format!("dial tcp {host}:{port}: {error}")),
+                    Ok(_) => CheckResult::Healthy,
+                    Err(error) => CheckResult::Unhealthy(format!("dial tcp {host}:{port}: {error}")),
                 }
             }
         }
@@ -97,8 +104,8 @@ impl Check {
 }
 
 impl Page {
-    /// What is asked for; an error says what is not asked here.
-    fn of(get: &HttpGet, container: &Container) -> Result<Self, &'static str> {
+    /// The target of an httpGet; an error names the unsupported scheme.
+    fn of(get: &HttpGetAction, container: &Container) -> Result<Self, &'static str> {
         if get.scheme == "HTTPS" {
             return Err("HTTPS");
         }
@@ -112,28 +119,28 @@ impl Page {
     }
 }
 
-/// Asks for a page whose answer counts for nothing, as long as there is one.
-pub(in crate::pods) async fn knock(
-    get: &HttpGet,
+/// Sends a GET and ignores the status: any response is success.
+pub(in crate::pods) async fn http_hook(
+    get: &HttpGetAction,
     container: &Container,
     limit: Duration,
 ) -> Result<(), String> {
-    let page = Page::of(get, container).map_err(|what| format!("{what} is not asked here: use HTTP"))?;
+    let page = Page::of(get, container).map_err(|what| format!("{what} is not supported: use HTTP"))?;
     let Page { host, port, path, headers } = page;
     let port = port?;
-    let asked = timeout(limit, status(&host, port, &path, &headers)).await.unwrap_or(Err(late()));
-    asked.map(drop).map_err(|error| format!("Get \"http://{host}:{port}{path}\": {error}"))
+    let response = timeout(limit, status(&host, port, &path, &headers)).await.unwrap_or(Err(late()));
+    response.map(drop).map_err(|error| format!("Get \"http://{host}:{port}{path}\": {error}"))
 }
 
 fn host(host: &str) -> String {
-    if host.is_empty() { HERE } else { host }.to_owned()
+    if host.is_empty() { LOOPBACK } else { host }.to_owned()
 }
 
 fn late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
+    io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for a response")
 }
 
-/// By number, or by its name in the container.
+/// By number, or by name in the container's ports.
 fn port(port: &Value, container: &Container) -> Port {
     let named = |name: &str| {
         let found = container.ports.iter().find(|port| port.name == name).map(|port| port.container_port);
@@ -147,25 +154,26 @@ fn port(port: &Value, container: &Container) -> Port {
     number.filter(|number| *number > 0).ok_or_else(|| format!("couldn't find port: {port}"))
 }
 
-fn judge_page(url: &str, status: io::Result<u16>) -> Answer {
+fn judge_status(url: &str, status: io::Result<u16>) -> CheckResult {
     match status {
-        Ok(200..400) => Answer::Well,
-        Ok(status) => Answer::Unwell(format!("HTTP probe failed with statuscode: {status}")),
-        Err(error) => Answer::Unwell(format!("Get \"{url}\": {error}")),
+        Ok(200..400) => CheckResult::Healthy,
+        Ok(status) => CheckResult::Unhealthy(format!("HTTP probe failed with statuscode: {status}")),
+        Err(error) => CheckResult::Unhealthy(format!("Get \"{url}\": {error}")),
     }
 }
 
-/// The status of the page.
+/// The HTTP status of a GET.
 async fn status(host: &str, port: u16, path: &str, headers: &[HttpHeader]) -> io::Result<u16> {
     let mut stream = TcpStream::connect((host, port)).await?;
     stream.write_all(request(host, port, path, headers).as_bytes()).await?;
     let mut line = String::new();
     BufReader::new(stream.take(FIRST_LINE)).read_line(&mut line).await?;
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1)?.trim().parse().ok());
-    status.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no answer of HTTP: {line:?}")))
+    status
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("not an HTTP response: {line:?}")))
 }
 
-/// As kubelet asks; what the pod says comes in place of that.
+/// Like kubelet's request; headers from the pod replace the defaults.
 fn request(host: &str, port: u16, path: &str, headers: &[HttpHeader]) -> String {
     let mut text = format!("GET {path} HTTP/1.1\r\n");
     let own = [
@@ -197,11 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked() {
+    fn check_follows_the_probe_spec() {
         let page = |path: &str, port: Port| {
-            Ok(Check::Page(Page { host: HERE.into(), port, path: path.into(), headers: Vec::new() }))
+            Ok(Check::Page(Page { host: LOOPBACK.into(), port, path: path.into(), headers: Vec::new() }))
         };
-        let socket = |port: Port| Ok(Check::Connection { host: HERE.into(), port });
+        let socket = |port: Port| Ok(Check::Connection { host: LOOPBACK.into(), port });
         for (probe, expected) in [
             (json!({"exec": {"command": ["x"]}}), Ok(Check::Program(vec!["x".into()]))),
             (json!({"httpGet": {"port": 80}}), page("/", Ok(80))),
@@ -219,23 +227,25 @@ mod tests {
         assert_eq!(elsewhere, Ok(Check::Connection { host: "10.0.0.1".into(), port: Ok(1) }));
     }
 
-    /// kubelet's rule: 200 to 399 is well.
+    /// kubelet's rule: 200 to 399 is success.
     #[test]
-    fn which_answers_are_good() {
-        for (status, well) in
+    fn http_status_200_to_399_is_success() {
+        for (status, healthy) in
             [(199, false), (200, true), (302, true), (399, true), (400, false), (500, false)]
         {
-            assert_eq!(judge_page("u", Ok(status)) == Answer::Well, well, "{status}");
+            assert_eq!(judge_status("u", Ok(status)) == CheckResult::Healthy, healthy, "{status}");
         }
-        let Answer::Unwell(note) = judge_page("http://h:1/", Err(late())) else { panic!("not well") };
-        assert_eq!(note, "Get \"http://h:1/\": no answer in time");
+        let CheckResult::Unhealthy(note) = judge_status("http://h:1/", Err(late())) else {
+            panic!("not healthy")
+        };
+        assert_eq!(note, "Get \"http://h:1/\": timed out waiting for a response");
     }
 
     #[test]
-    fn how_a_page_is_asked_for() {
+    fn request_headers_match_kubelet() {
         let header = |name: &str, value: &str| HttpHeader { name: name.into(), value: value.into() };
-        let asked = request("127.0.0.1", 80, "/x", &[header("host", "me"), header("X-A", "b")]);
-        let lines: Vec<&str> = asked.split("\r\n").collect();
+        let response = request("127.0.0.1", 80, "/x", &[header("host", "me"), header("X-A", "b")]);
+        let lines: Vec<&str> = response.split("\r\n").collect();
         assert_eq!(
             lines,
             [

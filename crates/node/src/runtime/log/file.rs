@@ -1,11 +1,11 @@
-//! The file that a shim writes its container's log to: begun anew when it is long, and never more than so many of them.
+//! The log file written by a shim, rotated by size with a maximum number of files.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// A log that is being written.
+/// A log being written.
 #[derive(Debug)]
 pub(in crate::runtime) struct LogFile {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub(in crate::runtime) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the log at `path` for appending, and makes its directories.
+    /// Opens the log at `path` for appending, and creates its directories.
     pub(in crate::runtime) fn open(path: &Path, limit: u64, files: usize) -> io::Result<Self> {
         if let Some(parent) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
@@ -26,13 +26,14 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), file, length, limit, files })
     }
 
-    /// Appends whole lines. What cannot be written, on a full disk for one, is lost: a container does not stop for it.
+    /// Appends complete lines. On write errors, such as a full disk, lines are lost: a container does not stop for
+    /// its log.
     pub(in crate::runtime) fn write(&mut self, lines: &[u8], now: jiff::Timestamp) {
         if lines.is_empty() {
             return;
         }
         if self.length > 0 && self.length + lines.len() as u64 > self.limit {
-            // If it cannot be begun anew, a long log is better than none.
+            // If rotation fails, an overlong log is better than none.
             let _ = self.rotate(now);
         }
         if self.file.write_all(lines).is_ok() {
@@ -42,7 +43,7 @@ impl LogFile {
 
     fn rotate(&mut self, now: jiff::Timestamp) -> io::Result<()> {
         let mut old = self.path.clone().into_os_string();
-        // Kubelet's name for it, and finer, so that no two are the same; names sort by age.
+        // Kubelet's name with more digits, so that names are unique; they sort by age.
         old.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S.%9f")));
         fs::rename(&self.path, &old)?;
         self.file = append(&self.path)?;
@@ -57,7 +58,7 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o640).open(path)
 }
 
-/// The files of a log that are complete, oldest first.
+/// The rotated files of a log, oldest first.
 fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     let (Some(directory), Some(name)) = (log.parent(), log.file_name()) else { return Ok(Vec::new()) };
     let mut prefix = name.to_owned();
@@ -73,7 +74,7 @@ fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Removes a log with all its files, and the directories above it that are empty then: the container's and the pod's.
+/// Removes a log with all its files, and its container and pod directories if they are empty.
 pub(in crate::runtime) fn remove(log: &Path) -> io::Result<()> {
     let gone = |result: io::Result<()>| match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -86,7 +87,7 @@ pub(in crate::runtime) fn remove(log: &Path) -> io::Result<()> {
     old.iter().try_for_each(|file| gone(fs::remove_file(file)))?;
     gone(fs::remove_file(log))?;
     for directory in log.ancestors().skip(1).take(2) {
-        // Not empty: there are logs of other attempts or containers.
+        // Not empty: it has logs of other attempts or containers.
         if fs::remove_dir(directory).is_err() {
             break;
         }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_is_begun_anew_and_old_ones_go() {
+    fn long_log_is_rotated_and_old_files_removed() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("pod/container/0.log");
         let mut log = LogFile::open(&path, 10, 3).unwrap();
@@ -122,7 +123,7 @@ mod tests {
             "the newest, and two before it"
         );
         assert_eq!(fs::read(&path).unwrap(), b"12345678\n");
-        // A line that is longer than a file may be is written nevertheless.
+        // A line longer than the limit is written nevertheless.
         log.write(b"1234567890123456789\n", jiff::Timestamp::constant(7, 0));
         assert_eq!(fs::read(&path).unwrap().len(), 20);
 
@@ -130,12 +131,12 @@ mod tests {
         remove(&path).unwrap();
         assert_eq!(names(path.parent().unwrap()), ["1.log"]);
         remove(&path.with_file_name("1.log")).unwrap();
-        assert_eq!(names(root.path()), Vec::<String>::new(), "empty directories go with it");
+        assert_eq!(names(root.path()), Vec::<String>::new(), "empty directories are removed");
         remove(&path).unwrap();
     }
 
     #[test]
-    fn a_log_that_cannot_be_written_stops_nobody() {
+    fn log_write_errors_are_ignored() {
         let mut log = LogFile {
             path: PathBuf::from("/dev/full"),
             file: OpenOptions::new().append(true).open("/dev/full").unwrap(),

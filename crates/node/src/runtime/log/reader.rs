@@ -1,4 +1,4 @@
-//! Reads a container's log, and goes on reading while the container writes it.
+//! Reads a container's log, and follows it while the container writes.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,26 +14,26 @@ use crate::runtime::error::LogError;
 use crate::runtime::spec::{ContainerId, LogOptions};
 use crate::runtime::{Runtime, State};
 
-/// How much is read at a time, and so how much [`Logs::next`] answers at most, more or less.
+/// Read size, and the approximate maximum size of a result of [`Logs::next`].
 const CHUNK: usize = 64 * 1024;
-/// How often we look when the kernel tells us nothing.
-const LOOK: Duration = Duration::from_millis(500);
+/// Poll interval without inotify.
+const POLL: Duration = Duration::from_millis(500);
 
-/// A log that is being read.
+/// A log being read.
 #[derive(Debug)]
 pub struct Logs {
     runtime: Runtime,
     id: ContainerId,
     path: PathBuf,
-    /// `None` before the shim has made it.
+    /// `None` until the shim has created it.
     file: Option<File>,
-    /// A line that is not whole yet.
+    /// An incomplete line.
     rest: Vec<u8>,
     printer: Printer,
     follow: bool,
-    /// The container had ended before the last look into the file: nothing more will come.
+    /// The container had exited before the last read: nothing more will follow.
     ended: bool,
-    /// What changes in the log's directory.
+    /// inotify events of the log's directory.
     changes: Option<pipe::Receiver>,
 }
 
@@ -57,7 +57,7 @@ impl Logs {
         Ok(Self { runtime, id, path, file, rest, printer, follow, ended: false, changes })
     }
 
-    /// The next piece: as `kubectl logs` prints it; `None` at the end.
+    /// The next chunk, formatted like `kubectl logs`; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, LogError> {
         loop {
             if self.printer.is_full() {
@@ -75,11 +75,11 @@ impl Logs {
             if self.ended || !self.follow {
                 return Ok(None);
             }
-            self.news().await;
+            self.wait_for_more().await;
         }
     }
 
-    /// Reads a chunk and prints it; `false` at the end of the file.
+    /// Reads and formats a chunk; `false` at the end of the file.
     fn read(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
         let mut chunk = vec![0; CHUNK];
@@ -94,29 +94,29 @@ impl Logs {
         Ok(length > 0)
     }
 
-    /// Goes on in the new file if the log was begun anew; `false` if it was not.
+    /// Switches to the new file after a rotation; `false` if there was none.
     fn reopen(&mut self) -> Result<bool, LogError> {
         let current = open(&self.path)?;
         let same = |a: &File, b: &File| -> io::Result<bool> {
             let (a, b) = (a.metadata()?, b.metadata()?);
             Ok((a.dev(), a.ino()) == (b.dev(), b.ino()))
         };
-        let anew = match (&self.file, &current) {
+        let rotated = match (&self.file, &current) {
             (_, None) => false,
             (None, Some(_)) => true,
             (Some(old), Some(new)) => {
                 !same(old, new).map_err(|source| LogError::File { path: self.path.clone(), source })?
             }
         };
-        if anew {
+        if rotated {
             self.file = current;
             self.rest.clear();
         }
-        Ok(anew)
+        Ok(rotated)
     }
 
     /// Waits until there may be more to read.
-    async fn news(&mut self) {
+    async fn wait_for_more(&mut self) {
         if !matches!(self.runtime.state(&self.id), State::Running { .. }) {
             self.ended = true;
             return;
@@ -137,34 +137,34 @@ fn open(path: &Path) -> Result<Option<File>, LogError> {
     }
 }
 
-/// Has the kernel tell of changes in the log's directory.
+/// Watches the log's directory with inotify.
 fn watch(log: &Path) -> Option<pipe::Receiver> {
     let events = WatchFlags::MODIFY | WatchFlags::CREATE | WatchFlags::MOVED_TO;
     let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).ok()?;
     inotify::add_watch(&inotify, log.parent()?, events).ok()?;
-    // Not a pipe, but read like one.
+    // An inotify descriptor is not a pipe, but can be read like one.
     pipe::Receiver::from_owned_fd_unchecked(inotify).ok()
 }
 
 async fn changed(changes: Option<&pipe::Receiver>) {
-    let Some(changes) = changes else { return tokio::time::sleep(LOOK).await };
+    let Some(changes) = changes else { return tokio::time::sleep(POLL).await };
     if changes.readable().await.is_err() {
-        return tokio::time::sleep(LOOK).await;
+        return tokio::time::sleep(POLL).await;
     }
     let mut events = [0; 4096];
     while changes.try_read(&mut events).is_ok_and(|length| length > 0) {}
 }
 
-/// Where the last `lines` lines begin.
+/// The offset of the last `lines` lines.
 fn tail(file: &mut File, lines: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
-    // The newline of the last line ends it, so one more is looked for than there are lines.
+    // The last line ends with a newline, so search for one more newline than lines.
     let mut left = lines + 1;
     let mut end = length;
     let mut chunk = vec![0; CHUNK];
     while end > 0 {
         let start = end.saturating_sub(CHUNK as u64);
-        // Not more than a chunk.
+        // At most CHUNK.
         let part = &mut chunk[..usize::try_from(end - start).unwrap_or(CHUNK)];
         file.seek(SeekFrom::Start(start))?;
         file.read_exact(part)?;
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_of_a_file() {
+    fn tail_finds_the_last_lines() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("0.log");
         let long = "x".repeat(CHUNK);

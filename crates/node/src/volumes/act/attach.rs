@@ -1,4 +1,4 @@
-//! The attachment of a volume, as its attacher has it: read before a volume is touched, and while it is waited for.
+//! Reads the VolumeAttachment of a volume: before the volume is touched, and while waiting for it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,36 +7,36 @@ use std::time::Duration;
 use wharf_cluster::ApiError;
 use wharf_model::{Key, VolumeAttachment};
 
-use super::super::manager::{Manager, Seen};
+use super::super::manager::{Inputs, Manager};
 use super::super::names;
 use super::super::world::Volume;
-use super::Trouble;
+use super::StepError;
 
 /// gRPC's RESOURCE_EXHAUSTED: the node takes no more volumes.
 const EXHAUSTED: i32 = 8;
-/// How often the attacher's word is looked for where nobody tells of changes. That a volume is attached, the Node says.
-const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// Poll interval of the VolumeAttachment where it cannot be watched. The Node itself reports attached volumes.
+const ATTACHMENT_POLL: Duration = Duration::from_secs(10);
 
 impl Manager {
     /// The last step of the handshake: one GET of the attachment.
-    pub(super) async fn verify(&self, unique: &str, seen: &Seen) -> Result<(), Trouble> {
-        let name = self.attachment(&seen.volume);
+    pub(super) async fn verify(&self, unique: &str, inputs: &Inputs) -> Result<(), StepError> {
+        let name = self.attachment(&inputs.volume);
         let attachment = self.parts.cluster.get::<VolumeAttachment>(&Key::cluster(&name)).await;
-        let context = attached(&name, attachment).map_err(Trouble::transient)?;
+        let context = attached(&name, attachment).map_err(StepError::transient)?;
         self.change(unique, |volume| volume.context = Some(context));
         Ok(())
     }
 
-    /// What the attacher says is the matter, for whoever asks what the volume waits for. A node that is full may have
-    /// another limit than it says. Answers when to ask again, if nobody tells.
-    pub(in super::super) async fn ask_attacher(&self, unique: &str, volume: &Volume) -> Option<Duration> {
+    /// Fetches the attacher's error for display while the volume waits. If the node is full, its volume limit may have
+    /// changed. Returns when to poll again, if the attachment is not watched.
+    pub(in super::super) async fn check_attachment(&self, unique: &str, volume: &Volume) -> Option<Duration> {
         let key = Key::cluster(self.attachment(volume));
         let (attachment, again) = match &self.wide {
             Some(wide) => (wide.attachments.get(&key), None),
-            // Until it is there, a node has nothing to do with it and is refused.
+            // A node may not read the attachment before it exists.
             None => {
                 let read = self.parts.cluster.get::<VolumeAttachment>(&key).await;
-                (read.ok().flatten().map(Arc::new), Some(ASK_AGAIN))
+                (read.ok().flatten().map(Arc::new), Some(ATTACHMENT_POLL))
             }
         };
         let error = attachment.and_then(|attachment| attachment.status.attach_error.clone());
@@ -56,7 +56,7 @@ impl Manager {
     }
 }
 
-/// The publish context, if the volume is attached and stays so.
+/// The publish context, if the volume is attached and not being detached.
 fn attached(
     name: &str,
     attachment: Result<Option<VolumeAttachment>, ApiError>,
@@ -67,7 +67,7 @@ fn attached(
         Err(error) => return Err(format!("cannot read VolumeAttachment {name}: {error}")),
     };
     if attachment.metadata.is_deleting() {
-        return Err(format!("volume attachment is being deleted: {name} goes, and the volume with it"));
+        return Err(format!("volume attachment is being deleted: {name}, and the volume will be detached"));
     }
     let status = &attachment.status;
     match (status.attached, &status.attach_error) {
@@ -89,19 +89,19 @@ mod tests {
 
     /// kubernetes.md 1.8 "Handshake": attached, not deleting; its metadata is the publish context.
     #[test]
-    fn what_an_attachment_says() {
+    fn attachment_is_usable_only_when_attached_and_not_deleting() {
         let metadata = json!({"attached": true, "attachmentMetadata": {"a": "1"}});
         let whole = attached("x", attachment(json!({"status": metadata})));
         assert_eq!(whole, Ok(BTreeMap::from([("a".to_owned(), "1".to_owned())])));
         let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": metadata});
-        for (answer, words) in [
+        for (response, expected) in [
             (attachment(deleting), "volume attachment is being deleted"),
             (attachment(json!({"status": {"attached": false}})), "not attached yet"),
             (attachment(json!({"status": {"attachError": {"message": "no slot"}}})), "no slot"),
             (Ok(None), "\"x\" not found"),
         ] {
-            let error = attached("x", answer).unwrap_err();
-            assert!(error.contains(words), "{error}");
+            let error = attached("x", response).unwrap_err();
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

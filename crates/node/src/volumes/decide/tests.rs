@@ -2,45 +2,49 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::{CSIDriver, Map, Quantity};
+use wharf_model::{CSIDriver, Quantity, StringMap};
 
 use super::*;
 use crate::plugins::NodeCapabilities;
 use crate::volumes::failure::{Class, Failure};
-use crate::volumes::view::NodeSeen;
+use crate::volumes::view::NodeView;
 use crate::volumes::world::{Expansion, Volume};
 
 const NOW: Time = Time(1_000_000);
 const POD: &str = "u1";
 
-/// All that a view borrows from.
+/// Owner of everything that a view borrows.
 struct Scene {
     volume: Volume,
     released: Vec<String>,
-    settled: bool,
+    pods_known: bool,
     node: bool,
-    labels: Map,
+    labels: StringMap,
     reported: bool,
     attached: bool,
     driver: Option<CSIDriver>,
     drivers_known: bool,
-    can: Option<NodeCapabilities>,
+    capabilities: Option<NodeCapabilities>,
 }
 
 impl Scene {
-    /// A volume of a driver that attaches and stages, all of it ready, and nothing done.
+    /// A volume of a driver that attaches and stages: all preconditions met, nothing done yet.
     fn new() -> Self {
         Self {
             volume: Volume::new("d", "h", "pv1", Mode::Filesystem, false),
             released: Vec::new(),
-            settled: true,
+            pods_known: true,
             node: true,
-            labels: Map::default(),
+            labels: StringMap::default(),
             reported: true,
             attached: true,
             driver: None,
             drivers_known: true,
-            can: Some(NodeCapabilities { stage_unstage: true, expand: true, ..NodeCapabilities::default() }),
+            capabilities: Some(NodeCapabilities {
+                stage_unstage: true,
+                expand: true,
+                ..NodeCapabilities::default()
+            }),
         }
     }
 
@@ -61,28 +65,28 @@ impl Scene {
             claim: Arc::default(),
         };
         let object = json!({"metadata": {"name": "p", "uid": pod}, "spec": {"securityContext": context}});
-        let want = Want {
+        let desired = DesiredMount {
             pod: Arc::new(serde_json::from_value(object).unwrap()),
             names: ["data".to_owned()].into(),
             source,
             read_only: false,
             se_linux: None,
         };
-        self.volume.wants.insert(pod.to_owned(), want);
+        self.volume.desired.insert(pod.to_owned(), desired);
         self
     }
 
     fn inline(mut self) -> Self {
         self = self.wanted();
         self.volume.ephemeral = true;
-        let want = self.volume.wants.get_mut(POD).unwrap();
-        want.source = Source::Inline(Box::default());
+        let desired = self.volume.desired.get_mut(POD).unwrap();
+        desired.source = Source::Inline(Box::default());
         self
     }
 
-    /// A device of a driver that does not stage.
+    /// A block volume of a driver that does not stage.
     fn unstaged_block(self) -> Self {
-        self.with(|s| (s.volume.mode, s.can) = (Mode::Block, Some(NodeCapabilities::default())))
+        self.with(|s| (s.volume.mode, s.capabilities) = (Mode::Block, Some(NodeCapabilities::default())))
     }
 
     fn verified(mut self) -> Self {
@@ -110,7 +114,7 @@ impl Scene {
         self
     }
 
-    fn failed(mut self, doing: Doing, pod: &str, left: u64) -> Self {
+    fn failed(mut self, operation: Operation, pod: &str, left: u64) -> Self {
         let failure = Failure {
             class: Class::Final,
             message: "no".into(),
@@ -118,7 +122,7 @@ impl Scene {
             pause: Duration::from_secs(left),
             count: 1,
         };
-        self.volume.failures.insert((doing, pod.to_owned()), failure);
+        self.volume.failures.insert((operation, pod.to_owned()), failure);
         self
     }
 
@@ -134,22 +138,22 @@ impl Scene {
 
     fn decide(&self) -> Step {
         let driver = match (&self.driver, self.drivers_known) {
-            (Some(driver), _) => Driver::Said(driver),
-            (None, true) => Driver::Silent,
+            (Some(driver), _) => Driver::Object(driver),
+            (None, true) => Driver::NoObject,
             (None, false) => Driver::Unknown,
         };
         let view = View {
             volume: &self.volume,
             released: &self.released,
-            settled: self.settled,
-            node: self.node.then_some(NodeSeen {
+            pods_known: self.pods_known,
+            node: self.node.then_some(NodeView {
                 name: "n1",
                 labels: &self.labels,
                 reported: self.reported,
                 attached: self.attached,
             }),
             driver,
-            can: self.can.as_ref(),
+            capabilities: self.capabilities.as_ref(),
             resync: Duration::from_secs(60),
         };
         decide(&view, NOW)
@@ -173,15 +177,15 @@ fn unpublish() -> Step {
 }
 
 fn rest(waiting: Waiting) -> Step {
-    Step::Rest { until: None, waiting: Some(waiting) }
+    Step::Idle { until: None, waiting: Some(waiting) }
 }
 
 fn paused(seconds: u64) -> Step {
-    Step::Rest { until: Some(Duration::from_secs(seconds)), waiting: Some(Waiting::Pause) }
+    Step::Idle { until: Some(Duration::from_secs(seconds)), waiting: Some(Waiting::Pause) }
 }
 
 fn idle() -> Step {
-    Step::Rest { until: None, waiting: None }
+    Step::Idle { until: None, waiting: None }
 }
 
 fn check(table: impl IntoIterator<Item = (&'static str, Scene, Step)>) {
@@ -192,29 +196,29 @@ fn check(table: impl IntoIterator<Item = (&'static str, Scene, Step)>) {
 
 /// kubernetes.md 1.8 "Handshake": in use first, then attached, then the attachment, then the driver.
 #[test]
-fn the_handshake() {
+fn driver_is_called_only_after_the_attach_handshake() {
     let scene = || Scene::new().wanted();
     check([
-        ("the Node was not seen", scene().with(|s| s.node = false), rest(Waiting::Node)),
-        ("CSIDrivers are not known", scene().with(|s| s.drivers_known = false), rest(Waiting::Drivers)),
+        ("the Node is unknown", scene().with(|s| s.node = false), rest(Waiting::Node)),
+        ("CSIDrivers are unknown", scene().with(|s| s.drivers_known = false), rest(Waiting::Drivers)),
         (
-            "the server has not taken our word, whatever is attached",
+            "volumesInUse is not accepted, even if attached",
             scene().verified().with(|s| s.reported = false),
             rest(Waiting::Report),
         ),
-        ("nobody has attached it", scene().verified().with(|s| s.attached = false), rest(Waiting::Attach)),
+        ("not attached", scene().verified().with(|s| s.attached = false), rest(Waiting::Attach)),
         ("attached: its attachment is read", scene(), Step::Verify),
-        ("the attachment was no good", scene().failed(Doing::Verify, "", 3), paused(3)),
+        ("reading the attachment failed", scene().failed(Operation::Verify, "", 3), paused(3)),
         ("then it is staged", scene().verified(), stage()),
         (
-            "a driver that does not attach needs none of it",
+            "a driver that does not attach skips the handshake",
             scene()
                 .driver(json!({"attachRequired": false}))
                 .with(|s| (s.reported, s.attached) = (false, false)),
             stage(),
         ),
         (
-            "nor does a volume of the pod's own",
+            "so does an inline volume",
             Scene::new()
                 .inline()
                 .driver(json!({"volumeLifecycleModes": ["Ephemeral"]}))
@@ -224,66 +228,66 @@ fn the_handshake() {
     ]);
 }
 
-/// kubernetes.md 1.8 "Mount order": from stage to the end.
+/// kubernetes.md 1.8 "Mount order": from stage to mounted.
 #[test]
-fn from_stage_to_the_pod() {
+fn volume_is_staged_published_owned_then_ready() {
     use Progress::{Mounted, Owned, Published, Uncertain};
     let scene = || Scene::new().wanted().verified();
     let staged = || scene().device(Device::Staged);
     let owned =
         || Scene::new().wanted_by(POD, json!({}), json!({"fsGroup": 7})).verified().device(Device::Staged);
     check([
-        ("it may be staged: again", scene().device(Device::Uncertain { found: false }), stage()),
+        ("may be staged: stage again", scene().device(Device::Uncertain { found: false }), stage()),
         (
-            "an earlier life may have staged it: again",
+            "may be staged by an earlier run: stage again",
             scene().device(Device::Uncertain { found: true }),
             stage(),
         ),
         ("staged", staged(), publish()),
-        ("it may be published: again", staged().mount(Uncertain), publish()),
-        ("found: again", staged().mount_of(POD, Uncertain, true), publish()),
+        ("may be published: publish again", staged().mount(Uncertain), publish()),
+        ("found: publish again", staged().mount_of(POD, Uncertain, true), publish()),
         ("published, and nothing else to do", staged().mount(Published), ready()),
-        ("files have to be given away first", owned().mount(Published), Step::Own { pod: POD.into() }),
-        ("they are", owned().mount(Owned), ready()),
-        ("the pod has it", staged().mount(Mounted), idle()),
+        ("fsGroup has to be applied first", owned().mount(Published), Step::SetOwnership { pod: POD.into() }),
+        ("fsGroup applied", owned().mount(Owned), ready()),
+        ("mounted", staged().mount(Mounted), idle()),
         (
-            "a driver that does not stage publishes at once",
-            scene().with(|s| s.can = Some(NodeCapabilities::default())),
+            "a driver that does not stage publishes directly",
+            scene().with(|s| s.capabilities = Some(NodeCapabilities::default())),
             publish(),
         ),
         (
-            "nor does its device, of which there is a record",
+            "so does its block volume, which has a record",
             scene().unstaged_block().device(Device::Uncertain { found: false }),
             publish(),
         ),
+        ("published and not staged: stage first", scene().device(Device::None).mount(Uncertain), stage()),
         (
-            "published and not staged: the stage comes first",
-            scene().device(Device::None).mount(Uncertain),
-            stage(),
+            "the driver is not registered",
+            scene().with(|s| s.capabilities = None),
+            Step::Refuse {
+                pod: POD.into(),
+                operation: Operation::Publish,
+                reason: Refusal::NotRegistered("d".into()),
+            },
         ),
         (
-            "the driver is away",
-            scene().with(|s| s.can = None),
-            Step::Refuse { pod: POD.into(), doing: Doing::Publish, why: Refusal::NotRegistered("d".into()) },
-        ),
-        (
-            "what the pod has, it has, without the driver too",
-            staged().mount(Mounted).with(|s| s.can = None),
+            "a mounted volume stays mounted without the driver",
+            staged().mount(Mounted).with(|s| s.capabilities = None),
             idle(),
         ),
     ]);
 }
 
-/// Pauses after failures: each has its own.
+/// Every operation has its own backoff.
 #[test]
-fn pauses() {
+fn operations_back_off_independently() {
     let scene = || Scene::new().wanted().verified();
     let staged = || scene().device(Device::Staged);
     check([
-        ("stage", scene().failed(Doing::Stage, "", 5), paused(5)),
-        ("publish", staged().failed(Doing::Publish, POD, 5), paused(5)),
-        ("another pod's publish holds up nobody", staged().failed(Doing::Publish, "u2", 5), publish()),
-        ("a stage that failed before it worked", staged().failed(Doing::Stage, "", 5), publish()),
+        ("stage", scene().failed(Operation::Stage, "", 5), paused(5)),
+        ("publish", staged().failed(Operation::Publish, POD, 5), paused(5)),
+        ("another pod's publish does not block", staged().failed(Operation::Publish, "u2", 5), publish()),
+        ("a stage that failed before it worked", staged().failed(Operation::Stage, "", 5), publish()),
         (
             "own",
             Scene::new()
@@ -291,113 +295,117 @@ fn pauses() {
                 .verified()
                 .device(Device::Staged)
                 .mount(Progress::Published)
-                .failed(Doing::Own, POD, 5),
+                .failed(Operation::SetOwnership, POD, 5),
             paused(5),
         ),
         (
             "unpublish",
-            Scene::new().mount(Progress::Mounted).released(POD).failed(Doing::Unpublish, POD, 5),
+            Scene::new().mount(Progress::Mounted).released(POD).failed(Operation::Unpublish, POD, 5),
             paused(5),
         ),
-        ("unstage", Scene::new().device(Device::Staged).failed(Doing::Unstage, "", 5), paused(5)),
+        ("unstage", Scene::new().device(Device::Staged).failed(Operation::Unstage, "", 5), paused(5)),
         (
-            "the soonest of several",
+            "the earliest of several",
             Scene::new()
                 .mount(Progress::Mounted)
                 .mount_of("u2", Progress::Mounted, false)
                 .released(POD)
                 .released("u2")
-                .failed(Doing::Unpublish, POD, 9)
-                .failed(Doing::Unpublish, "u2", 4),
+                .failed(Operation::Unpublish, POD, 9)
+                .failed(Operation::Unpublish, "u2", 4),
             paused(4),
         ),
     ]);
-    let over = staged().failed(Doing::Publish, POD, 0);
+    let over = staged().failed(Operation::Publish, POD, 0);
     assert_eq!(over.decide(), publish());
 }
 
-/// kubernetes.md 1.8 "Unpublish", "Unstage", "Gate", "Uncertain": what may be there goes like what is.
+/// kubernetes.md 1.8 "Unpublish", "Unstage", "Gate", "Uncertain": uncertain state is cleaned up like certain state.
 #[test]
-fn from_the_pod_to_nothing() {
+fn released_volume_is_unpublished_unstaged_and_dropped() {
     use Progress::{Mounted, Owned, Published, Uncertain};
     let mut table = vec![
-        ("nothing is left", Scene::new(), Step::Forget),
+        ("nothing is left", Scene::new(), Step::DropState),
         (
-            "staged by us: it goes, all pods known or not",
-            Scene::new().device(Device::Staged).with(|s| s.settled = false),
+            "staged by this run: unstage, all pods known or not",
+            Scene::new().device(Device::Staged).with(|s| s.pods_known = false),
             Step::Unstage,
         ),
-        ("it may be staged", Scene::new().device(Device::Uncertain { found: false }), Step::Unstage),
+        ("may be staged", Scene::new().device(Device::Uncertain { found: false }), Step::Unstage),
         ("found staged", Scene::new().device(Device::Uncertain { found: true }), Step::Unstage),
         (
-            "the record of a device, whose driver does not stage",
+            "the record of a block volume whose driver does not stage",
             Scene::new().unstaged_block().device(Device::Uncertain { found: false }),
             Step::Unstage,
         ),
         (
             "found staged, and not all pods are known",
-            Scene::new().device(Device::Uncertain { found: true }).with(|s| s.settled = false),
+            Scene::new().device(Device::Uncertain { found: true }).with(|s| s.pods_known = false),
             rest(Waiting::Pods),
         ),
-        ("not while a pod has it", Scene::new().device(Device::Staged).mount(Mounted), rest(Waiting::Pods)),
+        ("not while mounted", Scene::new().device(Device::Staged).mount(Mounted), rest(Waiting::Pods)),
         (
-            "not while a pod wants it",
+            "not while desired",
             Scene::new().wanted().device(Device::Staged).with(|s| s.attached = false),
             rest(Waiting::Attach),
         ),
         (
-            "the driver is away: it stays",
-            Scene::new().mount(Mounted).released(POD).with(|s| s.can = None),
+            "driver not registered: the mount stays",
+            Scene::new().mount(Mounted).released(POD).with(|s| s.capabilities = None),
             Step::Refuse {
                 pod: POD.into(),
-                doing: Doing::Unpublish,
-                why: Refusal::NotRegistered("d".into()),
+                operation: Operation::Unpublish,
+                reason: Refusal::NotRegistered("d".into()),
             },
         ),
         (
-            "the driver is away: the stage stays",
-            Scene::new().device(Device::Staged).with(|s| s.can = None),
+            "driver not registered: the stage stays",
+            Scene::new().device(Device::Staged).with(|s| s.capabilities = None),
             Step::Refuse {
                 pod: String::new(),
-                doing: Doing::Unstage,
-                why: Refusal::NotRegistered("d".into()),
+                operation: Operation::Unstage,
+                reason: Refusal::NotRegistered("d".into()),
             },
         ),
     ];
     for progress in [Uncertain, Published, Owned, Mounted] {
         let scene = || Scene::new().device(Device::Staged).mount(progress);
         table.push(("its pod was released", scene().released(POD), unpublish()));
-        table.push(("nobody released its pod", scene(), rest(Waiting::Pods)));
+        table.push(("its pod was not released", scene(), rest(Waiting::Pods)));
     }
     check(table);
-    // Without Node and CSIDrivers too: what goes needs neither.
+    // Cleanup needs neither the Node nor CSIDrivers.
     let blind =
         Scene::new().mount(Mounted).released(POD).with(|s| (s.node, s.drivers_known) = (false, false));
     assert_eq!(blind.decide(), unpublish());
 }
 
-/// kubernetes.md 1.8 "Order": unmounts before mounts; one pod's trouble is not another's.
+/// kubernetes.md 1.8 "Order": unmounts before mounts; one pod's failure does not affect another.
 #[test]
-fn several_pods() {
+fn pods_sharing_a_volume_do_not_block_each_other() {
     let scene = || Scene::new().wanted().verified().device(Device::Staged);
     check([
         (
-            "what goes, goes first",
+            "unpublish first",
             scene().mount_of("u0", Progress::Mounted, false).released("u0"),
             Step::Unpublish { pod: "u0".into() },
         ),
         (
-            "what does not go holds up nobody",
-            scene().mount_of("u0", Progress::Mounted, false).released("u0").failed(Doing::Unpublish, "u0", 5),
+            "a failing unpublish does not block",
+            scene().mount_of("u0", Progress::Mounted, false).released("u0").failed(
+                Operation::Unpublish,
+                "u0",
+                5,
+            ),
             publish(),
         ),
         (
-            "what is not known yet holds up nobody",
-            scene().mount_of("u0", Progress::Uncertain, true).with(|s| s.settled = false),
+            "a mount of an unknown pod does not block",
+            scene().mount_of("u0", Progress::Uncertain, true).with(|s| s.pods_known = false),
             publish(),
         ),
         (
-            "a second pod gets its share of what is staged",
+            "a second pod publishes the staged volume",
             scene().mount(Progress::Mounted).wanted_by("u2", json!({}), json!({})),
             Step::Publish { pod: "u2".into() },
         ),
@@ -406,42 +414,46 @@ fn several_pods() {
 
 /// kubernetes.md 1.8 "Mount order", "Inline", "SELinux": affinity, ReadWriteOncePod, lifecycle modes, labels.
 #[test]
-fn refusals() {
-    let refused = |why| Step::Refuse { pod: POD.into(), doing: Doing::Publish, why };
+fn failed_preconditions_refuse_the_mount() {
+    let refused = |reason| Step::Refuse { pod: POD.into(), operation: Operation::Publish, reason };
     let zone = |value: &str| {
         json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "zone", "operator": "In", "values": [value]}]},
         ]}}})
     };
-    let here = |s: &mut Scene| s.labels.insert("zone", "a");
+    let disk = |s: &mut Scene| s.labels.insert("zone", "a");
     let once = json!({"accessModes": ["ReadWriteOncePod"]});
     let both = json!({"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]});
     let by = |spec: Value| Scene::new().wanted_by(POD, spec, json!({})).verified();
     let lifecycle = |mode, hint| refused(Refusal::Lifecycle { mode, driver: "d".into(), hint });
     let other = |s: Scene| s.mount_of("u2", Progress::Uncertain, false);
     check([
-        ("its place", by(zone("a")).with(here), stage()),
-        ("another place", by(zone("b")).with(here), refused(Refusal::Affinity)),
-        ("ReadWriteOncePod, and nobody has it", by(once.clone()), stage()),
+        ("matching affinity", by(zone("a")).with(disk), stage()),
+        ("other affinity", by(zone("b")).with(disk), refused(Refusal::Affinity)),
+        ("ReadWriteOncePod, not mounted", by(once.clone()), stage()),
         (
-            "ReadWriteOncePod, and another pod has it or may",
+            "ReadWriteOncePod, mounted or maybe mounted by another pod",
             other(by(once.clone())),
             refused(Refusal::OncePod),
         ),
-        ("ReadWriteOncePod beside another mode", other(by(both)), stage()),
+        ("ReadWriteOncePod and another mode", other(by(both)), stage()),
         (
-            "ReadWriteOncePod, and the pod itself has it",
+            "ReadWriteOncePod, mounted by the pod itself",
             by(once).device(Device::Staged).mount(Progress::Published),
             ready(),
         ),
-        ("inline, and no CSIDriver", Scene::new().inline(), lifecycle("Ephemeral", " (no CSIDriver object)")),
         (
-            "inline, and the CSIDriver does not say so",
+            "inline, no CSIDriver object",
+            Scene::new().inline(),
+            lifecycle("Ephemeral", " (no CSIDriver object)"),
+        ),
+        (
+            "inline, not in volumeLifecycleModes",
             Scene::new().inline().driver(json!({})),
             lifecycle("Ephemeral", " (its CSIDriver object does not list it in volumeLifecycleModes)"),
         ),
         (
-            "persistent, and the driver has only inline ones",
+            "persistent, driver is ephemeral only",
             Scene::new().wanted().driver(json!({"volumeLifecycleModes": ["Ephemeral"]})),
             lifecycle("Persistent", " (its CSIDriver object does not list it in volumeLifecycleModes)"),
         ),
@@ -449,64 +461,66 @@ fn refusals() {
     let labelled = |has: Option<&str>, elsewhere: bool| {
         let mut scene = Scene::new().wanted().verified().device(Device::Staged);
         scene.volume.se_linux = has.map(Into::into);
-        scene.volume.wants.get_mut(POD).unwrap().se_linux = Some("b".into());
+        scene.volume.desired.get_mut(POD).unwrap().se_linux = Some("b".into());
         if elsewhere { other(scene) } else { scene }
     };
     let label = refused(Refusal::Label { has: "a".into(), wants: "b".into() });
     check([
         ("another label", labelled(Some("a"), true), label),
         ("the same label", labelled(Some("b"), true), publish()),
-        ("another label, and nobody else has it", labelled(Some("a"), false), Step::Unstage),
-        ("no label, and nobody else has it", labelled(None, false), Step::Unstage),
-        ("the same label, and nobody else has it", labelled(Some("b"), false), publish()),
-        ("it is gone: staged with the new label", labelled(None, false).device(Device::None), stage()),
+        ("another label, not mounted elsewhere", labelled(Some("a"), false), Step::Unstage),
+        ("no label, not mounted elsewhere", labelled(None, false), Step::Unstage),
+        ("the same label, not mounted elsewhere", labelled(Some("b"), false), publish()),
+        ("unstaged: stage with the new label", labelled(None, false).device(Device::None), stage()),
         (
-            "another label, and the pod itself has it",
+            "another label, mounted by the pod itself",
             labelled(Some("a"), false).mount(Progress::Uncertain),
             publish(),
         ),
         (
-            "another label, and whose it was is not known yet",
-            labelled(Some("a"), false).device(Device::Uncertain { found: true }).with(|s| s.settled = false),
+            "another label, and its pods are not known yet",
+            labelled(Some("a"), false)
+                .device(Device::Uncertain { found: true })
+                .with(|s| s.pods_known = false),
             rest(Waiting::Pods),
         ),
-        ("it could not be unstaged", labelled(Some("a"), false).failed(Doing::Unstage, "", 4), paused(4)),
+        ("unstage failed", labelled(Some("a"), false).failed(Operation::Unstage, "", 4), paused(4)),
     ]);
 }
 
 /// kubernetes.md 1.8 "Republish".
 #[test]
-fn published_again_and_again() {
+fn republish_is_due_after_the_resync_interval() {
     let scene = |published: i64| {
         let mut scene = Scene::new().wanted().verified().device(Device::Staged).mount(Progress::Mounted);
         scene.volume.mounts.get_mut(POD).unwrap().published = Time(NOW.0 - published);
         scene.driver(json!({"requiresRepublish": true}))
     };
-    let until = |seconds| Step::Rest { until: Some(Duration::from_secs(seconds)), waiting: None };
+    let until = |seconds| Step::Idle { until: Some(Duration::from_secs(seconds)), waiting: None };
     check([
         ("not yet", scene(20_000), until(40)),
         ("now", scene(60_000), publish()),
-        ("long since", scene(600_000), publish()),
+        ("overdue", scene(600_000), publish()),
         (
-            "attached anew: its attachment is read first",
+            "attached again: its attachment is read first",
             scene(60_000).with(|s| s.volume.context = None),
             Step::Verify,
         ),
-        ("detached: not until it is back", scene(60_000).with(|s| s.attached = false), rest(Waiting::Attach)),
-        ("it failed", scene(60_000).failed(Doing::Publish, POD, 5), paused(5)),
-        ("only where the driver wants it", scene(600_000).driver(json!({})), idle()),
-        ("a device is not", scene(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
+        ("detached: wait until attached", scene(60_000).with(|s| s.attached = false), rest(Waiting::Attach)),
+        ("failed", scene(60_000).failed(Operation::Publish, POD, 5), paused(5)),
+        ("only if the driver requires it", scene(600_000).driver(json!({})), idle()),
+        ("never for a block volume", scene(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
         (
             "not without the driver",
-            scene(600_000).with(|s| s.can = None),
-            Step::Rest { until: Some(Duration::ZERO), waiting: None },
+            scene(600_000).with(|s| s.capabilities = None),
+            Step::Idle { until: Some(Duration::ZERO), waiting: None },
         ),
     ]);
 }
 
 /// kubernetes.md 1.4 "Node side", "Mount fails": during the mount, and online.
 #[test]
-fn growth() {
+fn pending_resize_expands_before_and_after_mount() {
     let gib = |n: i64| Quantity::from_bytes(n << 30);
     let growing = |progress, state: &str| {
         let mut scene = Scene::new()
@@ -518,35 +532,39 @@ fn growth() {
             "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
             "allocatedResourceStatuses": {"storage": state},
         }});
-        let want = scene.volume.wants.get_mut(POD).unwrap();
-        if let Source::Persistent { claim: known, .. } = &mut want.source {
+        let desired = scene.volume.desired.get_mut(POD).unwrap();
+        if let Source::Persistent { claim: known, .. } = &mut desired.source {
             *known = Arc::new(serde_json::from_value(claim).unwrap());
         }
         scene
     };
     let pending = |progress| growing(progress, "NodeResizePending");
     let expand = || Step::Expand { pod: POD.into() };
-    let reading = |scene: Scene| scene.with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true);
+    let reading = |scene: Scene| scene.with(|s| s.volume.desired.get_mut(POD).unwrap().read_only = true);
     use Progress::{Mounted, Published, Uncertain};
     check([
-        ("before the pod has it", pending(Published), expand()),
+        ("before it is ready", pending(Published), expand()),
         ("not before it is published", pending(Uncertain), publish()),
-        ("while the pod has it", pending(Mounted), expand()),
-        ("done already", pending(Mounted).with(|s| s.volume.size = Some(gib(2))), idle()),
-        ("the mount fails with it", pending(Published).failed(Doing::Expand, POD, 5), paused(5)),
-        ("the pod goes on with it", pending(Mounted).failed(Doing::Expand, POD, 5), paused(5)),
+        ("while mounted", pending(Mounted), expand()),
+        ("already done", pending(Mounted).with(|s| s.volume.size = Some(gib(2))), idle()),
+        ("a failure delays the mount", pending(Published).failed(Operation::Expand, POD, 5), paused(5)),
         (
-            "not on this node any more",
+            "a failure does not affect a mounted volume",
+            pending(Mounted).failed(Operation::Expand, POD, 5),
+            paused(5),
+        ),
+        (
+            "not retried on this node",
             pending(Published)
                 .with(|s| s.volume.expansion = Expansion { in_use: true, ..Expansion::default() }),
             ready(),
         ),
-        ("infeasible: the mount goes on", growing(Published, "NodeResizeInfeasible"), ready()),
-        ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
-        ("for reading only", reading(pending(Published)), expand()),
-        // What is known of the size counts for all of them.
+        ("infeasible: the mount continues", growing(Published, "NodeResizeInfeasible"), ready()),
+        ("not without the driver", pending(Mounted).with(|s| s.capabilities = None), idle()),
+        ("read-only", reading(pending(Published)), expand()),
+        // The volume's known size applies to all pods.
         (
-            "for reading only, and another pod writes",
+            "read-only, and another pod writes",
             reading(pending(Published)).wanted_by("u2", json!({}), json!({})),
             ready(),
         ),

@@ -1,78 +1,78 @@
-//! What a pod's volumes are, and its plain ones.
+//! Reconciles a pod: resolves its volumes, and sets up or tears down its plain ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use wharf_cluster::Change;
-use wharf_cluster::work::{Outcome, Wish};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome};
 use wharf_model::whole::Pod;
 use wharf_model::whole::pod::PodVolume;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
 
 use super::super::resolve::{self, Unresolved, used};
-use super::super::world::{PodEntry, Resolved, Volume, Want, World};
+use super::super::world::{DesiredMount, PodEntry, Resolved, Volume, World};
 use super::super::{names, plain, selinux};
 use super::{Manager, Subject, same, wish};
 
-/// Between two looks at a pod whose volumes cannot be told, where nobody tells of changes.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Retry delay for a pod with unresolved volumes, where changes are not watched.
+const UNRESOLVED_RETRY: Duration = Duration::from_secs(2);
 
 impl Manager {
-    /// Works on a pod: either all of its volumes are looked up, or its plain ones are taken down.
-    pub(super) async fn see_to_pod(&self, uid: &str) -> Outcome {
+    /// Reconciles a pod: resolves all of its volumes, or tears down its plain ones.
+    pub(super) async fn reconcile_pod(&self, uid: &str) -> WorkOutcome {
         let pod = {
             let world = self.world();
             match (world.pods.get(uid), world.is_released(uid)) {
-                (None, _) => return Outcome::Done,
+                (None, _) => return WorkOutcome::Done,
                 (Some(_), true) => None,
                 (Some(PodEntry { pod: Some(pod), gone: false, .. }), false) => Some(Arc::clone(pod)),
-                (Some(PodEntry { .. }), false) => return Outcome::Done,
+                (Some(PodEntry { .. }), false) => return WorkOutcome::Done,
             }
         };
         match pod {
             Some(pod) => self.resolve_all(uid, &pod).await,
-            None => self.take_down(uid).await,
+            None => self.tear_down_plain(uid).await,
         }
     }
 
-    async fn resolve_all(&self, uid: &str, pod: &Arc<Pod>) -> Outcome {
+    async fn resolve_all(&self, uid: &str, pod: &Arc<Pod>) -> WorkOutcome {
         let used = used(pod);
-        let mut troubles = BTreeMap::new();
+        let mut problems = BTreeMap::new();
         for volume in &pod.spec.volumes {
             if !used.names().any(|name| name == volume.name) {
                 continue;
             }
-            if let Err(trouble) = self.resolve_one(uid, pod, volume).await {
-                tracing::warn!(pod = %pod.metadata.key(), volume = volume.name, error = trouble, "not there yet");
+            if let Err(problem) = self.resolve_one(uid, pod, volume).await {
+                tracing::warn!(pod = %pod.metadata.key(), volume = volume.name, error = problem, "failed to resolve volume; retrying");
                 if !plain::is_plain(volume) {
-                    self.tell_unresolved(pod, &volume.name, &trouble);
+                    self.record_unresolved_event(pod, &volume.name, &problem);
                 }
-                troubles.insert(volume.name.clone(), trouble);
+                problems.insert(volume.name.clone(), problem);
             }
         }
-        let failed = !troubles.is_empty();
+        let failed = !problems.is_empty();
         if let Some(entry) = self.world().pods.get_mut(uid) {
-            entry.troubles = troubles;
+            entry.problems = problems;
         }
         if failed {
             self.round_failed([uid.to_owned()].iter());
             return match self.wide {
-                Some(_) => Outcome::Retry,
-                // Nobody tells that the claim is bound, or the config map there.
-                None => Outcome::After(LOOK_AGAIN),
+                Some(_) => WorkOutcome::Retry,
+                // No watch reports that the claim is bound or the ConfigMap exists.
+                None => WorkOutcome::RetryAfter(UNRESOLVED_RETRY),
             };
         }
-        self.stir();
-        // Secrets and config maps change, and so do sizes.
-        Outcome::After(self.settings.resync)
+        self.notify_waiters();
+        // Secrets, ConfigMaps and sizes change.
+        WorkOutcome::RetryAfter(self.settings.resync)
     }
 
     async fn resolve_one(&self, uid: &str, pod: &Arc<Pod>, volume: &PodVolume) -> Result<(), String> {
         if plain::is_plain(volume) {
             return self.set_up(uid, pod, volume).await;
         }
-        let (known, want) = match pod.claim_of(volume) {
+        let (known, desired) = match pod.claim_name(volume) {
             None => resolve::inline(pod, volume).map_err(|error| error.to_string())?,
             Some(name) => {
                 let key = Key { namespace: pod.metadata.namespace.clone(), name };
@@ -81,20 +81,20 @@ impl Manager {
             }
         };
         let unique = names::unique(&known.driver, &known.handle);
-        if add(&mut self.world(), uid, volume, &unique, known, want) {
+        if add(&mut self.world(), uid, volume, &unique, known, desired) {
             self.in_use.change();
             self.wake(Subject::Volume(unique));
         }
         Ok(())
     }
 
-    /// Asked of the server, not of what we remember.
+    /// Reads claim and volume from the API server, not from a cache.
     async fn claimed(
         &self,
         pod: &Arc<Pod>,
         volume: &PodVolume,
         key: &Key,
-    ) -> Result<(Volume, Want), Unresolved> {
+    ) -> Result<(Volume, DesiredMount), Unresolved> {
         let cluster = &self.parts.cluster;
         let claim: PersistentVolumeClaim = match cluster.get(key).await {
             Ok(Some(claim)) => claim,
@@ -127,51 +127,52 @@ impl Manager {
 
     async fn set_up(&self, uid: &str, pod: &Pod, volume: &PodVolume) -> Result<(), String> {
         {
-            // Before it is there: whoever asks meanwhile must not think that nothing is.
+            // Set before the volume exists, so that no reader concludes that there is nothing to tear down.
             let mut world = self.world();
             let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) else { return Ok(()) };
             entry.plain |= plain::plugin(volume).is_some();
         }
         let parts = &self.parts;
         let hidden = &self.settings.hidden;
-        let place = plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume, hidden).await;
-        let place = place
+        let volume_path =
+            plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume, hidden).await;
+        let volume_path = volume_path
             .map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
-        match place {
-            Ok(place) => {
+        match volume_path {
+            Ok(volume_path) => {
                 let mut world = self.world();
                 if let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) {
-                    entry.resolved.insert(volume.name.clone(), Resolved::Plain(place));
+                    entry.resolved.insert(volume.name.clone(), Resolved::Plain(volume_path));
                 }
                 Ok(())
             }
             Err(note) => {
                 let warning = wharf_cluster::EventType::Warning;
-                parts.events.tell(pod, warning, "FailedMount", note.clone());
+                parts.events.record_for(pod, warning, "FailedMount", note.clone());
                 Err(note)
             }
         }
     }
 
-    /// The pod is gone, or going: its plain volumes go.
-    async fn take_down(&self, uid: &str) -> Outcome {
+    /// Tears down the plain volumes of a released pod.
+    async fn tear_down_plain(&self, uid: &str) -> WorkOutcome {
         let parts = &self.parts;
         let found = match plain::found(&parts.root, uid) {
             Ok(found) => found,
             Err(error) => {
-                tracing::warn!(pod = uid, %error, "cannot look for the pod's volumes, trying again");
-                return Outcome::Retry;
+                tracing::warn!(pod_uid = uid, %error, "failed to list the pod's volumes; retrying");
+                return WorkOutcome::Retry;
             }
         };
         let mut failed = false;
         for (plugin, volume) in found {
             if let Err(error) = plain::tear_down(&parts.root, &parts.kernel, uid, &plugin, &volume).await {
-                tracing::warn!(pod = uid, volume, %error, "cannot take the volume down, trying again");
+                tracing::warn!(pod_uid = uid, volume, %error, "failed to tear down volume; retrying");
                 failed = true;
             }
         }
         if failed {
-            return Outcome::Retry;
+            return WorkOutcome::Retry;
         }
         {
             let mut world = self.world();
@@ -179,18 +180,21 @@ impl Manager {
             if let Some(entry) = world.pods.get_mut(uid).filter(|_| going) {
                 entry.plain = false;
             }
-            // Somebody may have wanted it again meanwhile.
+            // The pod may have been requested again in the meantime.
             if !world.holds(uid) && world.is_released(uid) {
                 world.pods.remove(uid);
             }
         }
-        self.stir();
-        Outcome::Done
+        self.notify_waiters();
+        WorkOutcome::Done
     }
 
-    /// Pods that use a claim which is another than before.
-    pub(super) fn of_claim(&self, change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Subject>> {
-        // What the binder and the resizer write, and whether it goes.
+    /// Pods that use a claim that changed.
+    pub(super) fn pods_of_changed_claim(
+        &self,
+        change: &Change<PersistentVolumeClaim>,
+    ) -> Vec<EnqueueRequest<Subject>> {
+        // The fields that the binder and the resizer write, and the identity.
         let part = |claim: &PersistentVolumeClaim| {
             let (spec, status, meta) = (&claim.spec, &claim.status, &claim.metadata);
             (
@@ -219,32 +223,32 @@ impl Manager {
     }
 }
 
-/// Puts a pod's wish into the world; `false`: nothing has changed, or the pod was released meanwhile.
+/// Adds a pod's desired mount to the world; `false` if nothing changed or the pod was released in the meantime.
 fn add(
     world: &mut World,
     uid: &str,
     volume: &PodVolume,
     unique: &str,
     known: Volume,
-    mut want: Want,
+    mut desired: DesiredMount,
 ) -> bool {
     let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) else { return false };
     entry.resolved.insert(volume.name.clone(), Resolved::Csi(unique.to_owned()));
     let there = world.volumes.entry(unique.to_owned()).or_insert(known.clone());
-    if there.mounts.is_empty() && there.wants.is_empty() {
-        // What was found staged does not know its own name.
+    if there.mounts.is_empty() && there.desired.is_empty() {
+        // A volume found staged does not know its PersistentVolume's name.
         (there.spec, there.ephemeral) = (known.spec, known.ephemeral);
     }
-    if let Some(before) = there.wants.get(uid) {
-        // Two of the pod's volumes may be the same claim: it is mounted once, for writing if one of them wants that.
+    if let Some(before) = there.desired.get(uid) {
+        // Two of the pod's volumes may use the same claim: mounted once, writable if one of them is.
         let others = before.names.iter().any(|name| *name != volume.name);
-        want.read_only &= before.read_only || !others;
-        want.names.extend(before.names.iter().cloned());
-        if *before == want {
+        desired.read_only &= before.read_only || !others;
+        desired.names.extend(before.names.iter().cloned());
+        if *before == desired {
             return false;
         }
     }
-    there.wants.insert(uid.to_owned(), want);
+    there.desired.insert(uid.to_owned(), desired);
     true
 }
 

@@ -1,69 +1,70 @@
-//! The start: what an earlier life has left is found before anything is done.
+//! Start: recovers the state of an earlier run from disk before anything else is done.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use wharf_cluster::{ApiError, Listed, WatchOptions};
+use wharf_cluster::{ApiError, ObjectList, WatchOptions};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
 
 use super::super::plain;
-use super::super::reconstruct::{self, Found, Readable, Scan, Stuck};
+use super::super::reconstruct::{self, Found, ReadableVolumes, Scan, Stuck};
 use super::super::world::{Device, Volume};
 use super::{Manager, Subject};
 
-/// Between looks at what is mounted and cannot be told.
-const STUCK_AGAIN: Duration = Duration::from_secs(30);
+/// Interval at which unidentified mounts are checked again.
+const STUCK_RECHECK: Duration = Duration::from_secs(30);
 
 impl Manager {
-    /// Finds what there is. Nothing else happens before: what we do not know of, we cannot keep from being detached.
+    /// Scans the disk. Nothing else happens before: a volume we do not know of is not in `volumesInUse` and could be
+    /// detached.
     pub(super) async fn start(&self) {
         let mut failures = 0;
         loop {
             match self.disk.run(reconstruct::scan).await {
                 Ok(scan) => {
-                    let found = self.judge(&scan).await;
-                    return self.take_over(&scan.pods, found).await;
+                    let found = self.identify(&scan).await;
+                    return self.adopt(&scan.pods, found).await;
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot look for volumes of an earlier life; nothing is mounted before that");
-                    sleep(self.backoff.after(failures)).await;
+                    tracing::error!(%error, "failed to scan for volumes of an earlier run; mounting nothing until it succeeds");
+                    sleep(self.backoff.delay(failures)).await;
                     failures += 1;
                 }
             }
         }
     }
 
-    async fn judge(&self, scan: &Scan) -> Found {
+    async fn identify(&self, scan: &Scan) -> Found {
         let persistent = match scan.has_gaps() {
             true => self.persistent().await,
-            false => Readable::default(),
+            false => ReadableVolumes::default(),
         };
-        scan.judge(&self.parts.root, &persistent, self.settings.find_staged)
+        scan.identify(&self.parts.root, &persistent, self.settings.recover_staged)
     }
 
-    async fn take_over(&self, pods: &[String], found: Found) {
+    async fn adopt(&self, pods: &[String], found: Found) {
         let Found { volumes, leftovers, stuck } = found;
-        for Stuck { path, pod, why } in &stuck {
-            tracing::error!(path = %path.display(), pod, why, "left as it is");
+        for Stuck { path, pod, reason } in &stuck {
+            tracing::error!(path = %path.display(), pod_uid = pod, reason, "cannot identify volume; leaving it mounted");
         }
         let plain: Vec<(String, bool)> = pods
             .iter()
-            // A look that fails proves nothing: then there may be some.
+            // If listing fails, there may be some.
             .map(|uid| (uid, plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty())))
             .map(|(uid, plain)| (uid.clone(), plain))
             .collect();
         let subjects: Vec<Subject> = {
             let mut world = self.world();
             world.stuck = stuck;
-            world.told = volumes.keys().cloned().collect();
+            world.identified = volumes.keys().cloned().collect();
             world.started = true;
             for (uid, plain) in plain {
                 world.pods.entry(uid).or_default().plain |= plain;
             }
             for (unique, volume) in volumes {
-                tracing::info!(volume = unique, pods = ?volume.mounts.keys(), device = ?volume.device, "found");
+                tracing::info!(volume = unique, pods = ?volume.mounts.keys(), device = ?volume.device, "found volume of an earlier run");
                 world.volumes.insert(unique, volume);
             }
             let pods = world.pods.keys().cloned().map(Subject::Pod);
@@ -71,43 +72,43 @@ impl Manager {
         };
         self.sweep(leftovers).await;
         self.in_use.change();
-        self.stir();
+        self.notify_waiters();
         subjects.into_iter().for_each(|subject| self.wake(subject));
     }
 
     async fn sweep(&self, leftovers: Vec<PathBuf>) {
-        let swept = self.disk.run(move |here| {
+        let swept = self.disk.run(move |disk| {
             for path in leftovers {
-                if let Err(error) = here.sweep(&path) {
-                    tracing::warn!(path = %path.display(), %error, "what is left of a volume stays");
+                if let Err(error) = disk.sweep(&path) {
+                    tracing::warn!(path = %path.display(), %error, "failed to remove leftover volume directory");
                 }
             }
             Ok(())
         });
         if let Err(error) = swept.await {
-            tracing::warn!(%error, "what is left of volumes stays");
+            tracing::warn!(%error, "failed to remove leftover volume directories");
         }
     }
 
-    /// Looks again at what is mounted and cannot be told, while there is any: somebody may have unmounted it, or the
-    /// server may tell by now.
-    pub(super) async fn keep_stuck(&self) {
+    /// Checks unidentified mounts again while there are any: they may have been unmounted, or the API server may
+    /// identify them by now.
+    pub(super) async fn recheck_stuck(&self) {
         while !self.world().stuck.is_empty() {
-            sleep(STUCK_AGAIN).await;
+            sleep(STUCK_RECHECK).await;
             let found = match self.disk.run(reconstruct::scan).await {
-                Ok(scan) => self.judge(&scan).await,
+                Ok(scan) => self.identify(&scan).await,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot look for volumes of an earlier life");
+                    tracing::warn!(%error, "failed to scan for volumes of an earlier run");
                     continue;
                 }
             };
-            self.untangle(found).await;
+            self.adopt_identified(found).await;
         }
         std::future::pending::<()>().await;
     }
 
-    /// Takes over what was stuck and is not any more; all else is known already, and better.
-    async fn untangle(&self, found: Found) {
+    /// Adopts volumes that were unidentified and now are; the state of all others is already known more precisely.
+    async fn adopt_identified(&self, found: Found) {
         let Found { volumes, leftovers, stuck } = found;
         let mut woken = Vec::new();
         let before = {
@@ -136,7 +137,7 @@ impl Manager {
                         None => {}
                     }
                 }
-                world.told.insert(unique.clone());
+                world.identified.insert(unique.clone());
                 woken.push(Subject::Volume(unique));
             }
             before
@@ -147,25 +148,25 @@ impl Manager {
         self.in_use.change();
         woken.extend(before.into_iter().filter_map(|stuck| stuck.pod).map(Subject::Pod));
         woken.into_iter().for_each(|subject| self.wake(subject));
-        self.stir();
+        self.notify_waiters();
     }
 
-    /// All PersistentVolumes, or with a node's rights alone those that its pods use.
-    async fn persistent(&self) -> Readable {
+    /// All PersistentVolumes, or, with node permissions only, those used by its pods.
+    async fn persistent(&self) -> ReadableVolumes {
         let wide = self.parts.wide.as_ref().unwrap_or(&self.parts.cluster);
         let error = match wide.list::<PersistentVolume>(&WatchOptions::default()).await {
-            // What cannot be read may be the very one.
-            Ok(Listed { items, unreadable }) => {
-                return Readable { all: unreadable.is_empty(), volumes: items };
+            // An unreadable one may be the one we look for.
+            Ok(ObjectList { items, undecodable: unreadable }) => {
+                return ReadableVolumes { all: unreadable.is_empty(), volumes: items };
             }
             Err(ApiError::Forbidden(_)) => match self.persistent_of_pods().await {
-                Ok(volumes) => return Readable { volumes, all: false },
+                Ok(volumes) => return ReadableVolumes { volumes, all: false },
                 Err(error) => error,
             },
             Err(error) => error,
         };
-        tracing::warn!(%error, "PersistentVolumes cannot be read, which may tell what is on disk");
-        Readable::default()
+        tracing::warn!(%error, "failed to list PersistentVolumes to identify volumes on disk");
+        ReadableVolumes::default()
     }
 
     async fn persistent_of_pods(&self) -> Result<Vec<PersistentVolume>, ApiError> {
@@ -176,20 +177,20 @@ impl Manager {
         for pod in &pods.items {
             for name in pod.claims() {
                 let key = Key { namespace: pod.metadata.namespace.clone(), name };
-                let claim = allowed(cluster.get::<PersistentVolumeClaim>(&key).await)?;
+                let claim = permitted(cluster.get::<PersistentVolumeClaim>(&key).await)?;
                 let Some(name) = claim.map(|claim| claim.spec.volume_name).filter(|name| !name.is_empty())
                 else {
                     continue;
                 };
-                volumes.extend(allowed(cluster.get::<PersistentVolume>(&Key::cluster(name)).await)?);
+                volumes.extend(permitted(cluster.get::<PersistentVolume>(&Key::cluster(name)).await)?);
             }
         }
         Ok(volumes)
     }
 }
 
-/// What a node may not read is no volume of its pods.
-fn allowed<K>(read: Result<Option<K>, ApiError>) -> Result<Option<K>, ApiError> {
+/// An object that a node may not read does not belong to its pods.
+fn permitted<K>(read: Result<Option<K>, ApiError>) -> Result<Option<K>, ApiError> {
     match read {
         Err(ApiError::Forbidden(_)) => Ok(None),
         read => read,

@@ -1,8 +1,8 @@
-//! Gives all files beneath a directory to a group: children first, the root last, so that a root that is right says
-//! that all is right.
+//! Changes the group of all files beneath a directory: children first, the root last, so that a matching root means
+//! that everything matches.
 //!
-//! Promise: nothing outside the volume is touched, whoever writes to it meanwhile. Every name is opened without
-//! following a symlink, and what is changed is what was opened. What is as it should be is not written to.
+//! Guarantee: nothing outside the volume is changed, even if a pod modifies it concurrently. Every name is opened
+//! without following symlinks, and changes apply to the open file. Files that already match are not written.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
-/// Deeper trees are refused: each level takes a descriptor.
-const DEEPEST: usize = 512;
+/// Deeper trees are refused: each level holds a file descriptor.
+const MAX_DEPTH: usize = 512;
 
-/// What the group may do with files, and more with directories: search them, and have what is made in them.
+/// Permissions that the group gets on files; directories also get search and setgid.
 const FILES: RawMode = 0o660;
 const FILES_READ_ONLY: RawMode = 0o440;
 const SEARCH: RawMode = 0o110;
 const SET_GID: RawMode = 0o2000;
 
-/// What files are to be.
+/// Desired group and permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::volumes) struct Wanted {
     /// The group.
     pub(in crate::volumes) group: u32,
-    /// Whether the group may only read.
+    /// Whether the group gets read permission only.
     pub(in crate::volumes) read_only: bool,
 }
 
@@ -36,22 +36,22 @@ impl Wanted {
         if is_dir { files | SEARCH | SET_GID } else { files }
     }
 
-    /// Whether something of this group and mode is as it should be.
+    /// Whether a file with this group and mode matches.
     fn holds(self, group: u32, mode: RawMode, is_dir: bool) -> bool {
         let bits = self.bits(is_dir);
         group == self.group && mode & bits == bits
     }
 }
 
-/// Whether the root is as it should be, by which OnRootMismatch takes all for right.
+/// Whether the root matches, from which OnRootMismatch concludes that everything does.
 pub(in crate::volumes) fn root_matches(root: &Path, wanted: Wanted) -> io::Result<bool> {
     let stat = rustix::fs::stat(root)?;
     let is_dir = FileType::from_raw_mode(stat.st_mode).is_dir();
     Ok(is_dir && wanted.holds(stat.st_gid, stat.st_mode, true))
 }
 
-/// Makes it so. `files` counts as it goes. What vanishes meanwhile is no error; nor is what does not let itself be
-/// given away, as upstream has it: the first such is answered.
+/// Applies group and permissions; `files` counts progress. Files that vanish are ignored. Files that cannot be
+/// changed are not an error, as upstream: the first such error is returned.
 pub(in crate::volumes) fn apply(
     root: &Path,
     wanted: Wanted,
@@ -71,7 +71,7 @@ pub(in crate::volumes) fn apply(
                 }
                 let dir = match rustix::fs::openat(&level.dir, name, open, Mode::empty()) {
                     Ok(dir) => dir,
-                    // A symlink, or no directory.
+                    // A symlink, or not a directory.
                     Err(Errno::LOOP | Errno::NOTDIR) => {
                         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                         match rustix::fs::openat(&level.dir, name, flags, Mode::empty()) {
@@ -84,9 +84,9 @@ pub(in crate::volumes) fn apply(
                     Err(Errno::NOENT) => continue,
                     Err(errno) => return Err(errno.into()),
                 };
-                if levels.len() >= DEEPEST {
-                    let why = format!("{} has directories more than {DEEPEST} deep", root.display());
-                    return Err(io::Error::other(why));
+                if levels.len() >= MAX_DEPTH {
+                    let reason = format!("{} has directories more than {MAX_DEPTH} deep", root.display());
+                    return Err(io::Error::other(reason));
                 }
                 levels.push(Level::new(dir)?);
             }
@@ -119,7 +119,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Changes exactly what was opened.
+    /// Changes exactly the open file.
     fn change(&mut self, file: &OwnedFd) -> io::Result<()> {
         self.files.fetch_add(1, Ordering::Relaxed);
         let stat = rustix::fs::fstat(file)?;
@@ -136,7 +136,7 @@ impl Walk<'_> {
         if stat.st_gid != self.wanted.group {
             self.note(give(file, self.wanted.group));
         }
-        // After a change of group the kernel has taken the set-id bits away: they come back with the mode.
+        // A change of group clears the set-id bits: restore them with the mode.
         self.note(permit(file, &stat, self.wanted.bits(kind.is_dir())));
         Ok(())
     }
@@ -152,7 +152,7 @@ fn give(file: &impl AsFd, group: u32) -> Result<(), Errno> {
     rustix::fs::chownat(file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)
 }
 
-/// By the descriptor's own path: a descriptor that was opened for its path alone takes no fchmod.
+/// Via /proc/self/fd: a descriptor opened with O_PATH does not allow fchmod.
 fn permit(file: &OwnedFd, stat: &Stat, bits: RawMode) -> Result<(), Errno> {
     let mode = Mode::from_raw_mode((stat.st_mode & 0o7777) | bits);
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
@@ -176,9 +176,9 @@ mod tests {
     }
 
     /// kubernetes.md 1.8 "Ownership": everything gets the group; files 0660, directories setgid and search; symlinks
-    /// only the group, and what they point to nothing.
+    /// get the group only, and their targets nothing.
     #[test]
-    fn all_of_a_volume_and_nothing_else() {
+    fn ownership_applies_to_the_whole_volume_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
         let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
         fs::create_dir_all(volume.join("a/b")).unwrap();
@@ -204,7 +204,7 @@ mod tests {
 
     /// kubernetes.md 1.8 "Ownership": `OnRootMismatch` checks the root's group, permissions and setgid only.
     #[test]
-    fn the_root_speaks_for_all() {
+    fn root_check_requires_group_permissions_and_setgid() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         fs::create_dir(&root).unwrap();
@@ -224,9 +224,9 @@ mod tests {
         assert!(!root_matches(&file, wanted).unwrap());
     }
 
-    /// kubernetes#69699: what is as it should be is not written to again.
+    /// kubernetes#69699: files that already match are not written again.
     #[test]
-    fn a_second_time_writes_nothing() {
+    fn second_run_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "x").unwrap();
         let wanted = Wanted { group: GROUP, read_only: false };

@@ -1,11 +1,11 @@
-//! Files that change as a whole, in kubelet's way: they are written into a directory of their own, `..data` is made to
-//! point to it in one step, and the names that people know are links through `..data`.
+//! Atomic writer, as in kubelet: files are written to a new directory, `..data` is switched to it in one rename, and
+//! the user-visible names are symlinks through `..data`.
 //!
 //! ```text
 //! volume/user -> ..data/user     volume/..data -> ..2026_11_16_09_00_00.123     volume/..2026_11_16_09_00_00.123/user
 //! ```
 //!
-//! After a crash at any point readers see the old files or the new ones; what was left over is removed next time.
+//! After a crash at any point readers see the old files or the new ones; leftovers are removed by the next write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,11 +21,12 @@ use super::PlainError;
 
 const DATA: &str = "..data";
 const NEW: &str = "..data_tmp";
-/// For files of a group: it may read them, and go through directories, in which new files are its own.
+/// Mode bits that are added if the volume has an fsGroup: the group can read files and enter directories, and new files
+/// inherit the group.
 const GROUP_READS: u32 = 0o440;
 const GROUP_ENTERS: u32 = 0o2110;
 
-/// A file to be. It has no `Debug`: its content may be secret.
+/// A file to write. It has no `Debug`: its content may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct File {
     pub(super) bytes: Vec<u8>,
@@ -33,16 +34,16 @@ pub(super) struct File {
     pub(super) uid: Option<u32>,
 }
 
-/// Files by their paths in the volume.
+/// Files by path in the volume.
 pub(super) type Payload = BTreeMap<String, File>;
 
-/// Whether a path is that of a file in a volume, and not one of our own names.
+/// Whether a path is a valid file path in a volume, and not one of the internal names.
 pub(super) fn is_inside(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     !path.is_empty() && !path.starts_with("..") && parts.all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Makes the directory hold just these files. Answers whether anything had to change.
+/// Makes the directory contain exactly these files. Returns whether anything changed.
 pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) -> Result<bool, PlainError> {
     if let Some(path) = payload.keys().find(|path| !is_inside(path)) {
         return Err(PlainError::Path { path: path.clone() });
@@ -52,7 +53,7 @@ pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) 
     let current = if changed {
         let fresh = fresh_dir(dir, gid, now)?;
         if let Err(error) = fill(dir, &fresh, payload, gid) {
-            // It is tried again and again, and would fill the disk. If it cannot go, the next that is done sweeps it up.
+            // Writes are retried and would fill the disk. If removal fails, the next successful write cleans it up.
             let _ = remove(&fresh);
             return Err(error);
         }
@@ -68,7 +69,7 @@ pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) 
     Ok(changed)
 }
 
-/// Writes the files into their new directory, and has `..data` point to it.
+/// Writes the files to their new directory and switches `..data` to it.
 fn fill(dir: &Path, fresh: &Path, payload: &Payload, gid: Option<u32>) -> Result<(), PlainError> {
     for (path, file) in payload {
         make(fresh, path, file, gid)?;
@@ -80,7 +81,7 @@ fn fill(dir: &Path, fresh: &Path, payload: &Payload, gid: Option<u32>) -> Result
     fs::rename(&new, &link).map_err(PlainError::files("rename", &new))
 }
 
-/// A new directory, named by the time as kubelet does.
+/// Creates a new directory, named by the time like kubelet's.
 fn fresh_dir(dir: &Path, gid: Option<u32>, now: Time) -> Result<PathBuf, PlainError> {
     let stamp = now.to_string().replace(['-', 'T', ':'], "_").replace('Z', "");
     for attempt in 0..1000u32 {
@@ -121,7 +122,7 @@ fn make(fresh: &Path, path: &str, file: &File, gid: Option<u32>) -> Result<(), P
         .open(&full)
         .map_err(failed("create"))?;
     open.write_all(&file.bytes).map_err(failed("write"))?;
-    // The owner first: changing it takes some permissions away.
+    // chown first: it clears some mode bits.
     if file.uid.is_some() || gid.is_some() {
         chown(&full, file.uid, gid).map_err(failed("chown"))?;
     }
@@ -136,7 +137,7 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), PlainError> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(PlainError::files("chmod", path))
 }
 
-/// Gives a directory to a group.
+/// Sets a directory's group and the group's permissions.
 fn own(directory: &Path, gid: u32) -> Result<(), PlainError> {
     let failed = |step| PlainError::files(step, directory);
     let found = fs::metadata(directory).map_err(failed("stat"))?;
@@ -148,7 +149,7 @@ fn own(directory: &Path, gid: u32) -> Result<(), PlainError> {
     set_mode(directory, mode)
 }
 
-/// Whether a directory holds just these files, as they should be.
+/// Whether a directory contains exactly these files, with the right content and permissions.
 fn holds(current: &Path, payload: &Payload, gid: Option<u32>) -> bool {
     let mut present = BTreeSet::new();
     if list(current, Path::new(""), &mut present).is_err() || present.len() != payload.len() {
@@ -156,13 +157,13 @@ fn holds(current: &Path, payload: &Payload, gid: Option<u32>) -> bool {
     }
     payload.iter().all(|(path, file)| {
         let full = current.join(path);
-        let fits = |found: fs::Metadata| {
+        let matches = |found: fs::Metadata| {
             found.mode() & 0o7777 == mode_of(file, gid)
                 && file.uid.is_none_or(|uid| found.uid() == uid)
                 && gid.is_none_or(|gid| found.gid() == gid)
         };
         present.contains(Path::new(path))
-            && fs::symlink_metadata(&full).is_ok_and(fits)
+            && fs::symlink_metadata(&full).is_ok_and(matches)
             && fs::read(&full).is_ok_and(|bytes| bytes == file.bytes)
     })
 }
@@ -179,13 +180,13 @@ fn list(root: &Path, below: &Path, into: &mut BTreeSet<PathBuf>) -> io::Result<(
     Ok(())
 }
 
-/// The first part of each path: what people see in the volume.
-fn tops(payload: &Payload) -> BTreeSet<&str> {
+/// The first component of each path: the user-visible names.
+fn top_level_names(payload: &Payload) -> BTreeSet<&str> {
     payload.keys().map(|path| path.split('/').next().unwrap_or(path)).collect()
 }
 
 fn show(dir: &Path, payload: &Payload) -> Result<(), PlainError> {
-    for top in tops(payload) {
+    for top in top_level_names(payload) {
         let (link, target) = (dir.join(top), Path::new(DATA).join(top));
         if fs::read_link(&link).is_ok_and(|present| present == target) {
             continue;
@@ -196,13 +197,13 @@ fn show(dir: &Path, payload: &Payload) -> Result<(), PlainError> {
     Ok(())
 }
 
-/// Removes names that lead nowhere now, and what `..data` does not point to.
+/// Removes names that are no longer used, and directories that `..data` does not point to.
 fn sweep(dir: &Path, payload: &Payload, current: Option<&Path>) -> Result<(), PlainError> {
-    let tops = tops(payload);
+    let top_level_names = top_level_names(payload);
     for entry in fs::read_dir(dir).map_err(PlainError::files("read", dir))? {
         let path = entry.map_err(PlainError::files("read", dir))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        if name == DATA || tops.contains(&*name) || Some(path.as_path()) == current {
+        if name == DATA || top_level_names.contains(&*name) || Some(path.as_path()) == current {
             continue;
         }
         remove(&path)?;
@@ -234,8 +235,8 @@ mod tests {
         files.iter().map(|(path, text)| ((*path).to_owned(), file(text))).collect()
     }
 
-    /// What a reader sees by the names that people know.
-    fn seen(dir: &Path) -> Vec<(String, String)> {
+    /// The files as a reader sees them, by user-visible name.
+    fn inputs(dir: &Path) -> Vec<(String, String)> {
         let mut paths = BTreeSet::new();
         for entry in fs::read_dir(dir).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn files_change_as_a_whole_and_only_when_they_differ() {
+    fn write_replaces_files_only_when_they_differ() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         for (step, (files, changes)) in [
@@ -277,15 +278,15 @@ mod tests {
         {
             let changed = write(dir, &payload(files), None, Time(step as i64)).unwrap();
             assert_eq!(changed, changes, "{files:?}");
-            assert_eq!(seen(dir), expected(files));
+            assert_eq!(inputs(dir), expected(files));
             assert_eq!(generations(dir), 1, "old files are removed");
         }
         assert_eq!(fs::read_link(dir.join("a")).unwrap(), Path::new("..data/a"));
     }
 
-    /// A file of other permissions is another file.
+    /// Changed permissions cause a new write even if the content is unchanged.
     #[test]
-    fn permissions_are_part_of_a_file() {
+    fn changed_permissions_rewrite_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let mut files = payload(&[("a", "1")]);
@@ -295,7 +296,7 @@ mod tests {
         files.get_mut("a").unwrap().mode = 0o400;
         assert!(write(dir, &files, None, Time(1)).unwrap());
         assert_eq!(mode("a"), 0o400);
-        // Our own group, so that nobody must be root for this.
+        // Our own group, so that the test does not need root.
         let gid = fs::metadata(dir).unwrap().gid();
         let mut files = payload(&[("d/a", "1")]);
         files.get_mut("d/a").unwrap().mode = 0o600;
@@ -304,29 +305,29 @@ mod tests {
         assert!(!write(dir, &files, Some(gid), Time(3)).unwrap());
     }
 
-    /// Whatever a crash left: the next write finishes it and sweeps up.
+    /// The next write completes an interrupted one and removes leftovers.
     #[test]
-    fn after_a_crash_all_is_made_good() {
+    fn next_write_recovers_from_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         write(dir, &payload(&[("a", "1"), ("b", "1")]), None, Time(0)).unwrap();
-        // Written, but not shown yet.
+        // Written, but `..data` not switched yet.
         fs::create_dir(dir.join("..1970_01_01_00_00_09.000")).unwrap();
         fs::write(dir.join("..1970_01_01_00_00_09.000/a"), "half").unwrap();
         std::os::unix::fs::symlink("..1970_01_01_00_00_09.000", dir.join(NEW)).unwrap();
-        // Shown, but its link not made and an old one not removed.
+        // Switched, but one symlink not created and an old one not removed.
         fs::remove_file(dir.join("a")).unwrap();
         std::os::unix::fs::symlink("..data/gone", dir.join("gone")).unwrap();
         assert!(!write(dir, &payload(&[("a", "1"), ("b", "1")]), None, Time(1)).unwrap());
-        assert_eq!(seen(dir), expected(&[("a", "1"), ("b", "1")]));
+        assert_eq!(inputs(dir), expected(&[("a", "1"), ("b", "1")]));
         assert_eq!(generations(dir), 1);
         assert!(fs::symlink_metadata(dir.join("gone")).is_err());
         assert!(fs::symlink_metadata(dir.join(NEW)).is_err());
     }
 
-    /// It is tried again and again, and a volume in memory is small.
+    /// Writes are retried, and a tmpfs volume is small.
     #[test]
-    fn files_that_cannot_be_leave_nothing() {
+    fn failed_write_leaves_no_leftovers() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         for before in [0, 1] {
@@ -336,11 +337,11 @@ mod tests {
             }
             write(dir, &payload(&[("a", "1")]), None, Time(9)).unwrap();
         }
-        assert_eq!(seen(dir), expected(&[("a", "1")]));
+        assert_eq!(inputs(dir), expected(&[("a", "1")]));
     }
 
     #[test]
-    fn nothing_is_written_outside() {
+    fn paths_outside_the_volume_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         for path in ["", "/etc/passwd", "../x", "a/../../x", "..data", "./a", "a/./../b"] {
             assert!(write(dir.path(), &payload(&[(path, "x")]), None, Time(0)).is_err(), "{path}");

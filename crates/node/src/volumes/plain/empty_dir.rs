@@ -1,4 +1,4 @@
-//! Empty directories: on the node's disk, or in memory with a bound on what they hold.
+//! emptyDir volumes: on the node's disk, or in memory with a size limit.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,22 @@ use wharf_model::whole::pod::EmptyDir;
 
 use super::{PlainError, make_parents, mount_memory};
 
-/// All may write, as in kubelet's.
+/// World-writable, as in kubelet.
 const MODE: u32 = 0o777;
-/// What is made there belongs to the directory's group.
+/// Setgid: new files inherit the directory's group.
 const SET_GID: u32 = 0o2000;
 
-/// How the directory is made.
+/// How to create the directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// In memory, and how many bytes at most.
+    /// In memory, with an optional size limit in bytes.
     pub(super) memory: Option<Option<i64>>,
-    /// Whose group it is.
+    /// Its group.
     pub(super) gid: Option<u32>,
 }
 
-/// Decides. In memory there is room for `sizeLimit`, and for no more than the pod's containers may have together, if
-/// each of them has a limit.
+/// Plans the volume. In memory, its size is limited by `sizeLimit` and by the sum of the containers' memory limits,
+/// if all of them have one.
 pub(super) fn plan(pod: &Pod, wanted: &EmptyDir) -> Result<Plan, PlainError> {
     let gid = super::payload::fs_group(pod);
     match wanted.medium.as_str() {
@@ -42,7 +42,7 @@ pub(super) fn plan(pod: &Pod, wanted: &EmptyDir) -> Result<Plan, PlainError> {
     }
 }
 
-/// Makes it, unless it is there: then its content is the pod's, and its permissions too.
+/// Creates the directory. If it exists, content and permissions belong to the pod and are left alone.
 pub(super) fn set_up(kernel: &dyn Kernel, path: &Path, plan: &Plan) -> Result<(), PlainError> {
     make_parents(path)?;
     let mode = if plan.gid.is_some() { MODE | SET_GID } else { MODE };
@@ -55,7 +55,7 @@ pub(super) fn set_up(kernel: &dyn Kernel, path: &Path, plan: &Plan) -> Result<()
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
         return Ok(());
     }
-    // Under another name until it is as it should be: what has the right name is finished.
+    // Created under a temporary name and renamed when complete.
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let unfinished = path.with_file_name(format!(".{name}.new"));
     let failed = |step| PlainError::files(step, &unfinished);
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plans() {
+    fn plan_follows_medium_and_limits() {
         let pod = |limits: &[&str], group: Option<i64>| -> Pod {
             let container = |limit: &&str| match *limit {
                 "" => json!({"name": "c"}),

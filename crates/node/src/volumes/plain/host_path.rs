@@ -1,4 +1,4 @@
-//! Paths of the node: what must be there, or is made.
+//! hostPath volumes: type checks and creation.
 
 use std::fs;
 use std::io;
@@ -9,34 +9,34 @@ use wharf_model::whole::pod::HostPath;
 
 use super::PlainError;
 use crate::hidden::Host;
-use crate::volumes::Place;
+use crate::volumes::VolumePath;
 
-/// Checks, and makes what may be made.
+/// Checks the path, and creates it if its type allows.
 ///
-/// What leads into a hidden place is refused before anything is made there, or told of what is. That it is looked at again
-/// when a container gets it is the runtime's part: by then a link may lead elsewhere.
-pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<Place, PlainError> {
+/// A path into a hidden directory is refused before anything is created there or revealed about it. The runtime checks
+/// again when a container is started: by then a symlink may point elsewhere.
+pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<VolumePath, PlainError> {
     let path = Path::new(&wanted.path);
     Host::read(hidden).map_err(PlainError::files("read mounts for", path))?.admit_path(path)?;
-    let place = Place::Host { path: PathBuf::from(path) };
+    let volume_path = VolumePath::Host { path: PathBuf::from(path) };
     let kind = match fs::metadata(path) {
         Ok(found) => Some(found.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(PlainError::files("stat", path)(error)),
     };
     match (wanted.kind.as_str(), kind) {
-        ("", _) => return Ok(place),
+        ("", _) => return Ok(volume_path),
         ("DirectoryOrCreate", None) => {
             let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
-            return made.map(|()| place).map_err(PlainError::files("mkdir", path));
+            return made.map(|()| volume_path).map_err(PlainError::files("mkdir", path));
         }
         ("FileOrCreate", None) => {
             let made = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path);
-            return made.map(|_| place).map_err(PlainError::files("create", path));
+            return made.map(|_| volume_path).map_err(PlainError::files("create", path));
         }
         _ => {}
     }
-    let (fits, expected) = match wanted.kind.as_str() {
+    let (matches, expected) = match wanted.kind.as_str() {
         "Directory" | "DirectoryOrCreate" => (kind.is_some_and(|kind| kind.is_dir()), "a directory"),
         "File" | "FileOrCreate" => (kind.is_some_and(|kind| kind.is_file()), "a file"),
         "Socket" => (kind.is_some_and(|kind| kind.is_socket()), "a socket file"),
@@ -44,8 +44,8 @@ pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<Place, Plai
         "BlockDevice" => (kind.is_some_and(|kind| kind.is_block_device()), "a block device"),
         other => return Err(PlainError::Unsupported { what: format!("hostPath type {other:?}") }),
     };
-    match fits {
-        true => Ok(place),
+    match matches {
+        true => Ok(volume_path),
         false => Err(PlainError::HostPath { path: wanted.path.clone(), expected }),
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     /// Types as kubelet checks them, on real files.
     #[test]
-    fn types() {
+    fn host_path_types_are_checked() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), "x").unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
@@ -84,7 +84,7 @@ mod tests {
             let checked = check(&HostPath { path: path.clone(), kind: kind.into() }, &[]);
             assert_eq!(checked.is_ok(), expected, "{kind} {name}: {checked:?}");
             if expected {
-                assert_eq!(checked.unwrap(), Place::Host { path: path.into() });
+                assert_eq!(checked.unwrap(), VolumePath::Host { path: path.into() });
             }
         }
         let null = HostPath { path: "/dev/null".into(), kind: "CharDevice".into() };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_or_told_of_in_a_hidden_place() {
+    fn hidden_paths_are_neither_created_nor_revealed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().canonicalize().unwrap();
         let data = dir.join("data");

@@ -1,32 +1,32 @@
-//! Which files a volume has, from what its sources say: pure.
+//! Computes a volume's files from its sources: pure functions.
 
 use std::collections::BTreeMap;
 
 use wharf_model::Quantity;
 use wharf_model::whole::Pod;
-use wharf_model::whole::pod::{DownwardApi, FilesOf, PodVolume, TokenFile};
+use wharf_model::whole::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
 
 use super::PlainError;
 use super::atomic::{File, Payload, is_inside};
 use crate::pods::fields;
 
 const MODE: u32 = 0o644;
-/// Of a token whose owner is known.
+/// Mode of a token with a known owner.
 const PRIVATE: u32 = 0o600;
 
-/// One source of a volume's files, with what was found for it.
+/// A source of a volume's files, with the fetched data.
 pub(super) enum Source {
-    /// A secret's values; none if there is no such secret.
-    Secret(FilesOf, Option<BTreeMap<String, Vec<u8>>>),
-    /// A config map's.
-    ConfigMap(FilesOf, Option<BTreeMap<String, Vec<u8>>>),
-    /// Fields of the pod, and what its node has to give.
+    /// A Secret's data; `None` if it does not exist.
+    Secret(ObjectFilesSource, Option<BTreeMap<String, Vec<u8>>>),
+    /// A ConfigMap's data; `None` if it does not exist.
+    ConfigMap(ObjectFilesSource, Option<BTreeMap<String, Vec<u8>>>),
+    /// Downward API fields, and the node's allocatable resources.
     Downward(DownwardApi, BTreeMap<String, Quantity>),
-    /// A token of the pod's account.
-    Token(TokenFile, String),
+    /// A token of the pod's service account.
+    Token(TokenProjection, String),
 }
 
-/// Permissions of files for which nothing else is said.
+/// Mode of files for which none is given.
 pub(super) fn default_mode(volume: &PodVolume) -> u32 {
     let PodVolume { secret, config_map, projected, downward_api, .. } = volume;
     let files = secret.as_ref().or(config_map.as_ref());
@@ -37,12 +37,12 @@ pub(super) fn default_mode(volume: &PodVolume) -> u32 {
     mode.map_or(MODE, bits)
 }
 
-/// The group that gets volumes.
+/// The pod's fsGroup.
 pub(super) fn fs_group(pod: &Pod) -> Option<u32> {
     pod.spec.security_context.as_ref()?.fs_group.and_then(|gid| u32::try_from(gid).ok())
 }
 
-/// The user of all containers, if it is one.
+/// The user of all containers, if they share one.
 fn only_user(pod: &Pod) -> Option<u32> {
     let of_pod = pod.spec.security_context.as_ref().and_then(|context| context.run_as_user);
     let mut users = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|container| {
@@ -56,7 +56,7 @@ fn bits(mode: i32) -> u32 {
     mode as u32 & 0o777
 }
 
-/// The files. Of two at one path the later source's counts.
+/// The files. If two sources have the same path, the later one wins.
 pub(super) fn payload(pod: &Pod, sources: &[Source], default_mode: u32) -> Result<Payload, PlainError> {
     let mut files = Payload::new();
     let mut add = |path: &str, bytes: Vec<u8>, mode: u32, uid: Option<u32>| {
@@ -104,7 +104,7 @@ pub(super) fn payload(pod: &Pod, sources: &[Source], default_mode: u32) -> Resul
                 }
             }
             Source::Token(wanted, token) => {
-                // Whoever it belongs to reads it, and nobody else; if that is not known, all of the pod do.
+                // Readable by its owner only; by the whole pod if the owner is not known.
                 let uid = only_user(pod);
                 let known = uid.is_some() || fs_group(pod).is_some();
                 add(
@@ -119,8 +119,8 @@ pub(super) fn payload(pod: &Pod, sources: &[Source], default_mode: u32) -> Resul
     Ok(files)
 }
 
-/// A secret volume names its secret by a field of its own.
-pub(super) fn name_of(wanted: &FilesOf) -> &str {
+/// The object's name: a secret volume has its own field for it.
+pub(super) fn name_of(wanted: &ObjectFilesSource) -> &str {
     if wanted.secret_name.is_empty() { &wanted.name } else { &wanted.secret_name }
 }
 
@@ -142,18 +142,18 @@ mod tests {
         Source::Secret(serde_json::from_value(wanted).unwrap(), values.map(of))
     }
 
-    fn told(pod: &Pod, sources: &[Source]) -> Result<Vec<String>, String> {
+    fn rendered(pod: &Pod, sources: &[Source]) -> Result<Vec<String>, String> {
         let files = payload(pod, sources, 0o644).map_err(|error| error.to_string())?;
-        let line = |(path, file): (&String, &File)| {
+        let render = |(path, file): (&String, &File)| {
             let uid = file.uid.map_or(String::new(), |uid| format!(" {uid}"));
             format!("{path} {:o}{uid} {}", file.mode, String::from_utf8_lossy(&file.bytes))
         };
-        Ok(files.iter().map(line).collect())
+        Ok(files.iter().map(render).collect())
     }
 
-    /// What kubelet makes of a secret or config map.
+    /// Files from a Secret or ConfigMap, as in kubelet.
     #[test]
-    fn values_as_files() {
+    fn keys_become_files() {
         let two = Some(&[("a", "1"), ("b", "2")][..]);
         for (wanted, values, expected) in [
             (json!({"secretName": "s"}), two, Ok(vec!["a 644 1", "b 644 2"])),
@@ -176,44 +176,47 @@ mod tests {
                 Ok(vec!["a 644 1"]),
             ),
         ] {
-            let got = told(&pod(json!({})), &[secret(wanted.clone(), values)]);
+            let got = rendered(&pod(json!({})), &[secret(wanted.clone(), values)]);
             let expected: Result<Vec<String>, String> =
                 expected.map(|files| files.into_iter().map(Into::into).collect()).map_err(Into::into);
             assert_eq!(got, expected, "{wanted}");
         }
-        let config = Source::ConfigMap(FilesOf { name: "c".into(), ..FilesOf::default() }, None);
-        assert_eq!(told(&pod(json!({})), &[config]).unwrap_err(), "configmap \"c\" not found");
+        let config =
+            Source::ConfigMap(ObjectFilesSource { name: "c".into(), ..ObjectFilesSource::default() }, None);
+        assert_eq!(rendered(&pod(json!({})), &[config]).unwrap_err(), "configmap \"c\" not found");
         let outside = secret(json!({"items": [{"key": "a", "path": "../a"}]}), two);
-        assert!(told(&pod(json!({})), &[outside]).unwrap_err().contains("no path"));
+        assert!(rendered(&pod(json!({})), &[outside]).unwrap_err().contains("not a valid file path"));
     }
 
     #[test]
-    fn several_sources_in_one_directory() {
+    fn later_source_wins() {
         let fields = json!({"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]});
         let sources = [
             secret(json!({}), Some(&[("a", "1"), ("labels", "later wins")])),
             Source::Downward(serde_json::from_value(fields).unwrap(), BTreeMap::new()),
         ];
-        assert_eq!(told(&pod(json!({})), &sources).unwrap(), ["a 644 1", "labels 644 app=\"x\""]);
+        assert_eq!(rendered(&pod(json!({})), &sources).unwrap(), ["a 644 1", "labels 644 app=\"x\""]);
     }
 
-    /// Whose a token is: the user's if all containers have one, readable for the group that volumes get.
+    /// A token belongs to the user shared by all containers, and is readable for the fsGroup.
     #[test]
-    fn tokens() {
+    fn token_mode_depends_on_known_owner() {
         let user = |uid: i64| json!({"name": "c", "securityContext": {"runAsUser": uid}});
-        let anybody = json!({"name": "c"});
+        let unset = json!({"name": "c"});
         for (spec, expected) in [
-            (json!({"containers": [anybody]}), "t 644 secret"),
+            (json!({"containers": [unset]}), "t 644 secret"),
             (json!({"containers": [user(7), user(7)]}), "t 600 7 secret"),
             (json!({"containers": [user(7), user(8)]}), "t 644 secret"),
-            (json!({"containers": [user(7), anybody]}), "t 644 secret"),
-            (json!({"securityContext": {"runAsUser": 9}, "containers": [anybody]}), "t 600 9 secret"),
+            (json!({"containers": [user(7), unset]}), "t 644 secret"),
+            (json!({"securityContext": {"runAsUser": 9}, "containers": [unset]}), "t 600 9 secret"),
             (json!({"securityContext": {"runAsUser": 9}, "containers": [user(7)]}), "t 600 7 secret"),
-            (json!({"securityContext": {"fsGroup": 5}, "containers": [anybody]}), "t 600 secret"),
+            (json!({"securityContext": {"fsGroup": 5}, "containers": [unset]}), "t 600 secret"),
         ] {
-            let token =
-                Source::Token(TokenFile { path: "t".into(), ..TokenFile::default() }, "secret".into());
-            assert_eq!(told(&pod(spec.clone()), &[token]).unwrap(), [expected], "{spec}");
+            let token = Source::Token(
+                TokenProjection { path: "t".into(), ..TokenProjection::default() },
+                "secret".into(),
+            );
+            assert_eq!(rendered(&pod(spec.clone()), &[token]).unwrap(), [expected], "{spec}");
         }
     }
 }

@@ -1,19 +1,19 @@
-//! What a volume's files are made of, from the API server.
+//! Fetches the sources of a volume's files from the API server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
 use wharf_cluster::{Cluster, now};
-use wharf_model::whole::pod::{DownwardApi, FilesOf, PodVolume, TokenFile};
+use wharf_model::whole::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{Api, ConfigMap, Key, Quantity, Scope, Secret};
+use wharf_model::{ApiResource, ConfigMap, Key, Quantity, Scope, Secret};
 
 use super::atomic::is_inside;
 use super::payload::{Source, name_of};
 use super::{PlainError, token};
 
-const ACCOUNTS: Api = Api {
+const ACCOUNTS: ApiResource = ApiResource {
     group: "",
     version: "v1",
     kind: "ServiceAccount",
@@ -21,7 +21,7 @@ const ACCOUNTS: Api = Api {
     scope: Scope::Namespaced,
 };
 
-/// All sources of a volume, in their order. `path` is where it is: a token that is there and fresh is kept.
+/// Fetches all sources of a volume, in order. `path` is the volume's directory: a fresh token in it is reused.
 pub(super) async fn gather(
     cluster: &Cluster,
     pod: &Pod,
@@ -64,12 +64,12 @@ fn owned<'a>(values: impl Iterator<Item = (&'a str, &'a [u8])>) -> BTreeMap<Stri
     values.map(|(key, value)| (key.to_owned(), value.to_vec())).collect()
 }
 
-async fn secret(cluster: &Cluster, pod: &Pod, wanted: &FilesOf) -> Result<Source, PlainError> {
+async fn secret(cluster: &Cluster, pod: &Pod, wanted: &ObjectFilesSource) -> Result<Source, PlainError> {
     let found = cluster.get::<Secret>(&key(pod, name_of(wanted))).await?;
     Ok(Source::Secret(wanted.clone(), found.map(|secret| owned(secret.data.iter()))))
 }
 
-async fn config_map(cluster: &Cluster, pod: &Pod, wanted: &FilesOf) -> Result<Source, PlainError> {
+async fn config_map(cluster: &Cluster, pod: &Pod, wanted: &ObjectFilesSource) -> Result<Source, PlainError> {
     let found = cluster.get::<ConfigMap>(&key(pod, name_of(wanted))).await?;
     Ok(Source::ConfigMap(wanted.clone(), found.map(|map| owned(map.iter()))))
 }
@@ -86,15 +86,22 @@ async fn downward(cluster: &Cluster, pod: &Pod, wanted: &DownwardApi) -> Result<
     Ok(Source::Downward(wanted.clone(), allocatable))
 }
 
-async fn token(cluster: &Cluster, pod: &Pod, wanted: &TokenFile, path: &Path) -> Result<Source, PlainError> {
+async fn token(
+    cluster: &Cluster,
+    pod: &Pod,
+    wanted: &TokenProjection,
+    path: &Path,
+) -> Result<Source, PlainError> {
     let file = Some(&wanted.path).filter(|file| is_inside(file));
     let present = file.and_then(|file| std::fs::read_to_string(path.join(file)).ok());
     if let Some(present) = present.filter(|present| token::is_fresh(present, now())) {
         return Ok(Source::Token(wanted.clone(), present));
     }
     let account = token::account(pod);
-    let answer = cluster.hand(&ACCOUNTS, &key(pod, account), "token", &token::request(pod, wanted)).await?;
-    match answer.pointer("/status/token").and_then(Value::as_str) {
+    let response = cluster
+        .create_subresource(&ACCOUNTS, &key(pod, account), "token", &token::request(pod, wanted))
+        .await?;
+    match response.pointer("/status/token").and_then(Value::as_str) {
         Some(token) => Ok(Source::Token(wanted.clone(), token.to_owned())),
         None => Err(PlainError::NoToken { account: account.to_owned() }),
     }

@@ -1,16 +1,17 @@
-//! Tokens of a pod's account: when one is asked for, and what is asked.
+//! Service account tokens of a pod: when to request one, and the request.
 
 use serde_json::{Value, json};
 use wharf_model::Time;
 use wharf_model::whole::Pod;
-use wharf_model::whole::pod::TokenFile;
+use wharf_model::whole::pod::TokenProjection;
 
-/// For which a token holds if nobody says.
-const USUAL: i64 = 3600;
-/// However long it holds, a token is not used for longer than a day.
-const OLDEST: i64 = 24 * 3600;
+/// Default lifetime in seconds.
+const DEFAULT_LIFETIME: i64 = 3600;
+/// A token is replaced after a day, whatever its lifetime.
+const MAX_AGE: i64 = 24 * 3600;
 
-/// Whether a token that is there will do: most of its time is to come. What cannot be read will not.
+/// Whether an existing token can be reused: less than 80 % of its lifetime has passed. An unreadable token is not
+/// fresh.
 pub(super) fn is_fresh(token: &str, now: Time) -> bool {
     let claims = token.split('.').nth(1).and_then(decode);
     let claims: Value = claims.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -18,11 +19,11 @@ pub(super) fn is_fresh(token: &str, now: Time) -> bool {
     let (Some(issued), Some(expires)) = (seconds("iat"), seconds("exp")) else { return false };
     let age = now.0.div_euclid(1000).saturating_sub(issued);
     let lifetime = expires.saturating_sub(issued);
-    age < OLDEST && age.saturating_mul(5) < lifetime.saturating_mul(4)
+    age < MAX_AGE && age.saturating_mul(5) < lifetime.saturating_mul(4)
 }
 
-/// A `TokenRequest`, for a token that ends with the pod.
-pub(super) fn request(pod: &Pod, wanted: &TokenFile) -> Value {
+/// A `TokenRequest` for a token bound to the pod.
+pub(super) fn request(pod: &Pod, wanted: &TokenProjection) -> Value {
     let audiences: Vec<&str> =
         Some(wanted.audience.as_str()).filter(|text| !text.is_empty()).into_iter().collect();
     json!({
@@ -30,7 +31,7 @@ pub(super) fn request(pod: &Pod, wanted: &TokenFile) -> Value {
         "kind": "TokenRequest",
         "spec": {
             "audiences": audiences,
-            "expirationSeconds": wanted.expiration_seconds.unwrap_or(USUAL),
+            "expirationSeconds": wanted.expiration_seconds.unwrap_or(DEFAULT_LIFETIME),
             "boundObjectRef": {
                 "apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid,
             },
@@ -38,12 +39,12 @@ pub(super) fn request(pod: &Pod, wanted: &TokenFile) -> Value {
     })
 }
 
-/// The pod's account; every namespace has a `default` one.
+/// The pod's service account; every namespace has a `default` one.
 pub(super) fn account(pod: &Pod) -> &str {
     if pod.spec.service_account_name.is_empty() { "default" } else { &pod.spec.service_account_name }
 }
 
-/// Base64 as tokens have it: `-` and `_`, and nothing at the end.
+/// Base64url without padding, as used in JWTs.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut count) = (0u32, 0);
@@ -71,9 +72,9 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// kubelet's rule: a new one when four fifths of the time are over, and after a day in any case.
+    /// kubelet's rule: replaced after 80 % of its lifetime, and after a day in any case.
     #[test]
-    fn when_a_token_is_fresh() {
+    fn token_is_fresh_for_most_of_its_lifetime() {
         // {"iat":1000,"exp":2000} and {"iat":0,"exp":1000000}
         let short = "h.eyJpYXQiOjEwMDAsImV4cCI6MjAwMH0.s";
         let long = "h.eyJpYXQiOjAsImV4cCI6MTAwMDAwMH0.s";
@@ -92,9 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked() {
+    fn token_request_is_bound_to_the_pod() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}})).unwrap();
-        let request = request(&pod, &TokenFile { audience: "me".into(), ..TokenFile::default() });
+        let request = request(&pod, &TokenProjection { audience: "me".into(), ..TokenProjection::default() });
         assert_eq!(
             request["spec"],
             json!({

@@ -9,13 +9,13 @@ fn data(handle: &str, spec: Option<&str>) -> Data {
         driver: "d".into(),
         handle: handle.into(),
         spec: spec.map(Into::into),
-        lifecycle: spec.map(|_| LifecycleMode::Persistent),
+        lifecycle: spec.map(|_| VolumeLifecycleMode::Persistent),
         se_linux: None,
     }
 }
 
-fn torn() -> Option<Result<Data, Unreadable>> {
-    Some(Err(Unreadable::Torn { line: 1, column: 9 }))
+fn truncated() -> Option<Result<Data, Unreadable>> {
+    Some(Err(Unreadable::Truncated { line: 1, column: 9 }))
 }
 
 fn content(minor: u32) -> Option<Content> {
@@ -26,8 +26,8 @@ fn root() -> Root {
     Root::new("/k")
 }
 
-fn share(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> Share {
-    Share {
+fn published(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> PublishedDir {
+    PublishedDir {
         pod: "u1".into(),
         spec: "pv1".into(),
         mode: Mode::Filesystem,
@@ -37,8 +37,8 @@ fn share(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> 
     }
 }
 
-fn stage(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> Stage {
-    Stage {
+fn stage(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> StagedDir {
+    StagedDir {
         owner: "d".into(),
         name: hash("h1"),
         mode: Mode::Filesystem,
@@ -53,17 +53,22 @@ fn persistent() -> Vec<PersistentVolume> {
     vec![serde_json::from_value(volume).unwrap()]
 }
 
-fn judge(shares: Vec<Share>, stages: Vec<Stage>, persistent: Option<&[PersistentVolume]>) -> Found {
-    let readable = Readable { volumes: persistent.unwrap_or_default().to_vec(), all: persistent.is_some() };
-    Scan { pods: Vec::new(), shares, stages }.judge(&root(), &readable, true)
+fn identify(
+    mounts: Vec<PublishedDir>,
+    stages: Vec<StagedDir>,
+    persistent: Option<&[PersistentVolume]>,
+) -> Found {
+    let readable =
+        ReadableVolumes { volumes: persistent.unwrap_or_default().to_vec(), all: persistent.is_some() };
+    Scan { pods: Vec::new(), mounts, stages }.identify(&root(), &readable, true)
 }
 
 /// kubernetes.md 1.8 "Found": mount, device and attachment are uncertain, whether or not something is mounted.
 #[test]
-fn records_are_believed() {
+fn records_alone_make_a_volume_uncertain() {
     for mounted in [content(0), None] {
-        let shares = vec![share(Some(Ok(data("h1", Some("pv1")))), mounted.clone())];
-        let found = judge(shares, vec![stage(Some(Ok(data("h1", None))), mounted)], None);
+        let mounts = vec![published(Some(Ok(data("h1", Some("pv1")))), mounted.clone())];
+        let found = identify(mounts, vec![stage(Some(Ok(data("h1", None))), mounted)], None);
         let volume = &found.volumes[&names::unique("d", "h1")];
         assert_eq!((volume.spec.as_str(), volume.device), ("pv1", Device::Uncertain { found: true }));
         let mount = &volume.mounts["u1"];
@@ -73,122 +78,123 @@ fn records_are_believed() {
     }
 }
 
-/// kubernetes.md 1.8 "Found"; kubernetes#85476: a volume that was unpublished and not unstaged is found; upstream's
-/// way is to forget it.
+/// kubernetes.md 1.8 "Found"; kubernetes#85476: a volume that was unpublished but not unstaged is found; upstream leaks
+/// it.
 #[test]
-fn what_is_staged_alone_is_found() {
+fn staged_volume_without_pod_is_found() {
     let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
-    let found = scan.judge(&root(), &Readable::default(), true);
+    let found = scan.identify(&root(), &ReadableVolumes::default(), true);
     let volume = &found.volumes[&names::unique("d", "h1")];
     assert_eq!(volume.device, Device::Uncertain { found: true });
     assert!(
         volume.mounts.is_empty() && volume.staging(&root()) == root().stage("d", "h1").join("globalmount")
     );
-    assert!(scan.judge(&root(), &Readable::default(), false).volumes.is_empty());
-    // As kubelet before 1.24 had it.
+    assert!(scan.identify(&root(), &ReadableVolumes::default(), false).volumes.is_empty());
+    // The path of kubelet before 1.24.
     let path = PathBuf::from("/k/plugins/kubernetes.io/csi/pv/pv1/globalmount");
-    let old = Stage { owner: "pv".into(), name: "pv1".into(), path: path.clone(), ..scan.stages[0].clone() };
-    let found = judge(vec![], vec![old], None);
+    let old =
+        StagedDir { owner: "pv".into(), name: "pv1".into(), path: path.clone(), ..scan.stages[0].clone() };
+    let found = identify(vec![], vec![old], None);
     assert_eq!(found.volumes[&names::unique("d", "h1")].staging(&root()), path);
 }
 
-/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a share's record is missing or torn.
+/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a published volume's record is missing or truncated.
 #[test]
-fn a_share_without_its_record() {
+fn published_volume_without_record_is_identified_by_other_evidence() {
     let unique = names::unique("d", "h1");
     let whole = || vec![stage(Some(Ok(data("h1", None))), content(0))];
     let all = persistent();
     let none: &[PersistentVolume] = &[];
     for (name, record, mounted, stages, persistent, expected) in [
-        ("its stage is mounted from the same place", None, content(0), whole(), None, "is"),
-        ("torn, its stage tells", torn(), content(0), whole(), None, "is"),
-        ("another mount is not its stage", None, content(1), whole(), None, "stuck"),
-        ("its PersistentVolume tells", None, content(1), vec![], Some(&all[..]), "is"),
+        ("staged volume with the same mount", None, content(0), whole(), None, "is"),
+        ("truncated, staged volume with the same mount", truncated(), content(0), whole(), None, "is"),
+        ("staged volume with another mount", None, content(1), whole(), None, "stuck"),
+        ("its PersistentVolume", None, content(1), vec![], Some(&all[..]), "is"),
         (
-            "torn and not mounted, its PersistentVolume tells: the driver is asked",
-            torn(),
+            "truncated and not mounted, its PersistentVolume: call the driver",
+            truncated(),
             None,
             vec![],
             Some(&all[..]),
             "is",
         ),
-        ("nobody can tell", torn(), content(1), vec![], Some(none), "stuck"),
-        ("nobody can tell yet", torn(), None, vec![], None, "stuck"),
-        ("no record and not mounted: it is gone", None, None, vec![], None, "leftover"),
+        ("no evidence", truncated(), content(1), vec![], Some(none), "stuck"),
+        ("no evidence yet", truncated(), None, vec![], None, "stuck"),
+        ("no record and not mounted: gone", None, None, vec![], None, "leftover"),
         (
-            "no record and not mounted, whatever PersistentVolumes there are",
+            "no record and not mounted, even with a PersistentVolume",
             None,
             None,
             vec![],
             Some(&all[..]),
             "leftover",
         ),
-        ("torn, not mounted, and nobody's", torn(), None, vec![], Some(none), "leftover"),
+        ("truncated, not mounted, no PersistentVolume", truncated(), None, vec![], Some(none), "leftover"),
     ] {
-        let found = judge(vec![share(record, mounted)], stages, persistent);
+        let found = identify(vec![published(record, mounted)], stages, persistent);
         let is = found.volumes.get(&unique).is_some_and(|volume| volume.mounts.contains_key("u1"));
-        let seen = match (is, found.stuck.len(), found.leftovers.len()) {
+        let inputs = match (is, found.stuck.len(), found.leftovers.len()) {
             (true, 0, 0) => "is",
             (false, 1, 0) => "stuck",
             (false, 0, 1) => "leftover",
-            _ => "a mixture",
+            _ => "mixed",
         };
-        assert_eq!(seen, expected, "{name}: {found:?}");
+        assert_eq!(inputs, expected, "{name}: {found:?}");
     }
 }
 
-/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a staged volume's record is missing or torn. Its
-/// driver and the hash of its handle are in its path.
+/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a staged volume's record is missing or truncated. Its
+/// path contains the driver and the hash of its handle.
 #[test]
-fn a_stage_without_its_record() {
-    let whole = || vec![share(Some(Ok(data("h1", Some("pv1")))), content(0))];
-    let other = || vec![share(Some(Ok(data("h2", Some("pv2")))), content(0))];
+fn staged_volume_without_record_is_identified_by_its_path() {
+    let whole = || vec![published(Some(Ok(data("h1", Some("pv1")))), content(0))];
+    let other = || vec![published(Some(Ok(data("h2", Some("pv2")))), content(0))];
     let all = persistent();
     let none: &[PersistentVolume] = &[];
-    for (name, record, mounted, shares, persistent, expected) in [
-        ("a share has the handle", None, content(0), whole(), None, "is"),
-        ("torn, a share has the handle", torn(), content(0), whole(), None, "is"),
-        ("a PersistentVolume has the handle", torn(), content(0), vec![], Some(&all[..]), "is"),
-        ("torn and not mounted: the driver is asked", torn(), None, vec![], Some(&all[..]), "is"),
-        ("another volume's share", None, content(0), other(), None, "stuck"),
-        ("mounted, and nobody's", torn(), content(0), vec![], Some(none), "stuck"),
-        ("nobody can tell yet", torn(), None, vec![], None, "stuck"),
-        ("no record and not mounted: it is gone", None, None, vec![], None, "leftover"),
-        ("torn, not mounted, and nobody's", torn(), None, vec![], Some(none), "leftover"),
+    for (name, record, mounted, mounts, persistent, expected) in [
+        ("a published volume has the handle", None, content(0), whole(), None, "is"),
+        ("truncated, a published volume has the handle", truncated(), content(0), whole(), None, "is"),
+        ("a PersistentVolume has the handle", truncated(), content(0), vec![], Some(&all[..]), "is"),
+        ("truncated and not mounted: call the driver", truncated(), None, vec![], Some(&all[..]), "is"),
+        ("another published volume", None, content(0), other(), None, "stuck"),
+        ("mounted, no PersistentVolume", truncated(), content(0), vec![], Some(none), "stuck"),
+        ("no evidence yet", truncated(), None, vec![], None, "stuck"),
+        ("no record and not mounted: gone", None, None, vec![], None, "leftover"),
+        ("truncated, not mounted, no PersistentVolume", truncated(), None, vec![], Some(none), "leftover"),
     ] {
-        let found = judge(shares, vec![stage(record, mounted)], persistent);
+        let found = identify(mounts, vec![stage(record, mounted)], persistent);
         let volume = found.volumes.get(&names::unique("d", "h1"));
         let is = volume.is_some_and(|volume| volume.device == Device::Uncertain { found: true });
-        let seen = match (is, found.stuck.len(), found.leftovers.len()) {
+        let inputs = match (is, found.stuck.len(), found.leftovers.len()) {
             (true, 0, 0) => "is",
             (false, 1, 0) => "stuck",
             (false, 0, 1) => "leftover",
-            _ => "a mixture",
+            _ => "mixed",
         };
-        assert_eq!(seen, expected, "{name}: {found:?}");
+        assert_eq!(inputs, expected, "{name}: {found:?}");
         if let [stuck] = &found.stuck[..] {
-            assert!(stuck.why.contains("vol_data.json"), "{}", stuck.why);
+            assert!(stuck.reason.contains("vol_data.json"), "{}", stuck.reason);
         }
     }
 }
 
-/// kubernetes.md 1.8 "Found", "Device paths": devices, whose record is beside neither stage nor share.
+/// kubernetes.md 1.8 "Found", "Device paths": block volumes, whose record is in a directory of its own.
 #[test]
-fn devices() {
+fn block_volumes_are_found() {
     let record = Some(Ok(Data { lifecycle: None, ..data("h1", Some("pv1")) }));
-    let share = Share {
+    let published = PublishedDir {
         mode: Mode::Block,
         path: root().device_publish("pv1", "u1"),
-        ..share(record.clone(), content(0))
+        ..published(record.clone(), content(0))
     };
-    let stage = Stage {
+    let stage = StagedDir {
         owner: "pv1".into(),
         name: "pv1".into(),
         mode: Mode::Block,
         path: root().device_stage("pv1"),
         ..stage(record, None)
     };
-    let found = judge(vec![share], vec![stage], None);
+    let found = identify(vec![published], vec![stage], None);
     let volume = &found.volumes[&names::unique("d", "h1")];
     assert_eq!((volume.mode, volume.device), (Mode::Block, Device::Uncertain { found: true }));
     assert_eq!(volume.target(&root(), "u1"), root().device_publish("pv1", "u1"));
@@ -196,18 +202,18 @@ fn devices() {
     assert!(!volume.ephemeral);
 }
 
-/// A device's stage without its record: its PersistentVolume has its name, and no other is asked.
+/// A staged block volume without its record is identified by its PersistentVolume's name only.
 #[test]
-fn a_device_without_its_record() {
+fn block_volume_without_record_is_identified_by_name() {
     for (name, found) in [("pv1", true), ("pv2", false)] {
-        let stage = Stage {
+        let stage = StagedDir {
             owner: name.into(),
             name: name.into(),
             mode: Mode::Block,
             path: root().device_stage(name),
             ..stage(None, content(0))
         };
-        let found_now = judge(vec![], vec![stage], Some(&persistent()));
+        let found_now = identify(vec![], vec![stage], Some(&persistent()));
         let is = found_now.volumes.contains_key(&names::unique("d", "h1"));
         assert_eq!((is, found_now.stuck.len()), (found, usize::from(!found)), "{name}: {found_now:?}");
     }
@@ -215,50 +221,51 @@ fn a_device_without_its_record() {
 
 /// PersistentVolumes are read only where records are missing.
 #[test]
-fn gaps() {
+fn persistent_volumes_are_needed_only_for_missing_records() {
     let whole = || Some(Ok(data("h1", Some("pv1"))));
-    for (shares, stages, gaps) in [
+    for (mounts, stages, gaps) in [
         (vec![], vec![], false),
-        (vec![share(whole(), None)], vec![stage(whole(), None)], false),
-        (vec![share(torn(), None)], vec![stage(whole(), None)], true),
-        (vec![share(whole(), None)], vec![stage(None, None)], true),
+        (vec![published(whole(), None)], vec![stage(whole(), None)], false),
+        (vec![published(truncated(), None)], vec![stage(whole(), None)], true),
+        (vec![published(whole(), None)], vec![stage(None, None)], true),
     ] {
-        let scan = Scan { pods: Vec::new(), shares, stages };
+        let scan = Scan { pods: Vec::new(), mounts, stages };
         assert_eq!(scan.has_gaps(), gaps, "{scan:?}");
     }
 }
 
-/// kubernetes.md 1.8 "Inline", "Found": it was never staged, and is not attached.
+/// kubernetes.md 1.8 "Inline", "Found": never staged and never attached.
 #[test]
-fn inline_volumes() {
-    let record = Data { lifecycle: Some(LifecycleMode::Ephemeral), ..data("csi-1", Some("scratch")) };
-    let share = Share { spec: "scratch".into(), ..share(Some(Ok(record)), content(0)) };
-    let found = judge(vec![share], vec![], None);
+fn inline_volume_is_found_unstaged() {
+    let record = Data { lifecycle: Some(VolumeLifecycleMode::Ephemeral), ..data("csi-1", Some("scratch")) };
+    let published = PublishedDir { spec: "scratch".into(), ..published(Some(Ok(record)), content(0)) };
+    let found = identify(vec![published], vec![], None);
     let volume = &found.volumes[&names::unique("d", "csi-1")];
     assert!(volume.ephemeral && volume.device == Device::None);
 }
 
-/// A link whose device is gone: the driver had unpublished it when we died. Without it the pod's directory would stay for ever.
+/// A link whose device is gone: we crashed after NodeUnpublishVolume. If not found, the pod's directory would never
+/// be removed.
 #[test]
-fn a_device_of_which_only_the_link_is_left() {
+fn dangling_device_link_is_found_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let root = Root::new(dir.path());
-    let here = Here { kernel: &wharf_linux::Linux::new(), root: &root };
-    let (link, target) = (here.device_link("pv1", "u1"), root.device_publish("pv1", "u1"));
+    let disk = BlockingDisk { kernel: &wharf_linux::Linux::new(), root: &root };
+    let (link, target) = (disk.device_link("pv1", "u1"), root.device_publish("pv1", "u1"));
     for record in [None, Some(data("h1", Some("pv1")))] {
-        here.link(&link, &target).unwrap();
+        disk.link(&link, &target).unwrap();
         if let Some(data) = &record {
-            here.record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
+            disk.record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
         }
-        let found = scan(&here).unwrap().judge(&root, &Readable::default(), true);
+        let found = scan(&disk).unwrap().identify(&root, &ReadableVolumes::default(), true);
         assert!(found.stuck.is_empty(), "{found:?}");
         match record {
             None => assert_eq!(found.leftovers, std::slice::from_ref(&target)),
             Some(_) => assert!(found.volumes[&names::unique("d", "h1")].mounts.contains_key("u1")),
         }
-        here.sweep(&target).unwrap();
+        disk.sweep(&target).unwrap();
         assert!(link.symlink_metadata().is_err(), "{}", link.display());
     }
-    here.sweep(&root.device_stage("pv1")).unwrap();
-    assert_eq!(here.names(&root.devices().join("publish")).unwrap(), [""; 0]);
+    disk.sweep(&root.device_stage("pv1")).unwrap();
+    assert_eq!(disk.names(&root.devices().join("publish")).unwrap(), [""; 0]);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::PersistentVolume;
 
-use super::super::view::{Memory, Published, Rules};
+use super::super::view::{AttachState, AttacherConfig, Published};
 use super::*;
 use crate::driver::Capabilities;
 
@@ -12,8 +12,8 @@ const FINALIZER: &str = "external-attacher/d-test";
 const DELETED: &str = "2026-01-01T00:00:00Z";
 const NOW: Time = Time(1_000_000);
 
-fn rules() -> Rules {
-    Rules {
+fn config() -> AttacherConfig {
+    AttacherConfig {
         driver: "d.test".into(),
         finalizer: FINALIZER.into(),
         can: Capabilities {
@@ -21,7 +21,7 @@ fn rules() -> Rules {
             publish_unpublish_volume: true,
             ..Capabilities::default()
         },
-        ..Rules::default()
+        ..AttacherConfig::default()
     }
 }
 
@@ -48,21 +48,21 @@ fn volume(fields: Value) -> Option<Arc<PersistentVolume>> {
     Some(Arc::new(serde_json::from_value(set(object, fields)).unwrap()))
 }
 
-fn attachment(name: &str, node: &str, fields: Value) -> Seen {
+fn attachment(name: &str, node: &str, fields: Value) -> AttachmentInputs {
     let object = json!({
         "metadata": {"name": name, "uid": format!("u-{name}"), "resourceVersion": "7", "annotations": {}, "finalizers": []},
         "spec": {"attacher": "d.test", "nodeName": node, "source": {"persistentVolumeName": "v"}},
         "status": {"attached": false},
     });
-    Seen {
+    AttachmentInputs {
         attachment: Arc::new(serde_json::from_value(set(object, fields)).unwrap()),
         node_id: Some(format!("id-{node}")),
-        memory: Memory { uid: format!("u-{name}"), ..Memory::default() },
+        state: AttachState { uid: format!("u-{name}"), ..AttachState::default() },
     }
 }
 
-/// As it is after the guard.
-fn guarded(name: &str, node: &str, fields: Value) -> Seen {
+/// With our finalizer and the node ID.
+fn prepared(name: &str, node: &str, fields: Value) -> AttachmentInputs {
     let guard = json!({
         "metadata.finalizers": [FINALIZER], "metadata.annotations": {NODE_ID: format!("id-{node}")},
     });
@@ -71,13 +71,24 @@ fn guarded(name: &str, node: &str, fields: Value) -> Seen {
     attachment(name, node, all.into())
 }
 
-fn view(rules: &Rules, volume: Option<Arc<PersistentVolume>>, attachments: Vec<Seen>) -> View<'_> {
-    View { rules, volume, attachments, elsewhere: false, complete: true, unreferenced: None }
+fn view(
+    config: &AttacherConfig,
+    volume: Option<Arc<PersistentVolume>>,
+    attachments: Vec<AttachmentInputs>,
+) -> VolumeView<'_> {
+    VolumeView {
+        config,
+        volume,
+        attachments,
+        has_foreign_attachments: false,
+        complete: true,
+        unreferenced: None,
+    }
 }
 
-fn failure(doing: Doing, at: Time, pause: u64) -> Failure {
+fn failure(operation: AttachOperation, at: Time, pause: u64) -> Failure {
     Failure {
-        doing,
+        operation,
         message: "no".into(),
         code: Some(13),
         at,
@@ -87,46 +98,48 @@ fn failure(doing: Doing, at: Time, pause: u64) -> Failure {
     }
 }
 
-fn with(mut seen: Seen, change: impl FnOnce(&mut Memory)) -> Seen {
-    change(&mut seen.memory);
-    seen
+fn with(mut inputs: AttachmentInputs, change: impl FnOnce(&mut AttachState)) -> AttachmentInputs {
+    change(&mut inputs.state);
+    inputs
 }
 
-/// A step in few words.
-fn told(step: &Step) -> String {
+/// A short description of a step.
+fn summary(step: &AttachStep) -> String {
     match step {
-        Step::Done => "done".into(),
-        Step::Wait(pause) => format!("wait {}", pause.as_secs()),
-        Step::GuardVolume { attachment, .. } => format!("guard volume for {attachment}"),
-        Step::GuardAttachment { attachment, secret, .. } => {
+        AttachStep::Idle => "done".into(),
+        AttachStep::Wait(pause) => format!("wait {}", pause.as_secs()),
+        AttachStep::AddVolumeFinalizer { attachment, .. } => format!("guard volume for {attachment}"),
+        AttachStep::PrepareAttachment { attachment, secret, .. } => {
             format!("guard {attachment} {}", secret.as_ref().map_or("-", |secret| &secret.name))
         }
-        Step::Publish { attachment, request, secret } => format!(
+        AttachStep::Publish { attachment, request, secret } => format!(
             "publish {attachment} {} {} {}",
             request.volume_id,
             request.node_id,
             secret.as_ref().map_or("-", |secret| &secret.name)
         ),
-        Step::MarkAttached { attachment, .. } => format!("attached {attachment}"),
-        Step::Unpublish { attachment, request, secret } => format!(
+        AttachStep::MarkAttached { attachment, .. } => format!("attached {attachment}"),
+        AttachStep::Unpublish { attachment, request, secret } => format!(
             "unpublish {attachment} {} {} {}",
             request.volume_id,
             request.node_id,
             secret.as_ref().map_or("-", |secret| &secret.name)
         ),
-        Step::ReleaseAttachment { attachment, .. } => format!("release {attachment}"),
-        Step::MarkDetached { attachment, .. } => format!("detached {attachment}"),
-        Step::Refuse { attachment, doing, why } => format!("refuse {attachment} {doing:?}: {why}"),
-        Step::Report { attachment, .. } => format!("report {attachment}"),
-        Step::AskReferences { uid } => format!("ask {uid}"),
-        Step::ReleaseVolume { .. } => "release volume".into(),
+        AttachStep::RemoveAttachmentFinalizer { attachment, .. } => format!("release {attachment}"),
+        AttachStep::MarkDetached { attachment, .. } => format!("detached {attachment}"),
+        AttachStep::Refuse { attachment, operation, reason } => {
+            format!("refuse {attachment} {operation:?}: {reason}")
+        }
+        AttachStep::ReportError { attachment, .. } => format!("report {attachment}"),
+        AttachStep::CheckReferences { uid } => format!("check references {uid}"),
+        AttachStep::RemoveVolumeFinalizer { .. } => "release volume".into(),
     }
 }
 
 #[track_caller]
-fn expect(volume: Option<Arc<PersistentVolume>>, attachments: Vec<Seen>, step: &str) {
-    let rules = rules();
-    assert_eq!(told(&decide(&view(&rules, volume, attachments), NOW)), step);
+fn expect(volume: Option<Arc<PersistentVolume>>, attachments: Vec<AttachmentInputs>, step: &str) {
+    let config = config();
+    assert_eq!(summary(&decide(&view(&config, volume, attachments), NOW)), step);
 }
 
 fn context() -> Published {
@@ -136,59 +149,60 @@ fn context() -> Published {
 
 /// sidecars.md 1.2 "Handler choice".
 #[test]
-fn a_driver_that_does_not_publish() {
+fn driver_without_publish_marks_attached_at_once() {
     for can in [
         Capabilities::default(),
         Capabilities { controller_service: true, ..Capabilities::default() },
         Capabilities { publish_unpublish_volume: true, ..Capabilities::default() },
     ] {
-        let rules = Rules { can, ..rules() };
-        let decide = |attachments| told(&decide(&view(&rules, None, attachments), NOW));
+        let config = AttacherConfig { can, ..config() };
+        let decide = |attachments| summary(&decide(&view(&config, None, attachments), NOW));
         let attached = || attachment("a", "n1", json!({"status.attached": true}));
         assert_eq!(decide(vec![attached(), attachment("b", "n1", json!({}))]), "attached b");
-        let going = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]});
-        assert_eq!(decide(vec![attachment("b", "n1", going)]), "attached b");
+        let deleting = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]});
+        assert_eq!(decide(vec![attachment("b", "n1", deleting)]), "attached b");
         assert_eq!(decide(vec![attached()]), "done");
     }
 }
 
-/// sidecars.md 1.2 "Attach order": one step after the other. 1.0 "Secrets": guard and call read the one that the
-/// volume names.
+/// sidecars.md 1.2 "Attach order": one step after the other. 1.0 "Secrets": the secret is the one that the volume
+/// names.
 #[test]
-fn attaching() {
+fn attach_adds_finalizers_then_publishes() {
     let bare = || attachment("a", "n1", json!({}));
     expect(volume(json!({"metadata.finalizers": ["x"]})), vec![bare()], "guard volume for a");
     expect(volume(json!({})), vec![bare()], "guard a s");
-    expect(volume(json!({})), vec![guarded("a", "n1", json!({}))], "publish a h id-n1 s");
-    let published = with(guarded("a", "n1", json!({})), |memory| memory.has_published(context()));
+    expect(volume(json!({})), vec![prepared("a", "n1", json!({}))], "publish a h id-n1 s");
+    let published = with(prepared("a", "n1", json!({})), |state| state.record_published(context()));
     expect(volume(json!({})), vec![published], "attached a");
-    // It has changed since: somebody else may have published it.
+    // The attachment changed since: another attacher may have published it.
     let stale = Published { version: "6".into(), ..context() };
-    let stale = |fields| with(guarded("a", "n1", fields), |memory| memory.has_published(stale));
+    let stale = |fields| with(prepared("a", "n1", fields), |state| state.record_published(stale));
     expect(volume(json!({})), vec![stale.clone()(json!({}))], "publish a h id-n1 s");
     expect(volume(json!({})), vec![stale(json!({"status.attached": true}))], "done");
-    expect(volume(json!({})), vec![guarded("a", "n1", json!({"status.attached": true}))], "done");
-    // Attached by another attacher, which died before it could say so: the driver is asked again.
-    expect(volume(json!({})), vec![guarded("a", "n1", json!({}))], "publish a h id-n1 s");
-    // The node has another name for the driver now: that is written first.
-    let mut renamed = guarded("a", "n1", json!({}));
+    expect(volume(json!({})), vec![prepared("a", "n1", json!({"status.attached": true}))], "done");
+    // Attached by another attacher that crashed before it updated the status: the driver is called again.
+    expect(volume(json!({})), vec![prepared("a", "n1", json!({}))], "publish a h id-n1 s");
+    // The driver has another node ID now: that is written first.
+    let mut renamed = prepared("a", "n1", json!({}));
     renamed.node_id = Some("id-new".into());
     expect(volume(json!({})), vec![renamed], "guard a s");
 }
 
 /// sidecars.md 1.2 "Attach order": the patches.
 #[test]
-fn what_is_written() {
-    let rules = rules();
-    let decide = |volume, seen| decide(&view(&rules, volume, vec![seen]), NOW);
-    let Step::GuardVolume { patch: Patch::Json(patch), .. } =
+fn attach_patches_name_finalizer_and_publish_context() {
+    let config = config();
+    let decide = |volume, inputs| decide(&view(&config, volume, vec![inputs]), NOW);
+    let AttachStep::AddVolumeFinalizer { patch: Patch::Json(patch), .. } =
         decide(volume(json!({"metadata.finalizers": ["x"]})), attachment("a", "n1", json!({})))
     else {
         panic!()
     };
     assert_eq!(patch[1], json!({"op": "add", "path": "/metadata/finalizers/-", "value": FINALIZER}));
-    let published = with(guarded("a", "n1", json!({})), |memory| memory.has_published(context()));
-    let Step::MarkAttached { patch: Patch::Merge(patch), .. } = decide(volume(json!({})), published) else {
+    let published = with(prepared("a", "n1", json!({})), |state| state.record_published(context()));
+    let AttachStep::MarkAttached { patch: Patch::Merge(patch), .. } = decide(volume(json!({})), published)
+    else {
         panic!()
     };
     assert_eq!(
@@ -197,46 +211,47 @@ fn what_is_written() {
     );
 }
 
-/// sidecars.md 1.2 "Attach order": what is refused before the driver is called, and before the attachment's
-/// deletion could be held up by our finalizer.
+/// sidecars.md 1.2 "Attach order": refused before the driver is called, and before our finalizer could block the
+/// attachment's deletion.
 #[test]
-fn attaching_what_cannot_be() {
+fn invalid_attach_is_refused_before_finalizer() {
     let bare = || attachment("a", "n1", json!({}));
-    let refused = |volume, seen, why: &str| expect(volume, vec![seen], &format!("refuse a Attach: {why}"));
+    let refused =
+        |volume, inputs, reason: &str| expect(volume, vec![inputs], &format!("refuse a Attach: {reason}"));
     refused(
         volume(json!({"metadata.deletionTimestamp": DELETED})),
         bare(),
         "PersistentVolume \"v\" is marked for deletion",
     );
-    refused(None, bare(), "PersistentVolume \"v\" not found: it is attached once it exists");
+    refused(None, bare(), "PersistentVolume \"v\" not found: the volume is attached once it exists");
     refused(
         volume(json!({"spec.csi": null})),
         bare(),
-        "the volume is not a CSI volume, and is not for driver d.test to attach",
+        "the volume is not a CSI volume, so driver d.test cannot attach it",
     );
     refused(
         volume(json!({"spec.csi.driver": "e.test"})),
         bare(),
-        "PersistentVolume \"v\" is of driver e.test, the VolumeAttachment asks d.test: delete it",
+        "PersistentVolume \"v\" belongs to driver e.test, but the VolumeAttachment names d.test: delete the VolumeAttachment",
     );
     refused(
         volume(json!({"spec.accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]})),
         bare(),
-        "the volume's access modes: ReadWriteOncePod cannot be combined with other access modes: ask for it alone",
+        "the volume's access modes: ReadWriteOncePod cannot be combined with other access modes: request it alone",
     );
-    // Only the CSINode counts for attaching, not what the annotation says of earlier days.
-    let mut elsewhere = guarded("a", "n1", json!({}));
-    elsewhere.node_id = None;
+    // Only the CSINode counts for an attach, not an old annotation.
+    let mut unregistered = prepared("a", "n1", json!({}));
+    unregistered.node_id = None;
     refused(
         volume(json!({})),
-        elsewhere,
-        "CSINode n1 does not contain driver d.test: it is attached once the driver registers there",
+        unregistered,
+        "CSINode n1 does not contain driver d.test: the volume is attached once the driver registers there",
     );
     let inline = json!({"csi": {"driver": "d.test", "volumeHandle": "i"}});
     refused(
         volume(json!({})),
         attachment("a", "n1", json!({"spec.source.inlineVolumeSpec": inline})),
-        "the VolumeAttachment names a PersistentVolume and an inline volume: delete it, it must name one",
+        "the VolumeAttachment names a PersistentVolume and an inline volume, but must name one: delete it",
     );
     refused(
         None,
@@ -245,237 +260,243 @@ fn attaching_what_cannot_be() {
     );
 }
 
-/// sidecars.md 1.2 "Attach order": inline volumes have no volume to guard.
+/// sidecars.md 1.2 "Attach order": inline volumes have no PersistentVolume that needs a finalizer.
 #[test]
-fn inline_volumes() {
+fn inline_volume_needs_no_volume_finalizer() {
     let spec = json!({"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.test", "volumeHandle": "i"}});
     let source = json!({"spec.source": {"inlineVolumeSpec": spec}});
     expect(None, vec![attachment("a", "n1", source.clone())], "guard a -");
-    expect(None, vec![guarded("a", "n1", source.clone())], "publish a i id-n1 -");
-    let going = json!({
+    expect(None, vec![prepared("a", "n1", source.clone())], "publish a i id-n1 -");
+    let deleting = json!({
         "spec.source": {"inlineVolumeSpec": spec}, "metadata.deletionTimestamp": DELETED,
     });
-    expect(None, vec![guarded("a", "n1", going)], "unpublish a i id-n1 -");
+    expect(None, vec![prepared("a", "n1", deleting)], "unpublish a i id-n1 -");
     let other = json!({"spec.source": {"inlineVolumeSpec": {"accessModes": ["ReadWriteOnce"]}}});
     expect(
         None,
         vec![attachment("a", "n1", other)],
-        "refuse a Attach: the volume is not a CSI volume, and is not for driver d.test to attach",
+        "refuse a Attach: the volume is not a CSI volume, so driver d.test cannot attach it",
     );
 }
 
-/// sidecars.md 1.2 "Detach": unpublished, the finalizer off first, then the status where others hold it.
+/// sidecars.md 1.2 "Detach": unpublish, remove the finalizer, then update the status if other finalizers remain.
 #[test]
-fn detaching() {
-    let going = |fields| {
+fn detach_unpublishes_then_removes_finalizer() {
+    let deleting = |fields| {
         let mut all = json!({"metadata.deletionTimestamp": DELETED, "status.attached": true});
         all.as_object_mut().unwrap().extend(serde_json::Map::clone(Value::as_object(&fields).unwrap()));
-        guarded("a", "n1", all)
+        prepared("a", "n1", all)
     };
-    expect(volume(json!({})), vec![going(json!({}))], "unpublish a h id-n1 s");
-    // Also if it was never attached: the driver may have begun to.
-    expect(volume(json!({})), vec![going(json!({"status.attached": false}))], "unpublish a h id-n1 s");
+    expect(volume(json!({})), vec![deleting(json!({}))], "unpublish a h id-n1 s");
+    // Also if it was never attached: the driver may have started to.
+    expect(volume(json!({})), vec![deleting(json!({"status.attached": false}))], "unpublish a h id-n1 s");
     expect(
         volume(json!({"metadata.deletionTimestamp": DELETED})),
-        vec![going(json!({}))],
+        vec![deleting(json!({}))],
         "unpublish a h id-n1 s",
     );
-    let unpublished = |fields| with(going(fields), Memory::has_unpublished);
+    let unpublished = |fields| with(deleting(fields), AttachState::record_unpublished);
     expect(volume(json!({})), vec![unpublished(json!({}))], "release a");
     let held = json!({"metadata.finalizers": ["theirs"]});
     expect(volume(json!({})), vec![unpublished(held)], "detached a");
     let held = json!({"metadata.finalizers": ["theirs"], "status.attached": false});
     expect(volume(json!({})), vec![unpublished(held)], "done");
-    // Without our finalizer there is nothing to detach, and without our own call nothing that we know.
-    expect(volume(json!({})), vec![going(json!({"metadata.finalizers": ["theirs"]}))], "done");
-    // An attach that has just succeeded is undone all the same.
-    let published = with(going(json!({})), |memory| memory.has_published(context()));
+    // Without our finalizer there is nothing to detach, and without our own call no result to write.
+    expect(volume(json!({})), vec![deleting(json!({"metadata.finalizers": ["theirs"]}))], "done");
+    // An attach that has just succeeded is undone.
+    let published = with(deleting(json!({})), |state| state.record_published(context()));
     expect(volume(json!({})), vec![published], "unpublish a h id-n1 s");
 }
 
-/// sidecars.md 1.2 "Detach": node ID from CSINode else VA annotation. User pain 21: a node that is gone is
-/// detached from.
+/// sidecars.md 1.2 "Detach": node ID from CSINode else VA annotation. User pain 21: volumes are detached from deleted
+/// nodes.
 #[test]
-fn detaching_from_a_node_that_is_gone() {
-    let mut gone = guarded("a", "n1", json!({"metadata.deletionTimestamp": DELETED}));
+fn detach_from_deleted_node_uses_annotation() {
+    let mut gone = prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED}));
     gone.node_id = None;
     expect(volume(json!({})), vec![gone.clone()], "unpublish a h id-n1 s");
     gone.node_id = Some("id-now".into());
     expect(volume(json!({})), vec![gone], "unpublish a h id-now s");
     let mut unknown =
-        guarded("a", "n1", json!({"metadata.deletionTimestamp": DELETED, "metadata.annotations": {}}));
+        prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED, "metadata.annotations": {}}));
     unknown.node_id = None;
     expect(
         volume(json!({})),
         vec![unknown],
         "refuse a Detach: CSINode n1 does not contain driver d.test and the VolumeAttachment has no annotation \
-         csi.alpha.kubernetes.io/node-id: the driver has to register on the node, or the annotation be set to the \
-         driver's name for it",
+         csi.alpha.kubernetes.io/node-id: register the driver on the node, or set the annotation to the \
+         driver's node ID",
     );
 }
 
 /// sidecars.md 1.2 "Detach": PV missing is an error for as long as it is missing.
 #[test]
-fn detaching_without_the_volume() {
-    let going = guarded("a", "n1", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
+fn detach_without_pv_is_refused() {
+    let deleting =
+        prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
     expect(
         None,
-        vec![going],
-        "refuse a Detach: PersistentVolume \"v\" not found, and with it the volume's handle: create it again with \
-         its handle, or make sure that the volume is off node n1 and take finalizer external-attacher/d-test off \
+        vec![deleting],
+        "refuse a Detach: PersistentVolume \"v\" not found, so the volume's handle is unknown: recreate it with the same \
+         handle, or make sure that the volume is detached from node n1 and remove finalizer external-attacher/d-test from \
          this VolumeAttachment",
     );
 }
 
-/// User pain 14 and sidecars.md 1.2 "Errors": always retried, after a pause of its own.
+/// User pain 14 and sidecars.md 1.2 "Errors": always retried, with a backoff for each attachment.
 #[test]
-fn failures_wait_for_themselves_only() {
-    let failed = |name, node, doing, ago: i64, pause| {
-        let fields = match doing {
-            Doing::Attach => json!({}),
-            Doing::Detach => json!({"metadata.deletionTimestamp": DELETED}),
+fn failure_delays_only_its_own_attachment() {
+    let failed = |name, node, operation, ago: i64, pause| {
+        let fields = match operation {
+            AttachOperation::Attach => json!({}),
+            AttachOperation::Detach => json!({"metadata.deletionTimestamp": DELETED}),
         };
-        with(guarded(name, node, fields), |memory| {
-            memory.failure = Some(failure(doing, Time(NOW.0 - ago * 1000), pause));
+        with(prepared(name, node, fields), |state| {
+            state.failure = Some(failure(operation, Time(NOW.0 - ago * 1000), pause));
         })
     };
-    let attach = |ago, pause| failed("a", "n1", Doing::Attach, ago, pause);
-    let detach = |ago, pause| failed("b", "n2", Doing::Detach, ago, pause);
+    let attach = |ago, pause| failed("a", "n1", AttachOperation::Attach, ago, pause);
+    let detach = |ago, pause| failed("b", "n2", AttachOperation::Detach, ago, pause);
     expect(volume(json!({})), vec![attach(10, 30)], "wait 20");
     expect(volume(json!({})), vec![attach(30, 30)], "publish a h id-n1 s");
     expect(volume(json!({})), vec![attach(10, 30), detach(0, 8)], "wait 8");
     expect(volume(json!({})), vec![attach(30, 30), detach(0, 8)], "publish a h id-n1 s");
     expect(volume(json!({})), vec![attach(0, 30), detach(8, 8)], "unpublish b h id-n2 s");
-    expect(volume(json!({})), vec![attach(0, 30), guarded("c", "n3", json!({}))], "publish c h id-n3 s");
-    // A deletion ends the wait for the attach.
-    let mut going = guarded("a", "n1", json!({"metadata.deletionTimestamp": DELETED}));
-    going.memory.failure = attach(0, 30).memory.failure;
-    expect(volume(json!({})), vec![going], "unpublish a h id-n1 s");
+    expect(volume(json!({})), vec![attach(0, 30), prepared("c", "n3", json!({}))], "publish c h id-n3 s");
+    // A deletion ends the backoff of the attach.
+    let mut deleting = prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED}));
+    deleting.state.failure = attach(0, 30).state.failure;
+    expect(volume(json!({})), vec![deleting], "unpublish a h id-n1 s");
 }
 
-/// A volume leaves one node before it enters another; what only has to be written down goes first.
+/// A volume is detached from one node before it is attached to another; pending writes go first.
 #[test]
-fn one_volume_on_two_nodes() {
-    let coming = || attachment("a", "n1", json!({}));
-    let going =
-        || guarded("b", "n2", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
-    expect(volume(json!({})), vec![coming(), going()], "unpublish b h id-n2 s");
-    expect(volume(json!({})), vec![coming(), with(going(), Memory::has_unpublished)], "release b");
-    let published = with(guarded("a", "n1", json!({})), |memory| memory.has_published(context()));
-    expect(volume(json!({})), vec![published, going()], "attached a");
-    // Whatever else is attached, the driver is asked: upstream leaves the refusal to it, too.
-    let there = guarded("b", "n2", json!({"status.attached": true}));
-    expect(volume(json!({})), vec![coming(), there], "guard a s");
+fn detach_precedes_attach_of_same_volume() {
+    let attaching = || attachment("a", "n1", json!({}));
+    let deleting =
+        || prepared("b", "n2", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
+    expect(volume(json!({})), vec![attaching(), deleting()], "unpublish b h id-n2 s");
+    expect(
+        volume(json!({})),
+        vec![attaching(), with(deleting(), AttachState::record_unpublished)],
+        "release b",
+    );
+    let published = with(prepared("a", "n1", json!({})), |state| state.record_published(context()));
+    expect(volume(json!({})), vec![published, deleting()], "attached a");
+    // Even if the volume is attached elsewhere, the driver is called: upstream leaves the decision to it, too.
+    let there = prepared("b", "n2", json!({"status.attached": true}));
+    expect(volume(json!({})), vec![attaching(), there], "guard a s");
 }
 
-/// sidecars.md 1.2 "Errors": written once, and again when they say something new or a minute has passed. 1.2
-/// "Events": none, the attachment itself is where failures are told.
+/// sidecars.md 1.2 "Errors": reported once, and again if the error changes or a minute has passed. 1.2 "Events": none,
+/// errors are reported in the attachment's status.
 #[test]
-fn failures_are_written_down() {
+fn errors_are_reported_once_per_minute_or_change() {
     let ago = |seconds: i64| Time(NOW.0 - seconds * 1000).to_string();
     let attach_error = |message: &str, code: Option<i32>, seconds| json!({"attached": false, "attachError": {"message": message, "errorCode": code, "time": ago(seconds)}});
-    for (doing, status, reported, step) in [
-        (Doing::Attach, json!({"attached": false}), false, "report a"),
-        (Doing::Attach, json!({"attached": false}), true, "wait 9"),
-        (Doing::Attach, attach_error("no", Some(13), 30), false, "wait 9"),
-        (Doing::Attach, attach_error("no", Some(13), 59), false, "wait 9"),
-        (Doing::Attach, attach_error("no", Some(13), 60), false, "report a"),
-        (Doing::Attach, attach_error("no", Some(13), 61), false, "report a"),
-        (Doing::Attach, attach_error("no", Some(14), 30), false, "report a"),
-        (Doing::Attach, attach_error("no", None, 30), false, "wait 9"),
-        (Doing::Attach, attach_error("another", Some(13), 30), false, "report a"),
-        (Doing::Detach, json!({"attached": true}), false, "report a"),
+    for (operation, status, reported, step) in [
+        (AttachOperation::Attach, json!({"attached": false}), false, "report a"),
+        (AttachOperation::Attach, json!({"attached": false}), true, "wait 9"),
+        (AttachOperation::Attach, attach_error("no", Some(13), 30), false, "wait 9"),
+        (AttachOperation::Attach, attach_error("no", Some(13), 59), false, "wait 9"),
+        (AttachOperation::Attach, attach_error("no", Some(13), 60), false, "report a"),
+        (AttachOperation::Attach, attach_error("no", Some(13), 61), false, "report a"),
+        (AttachOperation::Attach, attach_error("no", Some(14), 30), false, "report a"),
+        (AttachOperation::Attach, attach_error("no", None, 30), false, "wait 9"),
+        (AttachOperation::Attach, attach_error("another", Some(13), 30), false, "report a"),
+        (AttachOperation::Detach, json!({"attached": true}), false, "report a"),
         (
-            Doing::Detach,
+            AttachOperation::Detach,
             json!({"attached": true, "detachError": {"message": "no", "time": ago(30)}}),
             false,
             "wait 9",
         ),
         (
-            Doing::Detach,
+            AttachOperation::Detach,
             json!({"attached": true, "detachError": {"message": "x", "time": ago(30)}}),
             false,
             "report a",
         ),
     ] {
-        let fields = match doing {
-            Doing::Attach => json!({"status": status}),
-            Doing::Detach => json!({"status": status, "metadata.deletionTimestamp": DELETED}),
+        let fields = match operation {
+            AttachOperation::Attach => json!({"status": status}),
+            AttachOperation::Detach => json!({"status": status, "metadata.deletionTimestamp": DELETED}),
         };
-        let seen = with(guarded("a", "n1", fields), |memory| {
-            memory.failure = Some(Failure { reported, ..failure(doing, NOW, 9) });
+        let inputs = with(prepared("a", "n1", fields), |state| {
+            state.failure = Some(Failure { reported, ..failure(operation, NOW, 9) });
         });
-        expect(volume(json!({})), vec![seen], step);
+        expect(volume(json!({})), vec![inputs], step);
     }
-    // An attach that failed is of no interest once the attachment goes.
-    let going = with(guarded("a", "n1", json!({"metadata.deletionTimestamp": DELETED})), |memory| {
-        memory.failure = Some(Failure { reported: false, ..failure(Doing::Attach, NOW, 9) });
+    // A failed attach is irrelevant once the attachment is being deleted.
+    let deleting = with(prepared("a", "n1", json!({"metadata.deletionTimestamp": DELETED})), |state| {
+        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, NOW, 9) });
     });
-    expect(volume(json!({})), vec![going], "unpublish a h id-n1 s");
+    expect(volume(json!({})), vec![deleting], "unpublish a h id-n1 s");
 }
 
-/// sidecars.md 1.2 "Reconcile": the driver is called once more, whatever the attachment says; a force is void when
-/// the attachment has changed since.
+/// sidecars.md 1.2 "Reconcile": the driver is called again, whatever the status says. A forced call is void if the
+/// attachment changed since.
 #[test]
-fn forced_by_what_the_driver_lists() {
-    let forced = |seen, version: &str| with(seen, |memory: &mut Memory| memory.forced = Some(version.into()));
-    let attached = || guarded("a", "n1", json!({"status.attached": true}));
+fn forced_call_ignores_status_and_backoff() {
+    let forced =
+        |inputs, version: &str| with(inputs, |state: &mut AttachState| state.forced = Some(version.into()));
+    let attached = || prepared("a", "n1", json!({"status.attached": true}));
     expect(volume(json!({})), vec![forced(attached(), "7")], "publish a h id-n1 s");
     expect(volume(json!({})), vec![forced(attached(), "6")], "done");
-    let unheld = || {
+    let without_finalizer = || {
         attachment(
             "a",
             "n1",
             json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]}),
         )
     };
-    expect(volume(json!({})), vec![forced(unheld(), "7")], "unpublish a h id-n1 s");
-    expect(volume(json!({})), vec![unheld()], "done");
-    // No pause holds it up.
-    let failed = with(guarded("a", "n1", json!({})), |memory| {
-        memory.failure = Some(failure(Doing::Attach, NOW, 30));
+    expect(volume(json!({})), vec![forced(without_finalizer(), "7")], "unpublish a h id-n1 s");
+    expect(volume(json!({})), vec![without_finalizer()], "done");
+    // No backoff delays it.
+    let failed = with(prepared("a", "n1", json!({})), |state| {
+        state.failure = Some(failure(AttachOperation::Attach, NOW, 30));
     });
     expect(volume(json!({})), vec![failed.clone()], "wait 30");
     expect(volume(json!({})), vec![forced(failed, "7")], "publish a h id-n1 s");
-    // A forced attach that failed is told, and that is all.
-    let told = with(attached(), |memory| {
-        memory.failure = Some(Failure { reported: false, ..failure(Doing::Attach, NOW, 30) });
+    // A forced attach that failed is reported, and not repeated.
+    let reported = with(attached(), |state| {
+        state.failure = Some(Failure { reported: false, ..failure(AttachOperation::Attach, NOW, 30) });
     });
-    expect(volume(json!({})), vec![told.clone()], "report a");
-    let told = with(told, |memory| memory.failure.as_mut().unwrap().reported = true);
-    expect(volume(json!({})), vec![told], "done");
+    expect(volume(json!({})), vec![reported.clone()], "report a");
+    let reported = with(reported, |state| state.failure.as_mut().unwrap().reported = true);
+    expect(volume(json!({})), vec![reported], "done");
 }
 
-/// sidecars.md 1.2 "PV finalizer removal": the volume goes when the server says that nobody needs it, and not
-/// because we see nobody. User pain 11: only our own finalizer is named in the patch.
+/// sidecars.md 1.2 "PV finalizer removal": only after the server confirms that no attachment refers to the volume; an
+/// empty store is no proof. User pain 11: the patch names only our own finalizer.
 #[test]
-fn letting_the_volume_go() {
-    let rules = rules();
-    let going = || volume(json!({"metadata.deletionTimestamp": DELETED}));
-    let decide = |change: &dyn Fn(&mut View<'_>)| {
-        let mut view = view(&rules, going(), vec![]);
+fn volume_finalizer_is_removed_after_server_confirms_no_references() {
+    let config = config();
+    let deleting = || volume(json!({"metadata.deletionTimestamp": DELETED}));
+    let decide = |change: &dyn Fn(&mut VolumeView<'_>)| {
+        let mut view = view(&config, deleting(), vec![]);
         change(&mut view);
-        told(&decide(&view, NOW))
+        summary(&decide(&view, NOW))
     };
-    assert_eq!(decide(&|_| {}), "ask vu");
+    assert_eq!(decide(&|_| {}), "check references vu");
     assert_eq!(decide(&|view| view.unreferenced = Some("vu".into())), "release volume");
-    assert_eq!(decide(&|view| view.unreferenced = Some("another".into())), "ask vu");
+    assert_eq!(decide(&|view| view.unreferenced = Some("another".into())), "check references vu");
     assert_eq!(decide(&|view| view.complete = false), "wait 30");
     assert_eq!(decide(&|view| view.volume = volume(json!({}))), "done");
-    let unheld = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["x"]});
-    assert_eq!(decide(&|view| view.volume = volume(unheld.clone())), "done");
+    let without_finalizer = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["x"]});
+    assert_eq!(decide(&|view| view.volume = volume(without_finalizer.clone())), "done");
     assert_eq!(decide(&|view| view.volume = None), "done");
-    let needed = |view: &mut View<'_>| view.unreferenced = Some("vu".into());
+    let unreferenced = |view: &mut VolumeView<'_>| view.unreferenced = Some("vu".into());
     assert_eq!(
         decide(&|view| {
-            needed(view);
-            view.elsewhere = true;
+            unreferenced(view);
+            view.has_foreign_attachments = true;
         }),
         "done"
     );
     assert_eq!(
         decide(&|view| {
-            needed(view);
+            unreferenced(view);
             let fields = json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]});
             view.attachments = vec![attachment("a", "n1", fields)];
         }),

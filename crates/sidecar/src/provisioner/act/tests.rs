@@ -1,21 +1,21 @@
-//! What the next view sees after a step, and when it is looked at again.
+//! What the next view reads after a step, and when the volume is reconciled again.
 
 use serde_json::json;
 
 use super::*;
-use crate::context::OwnNode;
-use crate::provisioner::testing::{VOLUME, claim, class, context, intent, made, own};
+use crate::context::LocalNode;
+use crate::provisioner::testing::{VOLUME, claim, class, config, context, created, intent};
 
-async fn actor(answers: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Actor {
+async fn actor(respond: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Actor {
     let context = context(move |method, path, body| match path.ends_with("/leases") {
         true => (200, json!({"metadata": {"resourceVersion": "1"}, "items": []})),
-        false => answers(method, path, body),
+        false => respond(method, path, body),
     });
     Actor {
         journal: Journal::open(&context).await,
-        own: Arc::new(own()),
-        memories: Memories::default(),
-        counts: context.metrics.family(Counts::register),
+        config: Arc::new(config()),
+        states: ProvisionStates::default(),
+        metrics: context.metrics.get_or_register(ProvisionerMetrics::register),
         capacity: CapacityHandle::default(),
         context,
     }
@@ -25,10 +25,10 @@ fn refused(status: u16, reason: &str) -> (u16, Value) {
     (status, json!({"kind": "Status", "reason": reason, "message": "no", "details": {"name": "x"}}))
 }
 
-/// sidecars.md 1.1 "Save PV": what can never be saved is not tried for ever, what may be is.
+/// sidecars.md 1.1 "Save PV": a rejected PersistentVolume is not retried, other errors are.
 #[tokio::test]
-async fn a_volume_that_the_server_will_never_take_is_of_no_use() {
-    for (status, reason, never) in [
+async fn save_stops_when_pv_is_rejected_and_retries_other_errors() {
+    for (status, reason, rejected) in [
         (422, "Invalid", true),
         (413, "RequestEntityTooLarge", true),
         (403, "Forbidden", false),
@@ -36,62 +36,64 @@ async fn a_volume_that_the_server_will_never_take_is_of_no_use() {
         (429, "TooManyRequests", false),
     ] {
         let actor = actor(move |_, _, _| refused(status, reason)).await;
-        actor.memories.note(VOLUME, Happened::Made(Arc::new(made())));
+        actor.states.apply(VOLUME, Transition::Created(Arc::new(created())));
         let saved = actor.save(Some(&claim(json!({}))), &Arc::new(intent()), &json!({}), false).await;
-        let memory = actor.memories.get(VOLUME);
-        assert_eq!(memory.unsaved.is_some(), never, "{reason}");
-        assert!(memory.made().is_some(), "{reason}: it is still to be deleted");
+        let state = actor.states.get(VOLUME);
+        assert_eq!(state.save_error.is_some(), rejected, "{reason}");
+        assert!(state.created().is_some(), "{reason}: the created volume still has to be deleted");
         match saved {
-            Progress::Again => assert!(never, "{reason}"),
-            Progress::End(outcome) => assert_eq!((never, outcome), (false, Outcome::Retry), "{reason}"),
+            Next::Continue => assert!(rejected, "{reason}"),
+            Next::Stop(outcome) => assert_eq!((rejected, outcome), (false, WorkOutcome::Retry), "{reason}"),
         }
     }
 }
 
-/// A claim that is gone while the watch is behind is not bid for over and over.
+/// A claim that is gone or changed while the watch lags is not competed for in a tight loop.
 #[tokio::test]
-async fn a_bid_for_what_has_changed_waits() {
-    for answer in [refused(404, "NotFound"), (200, json!({"metadata": {"resourceVersion": "8"}}))] {
+async fn competing_for_changed_claim_backs_off() {
+    for response in [refused(404, "NotFound"), (200, json!({"metadata": {"resourceVersion": "8"}}))] {
         let mut actor = actor(move |_, _, _| {
-            let mut answer = answer.clone();
-            if answer.0 == 404 {
-                answer.1["details"]["name"] = json!("data");
+            let mut response = response.clone();
+            if response.0 == 404 {
+                response.1["details"]["name"] = json!("data");
             }
-            answer
+            response
         })
         .await;
-        let node = OwnNode { name: "node-a".into(), place: Default::default() };
-        actor.own = Arc::new(Own { node: Some(node), ..own() });
+        let node = LocalNode { name: "node-a".into(), topology: Default::default() };
+        actor.config = Arc::new(ProvisionerConfig { node: Some(node), ..config() });
         let claim = claim(json!({}));
-        let mut seen = Seen::default();
-        seen.class = Some(Arc::new(class(json!({}))));
-        let Progress::End(outcome) = actor.bid(&Whom::waits(VOLUME, &claim), &claim, &seen).await else {
-            panic!("looked at again at once");
+        let mut inputs = Inputs::default();
+        inputs.class = Some(Arc::new(class(json!({}))));
+        let Next::Stop(outcome) =
+            actor.compete(&EventTarget::for_claim(VOLUME, &claim), &claim, &inputs).await
+        else {
+            panic!("reconciled again at once");
         };
-        assert_eq!(outcome, Outcome::Retry);
+        assert_eq!(outcome, WorkOutcome::Retry);
     }
 }
 
-/// The claim would begin anew and come to the same end: that must not go round and round.
+/// The claim would start again and reach the same state: that must not become a tight loop.
 #[tokio::test]
-async fn what_another_volume_stands_for_is_not_asked_for_again_at_once() {
+async fn handle_owned_by_other_pv_backs_off() {
     let actor = actor(|_, _, _| refused(500, "InternalError")).await;
-    for (held_by, waits) in [(None, false), (Some("static".to_owned()), true)] {
-        let step = Step::Settle { intent: Arc::new(intent()), held_by };
-        let progress = actor.act(VOLUME, &Seen::default(), step).await;
-        assert_eq!(matches!(progress, Progress::End(Outcome::Retry)), waits);
+    for (handle_owner, retries) in [(None, false), (Some("static".to_owned()), true)] {
+        let step = ProvisionStep::FinishIntent { intent: Arc::new(intent()), handle_owner };
+        let progress = actor.act(VOLUME, &Inputs::default(), step).await;
+        assert_eq!(matches!(progress, Next::Stop(WorkOutcome::Retry)), retries);
     }
 }
 
-/// A namespace takes its secrets with it: what was made for its claims is deleted all the same.
+/// Deleting a namespace deletes its secrets: volumes of its claims are deleted all the same.
 #[tokio::test]
-async fn a_secret_that_is_gone_keeps_nothing() {
+async fn missing_secret_does_not_block_deletion() {
     let secret = wharf_model::SecretRef { name: "s".into(), namespace: "n".into() };
-    for (status, reason, goes) in [(404, "NotFound", true), (503, "ServiceUnavailable", false)] {
-        let mut answer = refused(status, reason);
-        answer.1["details"]["name"] = json!("s");
-        let context = context(move |_, _, _| answer.clone());
+    for (status, reason, proceeds) in [(404, "NotFound", true), (503, "ServiceUnavailable", false)] {
+        let mut response = refused(status, reason);
+        response.1["details"]["name"] = json!("s");
+        let context = context(move |_, _, _| response.clone());
         let read = reclaim::secrets(&context, VOLUME, Some(&secret)).await;
-        assert_eq!(read.ok().map(|secrets| secrets.len()), goes.then_some(0), "{reason}");
+        assert_eq!(read.ok().map(|secrets| secrets.len()), proceeds.then_some(0), "{reason}");
     }
 }

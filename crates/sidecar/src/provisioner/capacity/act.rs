@@ -1,47 +1,45 @@
-//! The requests for one item: what the driver is asked, and what is written.
+//! Effects for one CSIStorageCapacity object: calls GetCapacity, and creates, updates or deletes the object.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use wharf_cluster::{ApiError, Cluster, Patch, Preconditions};
 use wharf_csi::v1::controller_client::ControllerClient;
-use wharf_csi::{Calls, v1};
+use wharf_csi::{DeadlineChannel, v1};
 use wharf_model::names::label;
 use wharf_model::{CSIStorageCapacity, Kind, OwnerRef, Quantity, StorageClass};
 
-use super::view::{Item, Room};
+use super::view::{Capacity, Item};
 use crate::driver::Driver;
 
-/// Why an item is not as it should be.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CapacityError {
-    /// The driver did not say how much room there is.
     #[error("GetCapacity: {code:?}: {message}")]
     Driver { code: tonic::Code, message: String },
-    /// The server did not take it.
     #[error("{0}")]
     Api(#[from] ApiError),
 }
 
-/// Whose objects they are, and where.
+/// Writes CSIStorageCapacity objects with the sidecar's labels and owner.
 #[derive(Debug, Clone)]
-pub(super) struct Keeper {
+pub(super) struct CapacityApi {
     pub(super) namespace: String,
     pub(super) driver: String,
-    /// The node, where the sidecar is a node's own.
+    /// The name of this node, if the sidecar runs with `--node-deployment`.
     pub(super) node: Option<String>,
     pub(super) owner: Option<OwnerRef>,
 }
 
-impl Keeper {
-    /// Selects our objects and nobody else's.
+impl CapacityApi {
+    /// The label selector of the sidecar's own objects.
     pub(super) fn selector(&self) -> String {
         let managed_by = label::managed_by(self.node.as_deref());
         format!("{}={},{}={managed_by}", label::DRIVER_NAME, self.driver, label::MANAGED_BY)
     }
 
-    /// A new object.
-    fn object(&self, item: &Item, room: Room) -> Value {
+    /// Builds a new CSIStorageCapacity object.
+    fn object(&self, item: &Item, capacity: Capacity) -> Value {
         let labels = json!({
             label::DRIVER_NAME: self.driver,
             label::MANAGED_BY: label::managed_by(self.node.as_deref()),
@@ -55,17 +53,18 @@ impl Keeper {
             "kind": CSIStorageCapacity::API.kind,
             "metadata": metadata,
             "storageClassName": item.class,
-            "nodeTopology": {"matchLabels": item.place},
-            "capacity": Quantity::from_bytes(room.capacity).to_string(),
+            "nodeTopology": {"matchLabels": item.topology},
+            "capacity": Quantity::from_bytes(capacity.available).to_string(),
         });
-        if let Some(maximum) = room.maximum {
+        if let Some(maximum) = capacity.maximum {
             object["maximumVolumeSize"] = json!(Quantity::from_bytes(maximum).to_string());
         }
         object
     }
 
-    /// Changes an object. Who controlled it before does no longer: an object has one controller.
-    fn change(&self, object: &CSIStorageCapacity, room: Room) -> Patch {
+    /// Builds the patch for an existing object. The owner replaces an earlier controller reference, because an object
+    /// can have only one controller.
+    fn patch(&self, object: &CSIStorageCapacity, capacity: Capacity) -> Patch {
         let meta = &object.metadata;
         let mut metadata = json!({"uid": meta.uid, "resourceVersion": meta.resource_version});
         if let Some(owner) = self.owner.as_ref().filter(|owner| !super::decide::is_owned(object, Some(owner)))
@@ -75,13 +74,18 @@ impl Keeper {
         }
         Patch::Merge(json!({
             "metadata": metadata,
-            "capacity": Quantity::from_bytes(room.capacity).to_string(),
-            "maximumVolumeSize": room.maximum.map(|maximum| Quantity::from_bytes(maximum).to_string()),
+            "capacity": Quantity::from_bytes(capacity.available).to_string(),
+            "maximumVolumeSize": capacity.maximum.map(|maximum| Quantity::from_bytes(maximum).to_string()),
         }))
     }
 
-    pub(super) async fn create(&self, cluster: &Cluster, item: &Item, room: Room) -> Result<(), ApiError> {
-        let object = self.object(item, room);
+    pub(super) async fn create(
+        &self,
+        cluster: &Cluster,
+        item: &Item,
+        capacity: Capacity,
+    ) -> Result<(), ApiError> {
+        let object = self.object(item, capacity);
         cluster.create(&CSIStorageCapacity::API, Some(&self.namespace), &object).await.map(drop)
     }
 
@@ -89,10 +93,10 @@ impl Keeper {
         &self,
         cluster: &Cluster,
         object: &CSIStorageCapacity,
-        room: Room,
+        capacity: Capacity,
     ) -> Result<(), ApiError> {
-        let change = self.change(object, room);
-        cluster.patch(&CSIStorageCapacity::API, &object.key(), None, change).await.map(drop)
+        let patch = self.patch(object, capacity);
+        cluster.patch(&CSIStorageCapacity::API, &object.key(), None, patch).await.map(drop)
     }
 
     pub(super) async fn delete(
@@ -115,26 +119,27 @@ fn reference(owner: &OwnerRef) -> Value {
     reference
 }
 
-/// Asks the driver how much room there is: with all of the class's parameters as they are, and no capabilities.
-pub(super) async fn ask(
+/// Calls GetCapacity with all parameters of the class, unfiltered, and no capabilities.
+pub(super) async fn get_capacity(
     driver: &Driver,
     timeout: Duration,
     item: &Item,
     class: &StorageClass,
-) -> Result<Room, CapacityError> {
+) -> Result<Capacity, CapacityError> {
     let request = request(item, class);
-    let call = |mut client: ControllerClient<Calls>| async move { client.get_capacity(request).await };
-    let told = driver.controller("GetCapacity", timeout, call).await.map_err(|status| {
+    let call =
+        |mut client: ControllerClient<DeadlineChannel>| async move { client.get_capacity(request).await };
+    let available = driver.controller("GetCapacity", timeout, call).await.map_err(|status| {
         CapacityError::Driver { code: status.code(), message: status.message().to_owned() }
     })?;
-    Ok(Room { capacity: told.available_capacity, maximum: told.maximum_volume_size })
+    Ok(Capacity { available: available.available_capacity, maximum: available.maximum_volume_size })
 }
 
 fn request(item: &Item, class: &StorageClass) -> v1::GetCapacityRequest {
     v1::GetCapacityRequest {
         volume_capabilities: Vec::new(),
         parameters: class.parameters.clone().into_iter().collect(),
-        accessible_topology: Some(v1::Topology { segments: item.place.clone().into_iter().collect() }),
+        accessible_topology: Some(v1::Topology { segments: item.topology.clone().into_iter().collect() }),
     }
 }
 
@@ -142,8 +147,8 @@ fn request(item: &Item, class: &StorageClass) -> v1::GetCapacityRequest {
 mod tests {
     use super::*;
 
-    fn keeper(owner: Option<OwnerRef>) -> Keeper {
-        Keeper { namespace: "ns".into(), driver: "d.test".into(), node: None, owner }
+    fn api(owner: Option<OwnerRef>) -> CapacityApi {
+        CapacityApi { namespace: "ns".into(), driver: "d.test".into(), node: None, owner }
     }
 
     fn owner(uid: &str) -> OwnerRef {
@@ -152,15 +157,15 @@ mod tests {
     }
 
     fn item() -> Item {
-        Item { class: "fast".into(), place: [("zone".to_owned(), "a".to_owned())].into() }
+        Item { class: "fast".into(), topology: [("zone".to_owned(), "a".to_owned())].into() }
     }
 
     /// sidecars.md 1.1 "Capacity": name, labels, owner, topology.
     #[test]
-    fn a_new_object_is_upstreams() {
-        let room = Room { capacity: 3 << 30, maximum: Some(1 << 30) };
+    fn new_object_matches_upstream() {
+        let capacity = Capacity { available: 3 << 30, maximum: Some(1 << 30) };
         assert_eq!(
-            keeper(Some(owner("o"))).object(&item(), room),
+            api(Some(owner("o"))).object(&item(), capacity),
             json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
                 "metadata": {
@@ -177,24 +182,24 @@ mod tests {
                 "capacity": "3Gi", "maximumVolumeSize": "1Gi",
             })
         );
-        let plain = keeper(None).object(&item(), Room { capacity: 0, maximum: None });
+        let plain = api(None).object(&item(), Capacity { available: 0, maximum: None });
         assert_eq!((&plain["capacity"], plain.get("maximumVolumeSize")), (&json!("0"), None));
         assert_eq!(plain["metadata"].get("ownerReferences"), None);
-        let selector = Keeper { node: Some("n".into()), ..keeper(None) }.selector();
+        let selector = CapacityApi { node: Some("n".into()), ..api(None) }.selector();
         let wanted =
             "csi.storage.k8s.io/drivername=d.test,csi.storage.k8s.io/managed-by=external-provisioner-n";
         assert_eq!(selector, wanted);
     }
 
-    /// sidecars.md 1.1 "Capacity": capacity, maximumVolumeSize and owner are what changes.
+    /// sidecars.md 1.1 "Capacity": a patch changes only capacity, maximumVolumeSize and the owner.
     #[test]
-    fn a_change_has_one_controller() {
+    fn patch_keeps_one_controller() {
         let object = |owners: Value| -> CSIStorageCapacity {
             let metadata =
                 json!({"name": "x", "uid": "u", "resourceVersion": "7", "ownerReferences": owners});
             serde_json::from_value(json!({"metadata": metadata})).unwrap()
         };
-        let room = Room { capacity: 1024, maximum: None };
+        let capacity = Capacity { available: 1024, maximum: None };
         let ours = reference(&owner("o"));
         let user = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"});
         for (before, after) in [
@@ -202,23 +207,23 @@ mod tests {
             (json!([user, reference(&owner("old"))]), Some(json!([user, ours]))),
             (json!([ours, user]), None),
         ] {
-            let Patch::Merge(change) = keeper(Some(owner("o"))).change(&object(before), room) else {
+            let Patch::Merge(patch) = api(Some(owner("o"))).patch(&object(before), capacity) else {
                 panic!()
             };
-            assert_eq!(change["metadata"].get("ownerReferences"), after.as_ref());
-            assert_eq!((&change["capacity"], &change["maximumVolumeSize"]), (&json!("1Ki"), &Value::Null));
+            assert_eq!(patch["metadata"].get("ownerReferences"), after.as_ref());
+            assert_eq!((&patch["capacity"], &patch["maximumVolumeSize"]), (&json!("1Ki"), &Value::Null));
             assert_eq!(
-                (&change["metadata"]["uid"], &change["metadata"]["resourceVersion"]),
+                (&patch["metadata"]["uid"], &patch["metadata"]["resourceVersion"]),
                 (&json!("u"), &json!("7"))
             );
         }
-        let Patch::Merge(change) = keeper(None).change(&object(json!([])), room) else { panic!() };
-        assert_eq!(change["metadata"].get("ownerReferences"), None);
+        let Patch::Merge(patch) = api(None).patch(&object(json!([])), capacity) else { panic!() };
+        assert_eq!(patch["metadata"].get("ownerReferences"), None);
     }
 
     /// sidecars.md 1.1 "Capacity": GetCapacity with raw parameters and no capabilities.
     #[test]
-    fn the_driver_is_asked_with_the_classs_own_words() {
+    fn get_capacity_sends_raw_class_parameters() {
         let class: StorageClass =
             serde_json::from_value(json!({"parameters": {"pool": "p", "csi.storage.k8s.io/fstype": "xfs"}}))
                 .unwrap();

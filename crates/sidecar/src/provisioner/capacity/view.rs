@@ -1,74 +1,74 @@
-//! What there is to be, what there is, and what changed between two looks: plain data and the rules that reduce the
-//! cluster's objects to it.
+//! Desired and existing CSIStorageCapacity objects, and which of them to reconcile after a change. Plain data and the
+//! pure functions that derive it from the cluster's objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_model::selector::{NodeSelectorTerm, Operator, Requirement};
-use wharf_model::topology::{Segments, keys, reaches, segments};
+use wharf_model::topology::{Segments, is_accessible_from, segments_from_labels, topology_keys};
 use wharf_model::volume::NodeAffinity;
 use wharf_model::{CSINode, CSIStorageCapacity, Node, OwnerRef, StorageClass};
 
-/// An object that there is to be: the room for volumes of one class in one place.
+/// A desired object: the capacity for one class in one topology.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Item {
     pub(super) class: String,
-    pub(super) place: Segments,
+    pub(super) topology: Segments,
 }
 
-/// What is worked on.
+/// The key of the work queue: one reconcile processes one subject.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
-    /// The room for a class in a place.
+    /// The capacity for a class in a topology.
     Item(Item),
-    /// An object under our labels that tells of no place we could name: by name.
+    /// The name of an object that has the sidecar's labels but whose topology is not an exact set of labels.
     Stray(String),
 }
 
 impl Subject {
-    /// What an object is about.
+    /// The subject of an object.
     pub(super) fn of(object: &CSIStorageCapacity) -> Self {
         match &object.node_topology {
             Some(selector) if selector.match_expressions.is_empty() => Self::Item(Item {
                 class: object.storage_class_name.clone(),
-                place: selector.match_labels.clone(),
+                topology: selector.match_labels.clone(),
             }),
             _ => Self::Stray(object.metadata.name.clone()),
         }
     }
 
-    /// For indexes and logs.
+    /// The key for indexes, attempts and logs.
     pub(super) fn text(&self) -> String {
         match self {
-            Self::Item(Item { class, place }) => {
-                let place: Vec<_> = place.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                format!("{class}@{}", place.join(","))
+            Self::Item(Item { class, topology }) => {
+                let topology: Vec<_> = topology.iter().map(|(key, value)| format!("{key}={value}")).collect();
+                format!("{class}@{}", topology.join(","))
             }
             Self::Stray(name) => format!("/{name}"),
         }
     }
 }
 
-/// What there is to be, each with the identity of its class.
+/// The desired objects, each with the UID of its class.
 pub(super) type Goal = BTreeMap<Item, String>;
 
-/// All places of a driver: those of the nodes on which it has registered, by the labels it named there.
-pub(super) fn places<'a>(
+/// All topologies of a driver: those of the nodes where it is registered, by its topology keys.
+pub(super) fn topologies<'a>(
     driver: &str,
     nodes: impl IntoIterator<Item = (&'a CSINode, &'a Node)>,
 ) -> BTreeSet<Segments> {
-    let place = |(csi_node, node): (&CSINode, &Node)| match keys(csi_node, driver) {
+    let topology = |(csi_node, node): (&CSINode, &Node)| match topology_keys(csi_node, driver) {
         [] => None,
-        // A label that is missing is about to come, and this is asked again then.
-        keys => segments(&node.metadata.labels, keys),
+        // A missing label will be added later; that change triggers another comparison.
+        keys => segments_from_labels(&node.metadata.labels, keys),
     };
-    nodes.into_iter().filter_map(place).collect()
+    nodes.into_iter().filter_map(topology).collect()
 }
 
-/// What there is to be: each place with each class of the driver for which the scheduler asks.
+/// The desired objects: each topology with each class of the driver that the scheduler needs capacity for.
 pub(super) fn goal<'a>(
     driver: &str,
     immediate: bool,
-    places: &BTreeSet<Segments>,
+    topologies: &BTreeSet<Segments>,
     classes: impl IntoIterator<Item = &'a StorageClass>,
 ) -> Goal {
     let counts = |class: &&StorageClass| {
@@ -78,45 +78,45 @@ pub(super) fn goal<'a>(
     };
     let mut goal = Goal::new();
     for class in classes.into_iter().filter(counts) {
-        for place in places {
-            let item = Item { class: class.metadata.name.clone(), place: place.clone() };
+        for topology in topologies {
+            let item = Item { class: class.metadata.name.clone(), topology: topology.clone() };
             goal.insert(item, class.metadata.uid.clone());
         }
     }
     goal
 }
 
-/// What there is to be and what there is, at one moment.
+/// The desired and the existing objects at one point in time.
 #[derive(Debug, Default)]
-pub(super) struct Census {
+pub(super) struct Inventory {
     pub(super) goal: Goal,
-    /// How many objects there are for each.
+    /// The number of existing objects for each subject.
     pub(super) objects: BTreeMap<Subject, usize>,
 }
 
-/// Upstream's three numbers.
+/// The values of upstream's metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
-    /// Objects that there are to be.
+pub(super) struct Counts {
+    /// Desired objects.
     pub(super) goal: usize,
-    /// How many of these there are.
+    /// Desired objects that exist.
     pub(super) current: usize,
-    /// Objects that are about to go.
+    /// Objects that will be deleted.
     pub(super) obsolete: usize,
 }
 
-impl Census {
-    /// Counts.
+impl Inventory {
+    /// Counts the existing objects that are not being deleted.
     pub(super) fn new<'a>(goal: Goal, objects: impl IntoIterator<Item = &'a CSIStorageCapacity>) -> Self {
-        let mut census = Self { goal, objects: BTreeMap::new() };
+        let mut inventory = Self { goal, objects: BTreeMap::new() };
         for object in objects.into_iter().filter(|object| !object.metadata.is_deleting()) {
-            *census.objects.entry(Subject::of(object)).or_default() += 1;
+            *inventory.objects.entry(Subject::of(object)).or_default() += 1;
         }
-        census
+        inventory
     }
 
-    /// Whether there is to be such an object, and of which class.
-    pub(super) fn wants(&self, subject: &Subject) -> Option<&str> {
+    /// The UID of the class, if the subject is desired.
+    pub(super) fn wanted_class(&self, subject: &Subject) -> Option<&str> {
         match subject {
             Subject::Item(item) => self.goal.get(item).map(String::as_str),
             Subject::Stray(_) => None,
@@ -127,66 +127,69 @@ impl Census {
         self.objects.get(subject).copied().unwrap_or_default()
     }
 
-    /// What has to be looked at since an earlier census. What was wrong then already is not named again: it is
-    /// being worked on, perhaps with pauses between failures.
-    pub(super) fn news(&self, before: &Self) -> Vec<Subject> {
+    /// The subjects to reconcile because of changes since an earlier inventory. A subject that already needed work then
+    /// and has not changed is not returned again: it is in the queue, possibly in backoff.
+    pub(super) fn changed_since(&self, before: &Self) -> Vec<Subject> {
         let goals = self.goal.keys().chain(before.goal.keys()).cloned().map(Subject::Item);
         let subjects: BTreeSet<Subject> =
             goals.chain(self.objects.keys().cloned()).chain(before.objects.keys().cloned()).collect();
-        let is_news = |subject: &Subject| {
-            let (then, now) = (before.wants(subject), self.wants(subject));
-            let right = self.count(subject) == usize::from(now.is_some());
+        let needs_work = |subject: &Subject| {
+            let (then, now) = (before.wanted_class(subject), self.wanted_class(subject));
+            let correct = self.count(subject) == usize::from(now.is_some());
             let same = then == now && before.count(subject) == self.count(subject);
-            // A class that was deleted and made again may have other parameters.
-            (!right && !same) || (now.is_some() && then != now)
+            // A class that was deleted and recreated may have other parameters.
+            (!correct && !same) || (now.is_some() && then != now)
         };
-        subjects.into_iter().filter(is_news).collect()
+        subjects.into_iter().filter(needs_work).collect()
     }
 
-    /// Upstream's three numbers.
-    pub(super) fn numbers(&self) -> Numbers {
-        let wanted = |subject: &Subject| self.wants(subject).is_some();
+    /// The values of upstream's metrics.
+    pub(super) fn counts(&self) -> Counts {
+        let wanted = |subject: &Subject| self.wanted_class(subject).is_some();
         let (current, obsolete): (Vec<_>, Vec<_>) =
             self.objects.iter().partition(|(subject, _)| wanted(subject));
-        Numbers {
+        Counts {
             goal: self.goal.len(),
             current: current.len(),
             obsolete: obsolete.into_iter().map(|(_, count)| count).sum(),
         }
     }
 
-    /// All items of a class.
+    /// All subjects of a class.
     pub(super) fn of_class(&self, class: &str) -> Vec<Subject> {
-        let first = Item { class: class.to_owned(), place: Segments::new() };
+        let first = Item { class: class.to_owned(), topology: Segments::new() };
         let items = self.goal.range(first..).take_while(|(item, _)| item.class == class);
         items.map(|(item, _)| Subject::Item(item.clone())).collect()
     }
 
-    /// All items whose room a volume with this affinity takes.
+    /// All subjects whose capacity a volume with this affinity uses.
     pub(super) fn of_affinity(&self, affinity: &NodeAffinity) -> Vec<Subject> {
         let terms = affinity.required.iter().flat_map(|required| &required.node_selector_terms);
-        let exact: Option<Vec<Segments>> = terms.map(exact_place).collect();
+        let exact: Option<Vec<Segments>> = terms.map(exact_topology).collect();
         let classes: BTreeSet<&String> = self.goal.keys().map(|item| &item.class).collect();
         let named: Vec<_> = exact
             .into_iter()
             .flatten()
-            .flat_map(|place| {
-                classes.iter().map(move |&class| Item { class: class.clone(), place: place.clone() })
+            .flat_map(|topology| {
+                classes.iter().map(move |&class| Item { class: class.clone(), topology: topology.clone() })
             })
             .filter(|item| self.goal.contains_key(item))
             .collect();
         let items: Vec<Item> = match named.is_empty() {
             false => named,
-            true => {
-                self.goal.keys().filter(|item| reaches(Some(affinity), "", &item.place)).cloned().collect()
-            }
+            true => self
+                .goal
+                .keys()
+                .filter(|item| is_accessible_from(Some(affinity), "", &item.topology))
+                .cloned()
+                .collect(),
         };
         items.into_iter().map(Subject::Item).collect()
     }
 }
 
-/// The one place that a term names; `None` if it is not so simple.
-fn exact_place(term: &NodeSelectorTerm) -> Option<Segments> {
+/// The topology that a term matches exactly, or `None` if the term is more complex.
+fn exact_topology(term: &NodeSelectorTerm) -> Option<Segments> {
     let one = |requirement: &Requirement| match (requirement.operator, &requirement.values[..]) {
         (Operator::In, [value]) => Some((requirement.key.clone(), value.clone())),
         _ => None,
@@ -197,25 +200,25 @@ fn exact_place(term: &NodeSelectorTerm) -> Option<Segments> {
     }
 }
 
-/// What the driver said of a place.
+/// The driver's GetCapacity response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Room {
-    /// Room in all, in bytes.
-    pub(super) capacity: i64,
-    /// Room for one volume, if the driver knows.
+pub(super) struct Capacity {
+    /// Available capacity, in bytes.
+    pub(super) available: i64,
+    /// Maximum volume size, if the driver reports it.
     pub(super) maximum: Option<i64>,
 }
 
-/// One item, as [`decide`](super::decide::decide) sees it.
+/// One subject, as the input of [`decide`](super::decide::decide).
 #[derive(Debug, Clone)]
 pub(super) struct View<'a> {
-    /// There is to be one.
+    /// Whether the object is desired.
     pub(super) wanted: bool,
-    /// Those that there are, without those in deletion.
+    /// The existing objects that are not being deleted.
     pub(super) objects: Vec<&'a CSIStorageCapacity>,
-    /// What the driver said just now.
-    pub(super) room: Option<Room>,
-    /// Who is to own it.
+    /// The driver's response, if it was just called.
+    pub(super) capacity: Option<Capacity>,
+    /// The desired owner.
     pub(super) owner: Option<&'a OwnerRef>,
 }
 

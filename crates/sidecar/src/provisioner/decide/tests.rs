@@ -1,5 +1,5 @@
-//! Tables of views and steps, in the order of the story: which claims are taken up, what is asked, what is done with
-//! the answer, and what with a volume that is there.
+//! Tables of views and steps in the order of a volume's lifecycle: which claims are provisioned, what is requested,
+//! how the response is handled, and what happens to an existing PersistentVolume.
 
 use serde_json::json;
 use wharf_csi::ErrorClass;
@@ -7,17 +7,17 @@ use wharf_model::topology::Segments;
 use wharf_model::{VolumeAttributesClass, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::*;
-use crate::context::OwnNode;
-use crate::provisioner::intent::Places;
-use crate::provisioner::reclaim::Why;
-use crate::provisioner::source::Unfit;
+use crate::context::LocalNode;
+use crate::provisioner::intent::IntentTopology;
+use crate::provisioner::reclaim::IdleReason;
+use crate::provisioner::source::SourceProblem;
 use crate::provisioner::testing::{
-    DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume, with,
+    DRIVER, GI, NOW, Scene, VOLUME, claim, class, created, intent, nodes, volume, with,
 };
-use crate::provisioner::view::{Happened, NO_ROOM};
+use crate::provisioner::view::{EXHAUSTED_LIMIT, Transition};
 
 impl Scene {
-    fn step(&self) -> Step {
+    fn step(&self) -> ProvisionStep {
         decide(&self.view(), NOW)
     }
 
@@ -29,37 +29,37 @@ impl Scene {
         Self { class: Some(class(patch)), ..Self::default() }
     }
 
-    /// With an intent, and this answer to it.
-    fn answered(answer: Option<Answer>) -> Self {
-        let memory = Memory { answer, ..Memory::default() };
-        Self { intent: Some(Arc::new(intent())), memory, ..Self::default() }
+    /// A scene with an intent, whose CreateVolume had this outcome.
+    fn with_outcome(outcome: Option<CreateOutcome>) -> Self {
+        let state = ProvisionState { outcome, ..ProvisionState::default() };
+        Self { intent: Some(Arc::new(intent())), state, ..Self::default() }
     }
 
-    /// Whose driver knows places.
-    fn located(mut self, zones: &[(&str, &str)]) -> Self {
-        self.own.can.topology = true;
+    /// With a driver that supports topology, on these nodes.
+    fn with_nodes(mut self, zones: &[(&str, &str)]) -> Self {
+        self.config.can.topology = true;
         self.nodes = nodes(zones);
         self
     }
 
     fn written(&self) -> Intent {
         match self.step() {
-            Step::Write(intent) => *intent,
-            step => panic!("nothing is written: {step:?}"),
+            ProvisionStep::WriteIntent(intent) => *intent,
+            step => panic!("expected WriteIntent, got {step:?}"),
         }
     }
 
     fn refusal(&self) -> Refusal {
         match self.step() {
-            Step::Refuse(refusal) => refusal,
-            step => panic!("not refused: {step:?}"),
+            ProvisionStep::Refuse(refusal) => refusal,
+            step => panic!("expected Refuse, got {step:?}"),
         }
     }
 }
 
-/// sidecars.md 1.0 "Secrets": for what was asked with a secret, undoing it needs the same.
+/// sidecars.md 1.0 "Secrets": undoing a call needs the same secret as the call.
 #[test]
-fn the_secret_of_an_intent() {
+fn secret_comes_from_intent() {
     let mut intent = intent();
     assert_eq!(secret(&intent), None);
     intent.request.secret = Some(("ns".into(), "s".into()));
@@ -74,13 +74,13 @@ fn zone(name: &str) -> Segments {
     Segments::from([("zone".to_owned(), name.to_owned())])
 }
 
-fn answer_made(made: Made) -> Option<Answer> {
-    Some(Answer::Made(Arc::new(made)))
+fn created_outcome(created: CreatedVolume) -> Option<CreateOutcome> {
+    Some(CreateOutcome::Created(Arc::new(created)))
 }
 
 /// sidecars.md 1.1 "Selects PVC"
 #[test]
-fn which_claims_are_taken_up() {
+fn only_pending_claims_of_this_driver_are_provisioned() {
     let annotated = |key: &str, value: &str| {
         json!({"metadata": {"annotations": {
             "volume.kubernetes.io/storage-provisioner": null, key: value,
@@ -99,28 +99,28 @@ fn which_claims_are_taken_up() {
         });
     }
     for (patch, reason) in [
-        (annotated("x", "y"), Reason::NotOfThisDriver),
-        (annotated("volume.kubernetes.io/storage-provisioner", "x"), Reason::NotOfThisDriver),
-        (annotated("pv.kubernetes.io/migrated-to", "x"), Reason::NotOfThisDriver),
+        (annotated("x", "y"), Reason::OtherProvisioner),
+        (annotated("volume.kubernetes.io/storage-provisioner", "x"), Reason::OtherProvisioner),
+        (annotated("pv.kubernetes.io/migrated-to", "x"), Reason::OtherProvisioner),
         (json!({"spec": {"volumeName": "pv"}}), Reason::Bound),
         (json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), Reason::Deleting),
     ] {
-        assert_eq!(Scene::claimed(patch.clone()).step(), Step::Rest(reason), "{patch}");
+        assert_eq!(Scene::claimed(patch.clone()).step(), ProvisionStep::Idle(reason), "{patch}");
     }
-    assert_eq!(Scene { claim: None, ..Scene::default() }.step(), Step::Rest(Reason::NoClaim));
+    assert_eq!(Scene { claim: None, ..Scene::default() }.step(), ProvisionStep::Idle(Reason::NoClaim));
     let no_class = Scene { class: None, ..Scene::default() };
-    assert_eq!(no_class.step(), Step::Rest(Reason::NoClass("fast".into())));
-    let another = Reason::ClassOfAnother { class: "fast".into(), provisioner: "x".into() };
-    assert_eq!(Scene::classed(json!({"provisioner": "x"})).step(), Step::Rest(another));
+    assert_eq!(no_class.step(), ProvisionStep::Idle(Reason::NoClass("fast".into())));
+    let another = Reason::ClassOfOtherProvisioner { class: "fast".into(), provisioner: "x".into() };
+    assert_eq!(Scene::classed(json!({"provisioner": "x"})).step(), ProvisionStep::Idle(another));
     let selector = json!({"spec": {"selector": {"matchLabels": {"a": "b"}}}});
     assert_eq!(Scene::claimed(selector).refusal(), Refusal::Selector);
 }
 
 /// sidecars.md 1.1 "Selects PVC": WaitForFirstConsumer needs a node.
 #[test]
-fn a_claim_waits_for_its_first_consumer() {
+fn wait_for_first_consumer_needs_selected_node() {
     let waiting = json!({"volumeBindingMode": "WaitForFirstConsumer"});
-    assert_eq!(Scene::classed(waiting.clone()).step(), Step::Rest(Reason::NoNodeSelected));
+    assert_eq!(Scene::classed(waiting.clone()).step(), ProvisionStep::Idle(Reason::NoNodeSelected));
     let old_key =
         json!({"metadata": {"annotations": {"volume.alpha.kubernetes.io/selected-node": "node-a"}}});
     for patch in [on_node("node-a"), old_key] {
@@ -128,41 +128,48 @@ fn a_claim_waits_for_its_first_consumer() {
         assert_eq!(scene.written().claim.uid, "u1");
     }
     let scene = Scene { claim: Some(claim(on_node(""))), ..Scene::classed(waiting) };
-    assert_eq!(scene.step(), Step::Rest(Reason::NoNodeSelected));
+    assert_eq!(scene.step(), ProvisionStep::Idle(Reason::NoNodeSelected));
 }
 
-/// What is remembered goes with what it was about.
+/// The state is dropped when its claim is gone or bound.
 #[test]
-fn nothing_is_remembered_without_need() {
-    let refused = Memory { answer: Some(Answer::Refused), ..Memory::default() };
-    let scene = Scene { claim: None, memory: refused.clone(), ..Scene::default() };
-    assert_eq!(scene.step(), Step::Forget);
+fn state_is_dropped_when_claim_needs_no_volume() {
+    let refused = ProvisionState { outcome: Some(CreateOutcome::Refused), ..ProvisionState::default() };
+    let scene = Scene { claim: None, state: refused.clone(), ..Scene::default() };
+    assert_eq!(scene.step(), ProvisionStep::DropState);
     let bound = claim(json!({"spec": {"volumeName": "pv"}}));
-    assert_eq!(Scene { claim: Some(bound), memory: refused, ..Scene::default() }.step(), Step::Forget);
+    assert_eq!(
+        Scene { claim: Some(bound), state: refused, ..Scene::default() }.step(),
+        ProvisionStep::DropState
+    );
 }
 
-/// sidecars.md 1.1 "Data sources": populators are left alone, whatever else is wrong.
+/// sidecars.md 1.1 "Data sources": the provisioner creates no volumes for claims of volume populators, even if the
+/// claims are otherwise invalid.
 #[test]
-fn a_populators_claim_is_left_alone() {
+fn claim_with_foreign_data_source_is_left_to_populator() {
     let source = json!({"spec": {
         "dataSourceRef": {"apiGroup": "populator.test", "kind": "Bucket", "name": "b"},
         "selector": {"matchLabels": {}},
     }});
     let mut scene = Scene::claimed(source.clone());
-    assert_eq!(scene.step(), Step::LeaveToPopulator);
-    // Where each node has a sidecar of its own, one of them tells so.
-    scene.own.node = Some(OwnNode { name: "node-a".into(), place: zone("a") });
-    assert_eq!(scene.step(), Step::Rest(Reason::OfAnotherNode("a populator sees to it")));
-    for (node, tells) in [("node-a", true), ("node-b", false)] {
+    assert_eq!(scene.step(), ProvisionStep::LeaveToPopulator);
+    // With node deployment, only the selected node records the event.
+    scene.config.node = Some(LocalNode { name: "node-a".into(), topology: zone("a") });
+    assert_eq!(
+        scene.step(),
+        ProvisionStep::Idle(Reason::NotThisNode("a volume populator provisions the claim"))
+    );
+    for (node, leaves) in [("node-a", true), ("node-b", false)] {
         scene.claim = Some(claim(with(source.clone(), &on_node(node))));
-        assert_eq!(scene.step() == Step::LeaveToPopulator, tells, "{node}");
+        assert_eq!(scene.step() == ProvisionStep::LeaveToPopulator, leaves, "{node}");
     }
 }
 
 fn clone_scene() -> Scene {
     let mut scene =
         Scene::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
-    scene.own.can.clone_volume = true;
+    scene.config.can.clone_volume = true;
     scene.source_claim = Some(claim(json!({
         "metadata": {"name": "src", "uid": "u0"}, "spec": {"volumeName": "pv0"}, "status": {"phase": "Bound"},
     })));
@@ -173,39 +180,43 @@ fn clone_scene() -> Scene {
     scene
 }
 
-/// sidecars.md 1.1 "Clone finalizer": the source is protected before anything is written or asked.
+/// sidecars.md 1.1 "Clone finalizer": the source is protected before the intent is written or the driver called.
 #[test]
-fn a_clones_source_is_protected_first() {
+fn clone_source_is_protected_before_intent() {
     let mut scene = clone_scene();
     let source = match scene.step() {
-        Step::Protect(source) => source,
+        ProvisionStep::ProtectSource(source) => source,
         step => panic!("{step:?}"),
     };
     assert!(matches!(&source, Source::Volume { handle, .. } if handle == "h0"), "{source:?}");
-    scene.memory.after(Happened::Protected, NOW);
+    scene.state.apply(Transition::SourceProtected, NOW);
     assert_eq!(scene.written().request.source, Some(ContentSource::Volume("h0".into())));
 
-    let mut cannot = clone_scene();
-    cannot.own.can.clone_volume = false;
-    assert_eq!(cannot.refusal(), Refusal::Source(SourceError::CannotClone));
-    let mut hopeless = clone_scene();
-    hopeless.class = Some(class(json!({"parameters": {"csi.storage.k8s.io/oops": ""}})));
-    assert!(matches!(hopeless.refusal(), Refusal::Request(_)), "nothing is protected for nothing");
+    let mut unsupported = clone_scene();
+    unsupported.config.can.clone_volume = false;
+    assert_eq!(unsupported.refusal(), Refusal::Source(SourceError::CannotClone));
+    let mut invalid = clone_scene();
+    invalid.class = Some(class(json!({"parameters": {"csi.storage.k8s.io/oops": ""}})));
+    assert!(
+        matches!(invalid.refusal(), Refusal::Request(_)),
+        "the source of an invalid claim is not protected"
+    );
 }
 
-/// sidecars.md 1.1 "Snapshot finalizer": what no store has is read, then the source is protected.
+/// sidecars.md 1.1 "Snapshot finalizer": the snapshot is read from the server, then protected.
 #[test]
-fn a_snapshot_is_looked_at_and_protected() {
+fn snapshot_source_is_fetched_then_protected() {
     let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
     let mut scene = Scene::claimed(json!({"spec": {"dataSource": source}}));
-    scene.own.can.create_delete_snapshot = true;
-    assert_eq!(scene.step(), Step::Look);
-    scene.memory.after(Happened::Looked(Arc::default()), NOW);
+    scene.config.can.create_delete_snapshot = true;
+    assert_eq!(scene.step(), ProvisionStep::FetchSources);
+    scene.state.apply(Transition::Fetched(Arc::default()), NOW);
     let name = "s".into();
-    let missing = SourceError::Unfit { kind: "VolumeSnapshot", name, why: Unfit::Missing };
+    let missing =
+        SourceError::SourceProblem { kind: "VolumeSnapshot", name, problem: SourceProblem::Missing };
     assert_eq!(scene.refusal(), Refusal::Source(missing));
-    scene.memory.after(Happened::Stopped, NOW);
-    assert_eq!(scene.step(), Step::Look, "and again at the next attempt");
+    scene.state.apply(Transition::AttemptEnded, NOW);
+    assert_eq!(scene.step(), ProvisionStep::FetchSources, "fetched again at the next attempt");
 
     let snapshot: VolumeSnapshot = serde_json::from_value(json!({
         "metadata": {"namespace": "shop", "name": "s", "uid": "su"},
@@ -218,28 +229,30 @@ fn a_snapshot_is_looked_at_and_protected() {
         "status": {"snapshotHandle": "sh", "readyToUse": true},
     }))
     .unwrap();
-    let looked = Looked { snapshot: Some(snapshot), content: Some(content), ..Looked::default() };
-    scene.memory.after(Happened::Looked(Arc::new(looked)), NOW);
-    assert!(matches!(scene.step(), Step::Protect(Source::Snapshot { handle, .. }) if handle == "sh"));
-    scene.memory.after(Happened::Protected, NOW);
+    let fetched = Fetched { snapshot: Some(snapshot), content: Some(content), ..Fetched::default() };
+    scene.state.apply(Transition::Fetched(Arc::new(fetched)), NOW);
+    assert!(
+        matches!(scene.step(), ProvisionStep::ProtectSource(Source::Snapshot { handle, .. }) if handle == "sh")
+    );
+    scene.state.apply(Transition::SourceProtected, NOW);
     assert_eq!(scene.written().request.source, Some(ContentSource::Snapshot("sh".into())));
 }
 
 /// sidecars.md 1.1 "VolumeAttributesClass"
 #[test]
-fn a_mutable_class() {
+fn volume_attributes_class_is_fetched_and_checked() {
     let gold = |driver: &str| {
         let class = json!({"metadata": {"name": "gold"}, "driverName": driver, "parameters": {"iops": "9"}});
-        Attributes::Found(Arc::new(serde_json::from_value::<VolumeAttributesClass>(class).unwrap()))
+        AttributesClass::Found(Arc::new(serde_json::from_value::<VolumeAttributesClass>(class).unwrap()))
     };
     let scene = |attributes, modify_volume| {
         let mut scene = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
-        scene.own.can.modify_volume = modify_volume;
-        scene.memory.after(Happened::Looked(Arc::new(Looked { attributes, ..Looked::default() })), NOW);
+        scene.config.can.modify_volume = modify_volume;
+        scene.state.apply(Transition::Fetched(Arc::new(Fetched { attributes, ..Fetched::default() })), NOW);
         scene
     };
     let unseen = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
-    assert_eq!(unseen.step(), Step::Look);
+    assert_eq!(unseen.step(), ProvisionStep::FetchSources);
     let empty = Scene::claimed(json!({"spec": {"volumeAttributesClassName": ""}}));
     assert!(empty.written().request.mutable_parameters.is_empty());
 
@@ -247,213 +260,236 @@ fn a_mutable_class() {
     assert_eq!(intent.request.mutable_parameters.get("iops").map(String::as_str), Some("9"));
     assert_eq!(intent.template["spec"]["volumeAttributesClassName"], "gold");
     assert_eq!(scene(gold(DRIVER), false).refusal(), Refusal::CannotModify);
-    let another =
-        Refusal::AttributesOfAnother { name: "gold".into(), driver: "x".into(), own: DRIVER.into() };
+    let another = Refusal::AttributesClassOfOtherDriver {
+        name: "gold".into(),
+        driver: "x".into(),
+        expected: DRIVER.into(),
+    };
     assert_eq!(scene(gold("x"), true).refusal(), another);
-    assert_eq!(scene(Attributes::Missing, true).refusal(), Refusal::NoAttributesClass("gold".into()));
-    // An API server that does not know the kind: as if none was named.
-    let unserved = scene(Attributes::None, true).written();
+    assert_eq!(scene(AttributesClass::Missing, true).refusal(), Refusal::NoAttributesClass("gold".into()));
+    // If the API server does not serve the kind, the claim is treated as if it named no class.
+    let unserved = scene(AttributesClass::None, true).written();
     assert_eq!(unserved.template["spec"].get("volumeAttributesClassName"), None);
 }
 
-/// sidecars.md 1.1 "Topology": what the driver is told, by capability, node and flags. The turns are model's.
+/// sidecars.md 1.1 "Topology": what the driver receives, by capability, node and flags. The order is tested in `model`.
 #[test]
-fn places() {
+fn topology_requirement_follows_capability_node_and_flags() {
     let zones = [("node-a", "a"), ("node-b", "b")];
-    let asked = |scene: &Scene| scene.written().request.places;
-    let places = |requisite: &[&str], preferred: &[&str]| {
+    let requested = |scene: &Scene| scene.written().request.topology;
+    let topology = |requisite: &[&str], preferred: &[&str]| {
         let list = |names: &[&str]| names.iter().map(|name| zone(name)).collect();
-        Some(Places { requisite: list(requisite), preferred: list(preferred) })
+        Some(IntentTopology { requisite: list(requisite), preferred: list(preferred) })
     };
     let on_b = || Scene::claimed(on_node("node-b"));
 
-    let mut ignorant = on_b().located(&zones);
-    ignorant.own.can.topology = false;
-    assert_eq!(asked(&ignorant), None);
-    assert_eq!(asked(&on_b().located(&zones)), places(&["a", "b"], &["b", "a"]));
-    let mut strict = on_b().located(&zones);
-    strict.own.settings.strict_topology = true;
-    assert_eq!(asked(&strict), places(&["b"], &["b"]));
-    let immediate = asked(&Scene::default().located(&zones)).unwrap();
+    let mut without_topology = on_b().with_nodes(&zones);
+    without_topology.config.can.topology = false;
+    assert_eq!(requested(&without_topology), None);
+    assert_eq!(requested(&on_b().with_nodes(&zones)), topology(&["a", "b"], &["b", "a"]));
+    let mut strict = on_b().with_nodes(&zones);
+    strict.config.settings.strict_topology = true;
+    assert_eq!(requested(&strict), topology(&["b"], &["b"]));
+    let immediate = requested(&Scene::default().with_nodes(&zones)).unwrap();
     assert_eq!(immediate.requisite, [zone("a"), zone("b")]);
-    let mut silent = Scene::default().located(&zones);
-    silent.own.settings.immediate_topology = false;
-    assert_eq!(asked(&silent), None);
+    let mut silent = Scene::default().with_nodes(&zones);
+    silent.config.settings.immediate_topology = false;
+    assert_eq!(requested(&silent), None);
     let allowed =
         json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]});
-    let scene = Scene { class: Some(class(allowed)), ..on_b() }.located(&zones);
-    assert_eq!(asked(&scene), places(&["b"], &["b"]));
+    let scene = Scene { class: Some(class(allowed)), ..on_b() }.with_nodes(&zones);
+    assert_eq!(requested(&scene), topology(&["b"], &["b"]));
 }
 
-/// sidecars.md 1.1 "Topology", "Reschedule": a node that is gone is chosen anew; other errors are told.
+/// sidecars.md 1.1 "Topology", "Reschedule": a missing node is rescheduled, other errors are reported.
 #[test]
-fn places_that_cannot_be_told() {
-    let on_c = Scene::claimed(on_node("node-c")).located(&[("node-a", "a")]);
+fn missing_node_is_rescheduled_and_other_topology_errors_are_refused() {
+    let on_c = Scene::claimed(on_node("node-c")).with_nodes(&[("node-a", "a")]);
     let gone = TopologyError::NoCSINode { node: "node-c".into() };
-    assert_eq!(on_c.step(), Step::Unselect(Unselect::Topology(gone)));
-    let mut unregistered = Scene::claimed(on_node("node-a")).located(&[("node-a", "a")]);
+    assert_eq!(on_c.step(), ProvisionStep::UnselectNode(Unselect::Topology(gone)));
+    let mut unregistered = Scene::claimed(on_node("node-a")).with_nodes(&[("node-a", "a")]);
     Arc::make_mut(&mut unregistered.nodes.csi_nodes[0]).spec.drivers.clear();
-    let refusal = Refusal::Topology(TopologyError::NoKeys { node: "node-a".into() });
+    let refusal = Refusal::Topology(TopologyError::NoTopologyKeysOnNode { node: "node-a".into() });
     assert_eq!(unregistered.refusal(), refusal);
-    assert_eq!(Scene::default().located(&[]).refusal(), Refusal::Topology(TopologyError::NoPlaces));
+    assert_eq!(Scene::default().with_nodes(&[]).refusal(), Refusal::Topology(TopologyError::NoTopologyKeys));
 }
 
-/// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`": told before anything is done.
+/// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`": reported before the driver is called.
 #[test]
-fn a_class_that_cannot_be_read_is_told() {
+fn invalid_class_parameter_is_refused() {
     let oops = Scene::classed(json!({"parameters": {"csi.storage.k8s.io/oops": ""}}));
     assert!(oops.refusal().to_string().contains("csi.storage.k8s.io/oops"));
 }
 
-/// sidecars.md 1.1 "Error classes (CreateVolume)": an intent is repeated as it is until there is a final answer,
-/// whatever became of claim, class and node.
+/// sidecars.md 1.1 "Error classes (CreateVolume)": the call of an intent is repeated unchanged until there is a final
+/// response, regardless of changes to the claim, the class and the node.
 #[test]
-fn the_same_call_is_repeated() {
-    let create = Step::Create(Arc::new(intent()));
-    assert_eq!(Scene::answered(None).step(), create);
+fn unfinished_intent_repeats_same_call() {
+    let create = ProvisionStep::CreateVolume(Arc::new(intent()));
+    assert_eq!(Scene::with_outcome(None).step(), create);
     for scene in [
-        Scene { claim: None, class: None, ..Scene::answered(None) },
-        Scene { claim: Some(claim(json!({"spec": {"volumeName": "pv"}}))), ..Scene::answered(None) },
-        Scene { class: Some(class(json!({"provisioner": "x"}))), ..Scene::answered(None) },
-        Scene { claim: Some(claim(on_node("gone"))), ..Scene::answered(None) }.located(&[]),
+        Scene { claim: None, class: None, ..Scene::with_outcome(None) },
+        Scene { claim: Some(claim(json!({"spec": {"volumeName": "pv"}}))), ..Scene::with_outcome(None) },
+        Scene { class: Some(class(json!({"provisioner": "x"}))), ..Scene::with_outcome(None) },
+        Scene { claim: Some(claim(on_node("gone"))), ..Scene::with_outcome(None) }.with_nodes(&[]),
     ] {
         assert_eq!(scene.step(), create);
     }
-    // Only where the driver was never asked, and nobody wants the volume, it is not asked.
-    let uncalled = |claim| Scene {
+    // The call is skipped only if it was never sent and the claim is gone.
+    let create_unsent = |claim| Scene {
         claim,
-        memory: Memory { uncalled: true, ..Memory::default() },
-        ..Scene::answered(None)
+        state: ProvisionState { create_unsent: true, ..ProvisionState::default() },
+        ..Scene::with_outcome(None)
     };
-    assert_eq!(uncalled(Some(claim(json!({})))).step(), create);
-    assert_eq!(uncalled(None).step(), Step::GiveUp { intent: Arc::new(intent()), retry: false });
+    assert_eq!(create_unsent(Some(claim(json!({})))).step(), create);
+    assert_eq!(
+        create_unsent(None).step(),
+        ProvisionStep::DropIntent { intent: Arc::new(intent()), retry: false }
+    );
 }
 
-/// sidecars.md 1.1 "Error classes (CreateVolume)": what each class of error leaves behind.
+/// sidecars.md 1.1 "Error classes (CreateVolume)": the state after each class of error.
 #[test]
-fn what_an_error_means() {
+fn create_error_class_determines_state() {
     let after = |class, exhausted| {
-        let mut memory = Memory::default();
-        memory.after(Happened::Wrote, NOW);
-        memory.after(Happened::Calling, NOW);
-        memory.after(Happened::Failed { class, exhausted, vague: false, class_uid: "class-1".into() }, NOW);
-        memory
+        let mut state = ProvisionState::default();
+        state.apply(Transition::IntentWritten, NOW);
+        state.apply(Transition::CreateSent, NOW);
+        state.apply(
+            Transition::CreateFailed { class, exhausted, inconclusive: false, class_uid: "class-1".into() },
+            NOW,
+        );
+        state
     };
-    let infeasible = Answer::Infeasible { class_uid: "class-1".into(), since: NOW };
-    for (class, exhausted, answer) in [
+    let infeasible = CreateOutcome::Infeasible { class_uid: "class-1".into(), since: NOW };
+    for (class, exhausted, outcome) in [
         (ErrorClass::StillRunning, false, None),
-        (ErrorClass::Final, false, Some(Answer::Refused)),
-        (ErrorClass::Final, true, Some(Answer::Exhausted)),
+        (ErrorClass::Final, false, Some(CreateOutcome::Refused)),
+        (ErrorClass::Final, true, Some(CreateOutcome::Exhausted)),
         (ErrorClass::Infeasible, false, Some(infeasible)),
     ] {
-        let settled = class != ErrorClass::StillRunning;
-        assert_eq!(after(class, exhausted), Memory { answer, settled, ..Memory::default() });
+        let calls_settled = class != ErrorClass::StillRunning;
+        assert_eq!(
+            after(class, exhausted),
+            ProvisionState { outcome, calls_settled, ..ProvisionState::default() }
+        );
     }
-    // An intent that was found: somebody before us may have asked, with success.
-    for (vague, answer) in [(true, None), (false, Some(Answer::Refused))] {
-        let mut found = Memory::default();
+    // The intent is from an earlier process, which may have created the volume.
+    for (inconclusive, outcome) in [(true, None), (false, Some(CreateOutcome::Refused))] {
+        let mut found = ProvisionState::default();
         let class_uid = "class-1".into();
-        found.after(Happened::Failed { class: ErrorClass::Final, exhausted: false, vague, class_uid }, NOW);
-        assert_eq!(found, Memory { answer, ..Memory::default() }, "{vague}");
+        found.apply(
+            Transition::CreateFailed { class: ErrorClass::Final, exhausted: false, inconclusive, class_uid },
+            NOW,
+        );
+        assert_eq!(found, ProvisionState { outcome, ..ProvisionState::default() }, "{inconclusive}");
     }
 }
 
-/// A volume that somebody before us made is not forgotten because the driver has no room just now; for ever so nobody is
-/// held up by a place that is full.
+/// A volume that an earlier process may have created is not abandoned just because the driver now reports that its
+/// capacity is exhausted. But an exhausted backend must not block the claim forever.
 #[test]
-fn no_room_is_believed_in_the_end() {
-    let failed = |exhausted| Happened::Failed {
+fn exhausted_is_final_after_repeated_responses() {
+    let failed = |exhausted| Transition::CreateFailed {
         class: if exhausted { ErrorClass::Final } else { ErrorClass::StillRunning },
         exhausted,
-        vague: false,
+        inconclusive: false,
         class_uid: "class-1".into(),
     };
-    let mut found = Memory::default();
-    for attempt in 1..NO_ROOM {
-        found.after(failed(true), NOW);
-        assert_eq!(found.answer, None, "attempt {attempt}");
+    let mut found = ProvisionState::default();
+    for attempt in 1..EXHAUSTED_LIMIT {
+        found.apply(failed(true), NOW);
+        assert_eq!(found.outcome, None, "attempt {attempt}");
     }
-    found.after(failed(false), NOW);
-    for attempt in 1..NO_ROOM {
-        found.after(failed(true), NOW);
-        assert_eq!(found.answer, None, "attempt {attempt} after another answer");
+    found.apply(failed(false), NOW);
+    for attempt in 1..EXHAUSTED_LIMIT {
+        found.apply(failed(true), NOW);
+        assert_eq!(found.outcome, None, "attempt {attempt} after another error");
     }
-    found.after(failed(true), NOW);
-    assert_eq!(found.answer, Some(Answer::Exhausted));
+    found.apply(failed(true), NOW);
+    assert_eq!(found.outcome, Some(CreateOutcome::Exhausted));
 }
 
-/// sidecars.md 1.1 "Error classes (CreateVolume)": a final answer ends the intent, and how it goes on.
+/// sidecars.md 1.1 "Error classes (CreateVolume)": a final response ends the intent, and determines whether the claim
+/// is retried.
 #[test]
-fn a_final_answer_ends_the_intent() {
-    let give_up = |retry| Step::GiveUp { intent: Arc::new(intent()), retry };
-    let infeasible = || Answer::Infeasible { class_uid: "class-1".into(), since: NOW };
+fn final_outcome_drops_intent() {
+    let give_up = |retry| ProvisionStep::DropIntent { intent: Arc::new(intent()), retry };
+    let infeasible = || CreateOutcome::Infeasible { class_uid: "class-1".into(), since: NOW };
     let on_a = || Some(claim(on_node("node-a")));
-    for (answer, claimed, topology, retry) in [
-        (Answer::Refused, Some(claim(json!({}))), false, true),
-        (Answer::Refused, None, false, false),
-        (Answer::Undone, Some(claim(json!({}))), false, true),
-        (Answer::Undone, None, false, false),
-        (Answer::Exhausted, on_a(), true, false),
-        (Answer::Exhausted, on_a(), false, true),
-        (Answer::Exhausted, Some(claim(json!({}))), true, true),
-        (Answer::Exhausted, None, true, false),
+    for (outcome, claimed, topology, retry) in [
+        (CreateOutcome::Refused, Some(claim(json!({}))), false, true),
+        (CreateOutcome::Refused, None, false, false),
+        (CreateOutcome::CleanedUp, Some(claim(json!({}))), false, true),
+        (CreateOutcome::CleanedUp, None, false, false),
+        (CreateOutcome::Exhausted, on_a(), true, false),
+        (CreateOutcome::Exhausted, on_a(), false, true),
+        (CreateOutcome::Exhausted, Some(claim(json!({}))), true, true),
+        (CreateOutcome::Exhausted, None, true, false),
         (infeasible(), Some(claim(json!({}))), false, false),
     ] {
-        let mut scene = Scene { claim: claimed, ..Scene::answered(Some(answer)) };
-        scene.own.can.topology = topology;
-        assert_eq!(scene.step(), give_up(retry), "{:?} {topology}", scene.memory.answer);
+        let mut scene = Scene { claim: claimed, ..Scene::with_outcome(Some(outcome)) };
+        scene.config.can.topology = topology;
+        assert_eq!(scene.step(), give_up(retry), "{:?} {topology}", scene.state.outcome);
     }
 }
 
 /// sidecars.md 1.1 "Reschedule"
 #[test]
-fn no_room_at_the_chosen_node() {
-    let mut memory = Memory { answer: Some(Answer::Exhausted), ..Memory::default() };
-    memory.after(Happened::GaveUp, NOW);
-    let scene = |patch| Scene { claim: Some(claim(patch)), memory: memory.clone(), ..Scene::default() };
+fn exhausted_selected_node_is_unselected() {
+    let mut state = ProvisionState { outcome: Some(CreateOutcome::Exhausted), ..ProvisionState::default() };
+    state.apply(Transition::IntentDropped, NOW);
+    let scene = |patch| Scene { claim: Some(claim(patch)), state: state.clone(), ..Scene::default() };
     let zones = [("node-a", "a")];
-    let rescheduled = scene(on_node("node-a")).located(&zones);
-    assert_eq!(rescheduled.step(), Step::Unselect(Unselect::Exhausted));
-    // Without a node or without places there is nothing to choose: it is tried again.
-    assert_eq!(scene(json!({})).located(&zones).written().claim.uid, "u1");
+    let rescheduled = scene(on_node("node-a")).with_nodes(&zones);
+    assert_eq!(rescheduled.step(), ProvisionStep::UnselectNode(Unselect::Exhausted));
+    // Without a selected node or topology there is no alternative: retry.
+    assert_eq!(scene(json!({})).with_nodes(&zones).written().claim.uid, "u1");
     assert_eq!(scene(on_node("node-a")).written().claim.uid, "u1");
-    memory.after(Happened::Unselected, NOW);
-    assert_eq!(memory, Memory::default());
+    state.apply(Transition::NodeUnselected, NOW);
+    assert_eq!(state, ProvisionState::default());
 }
 
-/// sidecars.md 1.1 "Error classes (CreateVolume)": infeasible is retried late, or with another class.
+/// sidecars.md 1.1 "Error classes (CreateVolume)": infeasible requests are retried after the maximum backoff, or at
+/// once with another class.
 #[test]
-fn the_infeasible_waits() {
+fn infeasible_request_waits_for_retry_max_or_other_class() {
     let max = Duration::from_secs(300);
-    let mut memory = Memory::default();
+    let mut state = ProvisionState::default();
     let class_uid = "class-1".into();
-    memory.after(
-        Happened::Failed { class: ErrorClass::Infeasible, exhausted: false, vague: false, class_uid },
+    state.apply(
+        Transition::CreateFailed {
+            class: ErrorClass::Infeasible,
+            exhausted: false,
+            inconclusive: false,
+            class_uid,
+        },
         NOW,
     );
-    memory.after(Happened::GaveUp, NOW);
-    let scene = Scene { memory, ..Scene::default() };
+    state.apply(Transition::IntentDropped, NOW);
+    let scene = Scene { state, ..Scene::default() };
     let at = |now| decide(&scene.view(), now);
-    let wait = |pause| Step::Wait { reason: Reason::Infeasible, pause, competing: false };
+    let wait = |pause| ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
     assert_eq!(at(NOW), wait(max));
     assert_eq!(at(NOW.plus(max - Duration::from_secs(1))), wait(Duration::from_secs(1)));
-    assert!(matches!(at(NOW.plus(max)), Step::Write(_)));
+    assert!(matches!(at(NOW.plus(max)), ProvisionStep::WriteIntent(_)));
     let other = Scene { class: Some(class(json!({"metadata": {"uid": "class-2"}}))), ..scene };
-    assert!(matches!(other.step(), Step::Write(_)));
+    assert!(matches!(other.step(), ProvisionStep::WriteIntent(_)));
 }
 
-/// sidecars.md 1.1 "Save PV": also when the claim is gone, since the volume must not be lost.
+/// sidecars.md 1.1 "Save PV": the PersistentVolume is saved even if the claim is gone, because the volume must not
+/// leak.
 #[test]
-fn what_was_made_is_written() {
+fn created_volume_is_saved_and_retained_if_old_and_unclaimed() {
     let scene = |claim, written: Time| {
         let mut intent = intent();
         intent.written = written.0;
-        let memory = Memory { answer: answer_made(made()), ..Memory::default() };
-        Scene { claim, intent: Some(Arc::new(intent)), memory, ..Scene::default() }
+        let state = ProvisionState { outcome: created_outcome(created()), ..ProvisionState::default() };
+        Scene { claim, intent: Some(Arc::new(intent)), state, ..Scene::default() }
     };
     let saved = |scene: &Scene| match scene.step() {
-        Step::Save { object, kept, .. } => {
-            (object["spec"]["persistentVolumeReclaimPolicy"].as_str().unwrap().to_owned(), kept)
+        ProvisionStep::SavePv { object, retain, .. } => {
+            (object["spec"]["persistentVolumeReclaimPolicy"].as_str().unwrap().to_owned(), retain)
         }
         step => panic!("{step:?}"),
     };
@@ -468,128 +504,152 @@ fn what_was_made_is_written() {
 
 /// sidecars.md 1.1 "capacity checks"
 #[test]
-fn what_is_not_as_asked_is_undone() {
-    let small = Made { capacity_bytes: GI - 1, ..made() };
-    let scene = Scene::answered(answer_made(small));
-    let mut refused = Scene::answered(answer_made(made()));
-    refused.memory.after(Happened::Unsaved("no".into()), NOW);
-    let flaw = Flaw::Unsaved("no".into());
-    let undone = Step::Undo { intent: Arc::new(intent()), handle: "h1".into(), flaw, beside: None };
+fn invalid_or_rejected_volume_is_deleted() {
+    let small = CreatedVolume { capacity_bytes: GI - 1, ..created() };
+    let scene = Scene::with_outcome(created_outcome(small));
+    let mut refused = Scene::with_outcome(created_outcome(created()));
+    refused.state.apply(Transition::SaveRejected("no".into()), NOW);
+    let problem = InvalidVolume::Rejected("no".into());
+    let undone = ProvisionStep::DeleteCreated {
+        intent: Arc::new(intent()),
+        handle: "h1".into(),
+        problem,
+        other_pv_uid: None,
+    };
     assert_eq!(refused.step(), undone);
-    // Also when nobody waits for it any more.
+    // The volume is also deleted if the claim is gone.
     refused.claim = None;
     assert_eq!(refused.step(), undone);
-    refused.memory.after(Happened::Made(Arc::new(made())), NOW);
-    assert!(matches!(refused.step(), Step::Save { .. }), "another answer of the driver may be better");
-    let flaw = Flaw::TooSmall { made: GI - 1, requested: GI };
-    let undo = |intent, flaw, beside| Step::Undo { intent, handle: "h1".into(), flaw, beside };
-    assert_eq!(scene.step(), undo(Arc::new(intent()), flaw, None));
+    refused.state.apply(Transition::Created(Arc::new(created())), NOW);
+    assert!(
+        matches!(refused.step(), ProvisionStep::SavePv { .. }),
+        "a new response of the driver is tried again"
+    );
+    let problem = InvalidVolume::TooSmall { created: GI - 1, requested: GI };
+    let undo = |intent, problem, other_pv_uid| ProvisionStep::DeleteCreated {
+        intent,
+        handle: "h1".into(),
+        problem,
+        other_pv_uid,
+    };
+    assert_eq!(scene.step(), undo(Arc::new(intent()), problem, None));
 
     let mut copy = intent();
     copy.request.source = Some(ContentSource::Snapshot("s".into()));
     let copy = Arc::new(copy);
-    let mut scene = Scene { intent: Some(Arc::clone(&copy)), ..Scene::answered(answer_made(made())) };
-    assert_eq!(scene.step(), undo(Arc::clone(&copy), Flaw::NoSource, None));
+    let mut scene =
+        Scene { intent: Some(Arc::clone(&copy)), ..Scene::with_outcome(created_outcome(created())) };
+    assert_eq!(scene.step(), undo(Arc::clone(&copy), InvalidVolume::NoSource, None));
 
-    // Unless a volume stands for it: then it is somebody's.
-    scene.holder = Some("static".into());
-    assert_eq!(scene.step(), Step::Settle { intent: copy, held_by: Some("static".into()) });
+    // The volume is not deleted if a PersistentVolume refers to its handle.
+    scene.handle_owner = Some("static".into());
+    assert_eq!(
+        scene.step(),
+        ProvisionStep::FinishIntent { intent: copy, handle_owner: Some("static".into()) }
+    );
 }
 
-/// sidecars.md 1.1 "Save PV": the volume is there, so the intent is settled, also one from before a crash.
+/// sidecars.md 1.1 "Save PV": the PersistentVolume exists, so the intent is finished, even one from before a crash.
 #[test]
-fn a_volume_that_is_there_settles_the_intent() {
-    let settle = Step::Settle { intent: Arc::new(intent()), held_by: None };
-    for memory in [
-        Memory::default(),
-        Memory { answer: answer_made(made()), ..Memory::default() },
-        Memory { uncalled: true, ..Memory::default() },
-        Memory { answer: Some(Answer::Refused), ..Memory::default() },
+fn existing_pv_finishes_intent() {
+    let settle = ProvisionStep::FinishIntent { intent: Arc::new(intent()), handle_owner: None };
+    for state in [
+        ProvisionState::default(),
+        ProvisionState { outcome: created_outcome(created()), ..ProvisionState::default() },
+        ProvisionState { create_unsent: true, ..ProvisionState::default() },
+        ProvisionState { outcome: Some(CreateOutcome::Refused), ..ProvisionState::default() },
     ] {
-        let scene = Scene { present: Some(volume(json!({}))), memory, ..Scene::answered(None) };
+        let scene = Scene { pv: Some(volume(json!({}))), state, ..Scene::with_outcome(None) };
         assert_eq!(scene.step(), settle);
     }
 }
 
-/// sidecars.md 1.1 "Save PV": another's volume of the same name is not ours, and ours is not left behind.
+/// sidecars.md 1.1 "Save PV": a PersistentVolume of the same name that belongs to another claim, driver or volume is
+/// not used, and the created volume must not leak.
 #[test]
-fn anothers_volume_of_the_same_name() {
-    let taken = || Flaw::NameTaken { name: VOLUME.into() };
+fn foreign_pv_with_same_name_undoes_intent() {
+    let taken = || InvalidVolume::NameTaken { name: VOLUME.into() };
     let intent = Arc::new(intent());
-    let scene = |patch, memory: Memory| Scene {
-        present: Some(volume(patch)),
+    let scene = |patch, state: ProvisionState| Scene {
+        pv: Some(volume(patch)),
         intent: Some(Arc::clone(&intent)),
-        memory,
+        state,
         ..Scene::default()
     };
-    let with = |answer| Memory { answer, ..Memory::default() };
+    let with = |outcome| ProvisionState { outcome, ..ProvisionState::default() };
     for patch in [
         json!({"spec": {"claimRef": {"uid": "u9"}}}),
         json!({"spec": {"csi": {"driver": "x"}}}),
         json!({"spec": {"csi": {"volumeHandle": "h9"}}}),
     ] {
-        let undo = Step::Undo {
+        let undo = ProvisionStep::DeleteCreated {
             intent: Arc::clone(&intent),
             handle: "h1".into(),
-            flaw: taken(),
-            beside: Some("pv-1".into()),
+            problem: taken(),
+            other_pv_uid: Some("pv-1".into()),
         };
-        assert_eq!(scene(patch, with(answer_made(made()))).step(), undo);
+        assert_eq!(scene(patch, with(created_outcome(created()))).step(), undo);
     }
     let other = json!({"spec": {"claimRef": {"uid": "u9"}}});
-    let held = Scene { holder: Some("pv9".into()), ..scene(other.clone(), with(answer_made(made()))) };
-    assert_eq!(held.step(), Step::Settle { intent: Arc::clone(&intent), held_by: Some("pv9".into()) });
-    // What is not known is asked.
-    assert_eq!(scene(other.clone(), Memory::default()).step(), Step::Create(Arc::clone(&intent)));
-    let give_up = Step::GiveUp { intent: Arc::clone(&intent), retry: false };
-    for memory in [
-        with(Some(Answer::Undone)),
-        with(Some(Answer::Refused)),
-        with(Some(Answer::Exhausted)),
-        Memory { uncalled: true, ..Memory::default() },
+    let held =
+        Scene { handle_owner: Some("pv9".into()), ..scene(other.clone(), with(created_outcome(created()))) };
+    assert_eq!(
+        held.step(),
+        ProvisionStep::FinishIntent { intent: Arc::clone(&intent), handle_owner: Some("pv9".into()) }
+    );
+    // Without an outcome the call is repeated.
+    assert_eq!(
+        scene(other.clone(), ProvisionState::default()).step(),
+        ProvisionStep::CreateVolume(Arc::clone(&intent))
+    );
+    let give_up = ProvisionStep::DropIntent { intent: Arc::clone(&intent), retry: false };
+    for state in [
+        with(Some(CreateOutcome::CleanedUp)),
+        with(Some(CreateOutcome::Refused)),
+        with(Some(CreateOutcome::Exhausted)),
+        ProvisionState { create_unsent: true, ..ProvisionState::default() },
     ] {
-        assert_eq!(scene(other.clone(), memory).step(), give_up);
+        assert_eq!(scene(other.clone(), state).step(), give_up);
     }
-    // And the claim is told.
-    let told = Scene { intent: None, ..scene(other, Memory::default()) };
-    assert_eq!(told.refusal(), Refusal::NameTaken(taken()));
+    // Without an intent, the claim is refused with an error.
+    let step = Scene { intent: None, ..scene(other, ProvisionState::default()) };
+    assert_eq!(step.refusal(), Refusal::NameTaken(taken()));
 }
 
-/// sidecars.md 1.1 "Delete": the volume's own life begins where the claim's wait ends.
+/// sidecars.md 1.1 "Delete": once the PersistentVolume exists, the reclaim rules apply.
 #[test]
-fn a_volume_that_is_there_lives_its_own_life() {
-    let scene = |volume| Scene { present: Some(volume), ..Scene::default() };
+fn existing_pv_follows_reclaim_rules() {
+    let scene = |volume| Scene { pv: Some(volume), ..Scene::default() };
     let step = |scene: &Scene| match scene.step() {
-        Step::Reclaim(step) => step,
+        ProvisionStep::Reclaim(step) => step,
         step => panic!("{step:?}"),
     };
-    // Just written, not bound yet.
+    // Just created, not bound yet.
     assert_eq!(
         step(&scene(volume(json!({"status": {"phase": "Pending"}})))),
-        ReclaimStep::Nothing(Why::InUse)
+        ReclaimStep::Idle(IdleReason::InUse)
     );
-    assert_eq!(step(&scene(volume(json!({})))), ReclaimStep::Nothing(Why::InUse));
+    assert_eq!(step(&scene(volume(json!({})))), ReclaimStep::Idle(IdleReason::InUse));
     let unguarded = json!({"metadata": {"finalizers": []}});
-    assert_eq!(step(&scene(volume(unguarded))), ReclaimStep::Guard);
+    assert_eq!(step(&scene(volume(unguarded))), ReclaimStep::AddFinalizer);
     let released = volume(json!({"status": {"phase": "Released"}}));
     let mut gone = Scene { claim: None, ..scene(released) };
     let delete = ReclaimStep::DeleteVolume { handle: "h1".into(), secret: None };
     assert_eq!(step(&gone), delete);
-    gone.memory.after(Happened::Deleted { uid: "pv-1".into() }, NOW);
+    gone.state.apply(Transition::VolumeDeleted { uid: "pv-1".into() }, NOW);
     assert_eq!(step(&gone), ReclaimStep::DeleteObject);
-    // Another's, of the name that a claim would get: it is deleted first, if it is to be, then the claim is told.
+    // A released PersistentVolume of another claim that has the name of this claim's volume is deleted first.
     let others = volume(json!({"spec": {"claimRef": {"uid": "u9"}}, "status": {"phase": "Released"}}));
     assert_eq!(step(&scene(others)), delete);
 }
 
-/// A refused claim is told why in its own terms.
 #[test]
-fn reasons_are_sentences() {
+fn idle_reasons_are_sentences() {
     for reason in [
         Reason::NoClaim,
         Reason::NoClass("fast".into()),
-        Reason::ClassOfAnother { class: "fast".into(), provisioner: "x".into() },
-        Reason::OfAnotherNode("the claim is another node's"),
+        Reason::ClassOfOtherProvisioner { class: "fast".into(), provisioner: "x".into() },
+        Reason::NotThisNode("the claim belongs to another node"),
         Reason::Infeasible,
     ] {
         assert!(reason.to_string().split(' ').count() > 3, "{reason}");

@@ -1,31 +1,31 @@
-//! Segments that are to go: finished ones, and what requests without an answer may have left behind.
+//! Segments to delete: finished ones, and those that a request without a response may have created.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::book::{LONGEST_PAUSE, pause};
+use super::planner::{MAX_PAUSE, pause};
 
-/// So many deletions run at once.
-const AT_ONCE: usize = 4;
-/// Finished segments wait so long: nobody waits for their end, and writes go first.
-const TIDY: Duration = Duration::from_millis(100);
-/// After so long a request that got no answer does not happen any more; API servers give up after a minute.
-const DOUBT: Duration = Duration::from_secs(120);
+/// Maximum concurrent deletions.
+const MAX_CONCURRENT: usize = 4;
+/// How long finished segments wait: their deletion is not urgent, and writes have priority.
+const DELETE_DELAY: Duration = Duration::from_millis(100);
+/// After this time a request without a response cannot take effect any more. API servers time out after a minute.
+const UNKNOWN_WRITE_WINDOW: Duration = Duration::from_secs(120);
 
-/// What came of a deletion.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removed {
-    /// It is gone.
-    Gone,
-    /// Nothing was there. After a lost request it may still come.
-    NotThere,
-    /// It did not work.
+pub(super) enum RemoveOutcome {
+    /// The segment is deleted.
+    Deleted,
+    /// There was no such segment. After a write without a response it may still appear.
+    NotFound,
+    /// The request failed.
     Failed,
 }
 
-/// The segments, by name.
+/// The segments to delete, by name.
 #[derive(Default)]
 pub(super) struct Removals {
     by_name: BTreeMap<String, Removal>,
@@ -33,7 +33,7 @@ pub(super) struct Removals {
 }
 
 struct Removal {
-    /// `None` for what a lost request may have left.
+    /// `None` for a segment that a request without a response may have created.
     uid: Option<String>,
     since: Instant,
     at: Instant,
@@ -42,14 +42,14 @@ struct Removal {
 }
 
 impl Removals {
-    /// All that was in this segment is finished.
+    /// Schedules a segment whose intents are all finished.
     pub(super) fn finished(&mut self, name: String, uid: String, now: Instant) {
-        self.add(name, Some(uid), now, TIDY);
+        self.add(name, Some(uid), now, DELETE_DELAY);
     }
 
-    /// Perhaps this segment is there; nobody acts on what is in it.
-    pub(super) fn doubtful(&mut self, name: &str, now: Instant) {
-        self.add(name.to_owned(), None, now, LONGEST_PAUSE);
+    /// Schedules a segment that may exist. Its intents were never acted on.
+    pub(super) fn may_exist(&mut self, name: &str, now: Instant) {
+        self.add(name.to_owned(), None, now, MAX_PAUSE);
     }
 
     fn add(&mut self, name: String, uid: Option<String>, now: Instant, after: Duration) {
@@ -57,36 +57,36 @@ impl Removals {
         self.by_name.insert(name, removal);
     }
 
-    /// Whether the segment is to go.
+    /// Whether the segment is scheduled for deletion.
     pub(super) fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
-    /// All are due now: we are about to end.
-    pub(super) fn hurry(&mut self, now: Instant) {
+    /// Makes all deletions due now, before shutdown.
+    pub(super) fn expedite(&mut self, now: Instant) {
         for removal in self.by_name.values_mut() {
             removal.at = removal.at.min(now);
         }
     }
 
-    /// None is to go any more, except for those whose deletion has begun.
-    pub(super) fn call_off(&mut self) {
+    /// Cancels all deletions that have not started.
+    pub(super) fn cancel_pending(&mut self) {
         self.by_name.retain(|_, removal| removal.running);
     }
 
     /// Whether no deletion runs or is due.
-    pub(super) fn is_tidy(&self, now: Instant) -> bool {
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.by_name.values().all(|removal| !removal.running && removal.at > now)
     }
 
-    /// Whether deletions are under way.
+    /// Whether deletions are running.
     pub(super) fn are_running(&self) -> bool {
         self.running > 0
     }
 
-    /// The next to delete, which from now on counts as begun: name and, if it is known, identity.
+    /// The next segment to delete, by name and, if known, UID. It counts as started from now on.
     pub(super) fn next(&mut self, now: Instant) -> Option<(String, Option<String>)> {
-        if self.running >= AT_ONCE {
+        if self.running >= MAX_CONCURRENT {
             return None;
         }
         let is_due = |removal: &Removal| !removal.running && removal.at <= now;
@@ -96,26 +96,27 @@ impl Removals {
         Some((name.clone(), removal.uid.clone()))
     }
 
-    /// When the next is due.
+    /// When the next deletion is due.
     pub(super) fn due(&self) -> Option<Instant> {
         let waiting = self.by_name.values().filter(|removal| !removal.running).map(|removal| removal.at);
-        if self.running < AT_ONCE { waiting.min() } else { None }
+        if self.running < MAX_CONCURRENT { waiting.min() } else { None }
     }
 
-    /// A deletion has ended.
-    pub(super) fn ended(&mut self, name: &str, outcome: Removed, now: Instant) {
+    /// Reports the result of a deletion.
+    pub(super) fn ended(&mut self, name: &str, outcome: RemoveOutcome, now: Instant) {
         let Some(removal) = self.by_name.get_mut(name) else { return };
         self.running -= usize::from(std::mem::take(&mut removal.running));
-        let certain = removal.uid.is_some() || now.saturating_duration_since(removal.since) >= DOUBT;
+        let certain =
+            removal.uid.is_some() || now.saturating_duration_since(removal.since) >= UNKNOWN_WRITE_WINDOW;
         match outcome {
-            Removed::Gone => {
+            RemoveOutcome::Deleted => {
                 self.by_name.remove(name);
             }
-            Removed::NotThere if certain => {
+            RemoveOutcome::NotFound if certain => {
                 self.by_name.remove(name);
             }
-            Removed::NotThere => removal.at = now + LONGEST_PAUSE,
-            Removed::Failed => {
+            RemoveOutcome::NotFound => removal.at = now + MAX_PAUSE,
+            RemoveOutcome::Failed => {
                 removal.failures += 1;
                 removal.at = now + pause(removal.failures);
             }
@@ -125,7 +126,7 @@ impl Removals {
 
 #[cfg(test)]
 mod tests {
-    use super::super::book::PAUSE;
+    use super::super::planner::BASE_PAUSE;
     use super::*;
 
     fn removals() -> (Removals, Instant) {
@@ -133,53 +134,53 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_one_goes_after_a_while_and_is_tried_until_it_is_gone() {
+    fn finished_segment_is_deleted_after_delay_with_retries() {
         let (mut removals, start) = removals();
         removals.finished("s".into(), "u".into(), start);
-        let due = start + TIDY;
-        assert!(removals.contains("s") && removals.is_tidy(start) && removals.next(start).is_none());
+        let due = start + DELETE_DELAY;
+        assert!(removals.contains("s") && removals.is_idle(start) && removals.next(start).is_none());
         assert_eq!(removals.due(), Some(due));
         let next = Some(("s".to_owned(), Some("u".to_owned())));
         assert_eq!(removals.next(due), next);
-        assert!(!removals.is_tidy(due) && removals.next(due).is_none() && removals.due().is_none());
+        assert!(!removals.is_idle(due) && removals.next(due).is_none() && removals.due().is_none());
         for failures in 0..3 {
-            removals.ended("s", Removed::Failed, due);
-            let pause = PAUSE * 2_u32.pow(failures);
+            removals.ended("s", RemoveOutcome::Failed, due);
+            let pause = BASE_PAUSE * 2_u32.pow(failures);
             assert_eq!(removals.due(), Some(due + pause));
             assert_eq!(removals.next(due + pause), next);
         }
-        removals.ended("s", Removed::NotThere, due);
-        assert!(!removals.contains("s") && removals.is_tidy(due));
-        // An answer to what nobody waits for any more.
-        removals.ended("s", Removed::Gone, due);
+        removals.ended("s", RemoveOutcome::NotFound, due);
+        assert!(!removals.contains("s") && removals.is_idle(due));
+        // A late result is ignored.
+        removals.ended("s", RemoveOutcome::Deleted, due);
     }
 
     #[test]
-    fn a_doubtful_one_is_looked_for_until_it_cannot_come_any_more() {
+    fn possible_segment_is_checked_until_write_window_ends() {
         let (mut removals, start) = removals();
-        removals.doubtful("s", start);
+        removals.may_exist("s", start);
         let mut now = start;
-        let mut looks = 0;
+        let mut checks = 0;
         while let Some(due) = removals.due() {
             now = due;
             assert_eq!(removals.next(now), Some(("s".to_owned(), None)));
-            removals.ended("s", Removed::NotThere, now);
-            looks += 1;
+            removals.ended("s", RemoveOutcome::NotFound, now);
+            checks += 1;
         }
-        assert_eq!((looks, now - start), (4, DOUBT));
+        assert_eq!((checks, now - start), (4, UNKNOWN_WRITE_WINDOW));
     }
 
     #[test]
-    fn they_are_bounded_and_can_be_hurried() {
+    fn deletions_are_bounded_and_can_be_expedited() {
         let (mut removals, start) = removals();
-        for i in 0..AT_ONCE + 1 {
+        for i in 0..MAX_CONCURRENT + 1 {
             removals.finished(i.to_string(), "u".into(), start);
         }
-        removals.hurry(start);
-        assert!(!removals.is_tidy(start));
+        removals.expedite(start);
+        assert!(!removals.is_idle(start));
         let begun = std::iter::from_fn(|| removals.next(start)).count();
-        assert_eq!((begun, removals.due()), (AT_ONCE, None));
-        removals.ended("0", Removed::Gone, start);
+        assert_eq!((begun, removals.due()), (MAX_CONCURRENT, None));
+        removals.ended("0", RemoveOutcome::Deleted, start);
         assert_eq!(removals.due(), Some(start));
     }
 }

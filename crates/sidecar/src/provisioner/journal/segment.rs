@@ -1,5 +1,5 @@
-//! A segment of the journal: a Lease that nobody holds, with one intent in each annotation. It is created whole,
-//! never changed, and deleted when all of its intents are finished.
+//! A segment of the journal: a Lease without a holder, with one intent in each annotation. It is written once, never
+//! updated, and deleted when all of its intents are finished.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use crate::provisioner::intent::Intent;
 
 /// The label with the driver's name.
 const DRIVER: &str = "intents.wharf.dev/driver";
-/// The label with the node's name, where the sidecar is a node's own.
+/// The label with the node's name, with node deployment.
 const NODE: &str = "intents.wharf.dev/node";
-/// What stands before the numbers of the intents.
+/// The prefix of the intents' annotations; their number follows.
 const INTENT: &str = "intent.wharf.dev/";
 
-/// So many intents are in a segment at most.
-pub(super) const MOST_INTENTS: usize = 100;
-/// So many bytes of annotations; Kubernetes allows 256 KiB on an object.
-pub(super) const MOST_BYTES: usize = 200 << 10;
-/// What an intent costs beside its text: the annotation's key.
+/// Maximum number of intents in a segment.
+pub(super) const MAX_INTENTS: usize = 100;
+/// Maximum bytes of annotations. Kubernetes allows 256 KiB on an object.
+pub(super) const MAX_BYTES: usize = 200 << 10;
+/// The bytes of an intent's annotation key.
 const KEY_BYTES: usize = INTENT.len() + 2;
-/// The longest value of a label.
+/// Maximum length of a label's value.
 const LABEL_BYTES: usize = 63;
 
-/// Whose intents they are.
+/// The owner of a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     /// The driver.
     pub(super) driver: String,
-    /// The node, where the sidecar is a node's own.
+    /// The node, with node deployment.
     pub(super) node: Option<String>,
 }
 
 impl Owner {
-    /// The labels of our segments.
+    /// The labels of the owner's segments.
     pub(super) fn labels(&self) -> BTreeMap<String, String> {
         let driver = (DRIVER.to_owned(), label_value(&self.driver));
         let node = self.node.as_ref().map(|node| (NODE.to_owned(), label_value(node)));
         [driver].into_iter().chain(node).collect()
     }
 
-    /// Selects our segments and nobody else's.
+    /// The label selector of the owner's segments.
     pub(super) fn selector(&self) -> String {
         let driver = format!("{DRIVER}={}", label_value(&self.driver));
         match &self.node {
@@ -53,11 +53,11 @@ impl Owner {
 
     /// A name for a new segment.
     pub(super) fn segment_name(&self, random: u64) -> String {
-        let whose = match &self.node {
+        let owner = match &self.node {
             Some(node) => format!("{}/{node}", self.driver),
             None => self.driver.clone(),
         };
-        format!("wharf-intents-{:08x}-{random:016x}", fnv1a(&whose) as u32)
+        format!("wharf-intents-{:08x}-{random:016x}", fnv1a(&owner) as u32)
     }
 
     /// The Lease to create.
@@ -76,43 +76,46 @@ impl Owner {
     }
 }
 
-/// What an intent takes of a segment's bytes.
+/// The bytes that an intent occupies in a segment.
 pub(super) fn cost(intent: &str) -> usize {
     intent.len() + KEY_BYTES
 }
 
-/// Whether an intent can be in a segment at all.
+/// Whether an intent fits into a segment at all.
 pub(super) fn fits(intent: &str) -> bool {
-    cost(intent) <= MOST_BYTES
+    cost(intent) <= MAX_BYTES
 }
 
-/// A segment that was found.
+/// A segment that was read from the server.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Found {
+pub(super) struct FoundSegment {
     /// The Lease's name.
     pub(super) name: String,
-    /// Its identity.
+    /// The Lease's UID.
     pub(super) uid: String,
-    /// The intents in it.
+    /// The decoded intents.
     pub(super) intents: Vec<Arc<Intent>>,
-    /// How many more are in it that cannot be read.
+    /// The number of intents that cannot be decoded.
     pub(super) unreadable: usize,
 }
 
-/// Reads a segment. What another version of us wrote and this one cannot read is counted, never left out.
-pub(super) fn read(lease: &Lease) -> Found {
-    let mut found =
-        Found { name: lease.metadata.name.clone(), uid: lease.metadata.uid.clone(), ..Found::default() };
+/// Reads a segment. Intents that another version wrote and this one cannot decode are counted, never ignored.
+pub(super) fn read(lease: &Lease) -> FoundSegment {
+    let mut found = FoundSegment {
+        name: lease.metadata.name.clone(),
+        uid: lease.metadata.uid.clone(),
+        ..FoundSegment::default()
+    };
     for (_, text) in lease.metadata.annotations.iter().filter(|(key, _)| key.starts_with(INTENT)) {
         match serde_json::from_str::<Intent>(text) {
-            Ok(intent) if intent.is_whole() => found.intents.push(Arc::new(intent)),
+            Ok(intent) if intent.is_complete() => found.intents.push(Arc::new(intent)),
             Ok(_) | Err(_) => found.unreadable += 1,
         }
     }
     found
 }
 
-/// A text as the value of a label: itself if it can be one, else what can be kept of it and a hash.
+/// A text as a label's value: unchanged if it is valid, else its sanitized start and a hash.
 fn label_value(text: &str) -> String {
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
@@ -127,11 +130,31 @@ fn label_value(text: &str) -> String {
     format!("x{kept}-{:016x}", fnv1a(text))
 }
 
-/// FNV-1a of 64 bits: the same in every release, which the standard library's hash is not.
+/// 64-bit FNV-1a: stable across releases, unlike the standard library's hash.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
+}
+
+/// Reads an intent from a segment, builds the request and the PersistentVolume from it, and writes it again; `None` if
+/// it is counted as unreadable. For the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub fn rewrite_intent(text: &str) -> Option<String> {
+    use crate::provisioner::{Settings, request, view, volume};
+    let owner = Owner { driver: "d.test".to_owned(), node: None };
+    let found = read(&serde_json::from_value(owner.lease("s", [text])).ok()?);
+    let intent = found.intents.first()?;
+    request::create_volume_request(intent, BTreeMap::new());
+    let config = view::ProvisionerConfig {
+        driver: owner.driver,
+        can: Default::default(),
+        settings: Settings::default(),
+        node: None,
+        identity: String::new(),
+    };
+    volume::build_pv(intent, &view::CreatedVolume::default(), &config, true);
+    serde_json::to_string(&**intent).ok()
 }
 
 #[cfg(test)]
@@ -144,9 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn segment_round_trips() {
         let owner = owner("d.test", None);
-        let intents: Vec<_> = (0..MOST_INTENTS).map(|i| intent(&format!("pvc-{i:03}"))).collect();
+        let intents: Vec<_> = (0..MAX_INTENTS).map(|i| intent(&format!("pvc-{i:03}"))).collect();
         let texts: Vec<_> = intents.iter().map(|intent| serde_json::to_string(intent).unwrap()).collect();
         let mut lease = owner.lease("s", texts.iter().map(String::as_str));
         lease["metadata"]["uid"] = json!("u");
@@ -165,18 +188,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_counted() {
-        let mut hollow = serde_json::to_value(intent("pvc-1")).unwrap();
-        hollow["template"] = json!({"spec": "of another form"});
-        let hollow = hollow.to_string();
-        let mut lease = owner("d", None).lease("s", ["{}", "no", &hollow]);
+    fn undecodable_intents_are_counted() {
+        let mut malformed = serde_json::to_value(intent("pvc-1")).unwrap();
+        malformed["template"] = json!({"spec": "of another form"});
+        let malformed = malformed.to_string();
+        let mut lease = owner("d", None).lease("s", ["{}", "no", &malformed]);
         lease["metadata"]["annotations"]["other"] = json!("not ours");
         let found = read(&serde_json::from_value(lease).unwrap());
         assert_eq!((found.intents.len(), found.unreadable), (0, 3));
     }
 
     #[test]
-    fn labels_say_whose_it_is() {
+    fn labels_identify_driver_and_node() {
         let long = "n".repeat(253);
         for (owner, selector) in [
             (owner("d.test", None), "intents.wharf.dev/driver=d.test,!intents.wharf.dev/node"),
@@ -192,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_names() {
+    fn segment_names_are_valid_and_differ_by_owner() {
         let name = owner("a/B_", Some("n")).segment_name(u64::MAX);
         assert!(wharf_model::names::is_dns_label(&name), "{name}");
         assert_ne!(owner("d", None).segment_name(1), owner("d", Some("n")).segment_name(1));

@@ -1,4 +1,4 @@
-//! Intents for tests.
+//! Test intents.
 
 use serde_json::json;
 

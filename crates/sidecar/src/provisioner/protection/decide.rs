@@ -1,4 +1,4 @@
-//! When a source is no longer needed: pure rules.
+//! Rules for removing a source's protection finalizer. No I/O.
 
 use std::sync::Arc;
 
@@ -7,103 +7,104 @@ use wharf_model::{
     Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotContent, topology,
 };
 
-use crate::context::OwnNode;
+use crate::context::LocalNode;
 use crate::provisioner::intent::{ContentSource, Intent};
 
-/// What is known of a claim that may have been cloned.
+/// A claim that may have been cloned.
 #[derive(Clone, Copy)]
 pub(crate) struct CloneView<'a> {
     pub(crate) claim: &'a PersistentVolumeClaim,
-    /// The volume that it names.
+    /// The volume that the claim names.
     pub(crate) volume: Option<&'a PersistentVolume>,
-    /// Claims that wait to be made from it.
+    /// Pending claims that name it as data source.
     pub(crate) waiting: &'a [Arc<PersistentVolumeClaim>],
-    /// All that is under way.
+    /// All open intents.
     pub(crate) intents: &'a [Arc<Intent>],
     pub(crate) driver: &'a str,
-    pub(crate) own: Option<&'a OwnNode>,
+    pub(crate) node: Option<&'a LocalNode>,
 }
 
-/// What is known of a snapshot that may have been restored from.
+/// A snapshot that may have been restored.
 #[derive(Clone, Copy)]
 pub(crate) struct SnapshotView<'a> {
     pub(crate) snapshot: &'a VolumeSnapshot,
-    /// The content that it is bound to, if there is one.
+    /// The content that the snapshot is bound to, if it exists.
     pub(crate) content: Option<&'a VolumeSnapshotContent>,
-    /// Claims that wait to be made from it.
+    /// Pending claims that name it as data source.
     pub(crate) waiting: &'a [Arc<PersistentVolumeClaim>],
-    /// All that is under way.
+    /// All open intents.
     pub(crate) intents: &'a [Arc<Intent>],
     pub(crate) driver: &'a str,
 }
 
-/// What to do with a source's finalizer.
+/// The next step for a source's finalizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// It is not there, not ours, or not to go yet.
-    Nothing,
-    /// Somebody needs the source.
-    Wait(Hold),
-    /// Nobody does.
+    /// Do nothing: it is not set, not ours, or must stay for now.
+    Idle,
+    /// Wait: something uses the source.
+    Wait(HeldBy),
+    /// Remove the finalizer.
     Remove,
 }
 
-/// Who needs the source.
+/// What uses the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Hold {
-    /// A claim that waits.
+pub(crate) enum HeldBy {
+    /// A pending claim.
     Claim(Key),
-    /// An intent, by its volume; its claim may be gone.
+    /// An intent, by its volume. Its claim may be gone.
     Intent(String),
 }
 
-/// A claim that may have been cloned: its finalizer goes when it is to be deleted and nobody clones it.
-pub(crate) fn cloned(view: &CloneView<'_>) -> Step {
+/// A cloned claim loses its finalizer when it is being deleted and nothing clones it.
+pub(crate) fn decide_clone(view: &CloneView<'_>) -> Step {
     let meta = &view.claim.metadata;
     if !meta.is_deleting() || !meta.has_finalizer(CLONING_PROTECTION) {
-        return Step::Nothing;
+        return Step::Idle;
     }
     let volume = view.volume.filter(|volume| volume.is_bound_to(meta));
-    // Another driver's sidecar has its own journal, and another node's too: they know what is under way there.
+    // Sidecars of other drivers and other nodes have their own journals, so they decide about their sources.
     let ours = match volume {
         Some(volume) => {
             let affinity = volume.spec.node_affinity.as_ref();
-            let near = |own: &OwnNode| topology::reaches(affinity, &own.name, &own.place);
-            volume.is_of(view.driver) && view.own.is_none_or(near)
+            let reachable =
+                |node: &LocalNode| topology::is_accessible_from(affinity, &node.name, &node.topology);
+            volume.is_for_driver(view.driver) && view.node.is_none_or(reachable)
         }
         None => view.claim.provisioner().is_none_or(|driver| driver == view.driver),
     };
     if !ours {
-        return Step::Nothing;
+        return Step::Idle;
     }
     let handle = volume.and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.volume_handle.as_str());
     let names = |source: &ContentSource| match source {
         ContentSource::Volume(source) => Some(source.clone()),
         ContentSource::Snapshot(_) => None,
     };
-    needed(view.waiting, view.intents, meta.namespace.as_deref(), handle, names)
+    remove_unless_used(view.waiting, view.intents, meta.namespace.as_deref(), handle, names)
 }
 
-/// A snapshot that may have been restored from: its finalizer goes when nobody restores from it.
-pub(crate) fn restored(view: &SnapshotView<'_>) -> Step {
+/// A restored snapshot loses its finalizer when nothing restores it.
+pub(crate) fn decide_snapshot(view: &SnapshotView<'_>) -> Step {
     let meta = &view.snapshot.metadata;
     if !meta.has_finalizer(SNAPSHOT_SOURCE_PROTECTION) {
-        return Step::Nothing;
+        return Step::Idle;
     }
     if view.content.is_some_and(|content| content.spec.driver != view.driver) {
-        return Step::Nothing;
+        return Step::Idle;
     }
     let handle = view.content.and_then(|content| content.status.as_ref()?.snapshot_handle.as_deref());
     let names = |source: &ContentSource| match source {
         ContentSource::Snapshot(source) => Some(source.clone()),
         ContentSource::Volume(_) => None,
     };
-    needed(view.waiting, view.intents, meta.namespace.as_deref(), handle, names)
+    remove_unless_used(view.waiting, view.intents, meta.namespace.as_deref(), handle, names)
 }
 
-/// Whether somebody needs a source with this handle. Where the handle is not known, every intent of the namespace
-/// that is made from something of the kind may be one of this source.
-fn needed(
+/// Removes the finalizer unless a claim or an intent uses a source with this handle. If the handle is unknown, every
+/// intent in the namespace with a source of this kind may use it.
+fn remove_unless_used(
     waiting: &[Arc<PersistentVolumeClaim>],
     intents: &[Arc<Intent>],
     namespace: Option<&str>,
@@ -111,7 +112,7 @@ fn needed(
     names: impl Fn(&ContentSource) -> Option<String>,
 ) -> Step {
     if let Some(claim) = waiting.first() {
-        return Step::Wait(Hold::Claim(claim.key()));
+        return Step::Wait(HeldBy::Claim(claim.key()));
     }
     let uses = |intent: &&Arc<Intent>| {
         let named = intent.request.source.as_ref().and_then(&names);
@@ -121,7 +122,7 @@ fn needed(
         })
     };
     match intents.iter().find(uses) {
-        Some(intent) => Step::Wait(Hold::Intent(intent.volume.clone())),
+        Some(intent) => Step::Wait(HeldBy::Intent(intent.volume.clone())),
         None => Step::Remove,
     }
 }

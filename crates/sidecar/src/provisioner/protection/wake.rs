@@ -1,4 +1,4 @@
-//! Which claims stand for a source, and what a change of them wakes.
+//! Indexes pending claims by data source, and finds the sources that a changed claim no longer needs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,70 +8,73 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::names::finalizer::CLONING_PROTECTION;
 use wharf_model::{Key, Kind, PersistentVolumeClaim};
 
-use crate::provisioner::source::{Named, named};
-use wharf_cluster::work::Wish;
+use crate::provisioner::source::{SourceRef, source_ref};
+use wharf_cluster::work::EnqueueRequest;
 
-/// The sources for which a claim stands while it waits, as an index has them.
-pub(super) fn values(claim: &PersistentVolumeClaim) -> Vec<String> {
-    match waits(claim) {
-        true => sources(claim).iter().map(value).collect(),
+/// The index values of a claim: its sources while it is pending.
+pub(super) fn index_values(claim: &PersistentVolumeClaim) -> Vec<String> {
+    match is_pending(claim) {
+        true => sources(claim).iter().map(index_value).collect(),
         false => Vec::new(),
     }
 }
 
-/// A source, as an index has it.
-pub(super) fn value(source: &Named) -> String {
+/// The index value of a source.
+pub(super) fn index_value(source: &SourceRef) -> String {
     match source {
-        Named::Claim(key) => format!("claim {key}"),
-        Named::Snapshot(key) => format!("snapshot {key}"),
-        Named::Foreign => String::new(),
+        SourceRef::Claim(key) => format!("claim {key}"),
+        SourceRef::Snapshot(key) => format!("snapshot {key}"),
+        SourceRef::Foreign => String::new(),
     }
 }
 
-/// Whether a claim may still get a volume made for it.
-fn waits(claim: &PersistentVolumeClaim) -> bool {
+/// Whether a volume may still be created for the claim.
+fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     !matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
 }
 
-/// What a claim may be made from: by either of its fields, since who reads the other one must find it protected too.
-fn sources(claim: &PersistentVolumeClaim) -> BTreeSet<Named> {
+/// The sources in either field of a claim: a provisioner that reads the other field must find its source protected,
+/// too.
+fn sources(claim: &PersistentVolumeClaim) -> BTreeSet<SourceRef> {
     let spec = &claim.spec;
     let fields = [&spec.data_source, &spec.data_source_ref];
-    let sources = fields.into_iter().flatten().map(|source| named(claim, source));
-    sources.filter(|source| *source != Named::Foreign).collect()
+    let sources = fields.into_iter().flatten().map(|source| source_ref(claim, source));
+    sources.filter(|source| *source != SourceRef::Foreign).collect()
 }
 
-/// The sources of a claim that waited for its volume and does so no longer.
-fn let_go(change: &Change<PersistentVolumeClaim>) -> BTreeSet<Named> {
+/// The sources of a claim that was pending and no longer is.
+fn released_sources(change: &Change<PersistentVolumeClaim>) -> BTreeSet<SourceRef> {
     match (&change.old, &change.new) {
-        (Some(old), new) if waits(old) && !new.as_ref().is_some_and(|new| waits(new)) => sources(old),
+        (Some(old), new) if is_pending(old) && !new.as_ref().is_some_and(|new| is_pending(new)) => {
+            sources(old)
+        }
         _ => BTreeSet::new(),
     }
 }
 
-fn wish(key: Key) -> Wish<Key> {
-    Wish { key, priority: Priority::Low }
+fn work_item(key: Key) -> EnqueueRequest<Key> {
+    EnqueueRequest { key, priority: Priority::Low }
 }
 
-/// The claims whose protection may end by a change; `known` gives a claim as it is now.
-pub(super) fn cloned_by(
+/// The cloned claims whose protection may end with a change. `known` looks up a claim.
+pub(super) fn clone_sources_released_by(
     change: &Change<PersistentVolumeClaim>,
     known: impl Fn(&Key) -> Option<Arc<PersistentVolumeClaim>>,
-) -> Vec<Wish<Key>> {
-    let cloned = let_go(change).into_iter().filter_map(|source| match source {
-        Named::Claim(key) => known(&key),
+) -> Vec<EnqueueRequest<Key>> {
+    let cloned = released_sources(change).into_iter().filter_map(|source| match source {
+        SourceRef::Claim(key) => known(&key),
         _ => None,
     });
     let ends = |claim: &Arc<PersistentVolumeClaim>| {
         claim.metadata.is_deleting() && claim.metadata.has_finalizer(CLONING_PROTECTION)
     };
-    change.new.clone().into_iter().chain(cloned).filter(ends).map(|claim| wish(claim.key())).collect()
+    change.new.clone().into_iter().chain(cloned).filter(ends).map(|claim| work_item(claim.key())).collect()
 }
 
-/// The snapshots whose protection may end by a change. Changes that were missed are the sweep's.
-pub(super) fn restored_by(change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Key>> {
-    let snapshots = let_go(change).into_iter().filter_map(|source| match source {
-        Named::Snapshot(key) => Some(wish(key)),
+/// The snapshots whose protection may end with a change. The sweep handles missed changes.
+pub(super) fn snapshots_released_by(change: &Change<PersistentVolumeClaim>) -> Vec<EnqueueRequest<Key>> {
+    let snapshots = released_sources(change).into_iter().filter_map(|source| match source {
+        SourceRef::Snapshot(key) => Some(work_item(key)),
         _ => None,
     });
     snapshots.collect()
@@ -93,9 +96,9 @@ mod tests {
         json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name})
     }
 
-    /// sidecars.md 1.1 "Clone finalizer", "Snapshot finalizer": by either field, of whatever namespace.
+    /// sidecars.md 1.1 "Clone finalizer", "Snapshot finalizer": by either field, in any namespace.
     #[test]
-    fn what_a_claim_may_be_made_from() {
+    fn sources_come_from_both_fields() {
         let clone = json!({"kind": "PersistentVolumeClaim", "name": "old"});
         let elsewhere = json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": "other"});
         let foreign = json!({"apiGroup": "x.dev", "kind": "Backup", "name": "old"});
@@ -111,17 +114,17 @@ mod tests {
             ),
             (json!({"dataSourceRef": foreign}), vec![]),
         ] {
-            let sources: Vec<_> = values(&claim(spec.clone(), "Pending"));
+            let sources: Vec<_> = index_values(&claim(spec.clone(), "Pending"));
             assert_eq!(sources, expected, "{spec}");
         }
     }
 
-    /// sidecars.md 1.1 "Snapshot finalizer": removed after PV, which is when the claim no longer waits.
+    /// sidecars.md 1.1 "Snapshot finalizer": removed after the PV exists, which is when the claim is no longer pending.
     #[test]
-    fn a_claim_lets_go_of_its_source_once() {
+    fn claim_releases_snapshot_when_no_longer_pending() {
         let spec = || json!({"dataSource": snapshot("s")});
         let of = |phase: &str| Some(claim(spec(), phase));
-        let woken = [Key::namespaced("ns", "s")].map(wish).to_vec();
+        let woken = [Key::namespaced("ns", "s")].map(work_item).to_vec();
         for (old, new, expected) in [
             (None, of("Pending"), vec![]),
             (of("Pending"), of("Pending"), vec![]),
@@ -132,17 +135,17 @@ mod tests {
             (of("Pending"), None, woken.clone()),
             (of("Bound"), of("Bound"), vec![]),
             (of("Bound"), None, vec![]),
-            // Just seen for the first time: the sweep sees to it.
+            // Observed for the first time: the sweep handles it.
             (None, of("Bound"), vec![]),
         ] {
             let change = Change { key: Key::namespaced("ns", "new"), old, new };
-            assert_eq!(restored_by(&change), expected, "{change:?}");
+            assert_eq!(snapshots_released_by(&change), expected, "{change:?}");
         }
     }
 
-    /// sidecars.md 1.1 "Clone finalizer": removed from a claim that is to be deleted, once nobody is made from it.
+    /// sidecars.md 1.1 "Clone finalizer": removed from a claim in deletion once nothing clones it.
     #[test]
-    fn claims_whose_protection_may_end() {
+    fn only_protected_claims_in_deletion_are_woken() {
         let source = |deleting: bool, finalizer: &str| {
             let mut claim = PersistentVolumeClaim::default();
             claim.metadata.namespace = Some("ns".into());
@@ -159,29 +162,29 @@ mod tests {
         for (deleting, finalizer, ends) in
             [(true, CLONING_PROTECTION, true), (true, "x", false), (false, CLONING_PROTECTION, false)]
         {
-            let expected: Vec<_> = ends.then(|| wish(old.clone())).into_iter().collect();
+            let expected: Vec<_> = ends.then(|| work_item(old.clone())).into_iter().collect();
             let source = source(deleting, finalizer);
             let woken = |before, after, known: Option<&Arc<PersistentVolumeClaim>>| {
                 let change = Change { key: old.clone(), old: before, new: after };
-                cloned_by(&change, |key| known.filter(|_| *key == old).cloned())
+                clone_sources_released_by(&change, |key| known.filter(|_| *key == old).cloned())
             };
-            let told = format!("{deleting} {finalizer}");
-            // By its own change, and by that of the claim that was made from it.
-            assert_eq!(woken(None, Some(Arc::clone(&source)), None), expected, "{told}");
-            assert_eq!(woken(clone("Pending"), clone("Bound"), Some(&source)), expected, "{told}");
-            assert_eq!(woken(clone("Pending"), clone("Pending"), Some(&source)), [], "{told}");
-            assert_eq!(woken(clone("Pending"), clone("Bound"), None), [], "{told}");
-            assert_eq!(woken(restored("Pending"), restored("Bound"), Some(&source)), [], "{told}");
+            let case = format!("{deleting} {finalizer}");
+            // By its own change, and by that of its clone.
+            assert_eq!(woken(None, Some(Arc::clone(&source)), None), expected, "{case}");
+            assert_eq!(woken(clone("Pending"), clone("Bound"), Some(&source)), expected, "{case}");
+            assert_eq!(woken(clone("Pending"), clone("Pending"), Some(&source)), [], "{case}");
+            assert_eq!(woken(clone("Pending"), clone("Bound"), None), [], "{case}");
+            assert_eq!(woken(restored("Pending"), restored("Bound"), Some(&source)), [], "{case}");
         }
     }
 
-    /// A claim that has its volume, or has lost it, waits for none.
+    /// A claim that is bound or lost needs no volume.
     #[test]
-    fn who_stands_for_a_source() {
-        for (phase, stands) in [("", true), ("Pending", true), ("Bound", false), ("Lost", false)] {
-            let values = values(&claim(json!({"dataSource": snapshot("s")}), phase));
-            assert_eq!(values, if stands { vec!["snapshot ns/s"] } else { vec![] }, "{phase}");
+    fn only_pending_claims_are_indexed() {
+        for (phase, indexed) in [("", true), ("Pending", true), ("Bound", false), ("Lost", false)] {
+            let values = index_values(&claim(json!({"dataSource": snapshot("s")}), phase));
+            assert_eq!(values, if indexed { vec!["snapshot ns/s"] } else { vec![] }, "{phase}");
         }
-        assert_eq!(value(&Named::Foreign), "");
+        assert_eq!(index_value(&SourceRef::Foreign), "");
     }
 }

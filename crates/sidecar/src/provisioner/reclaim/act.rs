@@ -1,4 +1,4 @@
-//! Does the one step of a volume's end.
+//! Performs one reclaim step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,32 +10,33 @@ use wharf_model::names::{finalizer, reason};
 use wharf_model::patch::{self, Patch};
 use wharf_model::{Kind, PersistentVolume, SecretRef};
 
-use super::{Hold, ReclaimStep};
+use super::{BlockedBy, ReclaimStep};
 use crate::context::Context;
-use crate::driver::described;
+use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::Outcome;
+use wharf_cluster::work::WorkOutcome;
 
 const ROLE: &str = "provisioner";
-/// Until a newer version, which the server has told, is looked at.
+/// Pause until the store has the newer version that the server returned.
 const CATCH_UP: Duration = Duration::from_millis(50);
-/// Who has to let go wakes us by a change. A change may be left out when very many come at once, so one looks again.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
+/// A blocked volume is woken when the blocking object changes. A watch may skip changes under heavy load, so it is
+/// also checked at this interval.
+const RECHECK: Duration = Duration::from_secs(60);
 
-/// How it goes on.
+/// What the reconcile loop does after a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Acted {
-    /// With a fresh view.
-    Again,
-    /// The driver has deleted the volume, and took this long: to be remembered, then with a fresh view.
+pub(crate) enum ReclaimOutcome {
+    /// Decide again, from a fresh view.
+    Continue,
+    /// The driver deleted the volume in this time: record it, then decide again.
     Deleted(Duration),
-    /// Deleting it failed and was told: after the backoff.
+    /// Deletion failed and was reported: retry after the backoff.
     Failed,
-    /// Not now.
-    End(Outcome),
+    /// Leave the volume, with this outcome for the queue.
+    Stop(WorkOutcome),
 }
 
-/// Why a step did not succeed.
+/// Why DeleteVolume failed.
 #[derive(Debug, thiserror::Error)]
 enum DeleteError {
     #[error("{0}")]
@@ -44,129 +45,135 @@ enum DeleteError {
     Secret(SecretError),
 }
 
-/// Does a step of a volume, as it was when the step was decided. A call to the driver may take `timeout`.
+/// Performs a step. `volume` is the version that the step was decided for, and `timeout` limits a call to the driver.
 pub(crate) async fn act(
     context: &Context,
     timeout: Duration,
     volume: &PersistentVolume,
     step: ReclaimStep,
-) -> Acted {
+) -> ReclaimOutcome {
     let meta = &volume.metadata;
     let name = meta.name.as_str();
     match step {
-        ReclaimStep::Nothing(why) => {
-            tracing::trace!(volume = name, ?why, "nothing to reclaim");
-            Acted::End(Outcome::Done)
+        ReclaimStep::Idle(reason) => {
+            tracing::trace!(pv = name, ?reason, "nothing to reclaim");
+            ReclaimOutcome::Stop(WorkOutcome::Done)
         }
-        ReclaimStep::Wait(Hold::Attached(attachments)) => {
+        ReclaimStep::Wait(BlockedBy::Attachments(attachments)) => {
+            tracing::debug!(pv = name, ?attachments, "waiting for volume to be detached before deleting it");
+            ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK))
+        }
+        ReclaimStep::Wait(BlockedBy::Sibling(other)) => {
             tracing::debug!(
-                volume = name,
-                ?attachments,
-                "still attached: it is deleted when it no longer is"
+                pv = name,
+                other,
+                "waiting for another PersistentVolume with the same handle to be deleted"
             );
-            Acted::End(Outcome::After(LOOK_AGAIN))
+            ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK))
         }
-        ReclaimStep::Wait(Hold::Sibling(other)) => {
-            tracing::debug!(volume = name, other, "another volume with the same handle goes first");
-            Acted::End(Outcome::After(LOOK_AGAIN))
-        }
-        ReclaimStep::Refuse(fault) => failed(context, volume, &fault.to_string()),
-        ReclaimStep::Guard => {
+        ReclaimStep::Refuse(problem) => record_failure(context, volume, &problem.to_string()),
+        ReclaimStep::AddFinalizer => {
             let patch = patch::add_finalizer(meta, finalizer::PROVISIONER);
-            written(context, volume, "guard", patched(context, volume, patch).await)
+            after_write(context, volume, "add finalizer", patch_volume(context, volume, patch).await)
         }
-        ReclaimStep::Unguard => {
+        ReclaimStep::RemoveFinalizer => {
             let patch = patch::remove_finalizer(meta, finalizer::PROVISIONER);
-            written(context, volume, "unguard", patched(context, volume, patch).await)
+            after_write(context, volume, "remove finalizer", patch_volume(context, volume, patch).await)
         }
         ReclaimStep::DeleteVolume { handle, secret } => {
-            // A watch may be behind, and what is deleted cannot be had back: the server has the last word.
+            // The watch may lag, and a deletion cannot be undone: check the current version on the server.
             match context.cluster.get::<PersistentVolume>(&volume.key()).await {
                 Ok(Some(now)) if now.metadata.resource_version == meta.resource_version => {}
-                Ok(Some(_)) => return Acted::End(Outcome::After(CATCH_UP)),
-                Ok(None) => return Acted::End(Outcome::Done),
-                Err(error) => return written(context, volume, "look at it before it is deleted", Err(error)),
+                Ok(Some(_)) => return ReclaimOutcome::Stop(WorkOutcome::RetryAfter(CATCH_UP)),
+                Ok(None) => return ReclaimOutcome::Stop(WorkOutcome::Done),
+                Err(error) => {
+                    return after_write(context, volume, "get PersistentVolume before deletion", Err(error));
+                }
             }
             let began = Instant::now();
             match delete_volume(context, timeout, volume, handle, secret).await {
                 Ok(()) => {
-                    tracing::info!(volume = name, "the driver has deleted the volume");
-                    context.attempts.note(ROLE, name, "DeleteVolume", None);
-                    Acted::Deleted(began.elapsed())
+                    tracing::info!(pv = name, "deleted volume");
+                    context.attempts.record(ROLE, name, "DeleteVolume", None);
+                    ReclaimOutcome::Deleted(began.elapsed())
                 }
-                Err(error) => failed(context, volume, &error.to_string()),
+                Err(error) => record_failure(context, volume, &error.to_string()),
             }
         }
         ReclaimStep::DeleteObject => {
             let only = Preconditions { uid: Some(meta.uid.clone()), ..Preconditions::default() };
             let deleted = context.cluster.delete(&PersistentVolume::API, &volume.key(), only).await;
-            written(context, volume, "delete the object", deleted)
+            after_write(context, volume, "delete PersistentVolume", deleted)
         }
         ReclaimStep::Release => {
             let patch = patch::remove_finalizer(meta, finalizer::PROVISIONER);
-            let released = patched(context, volume, patch).await;
+            let released = patch_volume(context, volume, patch).await;
             if released.is_ok() {
-                tracing::info!(volume = name, "the volume is gone");
-                context.attempts.forget(ROLE, name);
+                tracing::info!(pv = name, "deleted PersistentVolume");
+                context.attempts.remove(ROLE, name);
             }
-            written(context, volume, "release", released)
+            after_write(context, volume, "remove finalizer", released)
         }
     }
 }
 
-async fn patched(context: &Context, volume: &PersistentVolume, patch: Option<Patch>) -> Result<(), ApiError> {
+async fn patch_volume(
+    context: &Context,
+    volume: &PersistentVolume,
+    patch: Option<Patch>,
+) -> Result<(), ApiError> {
     let Some(patch) = patch else { return Ok(()) };
     context.cluster.patch(&PersistentVolume::API, &volume.key(), None, patch).await.map(drop)
 }
 
-/// How it goes on after a write.
-fn written(
+/// Maps the result of a write.
+fn after_write(
     context: &Context,
     volume: &PersistentVolume,
     step: &'static str,
-    written: Result<(), ApiError>,
-) -> Acted {
+    result: Result<(), ApiError>,
+) -> ReclaimOutcome {
     let name = volume.metadata.name.as_str();
-    match written {
-        Ok(()) => Acted::Again,
-        // It is gone, which the watch will tell.
-        Err(ApiError::NotFound(_)) => Acted::End(Outcome::Done),
-        // Somebody else changed it too, as those do who let go of an object in deletion. The watch tells what it is
-        // like now, and wakes us.
+    match result {
+        Ok(()) => ReclaimOutcome::Continue,
+        // It is gone; the watch reports that.
+        Err(ApiError::NotFound(_)) => ReclaimOutcome::Stop(WorkOutcome::Done),
+        // It changed concurrently, for example because another controller removed its finalizer. The watch delivers the
+        // new version and wakes the volume.
         Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-            tracing::debug!(volume = name, step, %error, "the volume is not as it was seen, looking again");
-            Acted::End(Outcome::Retry)
+            tracing::debug!(pv = name, step, %error, "PersistentVolume changed concurrently; retrying");
+            ReclaimOutcome::Stop(WorkOutcome::Retry)
         }
         Err(error) => {
-            tracing::warn!(volume = name, step, %error, "the volume could not be changed, trying again");
-            context.attempts.note(ROLE, name, step, Some(error.to_string()));
-            Acted::End(Outcome::Retry)
+            tracing::warn!(pv = name, step, %error, "failed to update PersistentVolume; retrying");
+            context.attempts.record(ROLE, name, step, Some(error.to_string()));
+            ReclaimOutcome::Stop(WorkOutcome::Retry)
         }
     }
 }
 
-fn failed(context: &Context, volume: &PersistentVolume, error: &str) -> Acted {
+fn record_failure(context: &Context, volume: &PersistentVolume, error: &str) -> ReclaimOutcome {
     let name = volume.metadata.name.as_str();
-    tracing::warn!(volume = name, error, "the volume could not be deleted");
-    context.attempts.note(ROLE, name, "DeleteVolume", Some(error.to_owned()));
-    context.event(volume, EventType::Warning, reason::VOLUME_FAILED_DELETE, error);
-    Acted::Failed
+    tracing::warn!(pv = name, error, "failed to delete volume");
+    context.attempts.record(ROLE, name, "DeleteVolume", Some(error.to_owned()));
+    context.record_event(volume, EventType::Warning, reason::VOLUME_FAILED_DELETE, error);
+    ReclaimOutcome::Failed
 }
 
-/// The secrets to delete a volume with; none where there are none any more.
+/// The secrets for DeleteVolume. Empty if the secret no longer exists.
 pub(crate) async fn secrets(
     context: &Context,
     volume: &str,
     secret: Option<&SecretRef>,
 ) -> Result<BTreeMap<String, String>, SecretError> {
     match secret::read(&context.cluster, secret).await {
-        // The server may answer another time.
+        // Transient: retry later.
         Err(error @ SecretError::Api(ApiError::Unavailable(_) | ApiError::TooManyRequests { .. })) => {
             Err(error)
         }
-        // Perhaps the secret went with its namespace; the driver may not need it.
+        // The secret may have been deleted with its namespace. The driver may not need it.
         Err(error) => {
-            tracing::warn!(volume, %error, "deleting without the secret");
+            tracing::warn!(pv = volume, %error, "failed to read deletion secret; deleting volume without it");
             Ok(BTreeMap::new())
         }
         read => read,
@@ -188,7 +195,7 @@ async fn delete_volume(
     };
     match context.driver.controller("DeleteVolume", timeout, call).await {
         Ok(v1::DeleteVolumeResponse {}) => Ok(()),
-        Err(status) => Err(DeleteError::Driver(described(&status, &secrets))),
+        Err(status) => Err(DeleteError::Driver(redacted_status_text(&status, &secrets))),
     }
 }
 
@@ -199,14 +206,14 @@ mod tests {
     use super::*;
     use crate::provisioner::testing::{context, volume};
 
-    /// sidecars.md 1.1 "Delete": who lets go wakes us, but a change may be missed, as by a list after a lost watch.
+    /// sidecars.md 1.1 "Delete": a change of the blocking object wakes the volume, but a relist may miss it.
     #[tokio::test]
-    async fn what_is_held_is_looked_at_again() {
+    async fn blocked_volume_is_rechecked() {
         let context = context(|_, _, _| (500, json!({})));
-        for hold in [Hold::Attached(vec!["a".into()]), Hold::Sibling("b".into())] {
+        for hold in [BlockedBy::Attachments(vec!["a".into()]), BlockedBy::Sibling("b".into())] {
             let step = ReclaimStep::Wait(hold);
             let acted = act(&context, Duration::ZERO, &volume(json!({})), step).await;
-            assert_eq!(acted, Acted::End(Outcome::After(LOOK_AGAIN)));
+            assert_eq!(acted, ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK)));
         }
     }
 }

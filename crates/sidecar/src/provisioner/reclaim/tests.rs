@@ -1,4 +1,4 @@
-//! A volume's end as tables: a released volume that is deleted, and what becomes of it when one thing is different.
+//! Tables: a released volume that is deleted, and the result when one field differs.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,14 @@ use super::*;
 const DRIVER: &str = "d.test";
 const OURS: &str = finalizer::PROVISIONER;
 
-/// Everything a view borrows, as JSON that a case can change.
+/// Everything that a view borrows, as JSON that a case can change.
 #[derive(Clone)]
 struct Scene {
     volume: Value,
     class: Value,
     attached: Vec<String>,
     siblings: Vec<Value>,
-    own: Option<OwnNode>,
+    node: Option<LocalNode>,
     deleted: Option<&'static str>,
 }
 
@@ -41,7 +41,7 @@ fn released() -> Scene {
         class: json!({"metadata": {"name": "c"}, "provisioner": DRIVER}),
         attached: Vec::new(),
         siblings: Vec::new(),
-        own: None,
+        node: None,
         deleted: None,
     }
 }
@@ -55,7 +55,7 @@ fn set(object: &mut Value, path: &str, value: Value) {
 }
 
 impl Scene {
-    /// The scene with one field of the volume different; `null` removes it.
+    /// The scene with one field of the volume changed. `null` removes it.
     fn with(&self, path: &str, value: Value) -> Self {
         let mut scene = self.clone();
         set(&mut scene.volume, path, value);
@@ -83,11 +83,11 @@ impl Scene {
         self.with("/spec/persistentVolumeReclaimPolicy", json!(policy))
     }
 
-    fn unguarded(&self) -> Self {
+    fn without_finalizer(&self) -> Self {
         self.with("/metadata/finalizers", json!(["kubernetes.io/pv-protection"]))
     }
 
-    fn beside(&self, sibling: Value) -> Self {
+    fn with_sibling(&self, sibling: Value) -> Self {
         let mut scene = self.clone();
         scene.siblings.push(sibling);
         scene
@@ -95,7 +95,7 @@ impl Scene {
 
     fn on(&self, node: &str) -> Self {
         let place = [("node".to_owned(), node.to_owned())].into();
-        Self { own: Some(OwnNode { name: node.to_owned(), place }), ..self.clone() }
+        Self { node: Some(LocalNode { name: node.to_owned(), topology: place }), ..self.clone() }
     }
 
     fn decide(&self) -> ReclaimStep {
@@ -108,8 +108,8 @@ impl Scene {
             driver: DRIVER,
             attached: &self.attached,
             siblings: &siblings,
-            own: self.own.as_ref(),
-            memory: &ReclaimMemory { deleted: self.deleted.map(str::to_owned) },
+            node: self.node.as_ref(),
+            state: &ReclaimState { deleted: self.deleted.map(str::to_owned) },
         })
     }
 }
@@ -124,48 +124,48 @@ fn delete() -> ReclaimStep {
     delete_with(None)
 }
 
-fn nothing(why: Why) -> ReclaimStep {
-    ReclaimStep::Nothing(why)
+fn idle(reason: IdleReason) -> ReclaimStep {
+    ReclaimStep::Idle(reason)
 }
 
-/// sidecars.md 1.1 "Delete": Released, policy Delete, and our finalizer or no deletion mark.
+/// sidecars.md 1.1 "Delete": Released, policy Delete, and our finalizer or no deletion timestamp.
 #[test]
-fn what_is_deleted() {
+fn released_volume_with_policy_delete_is_deleted() {
     let released = released();
     for (scene, expected) in [
         (released.clone(), delete()),
-        (released.unguarded(), delete()),
+        (released.without_finalizer(), delete()),
         (released.deleting(), delete()),
-        // The finalizer is gone from an object in deletion: somebody has done all of this.
-        (released.deleting().unguarded(), nothing(Why::Gone)),
-        (released.phase("Pending"), nothing(Why::InUse)),
-        (released.phase("Available"), nothing(Why::InUse)),
-        (released.phase("Bound"), nothing(Why::InUse)),
-        (released.phase("Failed"), nothing(Why::InUse)),
-        (released.phase("Melted"), nothing(Why::InUse)),
-        (released.phase("Bound").deleting(), nothing(Why::InUse)),
-        (released.with("/spec/csi/volumeHandle", json!("")), ReclaimStep::Refuse(Fault::NoHandle)),
+        // An object in deletion without our finalizer: its volume was deleted before.
+        (released.deleting().without_finalizer(), idle(IdleReason::AlreadyDeleted)),
+        (released.phase("Pending"), idle(IdleReason::InUse)),
+        (released.phase("Available"), idle(IdleReason::InUse)),
+        (released.phase("Bound"), idle(IdleReason::InUse)),
+        (released.phase("Failed"), idle(IdleReason::InUse)),
+        (released.phase("Melted"), idle(IdleReason::InUse)),
+        (released.phase("Bound").deleting(), idle(IdleReason::InUse)),
+        (released.with("/spec/csi/volumeHandle", json!("")), ReclaimStep::Refuse(DeleteProblem::NoHandle)),
     ] {
         assert_eq!(scene.decide(), expected, "{}", scene.volume);
     }
 }
 
-/// sidecars.md 1.1 "Delete": whose volumes are ours.
+/// sidecars.md 1.1 "Delete": which volumes this driver may delete.
 #[test]
-fn whose_it_is() {
-    let made_by = |maker: Value| released().annotated(annotation::PROVISIONED_BY, maker);
+fn volumes_of_other_drivers_or_provisioners_are_ignored() {
+    let provisioned_by = |maker: Value| released().annotated(annotation::PROVISIONED_BY, maker);
     let migrated = |scene: Scene, to: &str| scene.annotated(annotation::MIGRATED_TO, json!(to));
     for (scene, expected) in [
-        (made_by(json!("other")), nothing(Why::NotOurs)),
-        (made_by(Value::Null), delete()),
-        (migrated(made_by(json!("kubernetes.io/x")), DRIVER), delete()),
-        (migrated(made_by(json!("kubernetes.io/x")), "other"), nothing(Why::NotOurs)),
-        (released().with("/spec/csi/driver", json!("other")), nothing(Why::NotOurs)),
-        (made_by(Value::Null).with("/spec/csi/driver", json!("other")), nothing(Why::NotOurs)),
-        (released().with("/spec/csi", Value::Null), nothing(Why::NotOurs)),
-        // Nor is it guarded or unguarded.
-        (made_by(json!("other")).phase("Bound").unguarded(), nothing(Why::NotOurs)),
-        (made_by(json!("other")).policy("Retain"), nothing(Why::NotOurs)),
+        (provisioned_by(json!("other")), idle(IdleReason::NotOurs)),
+        (provisioned_by(Value::Null), delete()),
+        (migrated(provisioned_by(json!("kubernetes.io/x")), DRIVER), delete()),
+        (migrated(provisioned_by(json!("kubernetes.io/x")), "other"), idle(IdleReason::NotOurs)),
+        (released().with("/spec/csi/driver", json!("other")), idle(IdleReason::NotOurs)),
+        (provisioned_by(Value::Null).with("/spec/csi/driver", json!("other")), idle(IdleReason::NotOurs)),
+        (released().with("/spec/csi", Value::Null), idle(IdleReason::NotOurs)),
+        // The finalizer is not touched, either.
+        (provisioned_by(json!("other")).phase("Bound").without_finalizer(), idle(IdleReason::NotOurs)),
+        (provisioned_by(json!("other")).policy("Retain"), idle(IdleReason::NotOurs)),
     ] {
         assert_eq!(scene.decide(), expected, "{}", scene.volume);
     }
@@ -173,58 +173,61 @@ fn whose_it_is() {
 
 /// sidecars.md 1.1 "HonorPVReclaimPolicy"
 #[test]
-fn the_finalizer_follows_the_policy() {
+fn finalizer_follows_reclaim_policy() {
     let bound = released().phase("Bound");
     let static_volume = bound.annotated(annotation::PROVISIONED_BY, Value::Null);
     for (scene, expected) in [
-        (bound.clone(), nothing(Why::InUse)),
-        (bound.unguarded(), ReclaimStep::Guard),
-        (static_volume.unguarded(), ReclaimStep::Guard),
-        (bound.unguarded().deleting(), nothing(Why::InUse)),
-        (bound.unguarded().phase("Available"), nothing(Why::InUse)),
-        (bound.unguarded().phase("Pending"), nothing(Why::InUse)),
-        (bound.policy("Retain"), ReclaimStep::Unguard),
-        (bound.policy("Recycle"), ReclaimStep::Unguard),
-        (bound.policy("Retain").deleting(), ReclaimStep::Unguard),
-        (bound.policy("Retain").phase("Released"), ReclaimStep::Unguard),
-        (bound.policy("Retain").unguarded(), nothing(Why::Kept)),
-        (bound.policy("Retain").unguarded().phase("Released"), nothing(Why::Kept)),
-        (bound.policy("Shred"), nothing(Why::Kept)),
-        (bound.policy("Shred").phase("Released"), nothing(Why::Kept)),
+        (bound.clone(), idle(IdleReason::InUse)),
+        (bound.without_finalizer(), ReclaimStep::AddFinalizer),
+        (static_volume.without_finalizer(), ReclaimStep::AddFinalizer),
+        (bound.without_finalizer().deleting(), idle(IdleReason::InUse)),
+        (bound.without_finalizer().phase("Available"), idle(IdleReason::InUse)),
+        (bound.without_finalizer().phase("Pending"), idle(IdleReason::InUse)),
+        (bound.policy("Retain"), ReclaimStep::RemoveFinalizer),
+        (bound.policy("Recycle"), ReclaimStep::RemoveFinalizer),
+        (bound.policy("Retain").deleting(), ReclaimStep::RemoveFinalizer),
+        (bound.policy("Retain").phase("Released"), ReclaimStep::RemoveFinalizer),
+        (bound.policy("Retain").without_finalizer(), idle(IdleReason::Retained)),
+        (bound.policy("Retain").without_finalizer().phase("Released"), idle(IdleReason::Retained)),
+        (bound.policy("Shred"), idle(IdleReason::Retained)),
+        (bound.policy("Shred").phase("Released"), idle(IdleReason::Retained)),
     ] {
         assert_eq!(scene.decide(), expected, "{}", scene.volume);
     }
 }
 
-/// sidecars.md 1.1 "Delete": while an attachment references the volume it is waited for.
+/// sidecars.md 1.1 "Delete": deletion waits while an attachment refers to the volume.
 #[test]
-fn a_volume_that_is_attached() {
+fn attached_volume_is_not_deleted() {
     let attached = Scene { attached: vec!["csi-1".to_owned()], ..released() };
-    assert_eq!(attached.decide(), ReclaimStep::Wait(Hold::Attached(vec!["csi-1".to_owned()])));
-    assert_eq!(attached.deleting().decide(), ReclaimStep::Wait(Hold::Attached(vec!["csi-1".to_owned()])));
-    // What follows from a deletion that was done does not wait.
+    assert_eq!(attached.decide(), ReclaimStep::Wait(BlockedBy::Attachments(vec!["csi-1".to_owned()])));
+    assert_eq!(
+        attached.deleting().decide(),
+        ReclaimStep::Wait(BlockedBy::Attachments(vec!["csi-1".to_owned()]))
+    );
+    // After DeleteVolume succeeded, the rest does not wait.
     assert_eq!(Scene { deleted: Some("u-m"), ..attached }.decide(), ReclaimStep::DeleteObject);
 }
 
 /// sidecars.md 1.1 "Delete": DeleteVolume, then the object, then the finalizer.
 #[test]
-fn the_order() {
+fn deletion_order_is_volume_object_finalizer() {
     let deleted = Scene { deleted: Some("u-m"), ..released() };
     assert_eq!(released().decide(), delete());
     assert_eq!(deleted.decide(), ReclaimStep::DeleteObject);
-    assert_eq!(deleted.unguarded().decide(), ReclaimStep::DeleteObject);
+    assert_eq!(deleted.without_finalizer().decide(), ReclaimStep::DeleteObject);
     assert_eq!(deleted.deleting().decide(), ReclaimStep::Release);
-    assert_eq!(deleted.deleting().unguarded().decide(), nothing(Why::Gone));
+    assert_eq!(deleted.deleting().without_finalizer().decide(), idle(IdleReason::AlreadyDeleted));
     // Another object of the same name is another volume.
     assert_eq!(Scene { deleted: Some("u-former"), ..released() }.decide(), delete());
-    // Somebody changed his mind too late for the volume, not for the object.
-    assert_eq!(deleted.policy("Retain").decide(), ReclaimStep::Unguard);
+    // The policy was changed too late for the volume, but not for the object.
+    assert_eq!(deleted.policy("Retain").decide(), ReclaimStep::RemoveFinalizer);
 }
 
-/// sidecars.md 1.1 "Delete": the secret is the volume's own, else the class's.
+/// sidecars.md 1.1 "Delete": the secret comes from the volume, else from the class.
 #[test]
-fn the_secret() {
-    let noted = |name: Value, namespace: Value| {
+fn deletion_secret_comes_from_volume_else_class() {
+    let annotated = |name: Value, namespace: Value| {
         let scene = released().annotated(annotation::DELETION_SECRET_NAME, name);
         let mut scene = scene.annotated(annotation::DELETION_SECRET_NAMESPACE, namespace);
         scene.class["parameters"] = json!({
@@ -233,19 +236,19 @@ fn the_secret() {
         });
         scene
     };
-    let silent = noted(Value::Null, Value::Null);
+    let unannotated = annotated(Value::Null, Value::Null);
     let with = |parameters: Value| {
-        let mut scene = silent.clone();
+        let mut scene = unannotated.clone();
         scene.class["parameters"] = parameters;
         scene
     };
     for (scene, expected) in [
-        (noted(json!("s"), json!("n")), Some(("n", "s"))),
-        (noted(json!(""), json!("")), None),
-        (noted(json!("s"), Value::Null), Some(("ns", "claim-m"))),
-        (silent.clone(), Some(("ns", "claim-m"))),
-        (Scene { class: Value::Null, ..silent.clone() }, None),
-        (silent.with("/spec/claimRef", Value::Null), None),
+        (annotated(json!("s"), json!("n")), Some(("n", "s"))),
+        (annotated(json!(""), json!("")), None),
+        (annotated(json!("s"), Value::Null), Some(("ns", "claim-m"))),
+        (unannotated.clone(), Some(("ns", "claim-m"))),
+        (Scene { class: Value::Null, ..unannotated.clone() }, None),
+        (unannotated.with("/spec/claimRef", Value::Null), None),
         (with(json!({})), None),
         (
             with(json!({"csi.storage.k8s.io/secret-name": "d", "csi.storage.k8s.io/secret-namespace": "x"})),
@@ -255,23 +258,23 @@ fn the_secret() {
             with(json!({"csiProvisionerSecretName": "old", "csiProvisionerSecretNamespace": "x"})),
             Some(("x", "old")),
         ),
-        // What else is wrong with the class does not matter any more.
+        // Other errors of the class do not matter any more.
         (with(json!({"csi.storage.k8s.io/nonsense": "1"})), None),
     ] {
         assert_eq!(scene.decide(), delete_with(expected), "{} {}", scene.volume, scene.class);
     }
     let half = with(json!({"csi.storage.k8s.io/provisioner-secret-name": "s"}));
-    assert!(matches!(half.decide(), ReclaimStep::Refuse(Fault::Parameters { .. })));
+    assert!(matches!(half.decide(), ReclaimStep::Refuse(DeleteProblem::Parameters { .. })));
     let unknown = with(json!({
         "csi.storage.k8s.io/provisioner-secret-name": "${pvc.annotations['gone']}",
         "csi.storage.k8s.io/provisioner-secret-namespace": "x",
     }));
-    assert!(matches!(unknown.decide(), ReclaimStep::Refuse(Fault::Secret { .. })));
+    assert!(matches!(unknown.decide(), ReclaimStep::Refuse(DeleteProblem::Secret { .. })));
 }
 
-/// sidecars.md 1.1 "Node deployment": a node deletes what it reaches, and leaves the rest alone.
+/// sidecars.md 1.1 "Node deployment": a node deletes only the volumes that belong to it.
 #[test]
-fn a_nodes_own() {
+fn node_deployment_deletes_only_own_volumes() {
     let affinity = json!({"required": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "node", "operator": "In", "values": ["a"]}]},
     ]}});
@@ -279,63 +282,70 @@ fn a_nodes_own() {
     for (scene, expected) in [
         (local.clone(), delete()),
         (local.on("a"), delete()),
-        (local.on("b"), nothing(Why::AnotherNode)),
-        (local.on("b").phase("Bound").unguarded(), nothing(Why::AnotherNode)),
-        (local.on("b").policy("Retain"), nothing(Why::AnotherNode)),
-        // Any node's: a wrong one's driver would say that it is deleted, and it would leak.
-        (released().on("b"), nothing(Why::AnotherNode)),
+        (local.on("b"), idle(IdleReason::OtherNode)),
+        (local.on("b").phase("Bound").without_finalizer(), idle(IdleReason::OtherNode)),
+        (local.on("b").policy("Retain"), idle(IdleReason::OtherNode)),
+        // It may be on any node: the driver of a wrong one would report it as deleted, and it would leak.
+        (released().on("b"), idle(IdleReason::OtherNode)),
     ] {
         assert_eq!(scene.decide(), expected, "{}", scene.volume);
     }
 }
 
-/// A volume that another PersistentVolume stands for is not deleted under it.
+/// A volume is not deleted while another PersistentVolume uses its handle.
 #[test]
-fn two_for_one_handle() {
+fn shared_handle_blocks_deletion_until_last_pv() {
     let shared =
-        |by: &str| ReclaimStep::Refuse(Fault::Shared { handle: "v-1".to_owned(), by: by.to_owned() });
+        |by: &str| ReclaimStep::Refuse(DeleteProblem::Shared { handle: "v-1".to_owned(), by: by.to_owned() });
     let other = |name: &str, path: &str, value: Value| {
         let mut other = volume(name);
         set(&mut other, path, value);
         other
     };
-    let wait = |name: &str| ReclaimStep::Wait(Hold::Sibling(name.to_owned()));
+    let wait = |name: &str| ReclaimStep::Wait(BlockedBy::Sibling(name.to_owned()));
     let (bound, retained) = ("/status/phase", "/spec/persistentVolumeReclaimPolicy");
     for (scene, expected) in [
-        (released().beside(other("z", bound, json!("Bound"))), shared("z")),
-        (released().beside(other("a", bound, json!("Available"))), shared("a")),
-        (released().beside(other("z", retained, json!("Retain"))), shared("z")),
-        (released().beside(volume("a")).beside(other("z", bound, json!("Bound"))), shared("z")),
-        // Itself is no other.
-        (released().beside(volume("m")), delete()),
-        // All are to go: the last by name takes the volume with it.
-        (released().beside(volume("a")), wait("a")),
-        (released().beside(volume("b")).beside(volume("a")).beside(volume("z")), wait("a")),
-        (released().beside(volume("z")), ReclaimStep::DeleteObject),
-        (released().beside(volume("z")).deleting(), ReclaimStep::Release),
-        // Those too that are on their way out, and those that are not guarded yet.
+        (released().with_sibling(other("z", bound, json!("Bound"))), shared("z")),
+        (released().with_sibling(other("a", bound, json!("Available"))), shared("a")),
+        (released().with_sibling(other("z", retained, json!("Retain"))), shared("z")),
+        (released().with_sibling(volume("a")).with_sibling(other("z", bound, json!("Bound"))), shared("z")),
+        // The volume itself is not a sibling.
+        (released().with_sibling(volume("m")), delete()),
+        // All have to be deleted: the last one by name deletes the driver's volume.
+        (released().with_sibling(volume("a")), wait("a")),
+        (released().with_sibling(volume("b")).with_sibling(volume("a")).with_sibling(volume("z")), wait("a")),
+        (released().with_sibling(volume("z")), ReclaimStep::DeleteObject),
+        (released().with_sibling(volume("z")).deleting(), ReclaimStep::Release),
+        // Siblings in deletion and siblings without our finalizer count, too.
         (
-            released().beside(other("z", "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))),
+            released().with_sibling(other("z", "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))),
             ReclaimStep::DeleteObject,
         ),
-        (released().beside(other("z", "/metadata/finalizers", json!(["x"]))), ReclaimStep::DeleteObject),
-        // One that is on its way out with nothing of ours on it is not ours to count on.
         (
-            released().deleting().beside({
-                let mut going = other("z", "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
-                set(&mut going, "/metadata/finalizers", json!(["x"]));
-                going
+            released().with_sibling(other("z", "/metadata/finalizers", json!(["x"]))),
+            ReclaimStep::DeleteObject,
+        ),
+        // A sibling in deletion without our finalizer does not count.
+        (
+            released().deleting().with_sibling({
+                let mut deleting = other("z", "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+                set(&mut deleting, "/metadata/finalizers", json!(["x"]));
+                deleting
             }),
             shared("z"),
         ),
         (
-            released().beside(other("z", "/metadata/annotations", json!({annotation::PROVISIONED_BY: "x"}))),
+            released().with_sibling(other(
+                "z",
+                "/metadata/annotations",
+                json!({annotation::PROVISIONED_BY: "x"}),
+            )),
             shared("z"),
         ),
     ] {
         assert_eq!(scene.decide(), expected, "{} {:?}", scene.volume, scene.siblings);
     }
     // Each waits for its own attachments first.
-    let attached = Scene { attached: vec!["csi-1".to_owned()], ..released().beside(volume("z")) };
-    assert!(matches!(attached.decide(), ReclaimStep::Wait(Hold::Attached(_))));
+    let attached = Scene { attached: vec!["csi-1".to_owned()], ..released().with_sibling(volume("z")) };
+    assert!(matches!(attached.decide(), ReclaimStep::Wait(BlockedBy::Attachments(_))));
 }

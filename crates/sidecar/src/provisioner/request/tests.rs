@@ -3,34 +3,34 @@ use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Moun
 use wharf_model::AccessMode as Modes;
 
 use super::*;
-use crate::provisioner::testing::{GI, NOW, VOLUME, claim, class, intent_of, own};
+use crate::provisioner::testing::{GI, NOW, VOLUME, claim, class, config, intent_of};
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn of(own: &Own, claim: Value, class: Value) -> Intent {
-    intent_of(own, &self::claim(claim), &self::class(class))
+fn of(config: &ProvisionerConfig, claim: Value, class: Value) -> Intent {
+    intent_of(config, &self::claim(claim), &self::class(class))
 }
 
 fn refused(claim: Value, class: Value) -> RequestError {
-    let (own, claim, class) = (own(), self::claim(claim), self::class(class));
-    let ask = Ask {
+    let (config, claim, class) = (config(), self::claim(claim), self::class(class));
+    let inputs = CreateRequest {
         volume: VOLUME,
-        own: &own,
+        config: &config,
         claim: &claim,
         class: &class,
         source: None,
-        places: None,
+        topology: None,
         attributes: None,
     };
-    intent(ask, NOW).unwrap_err()
+    build_intent(inputs, NOW).unwrap_err()
 }
 
-/// sidecars.md 1.1 "PV / volume name", "Error classes (CreateVolume)": whoever repeats the call asks the same.
+/// sidecars.md 1.1 "PV / volume name", "Error classes (CreateVolume)": a repeated call is identical.
 #[test]
-fn the_plainest_call() {
-    let intent = of(&own(), json!({}), json!({}));
+fn minimal_claim_yields_minimal_request() {
+    let intent = of(&config(), json!({}), json!({}));
     assert_eq!(
         (intent.volume.as_str(), intent.class_uid.as_str(), intent.written),
         (VOLUME, "class-1", NOW.0)
@@ -45,27 +45,31 @@ fn the_plainest_call() {
         }],
         ..v1::CreateVolumeRequest::default()
     };
-    assert_eq!(create(&intent, BTreeMap::new()), expected);
+    assert_eq!(create_volume_request(&intent, BTreeMap::new()), expected);
     let text = serde_json::to_string(&intent).unwrap();
     let again: Intent = serde_json::from_str(&text).unwrap();
-    assert_eq!(create(&again, BTreeMap::new()), expected, "also from the journal");
+    assert_eq!(
+        create_volume_request(&again, BTreeMap::new()),
+        expected,
+        "identical when built from the journal"
+    );
 }
 
-/// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`", "fsType": what the driver gets, and what it does not.
+/// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`", "fsType": which parameters reach the driver.
 #[test]
-fn parameters_file_system_and_mount_options() {
+fn class_parameters_fs_type_and_mount_options_are_sent() {
     let class = json!({
         "parameters": {"pool": "a", "csi.storage.k8s.io/fstype": "xfs"}, "mountOptions": ["discard"],
     });
-    let request = of(&own(), json!({}), class).request;
+    let request = of(&config(), json!({}), class).request;
     assert_eq!(request.parameters, map(&[("pool", "a")]));
     let mount = Some(("xfs".to_owned(), vec!["discard".to_owned()]));
     assert_eq!(request.capabilities, [Capability { mode: 1, mount }]);
 
-    let mut own = own();
-    own.settings.default_fstype = "ext4".into();
+    let mut config = config();
+    config.settings.default_fstype = "ext4".into();
     let fs_type = |class| {
-        let request = of(&own, json!({}), class).request;
+        let request = of(&config, json!({}), class).request;
         request.capabilities[0].mount.as_ref().unwrap().0.clone()
     };
     assert_eq!(fs_type(json!({})), "ext4");
@@ -76,13 +80,13 @@ fn parameters_file_system_and_mount_options() {
 
 /// sidecars.md 1.1 "Block", 1.0 "Access modes": one capability for each mode.
 #[test]
-fn capabilities() {
-    let numbers = |own: &Own, modes: Value| {
-        let request = of(own, json!({"spec": {"accessModes": modes}}), json!({})).request;
+fn each_access_mode_becomes_a_capability() {
+    let numbers = |config: &ProvisionerConfig, modes: Value| {
+        let request = of(config, json!({"spec": {"accessModes": modes}}), json!({})).request;
         request.capabilities.iter().map(|capability| capability.mode).collect::<Vec<_>>()
     };
-    let plain = own();
-    let mut finer = own();
+    let plain = config();
+    let mut finer = config();
     finer.can.single_node_multi_writer = true;
     assert_eq!(numbers(&plain, json!(["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"])), [1, 3, 5]);
     assert_eq!(numbers(&plain, json!(["ReadWriteOncePod"])), [1]);
@@ -91,36 +95,36 @@ fn capabilities() {
     let odd = refused(json!({"spec": {"accessModes": ["Odd"]}}), json!({}));
     assert_eq!(odd, RequestError::Access(AccessError::Unsupported(vec![Modes::Unknown])));
 
-    let block = of(&own(), json!({"spec": {"volumeMode": "Block"}}), json!({"mountOptions": ["discard"]}));
+    let block = of(&config(), json!({"spec": {"volumeMode": "Block"}}), json!({"mountOptions": ["discard"]}));
     assert_eq!(block.request.capabilities, [Capability { mode: 1, mount: None }]);
-    let call = create(&block, BTreeMap::new());
+    let call = create_volume_request(&block, BTreeMap::new());
     assert_eq!(call.volume_capabilities[0].access_type, Some(AccessType::Block(BlockVolume {})));
 }
 
 /// sidecars.md 1.1 "extra-create-metadata"
 #[test]
-fn extra_metadata() {
-    let mut own = own();
-    own.settings.extra_create_metadata = true;
+fn extra_create_metadata_adds_names() {
+    let mut config = config();
+    config.settings.extra_create_metadata = true;
     let expected = map(&[
         ("pool", "a"),
         ("csi.storage.k8s.io/pvc/name", "data"),
         ("csi.storage.k8s.io/pvc/namespace", "shop"),
         ("csi.storage.k8s.io/pv/name", VOLUME),
     ]);
-    assert_eq!(of(&own, json!({}), json!({"parameters": {"pool": "a"}})).request.parameters, expected);
+    assert_eq!(of(&config, json!({}), json!({"parameters": {"pool": "a"}})).request.parameters, expected);
 }
 
-/// sidecars.md 1.1 "Secret templates", 1.0 "Secrets": the intent names the secret, the call has its values.
+/// sidecars.md 1.1 "Secret templates", 1.0 "Secrets": the intent names the secret, only the request has its values.
 #[test]
-fn the_secret_is_named_and_not_written() {
+fn intent_names_secret_without_values() {
     let parameters = json!({"parameters": {
         "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}-${pv.name}",
         "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
     }});
-    let intent = of(&own(), json!({}), parameters);
+    let intent = of(&config(), json!({}), parameters);
     assert_eq!(intent.request.secret, Some(("shop".into(), "data-pvc-u1".into())));
-    let call = create(&intent, map(&[("user", "hunter2")]));
+    let call = create_volume_request(&intent, map(&[("user", "hunter2")]));
     assert_eq!(call.secrets, map(&[("user", "hunter2")]));
     assert!(!serde_json::to_string(&intent).unwrap().contains("hunter2"));
 
@@ -130,20 +134,20 @@ fn the_secret_is_named_and_not_written() {
     assert!(matches!(refused(json!({}), unknown), RequestError::Secret(TemplateError::UnknownTokens { .. })));
 }
 
-/// sidecars.md 1.1 "Data sources", "Topology", "VolumeAttributesClass": what else a call carries.
+/// sidecars.md 1.1 "Data sources", "Topology", "VolumeAttributesClass": the other fields of the request.
 #[test]
-fn source_places_and_mutable_parameters() {
-    let (own, claim, class) = (own(), self::claim(json!({})), self::class(json!({})));
+fn request_has_source_topology_and_mutable_parameters() {
+    let (config, claim, class) = (config(), self::claim(json!({})), self::class(json!({})));
     let (a, b) = (map(&[("zone", "a")]), map(&[("zone", "b")]));
     let gold: VolumeAttributesClass =
         serde_json::from_value(json!({"metadata": {"name": "gold"}, "parameters": {"iops": "9"}})).unwrap();
-    let ask = |source| Ask {
+    let inputs = |source| CreateRequest {
         volume: VOLUME,
-        own: &own,
+        config: &config,
         claim: &claim,
         class: &class,
         source: Some(source),
-        places: Some(TopologyRequirement {
+        topology: Some(TopologyRequirement {
             requisite: vec![a.clone(), b.clone()],
             preferred: vec![b.clone(), a.clone()],
         }),
@@ -160,17 +164,17 @@ fn source_places_and_mutable_parameters() {
             volume_content_source::Type::Volume(VolumeSource { volume_id: "v1".into() }),
         ),
     ] {
-        let call = create(&intent(ask(source), NOW).unwrap(), BTreeMap::new());
+        let call = create_volume_request(&build_intent(inputs(source), NOW).unwrap(), BTreeMap::new());
         assert_eq!(call.volume_content_source.and_then(|source| source.r#type), Some(expected));
-        let places = call.accessibility_requirements.unwrap();
-        assert_eq!(places.requisite, [topology(&a), topology(&b)]);
-        assert_eq!(places.preferred, [topology(&b), topology(&a)]);
+        let requirement = call.accessibility_requirements.unwrap();
+        assert_eq!(requirement.requisite, [topology(&a), topology(&b)]);
+        assert_eq!(requirement.preferred, [topology(&b), topology(&a)]);
         assert_eq!(call.mutable_parameters, map(&[("iops", "9")]));
     }
 }
 
 #[test]
-fn what_an_answer_tells() {
+fn response_is_read_and_needs_volume_id() {
     let volume = v1::Volume {
         capacity_bytes: 7,
         volume_id: "h".into(),
@@ -178,16 +182,16 @@ fn what_an_answer_tells() {
         content_source: Some(v1::VolumeContentSource::default()),
         accessible_topology: vec![v1::Topology { segments: map(&[("zone", "a")]) }],
     };
-    let answer = |volume| v1::CreateVolumeResponse { volume };
-    let expected = Made {
+    let response = |volume| v1::CreateVolumeResponse { volume };
+    let expected = CreatedVolume {
         handle: "h".into(),
         capacity_bytes: 7,
         context: map(&[("k", "v")]),
-        places: vec![map(&[("zone", "a")])],
+        accessible_topology: vec![map(&[("zone", "a")])],
         has_source: true,
     };
-    assert_eq!(made(answer(Some(volume.clone()))), Some(expected));
+    assert_eq!(created_volume(response(Some(volume.clone()))), Some(expected));
     let nameless = v1::Volume { volume_id: String::new(), ..volume };
-    assert_eq!(made(answer(Some(nameless))), None);
-    assert_eq!(made(answer(None)), None);
+    assert_eq!(created_volume(response(Some(nameless))), None);
+    assert_eq!(created_volume(response(None)), None);
 }

@@ -1,4 +1,4 @@
-//! The API server of the simulation, with the parts of Kubernetes that act on volumes and claims.
+//! The simulated API server, with the Kubernetes controllers that act on volumes and claims.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::super::intent::Intent;
 pub(super) const DRIVER: &str = "sim.test";
 pub(super) const CLASS: &str = "standard";
 
-/// The objects, as the server has them. A cache is one too, some steps behind.
+/// The objects of the server. A cache is a lagging copy.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Api {
-    /// By name; a name is used again.
+    /// By name. Names are reused.
     pub(super) claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
     pub(super) volumes: BTreeMap<String, Arc<PersistentVolume>>,
     /// The volume of each attachment.
@@ -32,9 +32,8 @@ impl Api {
         self.last
     }
 
-    /// A user asks for a volume. The first digit of the identity is all that goes into the volume's name, so that
-    /// names clash.
-    pub(super) fn ask(&mut self, name: &str) {
+    /// A user creates a claim. Only the first digit of its UID goes into the volume's name, so that names collide.
+    pub(super) fn create_claim(&mut self, name: &str) {
         let number = self.next();
         let mut claim = PersistentVolumeClaim::default();
         claim.metadata.name = name.to_owned();
@@ -63,7 +62,7 @@ impl Api {
         self.volumes.insert(name, Arc::new(volume));
     }
 
-    /// Changes a volume object, if it is still this very one. What was deleted and has no finalizer left is gone.
+    /// Changes a volume object, if its UID still matches. An object in deletion without finalizers is removed.
     pub(super) fn change(&mut self, name: &str, uid: &str, how: impl FnOnce(&mut PersistentVolume)) {
         let number = self.next();
         let Some(volume) = self.volumes.get_mut(name).filter(|volume| volume.metadata.uid == uid) else {
@@ -77,8 +76,8 @@ impl Api {
         }
     }
 
-    /// What Kubernetes would do next with a volume: bind it to its claim, or release it from one that is gone.
-    pub(super) fn controller(&self, name: &str) -> Option<Controller> {
+    /// What the PV controller would do next with a volume: bind it to its claim, or release it from a deleted one.
+    pub(super) fn next_binding(&self, name: &str) -> Option<BindingAction> {
         let volume = self.volumes.get(name)?;
         let reference = volume.spec.claim_ref.as_ref()?;
         let claim = self.claims.get(&reference.name).filter(|claim| claim.metadata.uid == reference.uid);
@@ -86,19 +85,19 @@ impl Api {
             (Some(claim), VolumePhase::Pending | VolumePhase::Available)
                 if claim.spec.volume_name.is_empty() =>
             {
-                Some(Controller::Bind { claim: reference.name.clone() })
+                Some(BindingAction::Bind { claim: reference.name.clone() })
             }
             (None, VolumePhase::Pending | VolumePhase::Available | VolumePhase::Bound) => {
-                Some(Controller::Release)
+                Some(BindingAction::Release)
             }
             _ => None,
         }
     }
 
-    pub(super) fn control(&mut self, name: &str, what: &Controller) {
+    pub(super) fn apply_binding(&mut self, name: &str, what: &BindingAction) {
         let Some(uid) = self.volumes.get(name).map(|volume| volume.metadata.uid.clone()) else { return };
         match what {
-            Controller::Bind { claim } => {
+            BindingAction::Bind { claim } => {
                 if let Some(claim) = self.claims.get_mut(claim) {
                     let claim = Arc::make_mut(claim);
                     claim.spec.volume_name = name.to_owned();
@@ -106,13 +105,13 @@ impl Api {
                 }
                 self.change(name, &uid, |volume| volume.status.phase = VolumePhase::Bound);
             }
-            Controller::Release => {
+            BindingAction::Release => {
                 self.change(name, &uid, |volume| volume.status.phase = VolumePhase::Released);
             }
         }
     }
 
-    /// Whether somebody's data is in the volume with this handle: a claim is bound to it.
+    /// The claim that is bound to the volume with this handle.
     pub(super) fn in_use(&self, handle: &str) -> Option<&str> {
         self.volumes.values().find_map(|volume| {
             volume.spec.csi.as_ref().filter(|csi| csi.volume_handle == handle)?;
@@ -122,9 +121,9 @@ impl Api {
     }
 }
 
-/// What Kubernetes' own controllers do.
+/// An action of the PV controller.
 #[derive(Debug, Clone)]
-pub(super) enum Controller {
+pub(super) enum BindingAction {
     Bind { claim: String },
     Release,
 }

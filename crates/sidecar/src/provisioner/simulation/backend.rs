@@ -1,4 +1,4 @@
-//! The driver of the simulation: idempotent by name, as CSI asks, and as unreliable as a driver may be.
+//! The simulated driver: idempotent by name, as CSI requires, and as unreliable as CSI allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,25 +6,31 @@ use tonic::Code;
 
 use super::super::intent::Request;
 
-/// How a call goes.
+/// How a call ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mood {
-    /// Done, and answered.
-    Well,
-    /// Done, and the answer is lost.
-    Lost,
-    /// Not answered; done at some later moment.
-    Late,
-    /// Refused, finally.
-    Refused,
-    /// Not reached.
-    Away,
+pub(super) enum CallOutcome {
+    /// It takes effect and returns.
+    Succeeds,
+    /// It takes effect, and the response is lost.
+    ResponseLost,
+    /// It times out and takes effect later.
+    Delayed,
+    /// It fails with a final error.
+    Rejected,
+    /// The driver is unreachable.
+    Unreachable,
 }
 
-impl Mood {
-    /// The good one twice: most calls go well.
-    pub(super) const ALL: [Self; 6] =
-        [Self::Well, Self::Well, Self::Lost, Self::Late, Self::Refused, Self::Away];
+impl CallOutcome {
+    /// Success twice: most calls succeed.
+    pub(super) const ALL: [Self; 6] = [
+        Self::Succeeds,
+        Self::Succeeds,
+        Self::ResponseLost,
+        Self::Delayed,
+        Self::Rejected,
+        Self::Unreachable,
+    ];
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +44,9 @@ pub(super) struct Backend {
     /// Handles by name.
     by_name: BTreeMap<String, String>,
     running: Vec<Call>,
-    asked: BTreeMap<String, Request>,
-    /// Handles that a deletion was asked for: too late to keep them.
-    doomed: BTreeSet<String>,
+    requests: BTreeMap<String, Request>,
+    /// Handles with a requested deletion: too late to retain them.
+    deletions: BTreeSet<String>,
     last: u64,
 }
 
@@ -53,67 +59,69 @@ impl Backend {
         &mut self,
         name: &str,
         request: &Request,
-        mood: Mood,
+        outcome: CallOutcome,
     ) -> Result<Result<String, Code>, String> {
-        // A call that may still run may only be repeated as it was.
-        match self.asked.get(name) {
+        // A call that may still run may only be repeated unchanged.
+        match self.requests.get(name) {
             Some(before) if before != request => {
-                return Err(format!("{name} was asked for in two ways: {before:?} and {request:?}"));
+                return Err(format!(
+                    "{name} was requested with different parameters: {before:?} and {request:?}"
+                ));
             }
             _ => {}
         }
-        self.asked.insert(name.to_owned(), request.clone());
+        self.requests.insert(name.to_owned(), request.clone());
         let call = Call::Create(name.to_owned());
         if self.running.contains(&call) {
             return Ok(Err(Code::Aborted));
         }
-        Ok(match mood {
-            Mood::Well => {
+        Ok(match outcome {
+            CallOutcome::Succeeds => {
                 self.run(&call);
                 self.by_name.get(name).cloned().ok_or(Code::Internal)
             }
-            Mood::Lost => {
+            CallOutcome::ResponseLost => {
                 self.run(&call);
                 Err(Code::DeadlineExceeded)
             }
-            Mood::Late => {
+            CallOutcome::Delayed => {
                 self.running.push(call);
                 Err(Code::DeadlineExceeded)
             }
-            // Also what exists: that this call went wrong says nothing of those before it.
-            Mood::Refused => {
+            // Also if the volume exists: the failure of this call does not undo earlier ones.
+            CallOutcome::Rejected => {
                 if !self.by_name.contains_key(name) {
-                    self.asked.remove(name);
+                    self.requests.remove(name);
                 }
                 Err(Code::Internal)
             }
-            Mood::Away => Err(Code::Unavailable),
+            CallOutcome::Unreachable => Err(Code::Unavailable),
         })
     }
 
-    pub(super) fn delete(&mut self, handle: &str, mood: Mood) -> Result<(), Code> {
+    pub(super) fn delete(&mut self, handle: &str, outcome: CallOutcome) -> Result<(), Code> {
         let call = Call::Delete(handle.to_owned());
         if self.running.contains(&call) {
             return Err(Code::Aborted);
         }
-        if mood != Mood::Away {
-            self.doomed.insert(handle.to_owned());
+        if outcome != CallOutcome::Unreachable {
+            self.deletions.insert(handle.to_owned());
         }
-        match mood {
-            Mood::Well => {
+        match outcome {
+            CallOutcome::Succeeds => {
                 self.run(&call);
                 Ok(())
             }
-            Mood::Lost => {
+            CallOutcome::ResponseLost => {
                 self.run(&call);
                 Err(Code::DeadlineExceeded)
             }
-            Mood::Late => {
+            CallOutcome::Delayed => {
                 self.running.push(call);
                 Err(Code::DeadlineExceeded)
             }
-            Mood::Refused => Err(Code::Internal),
-            Mood::Away => Err(Code::Unavailable),
+            CallOutcome::Rejected => Err(Code::Internal),
+            CallOutcome::Unreachable => Err(Code::Unavailable),
         }
     }
 
@@ -128,22 +136,22 @@ impl Backend {
                 let gone = self.by_name.iter().find(|(_, of)| *of == handle).map(|(name, _)| name.clone());
                 if let Some(name) = gone {
                     self.by_name.remove(&name);
-                    self.asked.remove(&name);
+                    self.requests.remove(&name);
                 }
             }
         }
     }
 
-    pub(super) fn is_doomed(&self, handle: &str) -> bool {
-        self.doomed.contains(handle)
+    pub(super) fn deletion_requested(&self, handle: &str) -> bool {
+        self.deletions.contains(handle)
     }
 
     pub(super) fn is_running(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// One of the calls under way ends. A deletion that runs late must still not take what is in use: its handle.
-    pub(super) fn ends(&mut self, which: usize) -> Option<String> {
+    /// A delayed call takes effect. Returns the handle of a deletion, which must not hit a volume in use.
+    pub(super) fn finish_delayed(&mut self, which: usize) -> Option<String> {
         let call = self.running.remove(which % self.running.len());
         self.run(&call);
         match call {

@@ -1,28 +1,29 @@
-//! The provisioner of the simulation: the real rules and memory, with effects on the simulated world. Each piece of
-//! work has three moments, between which anything can happen: it is decided, its effect takes place, its answer
-//! is heard.
+//! The simulated provisioner: the real rules and state, with effects on the simulated world. Each piece of work has
+//! three phases, between which anything can happen: it is decided, its effect takes place, its response arrives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use wharf_csi::{ErrorClass, Operation, classify, speaks_of_the_request};
+use wharf_csi::{ErrorClass, Operation, classify, is_request_error};
 use wharf_model::names::{VolumeNaming, finalizer};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use super::super::Settings;
-use super::super::decide::{Step, decide};
+use super::super::decide::{ProvisionStep, decide};
 use super::super::intent::Intent;
 use super::super::reclaim::ReclaimStep;
-use super::super::view::{Happened, Made, Memory, Own, View, WrittenNodes, claimant};
+use super::super::view::{
+    CreatedVolume, FixedNodes, ProvisionState, ProvisionView, ProvisionerConfig, Transition, claimant,
+};
 use super::api::{Api, CLASS, DRIVER};
-use super::backend::{Backend, Mood};
+use super::backend::{Backend, CallOutcome};
 use super::world::Bug;
 use crate::driver::Capabilities;
 
-/// For whom volumes are made. One digit of a claim's identity is all of a volume's name, so that names clash.
-pub(super) fn own() -> Own {
+/// The configuration. A volume's name contains one digit of its claim's UID, so that names collide.
+pub(super) fn config() -> ProvisionerConfig {
     let naming = VolumeNaming { uuid_length: Some(1), ..VolumeNaming::default() };
     let can = Capabilities {
         controller_service: true,
@@ -31,7 +32,7 @@ pub(super) fn own() -> Own {
         ..Capabilities::default()
     };
     let settings = Settings { naming, ..Settings::default() };
-    Own { driver: DRIVER.to_owned(), can, settings, node: None, identity: "sim".to_owned() }
+    ProvisionerConfig { driver: DRIVER.to_owned(), can, settings, node: None, identity: "sim".to_owned() }
 }
 
 fn class() -> StorageClass {
@@ -41,56 +42,62 @@ fn class() -> StorageClass {
     class
 }
 
-/// A piece of work that was decided.
+/// A step in progress.
 pub(super) struct Work {
     pub(super) volume: String,
-    pub(super) step: Step,
-    /// The volume object as it was seen.
-    seen: Option<Arc<PersistentVolume>>,
-    heard: Option<Heard>,
+    pub(super) step: ProvisionStep,
+    /// The PersistentVolume that the step was decided for.
+    pv: Option<Arc<PersistentVolume>>,
+    response: Option<Response>,
 }
 
 impl Work {
     pub(super) fn has_effect(&self) -> bool {
-        self.heard.is_some()
+        self.response.is_some()
     }
 }
 
-/// What is heard of an effect.
+/// The response to a step.
 #[derive(Debug)]
-enum Heard {
-    /// It happened, and these memories are to be kept.
-    Done(Vec<Happened>),
-    /// Nothing is left to remember.
+enum Response {
+    /// It succeeded with these transitions.
+    Done(Vec<Transition>),
+    /// The state can be dropped.
     Settled,
-    /// It did not, or nobody knows.
+    /// It failed, or the result is unknown.
     Failed,
 }
 
 pub(super) struct Process {
-    own: Own,
+    config: ProvisionerConfig,
     class: StorageClass,
     pub(super) cache: Api,
-    memories: BTreeMap<String, Memory>,
+    states: BTreeMap<String, ProvisionState>,
     pub(super) work: Vec<Work>,
 }
 
 impl Process {
-    /// Starts with a full list of everything.
+    /// Starts with a synced cache.
     pub(super) fn start(api: &Api) -> Self {
-        Self { own: own(), class: class(), cache: api.clone(), memories: BTreeMap::new(), work: Vec::new() }
+        Self {
+            config: config(),
+            class: class(),
+            cache: api.clone(),
+            states: BTreeMap::new(),
+            work: Vec::new(),
+        }
     }
 
-    /// The lease is back: what was remembered is of another time.
+    /// The lease was acquired again: the earlier state is void.
     pub(super) fn new_term(&mut self, api: &Api) {
-        self.memories.clear();
+        self.states.clear();
         self.work.clear();
         self.cache.journal.clone_from(&api.journal);
     }
 
-    /// All volumes that could be looked at.
+    /// All volumes that could be reconciled.
     pub(super) fn volumes(&self) -> Vec<String> {
-        let of_claims = self.cache.claims.values().filter_map(|claim| self.volume_of(claim));
+        let of_claims = self.cache.claims.values().filter_map(|claim| self.volume_name_for(claim));
         let mut all: Vec<String> = of_claims.collect();
         all.extend(self.cache.volumes.keys().cloned());
         all.extend(self.cache.journal.keys().cloned());
@@ -99,22 +106,22 @@ impl Process {
         all
     }
 
-    fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<String> {
-        self.own.settings.naming.name(&claim.metadata.uid).ok()
+    fn volume_name_for(&self, claim: &PersistentVolumeClaim) -> Option<String> {
+        self.config.settings.naming.name(&claim.metadata.uid).ok()
     }
 
-    /// As the real one finds it.
+    /// Finds the claim as the provisioner does.
     fn claim(&self, volume: &str, intent: Option<&Arc<Intent>>) -> Option<Arc<PersistentVolumeClaim>> {
         if let Some(intent) = intent {
             let claim = self.cache.claims.get(&intent.claim.name);
             return claim.filter(|claim| claim.metadata.uid == intent.claim.uid).cloned();
         }
-        let present = self.cache.volumes.get(volume);
+        let pv = self.cache.volumes.get(volume);
         let named = |claim: &&Arc<PersistentVolumeClaim>| {
-            claim.spec.volume_name.is_empty() && self.volume_of(claim).as_deref() == Some(volume)
+            claim.spec.volume_name.is_empty() && self.volume_name_for(claim).as_deref() == Some(volume)
         };
         let named = self.cache.claims.values().filter(named).cloned().collect();
-        claimant(named, present.map(|present| &**present))
+        claimant(named, pv.map(|pv| &**pv))
     }
 
     fn by_handle(&self, handle: &str) -> Vec<Arc<PersistentVolume>> {
@@ -124,201 +131,206 @@ impl Process {
         self.cache.volumes.values().filter(has).cloned().collect()
     }
 
-    /// The rules' word on a volume, by what the cache shows.
+    /// Decides from the cache.
     pub(super) fn decide(
         &self,
         volume: &str,
         bug: Option<Bug>,
         now: Time,
-    ) -> (Step, Option<Arc<PersistentVolume>>) {
-        let memory = self.memories.get(volume).cloned().unwrap_or_default();
+    ) -> (ProvisionStep, Option<Arc<PersistentVolume>>) {
+        let state = self.states.get(volume).cloned().unwrap_or_default();
         let intent = self.cache.journal.get(volume);
         let claim = self.claim(volume, intent);
-        let present = self.cache.volumes.get(volume);
-        let holder = memory.made().and_then(|made| self.by_handle(&made.handle).first().cloned());
-        let handle =
-            present.and_then(|present| present.spec.csi.as_ref()).map(|csi| csi.volume_handle.as_str());
+        let pv = self.cache.volumes.get(volume);
+        let handle_owner =
+            state.created().and_then(|created| self.by_handle(&created.handle).first().cloned());
+        let handle = pv.and_then(|pv| pv.spec.csi.as_ref()).map(|csi| csi.volume_handle.as_str());
         let siblings = handle.map(|handle| self.by_handle(handle)).unwrap_or_default();
         let attached = self.cache.attachments.iter().filter(|(_, of)| *of == volume);
         let attached: Vec<String> = match bug {
             Some(Bug::AttachmentsIgnored) => Vec::new(),
             _ => attached.map(|(name, _)| name.clone()).collect(),
         };
-        let nodes = WrittenNodes::default();
-        let view = View {
+        let nodes = FixedNodes::default();
+        let view = ProvisionView {
             volume,
-            own: &self.own,
-            present: present.map(|present| &**present),
+            config: &self.config,
+            pv: pv.map(|pv| &**pv),
             claim: claim.as_deref(),
             class: Some(&self.class),
             intent,
-            holder: holder
+            handle_owner: handle_owner
                 .as_ref()
-                .filter(|_| bug != Some(Bug::HolderIgnored))
-                .map(|holder| holder.metadata.name.as_str()),
-            memory: &memory,
+                .filter(|_| bug != Some(Bug::HandleOwnerIgnored))
+                .map(|handle_owner| handle_owner.metadata.name.as_str()),
+            state: &state,
             source_claim: None,
             source_volume: None,
             nodes: &nodes,
-            present_class: Some(&self.class),
+            pv_class: Some(&self.class),
             attached: &attached,
             siblings: &siblings,
         };
-        (decide(&view, now), present.cloned())
+        (decide(&view, now), pv.cloned())
     }
 
-    /// Takes a volume up, unless it is being worked on.
-    pub(super) fn take(&mut self, volume: &str, bug: Option<Bug>, now: Time) -> Option<String> {
+    /// Starts a step for a volume, unless one is in progress.
+    pub(super) fn start_work(&mut self, volume: &str, bug: Option<Bug>, now: Time) -> Option<String> {
         let busy = self.work.iter().any(|work| work.volume == volume);
-        if busy && bug != Some(Bug::WrongKey) {
+        if busy && bug != Some(Bug::ConcurrentWork) {
             return None;
         }
-        let (step, seen) = self.decide(volume, bug, now);
-        let told = format!("{volume}: {}", short(&step));
-        self.work.push(Work { volume: volume.to_owned(), step, seen, heard: None });
-        Some(told)
+        let (step, pv) = self.decide(volume, bug, now);
+        let acknowledged = format!("{volume}: {}", summary(&step));
+        self.work.push(Work { volume: volume.to_owned(), step, pv, response: None });
+        Some(acknowledged)
     }
 
-    /// The effect of a piece of work takes place, or not.
+    /// The effect of a step takes place, or not.
     pub(super) fn effect(
         &mut self,
         which: usize,
         api: &mut Api,
         backend: &mut Backend,
-        mood: Mood,
+        outcome: CallOutcome,
         bug: Option<Bug>,
     ) -> Result<(), String> {
-        let (volume, step, seen) = {
+        let (volume, step, pv) = {
             let work = &self.work[which];
-            (work.volume.clone(), work.step.clone(), work.seen.clone())
+            (work.volume.clone(), work.step.clone(), work.pv.clone())
         };
-        let reached = mood != Mood::Away;
-        // The server's answers are lost, too; it refuses nothing here, and is never late.
-        let told = matches!(mood, Mood::Well | Mood::Refused);
-        let heard = match step {
-            Step::Write(intent) if reached => {
+        let reached = outcome != CallOutcome::Unreachable;
+        // The server's responses can be lost, too. It rejects nothing here and is never delayed.
+        let acknowledged = matches!(outcome, CallOutcome::Succeeds | CallOutcome::Rejected);
+        let response = match step {
+            ProvisionStep::WriteIntent(intent) if reached => {
                 if bug != Some(Bug::NoIntent) {
                     api.journal.insert(volume.clone(), Arc::new((*intent).clone()));
                 }
                 self.cache.journal.insert(volume.clone(), Arc::new(*intent));
-                Heard::Done(vec![Happened::Wrote])
+                Response::Done(vec![Transition::IntentWritten])
             }
-            Step::Create(intent) => {
-                self.remember(&volume, Happened::Calling);
-                match backend.create(&volume, &intent.request, mood)? {
+            ProvisionStep::CreateVolume(intent) => {
+                self.apply(&volume, Transition::CreateSent);
+                match backend.create(&volume, &intent.request, outcome)? {
                     Ok(handle) => {
-                        if bug == Some(Bug::ForgottenEarly) {
+                        if bug == Some(Bug::IntentDroppedEarly) {
                             api.journal.remove(&volume);
                         }
-                        Heard::Done(vec![Happened::Made(Arc::new(Made { handle, ..Made::default() }))])
+                        Response::Done(vec![Transition::Created(Arc::new(CreatedVolume {
+                            handle,
+                            ..CreatedVolume::default()
+                        }))])
                     }
-                    Err(code) => Heard::Done(vec![failed(code, bug)]),
+                    Err(code) => Response::Done(vec![failed(code, bug)]),
                 }
             }
-            Step::Save { object, .. } if reached => {
+            ProvisionStep::SavePv { object, .. } if reached => {
                 api.create(&object);
-                if told {
+                if acknowledged {
                     self.refresh(api, &volume);
                 }
-                Heard::Done(Vec::new())
+                Response::Done(Vec::new())
             }
-            Step::Undo { handle, beside, .. } if reached => {
-                let there = api.volumes.get(&volume).map(|present| present.metadata.uid.clone());
-                if there.is_some() && there != beside {
+            ProvisionStep::DeleteCreated { handle, other_pv_uid, .. } if reached => {
+                let there = api.volumes.get(&volume).map(|pv| pv.metadata.uid.clone());
+                if there.is_some() && there != other_pv_uid {
                     self.refresh(api, &volume);
-                    Heard::Done(Vec::new())
+                    Response::Done(Vec::new())
                 } else {
-                    guarded(api, &handle)?;
-                    match backend.delete(&handle, mood) {
-                        Ok(()) => Heard::Done(vec![Happened::Undone]),
-                        Err(_) => Heard::Failed,
+                    check_unused(api, &handle)?;
+                    match backend.delete(&handle, outcome) {
+                        Ok(()) => Response::Done(vec![Transition::CleanedUp]),
+                        Err(_) => Response::Failed,
                     }
                 }
             }
-            Step::GiveUp { .. } => {
+            ProvisionStep::DropIntent { .. } => {
                 api.journal.remove(&volume);
                 self.cache.journal.remove(&volume);
-                Heard::Done(vec![Happened::GaveUp])
+                Response::Done(vec![Transition::IntentDropped])
             }
-            Step::Settle { .. } => {
+            ProvisionStep::FinishIntent { .. } => {
                 api.journal.remove(&volume);
                 self.cache.journal.remove(&volume);
-                Heard::Settled
+                Response::Settled
             }
-            Step::Forget => Heard::Settled,
-            Step::Reclaim(step) if reached => self.reclaim(&volume, seen, step, api, backend, mood, bug)?,
-            _ => Heard::Failed,
+            ProvisionStep::DropState => Response::Settled,
+            ProvisionStep::Reclaim(step) if reached => {
+                self.reclaim(&volume, pv, step, api, backend, outcome, bug)?
+            }
+            _ => Response::Failed,
         };
-        self.work[which].heard = Some(heard);
+        self.work[which].response = Some(response);
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all of the world, handed on")]
+    #[expect(clippy::too_many_arguments, reason = "passes the whole simulated world")]
     fn reclaim(
         &mut self,
         volume: &str,
-        seen: Option<Arc<PersistentVolume>>,
+        pv: Option<Arc<PersistentVolume>>,
         step: ReclaimStep,
         api: &mut Api,
         backend: &mut Backend,
-        mood: Mood,
+        outcome: CallOutcome,
         bug: Option<Bug>,
-    ) -> Result<Heard, String> {
-        let Some(seen) = seen else { return Ok(Heard::Failed) };
-        let uid = seen.metadata.uid.clone();
-        let version = &seen.metadata.resource_version;
+    ) -> Result<Response, String> {
+        let Some(pv) = pv else { return Ok(Response::Failed) };
+        let uid = pv.metadata.uid.clone();
+        let version = &pv.metadata.resource_version;
         let current = api.volumes.get(volume).is_some_and(|now| now.metadata.resource_version == *version);
         match step {
-            ReclaimStep::Guard if current => {
+            ReclaimStep::AddFinalizer if current => {
                 api.change(volume, &uid, |volume| {
                     volume.metadata.finalizers.push(finalizer::PROVISIONER.to_owned());
                 });
             }
-            ReclaimStep::Unguard | ReclaimStep::Release if current => {
+            ReclaimStep::RemoveFinalizer | ReclaimStep::Release if current => {
                 api.change(volume, &uid, |volume| volume.metadata.finalizers.clear());
             }
             ReclaimStep::DeleteObject => {
                 api.change(volume, &uid, |volume| volume.metadata.deletion_timestamp = Some(Time(1)));
             }
-            ReclaimStep::DeleteVolume { handle, .. } if current || bug == Some(Bug::StaleDeletion) => {
-                guarded(api, &handle)?;
+            ReclaimStep::DeleteVolume { handle, .. } if current || bug == Some(Bug::DeletesFromCache) => {
+                check_unused(api, &handle)?;
                 if api.attachments.values().any(|of| of == volume) {
                     return Err(format!("{volume} was deleted while attached"));
                 }
-                return Ok(match backend.delete(&handle, mood) {
-                    Ok(()) => Heard::Done(vec![Happened::Deleted { uid }]),
-                    Err(_) => Heard::Failed,
+                return Ok(match backend.delete(&handle, outcome) {
+                    Ok(()) => Response::Done(vec![Transition::VolumeDeleted { uid }]),
+                    Err(_) => Response::Failed,
                 });
             }
             _ => {}
         }
-        if mood == Mood::Well {
+        if outcome == CallOutcome::Succeeds {
             self.refresh(api, volume);
         }
-        Ok(Heard::Done(Vec::new()))
+        Ok(Response::Done(Vec::new()))
     }
 
-    /// The answer comes in, and the volume is free for the next look.
-    pub(super) fn answer(&mut self, which: usize) {
-        let Work { volume, heard, .. } = self.work.remove(which);
-        match heard {
-            Some(Heard::Done(happened)) => {
-                for happened in happened {
-                    self.remember(&volume, happened);
+    /// The response arrives, and the volume is free for the next step.
+    pub(super) fn deliver(&mut self, which: usize) {
+        let Work { volume, response, .. } = self.work.remove(which);
+        match response {
+            Some(Response::Done(transitions)) => {
+                for transitions in transitions {
+                    self.apply(&volume, transitions);
                 }
             }
-            Some(Heard::Settled) => {
-                self.memories.remove(&volume);
+            Some(Response::Settled) => {
+                self.states.remove(&volume);
             }
-            Some(Heard::Failed) | None => {}
+            Some(Response::Failed) | None => {}
         }
     }
 
-    fn remember(&mut self, volume: &str, happened: Happened) {
-        self.memories.entry(volume.to_owned()).or_default().after(happened, Time(0));
+    fn apply(&mut self, volume: &str, transitions: Transition) {
+        self.states.entry(volume.to_owned()).or_default().apply(transitions, Time(0));
     }
 
-    /// The cache sees one volume object as it is.
+    /// Updates one PersistentVolume in the cache.
     pub(super) fn refresh(&mut self, api: &Api, volume: &str) {
         match api.volumes.get(volume) {
             Some(now) => self.cache.volumes.insert(volume.to_owned(), Arc::clone(now)),
@@ -327,28 +339,28 @@ impl Process {
     }
 }
 
-/// Nobody's data may be deleted.
-pub(super) fn guarded(api: &Api, handle: &str) -> Result<(), String> {
+/// A volume that a claim is bound to must not be deleted.
+pub(super) fn check_unused(api: &Api, handle: &str) -> Result<(), String> {
     match api.in_use(handle) {
         Some(claim) => Err(format!("{handle} was deleted although claim {claim} is bound to it")),
         None => Ok(()),
     }
 }
 
-fn failed(code: Code, bug: Option<Bug>) -> Happened {
+fn failed(code: Code, bug: Option<Bug>) -> Transition {
     let class = match classify(Operation::Create, code) {
-        ErrorClass::StillRunning if bug == Some(Bug::UnansweredIsFinal) => ErrorClass::Final,
+        ErrorClass::StillRunning if bug == Some(Bug::TimeoutIsFinal) => ErrorClass::Final,
         class => class,
     };
-    let believed = matches!(bug, Some(Bug::AnyCaller | Bug::UnansweredIsFinal));
-    let vague = !speaks_of_the_request(code) && !believed;
-    Happened::Failed { class, exhausted: false, vague, class_uid: "class".to_owned() }
+    let believed = matches!(bug, Some(Bug::FailureCoversEarlierCalls | Bug::TimeoutIsFinal));
+    let inconclusive = !is_request_error(code) && !believed;
+    Transition::CreateFailed { class, exhausted: false, inconclusive, class_uid: "class".to_owned() }
 }
 
-/// A step, in few words.
-fn short(step: &Step) -> String {
+/// A short description of a step.
+fn summary(step: &ProvisionStep) -> String {
     let text = match step {
-        Step::Wait { pause, .. } if *pause > Duration::ZERO => return format!("wait {pause:?}"),
+        ProvisionStep::Wait { pause, .. } if *pause > Duration::ZERO => return format!("wait {pause:?}"),
         step => format!("{step:?}"),
     };
     text.split(['{', '(']).take(2).collect::<Vec<_>>().join(" ").chars().take(60).collect()

@@ -1,79 +1,79 @@
-//! What can happen, and what must hold at the end.
+//! The events of the simulation, and the invariants at its end.
 
 use std::sync::Arc;
 
 use wharf_model::Time;
 use wharf_model::volume::{ReclaimPolicy, VolumePhase};
 
-use super::super::decide::Step;
-use super::super::view::Made;
+use super::super::decide::ProvisionStep;
+use super::super::view::CreatedVolume;
 use super::super::volume;
-use super::api::{Api, Controller};
-use super::backend::{Backend, Mood};
-use super::process::{Process, guarded, own};
+use super::api::{Api, BindingAction};
+use super::backend::{Backend, CallOutcome};
+use super::process::{Process, check_unused, config};
 
-/// Names of claims: few, so that they are used again.
+/// Names of claims: few, so that they are reused.
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const DAYS: i64 = 48 * 60 * 60 * 1000;
-/// Rounds in which everything goes well, until nothing changes any more.
-const CALM: usize = 60;
+/// Rounds without faults, until nothing changes any more.
+const CONVERGE_ROUNDS: usize = 60;
 
-/// Mistakes that one could make, planted to show that they are found.
+/// Planted mistakes that the simulation has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// The driver is asked before anything is written down.
+    /// CreateVolume is sent without an intent.
     NoIntent,
-    /// Two pieces of work on the same volume run side by side.
-    WrongKey,
-    /// The intent is forgotten when the driver has answered, not when the volume is written.
-    ForgottenEarly,
-    /// A call that was not answered is taken for one that failed.
-    UnansweredIsFinal,
-    /// Whatever ends a call is taken for the end of those before it.
-    AnyCaller,
-    /// What another volume object stands for is deleted all the same.
-    HolderIgnored,
+    /// Two steps for the same volume run concurrently.
+    ConcurrentWork,
+    /// The intent is removed when the driver responds, not when the PersistentVolume is saved.
+    IntentDroppedEarly,
+    /// A call without a response counts as failed.
+    TimeoutIsFinal,
+    /// The failure of a call counts for earlier calls, too.
+    FailureCoversEarlierCalls,
+    /// A volume whose handle another PersistentVolume has is deleted.
+    HandleOwnerIgnored,
     /// Attached volumes are deleted.
     AttachmentsIgnored,
-    /// A volume is deleted by what a cache says of it.
-    StaleDeletion,
+    /// A volume is deleted based on a stale cache.
+    DeletesFromCache,
 }
 
 impl Bug {
     pub(super) const ALL: [Self; 8] = [
         Self::NoIntent,
-        Self::WrongKey,
-        Self::ForgottenEarly,
-        Self::UnansweredIsFinal,
-        Self::AnyCaller,
-        Self::HolderIgnored,
+        Self::ConcurrentWork,
+        Self::IntentDroppedEarly,
+        Self::TimeoutIsFinal,
+        Self::FailureCoversEarlierCalls,
+        Self::HandleOwnerIgnored,
         Self::AttachmentsIgnored,
-        Self::StaleDeletion,
+        Self::DeletesFromCache,
     ];
 }
 
-/// Something that can happen next.
+/// An event that can happen next.
 #[derive(Debug, Clone)]
 enum Event {
-    Ask(&'static str),
-    Leave(String),
-    Keep(String),
+    CreateClaim(&'static str),
+    DeleteClaim(String),
+    SetRetain(String),
     Attach(String),
     Detach(String),
-    Kubernetes(String, Controller),
-    /// A cache catches up with one volume object, or with all claims and attachments.
-    SeesVolume(String),
-    SeesOthers,
-    Takes(String),
-    Effect(usize, Mood),
-    Answer(usize),
-    Late(usize),
-    Dies,
-    /// Dies, and nobody of ours runs for two days.
-    Sleeps,
-    LosesLease,
-    Upstream,
-    GetsLease,
+    Bind(String, BindingAction),
+    /// The cache catches up with one PersistentVolume, or with all claims and attachments.
+    RefreshVolume(String),
+    RefreshOthers,
+    StartWork(String),
+    Effect(usize, CallOutcome),
+    DeliverResponse(usize),
+    FinishDelayed(usize),
+    Crash,
+    /// Crashes, and does not run for two days.
+    CrashForDays,
+    LoseLease,
+    UpstreamStep,
+    AcquireLease,
 }
 
 pub(super) struct World {
@@ -81,9 +81,9 @@ pub(super) struct World {
     api: Api,
     backend: Backend,
     process: Process,
-    leads: bool,
+    leader: bool,
     now: Time,
-    story: Vec<String>,
+    trace: Vec<String>,
 }
 
 impl World {
@@ -91,36 +91,36 @@ impl World {
         let api = Api::default();
         let process = Process::start(&api);
         let now = Time(1_000_000);
-        Self { bug, api, backend: Backend::default(), process, leads: true, now, story: Vec::new() }
+        Self { bug, api, backend: Backend::default(), process, leader: true, now, trace: Vec::new() }
     }
 
-    pub(super) fn story(&self) -> String {
-        self.story.join("\n")
+    pub(super) fn trace(&self) -> String {
+        self.trace.join("\n")
     }
 
     fn possible(&self) -> Vec<Event> {
         let mut events = Vec::new();
         for name in NAMES {
             match self.api.claims.get(name) {
-                None => events.push(Event::Ask(name)),
-                // Also while its volume is attached: the pod is gone, the detach is to come.
-                Some(_) => events.push(Event::Leave(name.to_owned())),
+                None => events.push(Event::CreateClaim(name)),
+                // Also while its volume is attached: the pod is gone, the detach follows.
+                Some(_) => events.push(Event::DeleteClaim(name.to_owned())),
             }
         }
-        for (name, present) in &self.api.volumes {
-            if let Some(what) = self.api.controller(name) {
-                events.push(Event::Kubernetes(name.clone(), what));
+        for (name, pv) in &self.api.volumes {
+            if let Some(what) = self.api.next_binding(name) {
+                events.push(Event::Bind(name.clone(), what));
             }
-            let delete = present.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
+            let delete = pv.spec.persistent_volume_reclaim_policy == ReclaimPolicy::Delete;
             let late =
-                present.spec.csi.as_ref().is_some_and(|csi| self.backend.is_doomed(&csi.volume_handle));
+                pv.spec.csi.as_ref().is_some_and(|csi| self.backend.deletion_requested(&csi.volume_handle));
             let attached = self.api.attachments.contains_key(name);
-            // By a pod, which keeps its claim from going.
-            let claimed = self.api.claims.values().any(|claim| present.is_bound_to(&claim.metadata));
-            match present.status.phase {
+            // By a pod, which prevents the deletion of its claim.
+            let claimed = self.api.claims.values().any(|claim| pv.is_bound_to(&claim.metadata));
+            match pv.status.phase {
                 VolumePhase::Bound if claimed && !attached => events.push(Event::Attach(name.clone())),
                 VolumePhase::Released if delete && !late => {
-                    events.push(Event::Keep(name.clone()));
+                    events.push(Event::SetRetain(name.clone()));
                 }
                 _ => {}
             }
@@ -128,46 +128,46 @@ impl World {
         events.extend(self.api.attachments.keys().cloned().map(Event::Detach));
         let known = self.api.volumes.keys().chain(self.process.cache.volumes.keys());
         let stale = known.filter(|name| self.api.volumes.get(*name) != self.process.cache.volumes.get(*name));
-        events.extend(stale.cloned().map(Event::SeesVolume));
-        events.push(Event::SeesOthers);
+        events.extend(stale.cloned().map(Event::RefreshVolume));
+        events.push(Event::RefreshOthers);
         if self.backend.is_running() {
-            events.push(Event::Late(0));
+            events.push(Event::FinishDelayed(0));
         }
-        if self.leads {
-            events.extend(self.process.volumes().into_iter().map(Event::Takes));
+        if self.leader {
+            events.extend(self.process.volumes().into_iter().map(Event::StartWork));
             for (which, work) in self.process.work.iter().enumerate() {
                 match work.has_effect() {
-                    true => events.push(Event::Answer(which)),
-                    false => events.extend(Mood::ALL.map(|mood| Event::Effect(which, mood))),
+                    true => events.push(Event::DeliverResponse(which)),
+                    false => events.extend(CallOutcome::ALL.map(|outcome| Event::Effect(which, outcome))),
                 }
             }
-            events.extend([Event::Dies, Event::Sleeps, Event::LosesLease]);
+            events.extend([Event::Crash, Event::CrashForDays, Event::LoseLease]);
         } else {
-            events.extend([Event::Upstream, Event::GetsLease]);
+            events.extend([Event::UpstreamStep, Event::AcquireLease]);
         }
         events
     }
 
-    /// One of the things that can happen does.
-    pub(super) fn happens(&mut self, choice: u16) -> Result<(), String> {
+    /// Applies one of the possible events.
+    pub(super) fn step(&mut self, choice: u16) -> Result<(), String> {
         let events = self.possible();
         let event = events[usize::from(choice) % events.len()].clone();
         self.now.0 += 1000;
-        let outcome = self.occurs(&event);
-        if let Err(wrong) = &outcome {
-            self.story.push(format!("WRONG: {wrong}"));
+        let outcome = self.apply_event(&event);
+        if let Err(violation) = &outcome {
+            self.trace.push(format!("WRONG: {violation}"));
         }
         outcome
     }
 
-    fn occurs(&mut self, event: &Event) -> Result<(), String> {
-        if !matches!(event, Event::Takes(_)) {
-            self.story.push(format!("{event:?}"));
+    fn apply_event(&mut self, event: &Event) -> Result<(), String> {
+        if !matches!(event, Event::StartWork(_)) {
+            self.trace.push(format!("{event:?}"));
         }
         match event {
-            Event::Ask(name) => self.api.ask(name),
-            Event::Leave(name) => drop(self.api.claims.remove(name)),
-            Event::Keep(name) => {
+            Event::CreateClaim(name) => self.api.create_claim(name),
+            Event::DeleteClaim(name) => drop(self.api.claims.remove(name)),
+            Event::SetRetain(name) => {
                 let uid = self.api.volumes[name].metadata.uid.clone();
                 self.api.change(name, &uid, |volume| {
                     volume.spec.persistent_volume_reclaim_policy = ReclaimPolicy::Retain;
@@ -175,70 +175,76 @@ impl World {
             }
             Event::Attach(name) => drop(self.api.attachments.insert(name.clone(), name.clone())),
             Event::Detach(name) => drop(self.api.attachments.remove(name)),
-            Event::Kubernetes(name, what) => self.api.control(name, what),
-            // A volume is released long after its last attachment was made: who sees the one has seen the other.
-            Event::SeesVolume(name) => {
+            Event::Bind(name, what) => self.api.apply_binding(name, what),
+            // A volume is released long after its last attachment was created: a cache that has the one has the other.
+            Event::RefreshVolume(name) => {
                 self.process.refresh(&self.api, name);
                 self.process.cache.attachments.clone_from(&self.api.attachments);
             }
-            Event::SeesOthers => {
+            Event::RefreshOthers => {
                 self.process.cache.claims.clone_from(&self.api.claims);
                 self.process.cache.attachments.clone_from(&self.api.attachments);
             }
-            Event::Takes(name) => {
-                if let Some(told) = self.process.take(name, self.bug, self.now) {
-                    self.story.push(told);
+            Event::StartWork(name) => {
+                if let Some(line) = self.process.start_work(name, self.bug, self.now) {
+                    self.trace.push(line);
                 }
             }
-            Event::Effect(which, mood) => {
+            Event::Effect(which, outcome) => {
                 let Self { process, api, backend, bug, .. } = self;
-                process.effect(*which, api, backend, *mood, *bug)?;
+                process.effect(*which, api, backend, *outcome, *bug)?;
             }
-            Event::Answer(which) => self.process.answer(*which),
-            Event::Late(which) => self.late(*which)?,
-            Event::Dies => self.process = Process::start(&self.api),
-            Event::Sleeps => {
+            Event::DeliverResponse(which) => self.process.deliver(*which),
+            Event::FinishDelayed(which) => self.finish_delayed(*which)?,
+            Event::Crash => self.process = Process::start(&self.api),
+            Event::CrashForDays => {
                 self.now.0 += DAYS;
                 self.process = Process::start(&self.api);
             }
-            Event::LosesLease => {
-                self.leads = false;
+            Event::LoseLease => {
+                self.leader = false;
                 self.process.work.clear();
             }
-            Event::Upstream => self.upstream()?,
-            Event::GetsLease => {
-                self.leads = true;
+            Event::UpstreamStep => self.upstream()?,
+            Event::AcquireLease => {
+                self.leader = true;
                 self.process.new_term(&self.api);
             }
         }
         Ok(())
     }
 
-    fn late(&mut self, which: usize) -> Result<(), String> {
-        match self.backend.ends(which) {
-            // The deletion was right when it was asked for, and nobody can have bound the volume since.
-            Some(handle) => guarded(&self.api, &handle),
+    fn finish_delayed(&mut self, which: usize) -> Result<(), String> {
+        match self.backend.finish_delayed(which) {
+            // The deletion was right when it was requested, and nothing can have bound the volume since.
+            Some(handle) => check_unused(&self.api, &handle),
             None => Ok(()),
         }
     }
 
-    /// Upstream's provisioner, in a good mood: one claim gets its volume, one released volume goes.
+    /// Upstream's provisioner, without faults: provisions one claim or deletes one released volume.
     fn upstream(&mut self) -> Result<(), String> {
         let mut other = Process::start(&self.api);
         other.cache.journal.clear();
         for name in other.volumes() {
             match other.decide(&name, None, self.now) {
-                (Step::Write(intent), _) => {
-                    let Ok(handle) = self.backend.create(&name, &intent.request, Mood::Well)? else {
+                (ProvisionStep::WriteIntent(intent), _) => {
+                    let Ok(handle) = self.backend.create(&name, &intent.request, CallOutcome::Succeeds)?
+                    else {
                         continue;
                     };
-                    let made = Made { handle, ..Made::default() };
-                    self.api.create(&volume::complete(&intent, &made, &own(), false));
+                    let created = CreatedVolume { handle, ..CreatedVolume::default() };
+                    self.api.create(&volume::build_pv(&intent, &created, &config(), false));
                     return Ok(());
                 }
-                (Step::Reclaim(super::super::reclaim::ReclaimStep::DeleteVolume { handle, .. }), _) => {
-                    guarded(&self.api, &handle)?;
-                    if self.backend.delete(&handle, Mood::Well).is_ok() {
+                (
+                    ProvisionStep::Reclaim(super::super::reclaim::ReclaimStep::DeleteVolume {
+                        handle, ..
+                    }),
+                    _,
+                ) => {
+                    check_unused(&self.api, &handle)?;
+                    if self.backend.delete(&handle, CallOutcome::Succeeds).is_ok() {
                         self.api.volumes.remove(&name);
                     }
                     return Ok(());
@@ -249,19 +255,19 @@ impl World {
         Ok(())
     }
 
-    /// Users rest, everything works, and time goes by: then all must agree.
-    pub(super) fn calms_down(&mut self) -> Result<(), String> {
-        self.story.push("everything calms down".to_owned());
+    /// Without user actions and faults the system has to converge to a consistent state.
+    pub(super) fn converge(&mut self) -> Result<(), String> {
+        self.trace.push("converge without faults".to_owned());
         self.api.attachments.clear();
-        self.leads = true;
+        self.leader = true;
         self.process.new_term(&self.api);
-        for _ in 0..CALM {
+        for _ in 0..CONVERGE_ROUNDS {
             while self.backend.is_running() {
-                self.late(0)?;
+                self.finish_delayed(0)?;
             }
             for name in self.api.volumes.keys().cloned().collect::<Vec<_>>() {
-                while let Some(what) = self.api.controller(&name) {
-                    self.api.control(&name, &what);
+                while let Some(what) = self.api.next_binding(&name) {
+                    self.api.apply_binding(&name, &what);
                 }
             }
             let known = std::mem::take(&mut self.process.cache.journal);
@@ -269,50 +275,50 @@ impl World {
             self.process.cache.journal = known;
             for volume in self.process.volumes() {
                 self.now.0 += 1000;
-                if let Some(told) = self.process.take(&volume, self.bug, self.now)
-                    && self.story.last() != Some(&told)
+                if let Some(line) = self.process.start_work(&volume, self.bug, self.now)
+                    && self.trace.last() != Some(&line)
                 {
-                    self.story.push(told);
+                    self.trace.push(line);
                 }
                 while let Some(which) = self.process.work.len().checked_sub(1) {
                     let Self { process, api, backend, bug, .. } = self;
-                    process.effect(which, api, backend, Mood::Well, *bug)?;
-                    process.answer(which);
+                    process.effect(which, api, backend, CallOutcome::Succeeds, *bug)?;
+                    process.deliver(which);
                 }
             }
         }
-        self.agrees().inspect_err(|wrong| self.story.push(format!("WRONG: {wrong}")))
+        self.check_invariants().inspect_err(|violation| self.trace.push(format!("WRONG: {violation}")))
     }
 
-    fn agrees(&self) -> Result<(), String> {
+    fn check_invariants(&self) -> Result<(), String> {
         let Api { claims, volumes, journal, .. } = &self.api;
         if let Some(volume) = journal.keys().next() {
-            return Err(format!("the intent for {volume} is left"));
+            return Err(format!("the intent for {volume} was never removed"));
         }
         let handle_of = |volume: &Arc<wharf_model::PersistentVolume>| {
             volume.spec.csi.as_ref().map(|csi| csi.volume_handle.clone()).unwrap_or_default()
         };
-        let standing: Vec<String> = volumes.values().map(handle_of).collect();
+        let recorded: Vec<String> = volumes.values().map(handle_of).collect();
         let there = self.backend.handles();
-        if let Some(leaked) = there.iter().find(|handle| !standing.iter().any(|of| of == *handle)) {
-            return Err(format!("{leaked} leaked: no volume object stands for it"));
+        if let Some(leaked) = there.iter().find(|handle| !recorded.iter().any(|of| of == *handle)) {
+            return Err(format!("{leaked} leaked: no PersistentVolume refers to it"));
         }
-        for (name, present) in volumes {
-            let handle = handle_of(present);
+        for (name, pv) in volumes {
+            let handle = handle_of(pv);
             if !there.contains(&handle.as_str()) {
-                return Err(format!("{name} stands for {handle}, which is gone"));
+                return Err(format!("{name} refers to {handle}, which does not exist"));
             }
-            let claimed = claims.values().any(|claim| present.is_bound_to(&claim.metadata));
-            let kept = present.spec.persistent_volume_reclaim_policy != ReclaimPolicy::Delete;
+            let claimed = claims.values().any(|claim| pv.is_bound_to(&claim.metadata));
+            let kept = pv.spec.persistent_volume_reclaim_policy != ReclaimPolicy::Delete;
             if !claimed && !kept {
-                return Err(format!("{name} has no claim and is not deleted"));
+                return Err(format!("{name} has no claim and was not deleted"));
             }
-            if present.metadata.is_deleting() {
-                return Err(format!("{name} is stuck in its deletion"));
+            if pv.metadata.is_deleting() {
+                return Err(format!("the deletion of {name} never completes"));
             }
         }
         for claim in claims.values() {
-            let name = own().settings.naming.name(&claim.metadata.uid).unwrap_or_default();
+            let name = config().settings.naming.name(&claim.metadata.uid).unwrap_or_default();
             let taken = volumes.get(&name).is_some_and(|volume| !volume.is_bound_to(&claim.metadata));
             if claim.spec.volume_name.is_empty() && !taken {
                 return Err(format!("claim {} ({}) got no volume", claim.metadata.name, claim.metadata.uid));

@@ -1,4 +1,4 @@
-//! Sources as tables: a scene that resolves, and what becomes of it when one thing is different.
+//! Tables: a scene that resolves, and the result when one field differs.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn restores() -> Capabilities {
     }
 }
 
-/// Everything a view borrows, as JSON that a case can change.
+/// Everything that a view borrows, as JSON that a case can change.
 #[derive(Clone)]
 struct Scene {
     claim: Value,
@@ -86,7 +86,7 @@ fn claim_source() -> Value {
 }
 
 impl Scene {
-    /// The scene with one field different; `null` removes it.
+    /// The scene with one field changed. `null` removes it.
     fn with(&self, of: fn(&mut Self) -> &mut Value, path: &str, value: Value) -> Self {
         let mut scene = self.clone();
         let (parent, field) = path.rsplit_once('/').unwrap();
@@ -118,9 +118,9 @@ impl Scene {
         })
     }
 
-    fn unfit(&self) -> Unfit {
+    fn problem(&self) -> SourceProblem {
         match self.resolve() {
-            Err(SourceError::Unfit { why, .. }) => why,
+            Err(SourceError::SourceProblem { problem, .. }) => problem,
             other => panic!("{other:?}"),
         }
     }
@@ -153,9 +153,9 @@ fn volume() -> Source {
     Source::Volume { handle: "v-1".into(), claim: Key::namespaced("ns", "old"), uid: "u-old".into() }
 }
 
-/// sidecars.md 1.1 "Data sources": which field counts, and which kinds are whose.
+/// sidecars.md 1.1 "Data sources": which field counts, and which kinds are provisioned here.
 #[test]
-fn what_a_claim_names() {
+fn data_source_resolves_by_field_and_kind() {
     let only_ref = |source: Value| {
         let scene = scene(Value::Null);
         scene.with(of_claim, "/spec/dataSourceRef", source)
@@ -170,7 +170,7 @@ fn what_a_claim_names() {
         (only_ref(claim_source()), volume()),
         (only_ref(json!({"apiGroup": "x.dev", "kind": "Backup", "name": "b"})), Source::Foreign),
         (only_ref(json!({"kind": "Pod", "name": "b"})), Source::Foreign),
-        // Another group's kind that happens to have this name.
+        // A kind of the same name in another group.
         (
             only_ref(json!({"apiGroup": "x.dev", "kind": "PersistentVolumeClaim", "name": "old"})),
             Source::Foreign,
@@ -181,9 +181,9 @@ fn what_a_claim_names() {
     }
 }
 
-/// sidecars.md 1.1 "Data sources", "Cross-namespace": what is wrong with the claim or the driver.
+/// sidecars.md 1.1 "Data sources", "Cross-namespace": errors of the claim or the driver.
 #[test]
-fn claims_and_drivers_that_will_not_do() {
+fn invalid_claims_and_incapable_drivers_are_refused() {
     let in_namespace = |namespace: &str| {
         let source = json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": namespace});
         scene(Value::Null).with(of_claim, "/spec/dataSourceRef", source)
@@ -193,15 +193,15 @@ fn claims_and_drivers_that_will_not_do() {
     let mut without_clone = scene(claim_source());
     without_clone.can.clone_volume = false;
     for (scene, expected) in [
-        (in_namespace("other"), SourceError::Namespace("other".into())),
-        // Upstream does not look whether it is the same namespace.
-        (in_namespace("ns"), SourceError::Namespace("ns".into())),
+        (in_namespace("other"), SourceError::CrossNamespace("other".into())),
+        // Upstream does not check whether it is the same namespace.
+        (in_namespace("ns"), SourceError::CrossNamespace("ns".into())),
         (scene(json!({"kind": "PersistentVolumeClaim", "name": ""})), SourceError::Nameless),
         (scene(json!({"kind": "Backup", "name": ""})), SourceError::Nameless),
-        (scene(json!({"kind": "VolumeSnapshot", "name": "snap"})), SourceError::Group(String::new())),
+        (scene(json!({"kind": "VolumeSnapshot", "name": "snap"})), SourceError::WrongGroup(String::new())),
         (
             scene(json!({"apiGroup": "x.dev", "kind": "VolumeSnapshot", "name": "snap"})),
-            SourceError::Group("x.dev".into()),
+            SourceError::WrongGroup("x.dev".into()),
         ),
         (without, SourceError::CannotRestore),
         (without_clone, SourceError::CannotClone),
@@ -211,9 +211,9 @@ fn claims_and_drivers_that_will_not_do() {
     assert_eq!(in_namespace("").resolve(), Ok(volume()));
 }
 
-/// sidecars.md 1.1 "Data sources": a snapshot is bound both ways, ours, ready, named and not too big.
+/// sidecars.md 1.1 "Data sources": a snapshot must be bound both ways, of this driver, ready, have a handle and fit.
 #[test]
-fn snapshots() {
+fn snapshot_source_is_validated() {
     let good = scene(snapshot_source());
     let deleting = good.with(of_snapshot, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
     let began = json!([finalizer::SNAPSHOT_SOURCE_PROTECTION]);
@@ -228,81 +228,84 @@ fn snapshots() {
         scene
     };
     let content = || "content".to_owned();
-    let too_big = |asked| Unfit::TooBig { source_size: 10 << 30, asked };
+    let too_big = |requested| SourceProblem::TooBig { source_size: 10 << 30, requested };
     for (scene, expected) in [
-        (gone(of_snapshot), Unfit::Missing),
-        (good.with(of_snapshot, "/metadata/name", json!("other")), Unfit::Missing),
-        (good.with(of_snapshot, "/metadata/namespace", json!("other")), Unfit::Missing),
-        (deleting.clone(), Unfit::Deleting),
-        (deleting.with(of_snapshot, "/metadata/finalizers", json!(["x"])), Unfit::Deleting),
-        (good.with(of_snapshot, "/status", Value::Null), Unfit::Unbound),
-        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", Value::Null), Unfit::Unbound),
-        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", json!("")), Unfit::Unbound),
-        (gone(of_content), Unfit::NoContent(content())),
-        (good.with(of_content, "/metadata/name", json!("other")), Unfit::NoContent(content())),
+        (gone(of_snapshot), SourceProblem::Missing),
+        (good.with(of_snapshot, "/metadata/name", json!("other")), SourceProblem::Missing),
+        (good.with(of_snapshot, "/metadata/namespace", json!("other")), SourceProblem::Missing),
+        (deleting.clone(), SourceProblem::Deleting),
+        (deleting.with(of_snapshot, "/metadata/finalizers", json!(["x"])), SourceProblem::Deleting),
+        (good.with(of_snapshot, "/status", Value::Null), SourceProblem::Unbound),
+        (
+            good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", Value::Null),
+            SourceProblem::Unbound,
+        ),
+        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", json!("")), SourceProblem::Unbound),
+        (gone(of_content), SourceProblem::NoContent(content())),
+        (good.with(of_content, "/metadata/name", json!("other")), SourceProblem::NoContent(content())),
         (
             good.with(of_content, "/spec/volumeSnapshotRef/uid", json!("u-former")),
-            Unfit::ContentOfAnother(content()),
+            SourceProblem::ContentOfOtherSnapshot(content()),
         ),
         (
             good.with(of_content, "/spec/volumeSnapshotRef/name", json!("other")),
-            Unfit::ContentOfAnother(content()),
+            SourceProblem::ContentOfOtherSnapshot(content()),
         ),
         (
             good.with(of_content, "/spec/volumeSnapshotRef/namespace", json!("other")),
-            Unfit::ContentOfAnother(content()),
+            SourceProblem::ContentOfOtherSnapshot(content()),
         ),
-        (good.with(of_content, "/spec/driver", json!("x")), Unfit::Driver("x".into(), "c".into())),
-        (good.with(of_class, "/provisioner", json!("x")), Unfit::Driver(DRIVER.into(), "c".into())),
-        (good.with(of_snapshot, "/status/readyToUse", json!(false)), Unfit::NotReady),
-        (good.with(of_snapshot, "/status/readyToUse", Value::Null), Unfit::NotReady),
-        (good.with(of_content, "/status", Value::Null), Unfit::NoHandle),
-        (good.with(of_content, "/status/snapshotHandle", Value::Null), Unfit::NoHandle),
-        (good.with(of_content, "/status/snapshotHandle", json!("")), Unfit::NoHandle),
+        (good.with(of_content, "/spec/driver", json!("x")), SourceProblem::Driver("x".into(), "c".into())),
+        (good.with(of_class, "/provisioner", json!("x")), SourceProblem::Driver(DRIVER.into(), "c".into())),
+        (good.with(of_snapshot, "/status/readyToUse", json!(false)), SourceProblem::NotReady),
+        (good.with(of_snapshot, "/status/readyToUse", Value::Null), SourceProblem::NotReady),
+        (good.with(of_content, "/status", Value::Null), SourceProblem::NoHandle),
+        (good.with(of_content, "/status/snapshotHandle", Value::Null), SourceProblem::NoHandle),
+        (good.with(of_content, "/status/snapshotHandle", json!("")), SourceProblem::NoHandle),
         (
             good.with(of_claim, "/spec/resources", json!({"requests": {"storage": "10737418239"}})),
             too_big((10 << 30) - 1),
         ),
         (good.with(of_claim, "/spec/resources", json!({})), too_big(0)),
     ] {
-        assert_eq!(scene.unfit(), expected);
+        assert_eq!(scene.problem(), expected);
     }
-    // Both halves of the driver have to agree: a class and a content of another driver are not ours.
+    // A class and a content that agree on another driver are not ours.
     let other = good.with(of_content, "/spec/driver", json!("x")).with(of_class, "/provisioner", json!("x"));
-    assert_eq!(other.unfit(), Unfit::Driver("x".into(), "c".into()));
+    assert_eq!(other.problem(), SourceProblem::Driver("x".into(), "c".into()));
 }
 
 /// sidecars.md 1.1 "Volume-mode change"
 #[test]
-fn a_snapshots_volume_mode() {
+fn volume_mode_change_needs_annotation() {
     let good = scene(snapshot_source());
     let block = good.with(of_claim, "/spec/volumeMode", json!("Block"));
     let allowed = |text: &str| block.with(of_content, "/metadata/annotations", json!({ALLOW: text}));
-    let refused = Unfit::ModeChange {
+    let refused = SourceProblem::ModeChange {
         source_mode: VolumeMode::Filesystem,
         wanted: VolumeMode::Block,
         content: "content".into(),
     };
-    assert_eq!(block.unfit(), refused);
+    assert_eq!(block.problem(), refused);
     for text in ["true", "True", "TRUE", "t", "T", "1"] {
         assert_eq!(allowed(text).resolve(), Ok(snapshot()), "{text}");
     }
     for text in ["false", "", "yes", "tRUE", "0"] {
-        assert_eq!(allowed(text).unfit(), refused, "{text}");
+        assert_eq!(allowed(text).problem(), refused, "{text}");
     }
     assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", Value::Null).resolve(), Ok(snapshot()));
     assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", json!("Block")).resolve(), Ok(snapshot()));
     assert_eq!(block.with(of_claim, "/spec/volumeMode", Value::Null).resolve(), Ok(snapshot()));
     assert_eq!(Scene { prevent: false, ..block.clone() }.resolve(), Ok(snapshot()));
-    // Two words that we do not know may be two different ones.
+    // Two unknown modes may differ.
     let unknown = block.with(of_content, "/spec/sourceVolumeMode", json!("Tape"));
     let unknown = unknown.with(of_claim, "/spec/volumeMode", json!("Drum"));
-    assert!(matches!(unknown.unfit(), Unfit::ModeChange { .. }));
+    assert!(matches!(unknown.problem(), SourceProblem::ModeChange { .. }));
 }
 
-/// sidecars.md 1.1 "Data sources": a claim to clone is bound both ways, ours, of the same mode and not too big.
+/// sidecars.md 1.1 "Data sources": a claim to clone must be bound both ways, of this driver and mode, and fit.
 #[test]
-fn clones() {
+fn clone_source_is_validated() {
     let good = scene(claim_source());
     let other_class = good.with(of_source, "/spec/storageClassName", json!("another"));
     assert_eq!(other_class.resolve(), Ok(volume()));
@@ -315,21 +318,24 @@ fn clones() {
         *of(&mut scene) = Value::Null;
         scene
     };
-    let bad_volume = || Unfit::Volume("pv-old".into());
+    let bad_volume = || SourceProblem::Volume("pv-old".into());
     for (scene, expected) in [
-        (gone(of_source), Unfit::Missing),
-        (good.with(of_source, "/metadata/namespace", json!("other")), Unfit::Missing),
-        (good.with(of_source, "/status/phase", json!("Pending")), Unfit::Unbound),
-        (good.with(of_source, "/status/phase", json!("Lost")), Unfit::Unbound),
-        (good.with(of_source, "/status", json!({})), Unfit::Unbound),
-        (good.with(of_source, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), Unfit::Deleting),
-        (good.with(of_source, "/spec/storageClassName", Value::Null), Unfit::NoClass("the source")),
-        (good.with(of_claim, "/spec/storageClassName", Value::Null), Unfit::NoClass("the claim")),
+        (gone(of_source), SourceProblem::Missing),
+        (good.with(of_source, "/metadata/namespace", json!("other")), SourceProblem::Missing),
+        (good.with(of_source, "/status/phase", json!("Pending")), SourceProblem::Unbound),
+        (good.with(of_source, "/status/phase", json!("Lost")), SourceProblem::Unbound),
+        (good.with(of_source, "/status", json!({})), SourceProblem::Unbound),
+        (
+            good.with(of_source, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+            SourceProblem::Deleting,
+        ),
+        (good.with(of_source, "/spec/storageClassName", Value::Null), SourceProblem::NoClass("the source")),
+        (good.with(of_claim, "/spec/storageClassName", Value::Null), SourceProblem::NoClass("the claim")),
         (
             good.with(of_source, "/spec/resources", json!({"requests": {"storage": "10737418241"}})),
-            Unfit::TooBig { source_size: (10 << 30) + 1, asked: 10 << 30 },
+            SourceProblem::TooBig { source_size: (10 << 30) + 1, requested: 10 << 30 },
         ),
-        (good.with(of_source, "/spec/volumeName", json!("")), Unfit::Volume(String::new())),
+        (good.with(of_source, "/spec/volumeName", json!("")), SourceProblem::Volume(String::new())),
         (gone(of_volume), bad_volume()),
         (good.with(of_volume, "/metadata/name", json!("other")), bad_volume()),
         (good.with(of_volume, "/spec/csi", Value::Null), bad_volume()),
@@ -337,15 +343,15 @@ fn clones() {
         (good.with(of_volume, "/spec/claimRef/uid", json!("u-former")), bad_volume()),
         (good.with(of_volume, "/spec/claimRef/namespace", json!("other")), bad_volume()),
         (good.with(of_volume, "/status/phase", json!("Released")), bad_volume()),
-        (good.with(of_volume, "/spec/csi/driver", json!("x")), Unfit::Driver("x".into(), "c".into())),
-        (good.with(of_class, "/provisioner", json!("x")), Unfit::Driver(DRIVER.into(), "c".into())),
-        (block, Unfit::CloneMode { source_mode: VolumeMode::Filesystem, wanted: VolumeMode::Block }),
+        (good.with(of_volume, "/spec/csi/driver", json!("x")), SourceProblem::Driver("x".into(), "c".into())),
+        (good.with(of_class, "/provisioner", json!("x")), SourceProblem::Driver(DRIVER.into(), "c".into())),
+        (block, SourceProblem::CloneMode { source_mode: VolumeMode::Filesystem, wanted: VolumeMode::Block }),
         (
             good.with(of_volume, "/spec/volumeMode", json!("Block")),
-            Unfit::CloneMode { source_mode: VolumeMode::Block, wanted: VolumeMode::Filesystem },
+            SourceProblem::CloneMode { source_mode: VolumeMode::Block, wanted: VolumeMode::Filesystem },
         ),
-        (good.with(of_volume, "/spec/csi/volumeHandle", json!("")), Unfit::NoHandle),
+        (good.with(of_volume, "/spec/csi/volumeHandle", json!("")), SourceProblem::NoHandle),
     ] {
-        assert_eq!(scene.unfit(), expected);
+        assert_eq!(scene.problem(), expected);
     }
 }

@@ -2,19 +2,19 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::provisioner::intent::ContentSource;
-use crate::provisioner::testing::{GI, VOLUME, claim, class, intent, intent_of, made, own, volume};
+use crate::provisioner::testing::{GI, VOLUME, claim, class, config, created, intent, intent_of, volume};
 
-fn written(own: &Own, claim: Value, class: Value, made: &Made) -> Value {
-    complete(&intent_of(own, &self::claim(claim), &self::class(class)), made, own, false)
+fn written(config: &ProvisionerConfig, claim: Value, class: Value, created: &CreatedVolume) -> Value {
+    build_pv(&intent_of(config, &self::claim(claim), &self::class(class)), created, config, false)
 }
 
 fn segments(zone: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("zone".to_owned(), zone.to_owned())])
 }
 
-/// sidecars.md 1.1 "PV written": the plainest one, whole.
+/// sidecars.md 1.1 "PV written": the complete minimal object.
 #[test]
-fn the_plainest_volume() {
+fn minimal_claim_yields_minimal_pv() {
     let expected = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",
@@ -42,14 +42,14 @@ fn the_plainest_volume() {
             "storageClassName": "fast",
         },
     });
-    assert_eq!(written(&own(), json!({}), json!({}), &made()), expected);
+    assert_eq!(written(&config(), json!({}), json!({}), &created()), expected);
 }
 
-/// sidecars.md 1.1 "PV written": everything that a class, a claim and an answer can add.
+/// sidecars.md 1.1 "PV written": everything that a class, a claim and a response can add.
 #[test]
-fn the_fullest_volume() {
-    let mut own = own();
-    own.can.topology = true;
+fn class_claim_and_response_fill_pv() {
+    let mut config = config();
+    config.can.topology = true;
     let secret = |purpose: &str| format!("csi.storage.k8s.io/{purpose}-secret-name");
     let mut parameters = json!({
         "csi.storage.k8s.io/fstype": "xfs",
@@ -64,13 +64,13 @@ fn the_fullest_volume() {
     });
     let claim =
         json!({"spec": {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "volumeMode": "Filesystem"}});
-    let made = Made {
+    let created = CreatedVolume {
         capacity_bytes: 2 * GI,
         context: BTreeMap::from([("k".into(), "v".into())]),
-        places: vec![segments("a"), BTreeMap::new(), segments("b")],
-        ..made()
+        accessible_topology: vec![segments("a"), BTreeMap::new(), segments("b")],
+        ..created()
     };
-    let object = written(&own, claim, class, &made);
+    let object = written(&config, claim, class, &created);
     let all = json!({"name": "all", "namespace": "ns"});
     assert_eq!(
         object["metadata"]["annotations"],
@@ -105,47 +105,47 @@ fn the_fullest_volume() {
 /// sidecars.md 1.1 "PV written": fsType only for Filesystem, nodeAffinity only with the capability, an unknown
 /// capacity, a context that names the identity itself.
 #[test]
-fn what_is_left_out() {
+fn block_mode_and_missing_topology_omit_fields() {
     let block = written(
-        &own(),
+        &config(),
         json!({"spec": {"volumeMode": "Block"}}),
         json!({"parameters": {"fstype": "xfs"}}),
-        &Made { capacity_bytes: 0, places: vec![segments("a")], ..made() },
+        &CreatedVolume { capacity_bytes: 0, accessible_topology: vec![segments("a")], ..created() },
     );
     assert_eq!(block["spec"]["csi"].get("fsType"), None);
     assert_eq!(block["spec"]["volumeMode"], json!("Block"));
-    assert_eq!(block["spec"]["capacity"], json!({"storage": "1Gi"}), "as requested");
+    assert_eq!(block["spec"]["capacity"], json!({"storage": "1Gi"}), "the requested size");
     assert_eq!(block["spec"].get("nodeAffinity"), None);
     let context = BTreeMap::from([(key::PROVISIONER_IDENTITY.to_owned(), "driver's own".to_owned())]);
-    let own_word = written(&own(), json!({}), json!({}), &Made { context, ..made() });
-    let attributes = &own_word["spec"]["csi"]["volumeAttributes"];
+    let own_identity = written(&config(), json!({}), json!({}), &CreatedVolume { context, ..created() });
+    let attributes = &own_identity["spec"]["csi"]["volumeAttributes"];
     assert_eq!(*attributes, json!({"storage.kubernetes.io/csiProvisionerIdentity": "driver's own"}));
 }
 
 /// sidecars.md 1.1 "PV written": readOnly.
 #[test]
-fn read_only() {
+fn read_only_needs_flag_and_read_only_many() {
     for (flag, modes, expected) in [
         (true, json!(["ReadOnlyMany"]), Some(true)),
         (false, json!(["ReadOnlyMany"]), None),
         (true, json!(["ReadWriteOnce"]), None),
         (true, json!(["ReadOnlyMany", "ReadWriteOnce"]), None),
     ] {
-        let mut own = own();
-        own.settings.controller_publish_readonly = flag;
-        let object = written(&own, json!({"spec": {"accessModes": modes}}), json!({}), &made());
+        let mut config = config();
+        config.settings.controller_publish_readonly = flag;
+        let object = written(&config, json!({"spec": {"accessModes": modes}}), json!({}), &created());
         assert_eq!(object["spec"]["csi"].get("readOnly").and_then(Value::as_bool), expected);
     }
 }
 
 /// sidecars.md 1.1 "VolumeAttributesClass": on the volume.
 #[test]
-fn the_mutable_class_is_named() {
-    let (own, claim, class) = (own(), self::claim(json!({})), self::class(json!({})));
-    let secrets = Secrets::default();
-    let wanted = |attributes_class| Wanted {
+fn pv_names_volume_attributes_class() {
+    let (config, claim, class) = (config(), self::claim(json!({})), self::class(json!({})));
+    let secrets = SecretTemplates::default();
+    let wanted = |attributes_class| TemplateInputs {
         volume: VOLUME,
-        own: &own,
+        config: &config,
         claim: &claim,
         class: &class,
         secrets: &secrets,
@@ -158,47 +158,52 @@ fn the_mutable_class_is_named() {
 }
 
 #[test]
-fn a_volume_is_kept_whatever_the_class_said() {
-    let policy =
-        |keep| complete(&intent(), &made(), &own(), keep)["spec"]["persistentVolumeReclaimPolicy"].clone();
+fn retain_overrides_reclaim_policy_of_class() {
+    let policy = |retain| {
+        build_pv(&intent(), &created(), &config(), retain)["spec"]["persistentVolumeReclaimPolicy"].clone()
+    };
     assert_eq!((policy(false), policy(true)), (json!("Delete"), json!("Retain")));
 }
 
 /// sidecars.md 1.1 "capacity checks"
 #[test]
-fn what_the_driver_made_is_checked() {
-    let answer = |capacity_bytes, has_source| Made { capacity_bytes, has_source, ..made() };
+fn created_volume_is_validated() {
+    let created_with = |capacity_bytes, has_source| CreatedVolume { capacity_bytes, has_source, ..created() };
     let plain = intent();
     let mut copy = intent();
     copy.request.source = Some(ContentSource::Volume("v".into()));
-    for (intent, made, expected) in [
-        (&plain, answer(GI, false), None),
-        (&plain, answer(GI + 1, true), None),
-        (&plain, answer(0, false), None),
-        (&plain, answer(GI - 1, false), Some(Flaw::TooSmall { made: GI - 1, requested: GI })),
-        (&copy, answer(GI, true), None),
-        (&copy, answer(GI, false), Some(Flaw::NoSource)),
-        (&copy, answer(1, false), Some(Flaw::TooSmall { made: 1, requested: GI })),
+    for (intent, created, expected) in [
+        (&plain, created_with(GI, false), None),
+        (&plain, created_with(GI + 1, true), None),
+        (&plain, created_with(0, false), None),
+        (
+            &plain,
+            created_with(GI - 1, false),
+            Some(InvalidVolume::TooSmall { created: GI - 1, requested: GI }),
+        ),
+        (&copy, created_with(GI, true), None),
+        (&copy, created_with(GI, false), Some(InvalidVolume::NoSource)),
+        (&copy, created_with(1, false), Some(InvalidVolume::TooSmall { created: 1, requested: GI })),
     ] {
-        assert_eq!(flaw(intent, &made), expected);
+        assert_eq!(validate(intent, &created), expected);
     }
 }
 
 /// sidecars.md 1.1 "Save PV": a volume that exists is compared, not assumed ours.
 #[test]
-fn a_volume_that_is_there_is_compared() {
-    let other = Made { handle: "h2".into(), ..made() };
+fn existing_pv_is_compared_with_intent() {
+    let other = CreatedVolume { handle: "h2".into(), ..created() };
     for (patch, known, expected) in [
-        (json!({}), Some(&made()), true),
+        (json!({}), Some(&created()), true),
         (json!({}), None, true),
         (json!({}), Some(&other), false),
-        (json!({"spec": {"csi": {"driver": "x"}}}), Some(&made()), false),
+        (json!({"spec": {"csi": {"driver": "x"}}}), Some(&created()), false),
         (json!({"spec": {"csi": null}}), None, false),
         (json!({"spec": {"claimRef": {"uid": "u2"}}}), None, false),
         (json!({"spec": {"claimRef": {"name": "x"}}}), None, false),
         (json!({"spec": {"claimRef": {"namespace": "x"}}}), None, false),
         (json!({"spec": {"claimRef": null}}), None, false),
     ] {
-        assert_eq!(is_the_one(&volume(patch.clone()), &intent(), "d.test", known), expected, "{patch}");
+        assert_eq!(matches_intent(&volume(patch.clone()), &intent(), "d.test", known), expected, "{patch}");
     }
 }

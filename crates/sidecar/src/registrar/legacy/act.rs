@@ -1,4 +1,4 @@
-//! The effects of the old modes. Each has a deadline: the API's, or the driver's.
+//! I/O of the legacy modes. Each call has the deadline of the API or of the driver.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use wharf_model::names::annotation::LEGACY_NODE_ID;
 use wharf_model::{CSIDriver, Key, Kind as _, Node};
 
 use super::Mode;
-use super::decide::{Malformed, with_node_id};
+use super::decide::{MalformedAnnotation, with_node_id};
 use crate::driver::Driver;
 use crate::metrics::Metrics;
-use crate::registrar::act::ask_node;
+use crate::registrar::act::get_node_info;
 
 /// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LegacyError {
     #[error("NodeGetInfo: {:?}: {}", .0.code(), .0.message())]
     Node(#[from] tonic::Status),
-    #[error("the driver has no id for this node: NodeGetInfo left it empty")]
-    NoId,
-    #[error("node {0} is not there: KUBE_NODE_NAME has to be the name that Kubernetes has for it")]
-    NoNode(String),
+    #[error("the driver has no ID for this node: NodeGetInfo returned an empty node_id")]
+    NoNodeId,
+    #[error("node {0} does not exist: set KUBE_NODE_NAME to the name of the Node object")]
+    NodeNotFound(String),
     #[error("node {node}: {source}")]
-    Malformed { node: String, source: Malformed },
+    MalformedAnnotation { node: String, source: MalformedAnnotation },
     #[error(transparent)]
     Api(#[from] ApiError),
 }
 
-/// What is known of the driver, and of its entry.
-pub(super) struct Known {
+/// What is known about the driver and its entry.
+pub(super) struct DriverEntry {
     pub(super) name: String,
     node_id: String,
-    attaches: bool,
-    /// The identity of the object that we made.
-    made: Option<String>,
+    requires_attach: bool,
+    /// UID of the object that we created.
+    created: Option<String>,
 }
 
 pub(super) struct Actor {
@@ -47,70 +47,76 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Waits for the driver, and asks what is to be kept of it.
-    pub(super) async fn ask(&self, known: &mut Option<Known>) -> Result<(), LegacyError> {
+    /// Waits for the driver and reads what to maintain.
+    pub(super) async fn discover(&self, entry: &mut Option<DriverEntry>) -> Result<(), LegacyError> {
         let driver = Driver::discover(&self.client, &self.metrics, false).await;
         let node_id = match &self.mode {
-            Mode::Describe { .. } => String::new(),
-            Mode::NodeId { .. } => ask_node(&self.client, self.timeout, &self.metrics).await?.node_id,
+            Mode::CsiDriverObject { .. } => String::new(),
+            Mode::NodeAnnotation { .. } => {
+                get_node_info(&self.client, self.timeout, &self.metrics).await?.node_id
+            }
         };
-        if matches!(self.mode, Mode::NodeId { .. }) && node_id.is_empty() {
-            return Err(LegacyError::NoId);
+        if matches!(self.mode, Mode::NodeAnnotation { .. }) && node_id.is_empty() {
+            return Err(LegacyError::NoNodeId);
         }
-        let attaches = driver.can().publish_unpublish_volume;
-        *known = Some(Known { name: driver.name().to_owned(), node_id, attaches, made: None });
+        let requires_attach = driver.capabilities().publish_unpublish_volume;
+        *entry =
+            Some(DriverEntry { name: driver.name().to_owned(), node_id, requires_attach, created: None });
         Ok(())
     }
 
-    /// Makes sure that the entry is there.
-    pub(super) async fn put(&self, known: Option<&mut Known>) -> Result<(), LegacyError> {
-        let Some(known) = known else { return Ok(()) };
+    /// Creates the entry if it is missing.
+    pub(super) async fn ensure(&self, entry: Option<&mut DriverEntry>) -> Result<(), LegacyError> {
+        let Some(entry) = entry else { return Ok(()) };
         match &self.mode {
-            Mode::Describe { attach_required, pod_info_on_mount } => {
+            Mode::CsiDriverObject { attach_required, pod_info_on_mount } => {
                 let body = json!({
                     "apiVersion": CSIDriver::API.api_version(),
                     "kind": CSIDriver::API.kind,
-                    "metadata": {"name": known.name},
+                    "metadata": {"name": entry.name},
                     "spec": {
-                        "attachRequired": attach_required.unwrap_or(known.attaches),
+                        "attachRequired": attach_required.unwrap_or(entry.requires_attach),
                         "podInfoOnMount": pod_info_on_mount,
                     },
                 });
-                // Asked for without a look first: the old rules allow to make and to delete it, and no more.
+                // Created without reading it first: the legacy RBAC rules allow only create and delete.
                 match self.cluster.create(&CSIDriver::API, None, &body).await {
-                    Ok(made) => {
-                        tracing::info!(driver = known.name, "made the CSIDriver object");
-                        known.made = made.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);
+                    Ok(created) => {
+                        tracing::info!(driver = entry.name, "created CSIDriver object");
+                        entry.created =
+                            created.pointer("/metadata/uid").and_then(Value::as_str).map(str::to_owned);
                     }
-                    Err(ApiError::AlreadyExists(_)) => tracing::debug!(driver = known.name, "it is there"),
+                    Err(ApiError::AlreadyExists(_)) => {
+                        tracing::debug!(driver = entry.name, "CSIDriver object exists")
+                    }
                     Err(error) => return Err(error.into()),
                 }
                 Ok(())
             }
-            Mode::NodeId { node } => self.annotate(node, &known.name, Some(&known.node_id)).await,
+            Mode::NodeAnnotation { node } => self.annotate(node, &entry.name, Some(&entry.node_id)).await,
         }
     }
 
-    /// Takes the entry away.
-    pub(super) async fn remove(&self, known: Option<&Known>) -> Result<(), LegacyError> {
-        let Some(known) = known else { return Ok(()) };
+    /// Removes the entry.
+    pub(super) async fn remove(&self, entry: Option<&DriverEntry>) -> Result<(), LegacyError> {
+        let Some(entry) = entry else { return Ok(()) };
         match &self.mode {
-            Mode::Describe { .. } => {
-                let key = Key::cluster(&known.name);
-                let only = Preconditions { uid: known.made.clone(), resource_version: None };
+            Mode::CsiDriverObject { .. } => {
+                let key = Key::cluster(&entry.name);
+                let only = Preconditions { uid: entry.created.clone(), resource_version: None };
                 match self.cluster.delete(&CSIDriver::API, &key, only).await {
-                    Ok(()) => tracing::info!(driver = known.name, "deleted the CSIDriver object"),
+                    Ok(()) => tracing::info!(driver = entry.name, "deleted CSIDriver object"),
                     Err(ApiError::NotFound(_)) => {}
-                    // Not ours any more: somebody made it anew.
+                    // No longer ours: it was re-created by someone else.
                     Err(error @ ApiError::Conflict(_)) => {
-                        tracing::warn!(%error, "left the CSIDriver object alone")
+                        tracing::warn!(%error, "CSIDriver object was re-created by someone else; not deleting it")
                     }
                     Err(error) => return Err(error.into()),
                 }
                 Ok(())
             }
-            Mode::NodeId { node } => match self.annotate(node, &known.name, None).await {
-                Err(LegacyError::NoNode(_)) => Ok(()),
+            Mode::NodeAnnotation { node } => match self.annotate(node, &entry.name, None).await {
+                Err(LegacyError::NodeNotFound(_)) => Ok(()),
                 done => done,
             },
         }
@@ -119,20 +125,20 @@ impl Actor {
     async fn annotate(&self, node: &str, driver: &str, id: Option<&str>) -> Result<(), LegacyError> {
         let key = Key::cluster(node);
         let found = self.cluster.get_raw(&Node::API, &key).await?;
-        let found = found.ok_or_else(|| LegacyError::NoNode(node.to_owned()))?;
+        let found = found.ok_or_else(|| LegacyError::NodeNotFound(node.to_owned()))?;
         let metadata = &found["metadata"];
         let annotation = metadata["annotations"][LEGACY_NODE_ID].as_str();
         let changed = with_node_id(annotation, driver, id)
-            .map_err(|source| LegacyError::Malformed { node: node.to_owned(), source })?;
+            .map_err(|source| LegacyError::MalformedAnnotation { node: node.to_owned(), source })?;
         let Some(annotation) = changed else { return Ok(()) };
-        // Only as it was seen: another driver's registrar may write its own id at the same time.
+        // Only at this version: another driver's registrar may write its own ID at the same time.
         let patch = Patch::Merge(json!({"metadata": {
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],
             "annotations": {LEGACY_NODE_ID: annotation},
         }}));
         self.cluster.patch(&Node::API, &key, None, patch).await?;
-        tracing::info!(node, driver, id, "wrote the node's annotation");
+        tracing::info!(node, driver, id, "updated node ID annotation");
         Ok(())
     }
 }

@@ -1,59 +1,61 @@
-//! The rules of the old modes: what to do next, and how one driver's id joins those of others.
+//! Rules of the legacy modes: the next step, and how to merge one driver's node ID with those of other drivers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::view::{Leaving, View};
+use super::view::{StopReason, View};
 
-/// Attempts to take it away at the end: nobody waits for us for long.
-const FAREWELLS: u32 = 3;
+/// Attempts to remove the entry on exit: the process must not delay its exit for long.
+const REMOVE_ATTEMPTS: u32 = 3;
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Ask the driver.
-    Ask,
-    /// Make sure that it is there.
-    Put,
-    /// Take it away.
+    /// Read the driver's name and capabilities.
+    Discover,
+    /// Create the entry if it is missing.
+    Ensure,
+    /// Remove the entry.
     Remove,
-    /// Nothing until then.
+    /// Wait until this time.
     Wait(Duration),
-    /// That was all.
+    /// Exit.
     End,
 }
 
-/// What to do next.
+/// Decides the next step.
 pub(super) fn decide(view: &View, now: Duration) -> Step {
     let due = |step| if now >= view.due { step } else { Step::Wait(view.due) };
-    match view.leaving {
-        Some(Leaving::Terminated) => Step::End,
-        Some(Leaving::Interrupted) if view.known && !view.removed && view.failures < FAREWELLS => {
+    match view.stop_reason {
+        Some(StopReason::Terminated) => Step::End,
+        Some(StopReason::Interrupted)
+            if view.discovered && !view.removed && view.failures < REMOVE_ATTEMPTS =>
+        {
             match view.failures {
                 0 => Step::Remove,
                 _ => due(Step::Remove),
             }
         }
-        Some(Leaving::Interrupted) => Step::End,
-        None if view.known => due(Step::Put),
-        None => due(Step::Ask),
+        Some(StopReason::Interrupted) => Step::End,
+        None if view.discovered => due(Step::Ensure),
+        None => due(Step::Discover),
     }
 }
 
-/// The annotation is not what it should be. It is left alone: other drivers' ids are in it.
+/// The annotation is malformed. It is not overwritten, because it holds other drivers' IDs.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its annotation of drivers' ids is not a map of texts: {0}; repair or remove it")]
-pub(super) struct Malformed(String);
+#[error("the annotation with the drivers' node IDs is not a JSON map of strings: {0}; repair or remove it")]
+pub(super) struct MalformedAnnotation(String);
 
-/// The annotation with a driver's id in it, or without (`None`); no answer if it is so already. The outer value of
-/// the answer is `None` when nothing is left and the annotation goes.
+/// The annotation with a driver's ID set, or removed (`None`). Returns `None` if nothing changes, and `Some(None)`
+/// if the annotation is to be removed because nothing is left.
 pub(super) fn with_node_id(
     annotation: Option<&str>,
     driver: &str,
     id: Option<&str>,
-) -> Result<Option<Option<String>>, Malformed> {
+) -> Result<Option<Option<String>>, MalformedAnnotation> {
     let mut ids: BTreeMap<String, String> = match annotation.filter(|text| !text.is_empty()) {
-        Some(text) => serde_json::from_str(text).map_err(|error| Malformed(error.to_string()))?,
+        Some(text) => serde_json::from_str(text).map_err(|error| MalformedAnnotation(error.to_string()))?,
         None => BTreeMap::new(),
     };
     if ids.get(driver).map(String::as_str) == id {
@@ -77,22 +79,22 @@ mod tests {
     /// sidecars.md 1.7, legacy driver-registrar: `kubernetes-register` looks again and re-creates, deletes when
     /// interrupted.
     #[test]
-    fn it_is_kept_until_the_end_and_taken_away_when_interrupted() {
-        let view = View { known: true, due: s(10), failures: 0, removed: false, leaving: None };
-        let interrupted = View { leaving: Some(Leaving::Interrupted), ..view };
+    fn entry_is_maintained_and_removed_on_interrupt() {
+        let view = View { discovered: true, due: s(10), failures: 0, removed: false, stop_reason: None };
+        let interrupted = View { stop_reason: Some(StopReason::Interrupted), ..view };
         for (view, now, step) in [
-            (View { known: false, ..view }, s(10), Step::Ask),
-            (View { known: false, ..view }, s(9), Step::Wait(s(10))),
-            (view, s(10), Step::Put),
+            (View { discovered: false, ..view }, s(10), Step::Discover),
+            (View { discovered: false, ..view }, s(9), Step::Wait(s(10))),
+            (view, s(10), Step::Ensure),
             (view, s(9), Step::Wait(s(10))),
             (interrupted, s(9), Step::Remove),
             (View { removed: true, ..interrupted }, s(9), Step::End),
-            // Nothing was made by us, or anybody we know of.
-            (View { known: false, ..interrupted }, s(9), Step::End),
+            // The driver was never discovered: nothing was created.
+            (View { discovered: false, ..interrupted }, s(9), Step::End),
             (View { failures: 1, ..interrupted }, s(9), Step::Wait(s(10))),
             (View { failures: 1, ..interrupted }, s(10), Step::Remove),
-            (View { failures: FAREWELLS, ..interrupted }, s(10), Step::End),
-            (View { leaving: Some(Leaving::Terminated), ..view }, s(10), Step::End),
+            (View { failures: REMOVE_ATTEMPTS, ..interrupted }, s(10), Step::End),
+            (View { stop_reason: Some(StopReason::Terminated), ..view }, s(10), Step::End),
         ] {
             assert_eq!(decide(&view, now), step, "{view:?} at {now:?}");
         }
@@ -100,7 +102,7 @@ mod tests {
 
     /// sidecars.md 1.7, legacy driver-registrar: `node-register` … writes the Node annotation itself.
     #[test]
-    fn ids_of_other_drivers_stay() {
+    fn node_ids_of_other_drivers_are_preserved() {
         let change = |annotation, id| with_node_id(annotation, "d", id).expect("a map");
         let text = |text: &str| Some(Some(text.to_owned()));
         for (annotation, id, expected) in [

@@ -1,27 +1,27 @@
-//! What the old modes see. Times count from the start.
+//! Inputs of the legacy modes' rules. Times count from the start.
 
 use std::time::Duration;
 
-/// All of it.
+/// Everything `decide` needs to know.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
-    /// The driver has said what is to be kept.
-    pub(super) known: bool,
-    /// When there is something to do again.
+    /// The driver was discovered.
+    pub(super) discovered: bool,
+    /// When the next action is due.
     pub(super) due: Duration,
-    /// Attempts that failed, one after the other.
+    /// Number of failures in a row.
     pub(super) failures: u32,
-    /// It was taken away.
+    /// The entry was removed.
     pub(super) removed: bool,
-    /// We are to end.
-    pub(super) leaving: Option<Leaving>,
+    /// The process is to stop.
+    pub(super) stop_reason: Option<StopReason>,
 }
 
-/// How we are to end.
+/// Why the process stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaving {
-    /// SIGTERM: somebody else takes over, what is kept stays.
+pub enum StopReason {
+    /// SIGTERM: another instance takes over, the entry stays.
     Terminated,
-    /// SIGINT: the driver goes, and what is kept with it.
+    /// SIGINT: the driver is uninstalled, the entry is removed.
     Interrupted,
 }

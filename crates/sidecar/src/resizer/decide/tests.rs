@@ -5,12 +5,12 @@ use tonic::Code;
 use wharf_model::VolumeAttributesClass;
 
 use super::*;
-use crate::resizer::memory::{Expansion, Failure, Modification};
-use crate::resizer::view::{Can, Classes};
+use crate::resizer::state::{ExpansionState, Failure, ModificationState};
+use crate::resizer::view::{Classes, ResizerCapabilities};
 
 const NOW: Time = Time(100_000);
 const LATER: Time = Time(200_000);
-const BOTH: Can = Can { expand: Some(Where::Controller), modify: true };
+const BOTH: ResizerCapabilities = ResizerCapabilities { expand: Some(ExpandOn::Controller), modify: true };
 
 /// A claim that has 5Gi.
 fn claim(request: &str, status: Value) -> PersistentVolumeClaim {
@@ -26,7 +26,7 @@ fn claim(request: &str, status: Value) -> PersistentVolumeClaim {
     .unwrap()
 }
 
-/// The same, asking for a class.
+/// The same, requesting a class.
 fn modified(class: &str, status: Value) -> PersistentVolumeClaim {
     let mut claim = claim("5Gi", status);
     claim.spec.volume_attributes_class_name = Some(class.to_owned());
@@ -56,191 +56,217 @@ fn class(name: &str) -> VolumeAttributesClass {
     serde_json::from_value(json!({"metadata": {"name": name}})).unwrap()
 }
 
-/// Decides; the classes `gold` and `tin` exist.
+/// Decides. The classes `gold` and `tin` exist.
 fn step_as(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    memory: &Memory,
+    state: &ResizeState,
     adjust: impl Fn(&mut View<'_>),
-) -> Step {
+) -> ResizeStep {
     let (gold, tin) = (class("gold"), class("tin"));
-    let classes = Classes { known: true, asked: Some(&gold), target: Some(&tin) };
+    let classes = Classes { known: true, requested: Some(&gold), target: Some(&tin) };
     let mut view = View {
         claim: Some(claim),
         volume: Some(volume),
         driver: "d",
         can: BOTH,
-        reached: true,
-        users: Users::Unknown,
+        is_local: true,
+        pod_use: PodUse::Unknown,
         classes,
-        memory,
+        state,
     };
     adjust(&mut view);
     decide(&view, NOW)
 }
 
-fn step(claim: &PersistentVolumeClaim, volume: &PersistentVolume, memory: &Memory) -> Step {
-    step_as(claim, volume, memory, |_| {})
+fn step(claim: &PersistentVolumeClaim, volume: &PersistentVolume, state: &ResizeState) -> ResizeStep {
+    step_as(claim, volume, state, |_| {})
 }
 
-fn expanding(expansion: Expansion) -> Memory {
-    Memory { expansion, ..Memory::default() }
+fn expanding(expansion: ExpansionState) -> ResizeState {
+    ResizeState { expansion, ..ResizeState::default() }
 }
 
-fn modifying(modification: Modification) -> Memory {
-    Memory { modification, ..Memory::default() }
+fn modifying(modification: ModificationState) -> ResizeState {
+    ResizeState { modification, ..ResizeState::default() }
 }
 
 fn failure(class: ErrorClass, code: Code) -> Failure {
     Failure { class: Some(class), code, message: "no".into() }
 }
 
-fn failed(request: &str, asked: &str, users: Users, failure: Failure) -> Option<Failed<SizeQuestion>> {
-    let question = SizeQuestion { request: size(request), size: size(asked), users };
-    Some(Failed { question, failure, failures: 1, at: Time(0), again: LATER, reported: false })
+fn failed(
+    request: &str,
+    requested: &str,
+    pod_use: PodUse,
+    failure: Failure,
+) -> Option<FailedCall<ExpandRequest>> {
+    let request = ExpandRequest { requested: size(request), size: size(requested), pod_use };
+    Some(FailedCall { request, failure, failures: 1, at: Time(0), again: LATER, reported: false })
 }
 
-fn refused(asked: &str, target: &str, failure: Failure) -> Option<Failed<ClassQuestion>> {
-    let question = ClassQuestion { asked: Some(asked.to_owned()), target: target.to_owned() };
-    Some(Failed { question, failure, failures: 1, at: Time(0), again: LATER, reported: false })
+fn refused(requested: &str, target: &str, failure: Failure) -> Option<FailedCall<ModifyRequest>> {
+    let request = ModifyRequest { requested: Some(requested.to_owned()), target: target.to_owned() };
+    Some(FailedCall { request, failure, failures: 1, at: Time(0), again: LATER, reported: false })
 }
 
-fn waiting(expansion: Reason, modification: Reason) -> Step {
-    Step::Wait(Waiting { expansion, modification })
+fn waiting(expansion: WaitReason, modification: WaitReason) -> ResizeStep {
+    ResizeStep::Wait(Waiting { expansion, modification })
 }
 
-const IN_FORCE: Reason = Reason::NoModification(modify::Idle::InForce);
-const LARGE_ENOUGH: Reason = Reason::NoExpansion(resize::Idle::LargeEnough);
+const IN_FORCE: WaitReason = WaitReason::NoModification(modify::IdleReason::UpToDate);
+const LARGE_ENOUGH: WaitReason = WaitReason::NoExpansion(resize::IdleReason::LargeEnough);
 
 /// sidecars.md 1.3 "Trigger".
 #[test]
-fn whose_claims() {
-    let memory = Memory::default();
-    let asks = claim("10Gi", json!({}));
-    assert_eq!(step_as(&asks, &volume("5Gi"), &memory, |view| view.claim = None), Step::Forget);
-    let no_volume = step_as(&asks, &volume("5Gi"), &memory, |view| view.volume = None);
-    assert_eq!(no_volume, waiting(Reason::NoVolume, Reason::NoVolume));
-    let foreign = step_as(&asks, &volume("5Gi"), &memory, |view| view.driver = "e");
-    let not_ours =
-        waiting(Reason::NoExpansion(resize::Idle::NotOurs), Reason::NoModification(modify::Idle::NotOurs));
+fn only_claims_of_this_driver_and_node_are_resized() {
+    let state = ResizeState::default();
+    let expanding_claim = claim("10Gi", json!({}));
+    assert_eq!(
+        step_as(&expanding_claim, &volume("5Gi"), &state, |view| view.claim = None),
+        ResizeStep::DropState
+    );
+    let no_volume = step_as(&expanding_claim, &volume("5Gi"), &state, |view| view.volume = None);
+    assert_eq!(no_volume, waiting(WaitReason::NoVolume, WaitReason::NoVolume));
+    let foreign = step_as(&expanding_claim, &volume("5Gi"), &state, |view| view.driver = "e");
+    let not_ours = waiting(
+        WaitReason::NoExpansion(resize::IdleReason::OtherDriver),
+        WaitReason::NoModification(modify::IdleReason::OtherDriver),
+    );
     assert_eq!(foreign, not_ours);
-    let elsewhere = step_as(&asks, &volume("5Gi"), &memory, |view| view.reached = false);
-    assert_eq!(elsewhere, waiting(Reason::ElsewhereReached, Reason::ElsewhereReached));
+    let other_node = step_as(&expanding_claim, &volume("5Gi"), &state, |view| view.is_local = false);
+    assert_eq!(other_node, waiting(WaitReason::OtherNode, WaitReason::OtherNode));
 
     let mut in_tree = volume("5Gi");
     in_tree.spec.csi = None;
-    assert_eq!(step(&asks, &in_tree, &memory), not_ours);
-    let mut handed = asks.clone();
-    handed.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
+    assert_eq!(step(&expanding_claim, &in_tree, &state), not_ours);
+    let mut migrated = expanding_claim.clone();
+    migrated.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
     assert_eq!(
-        step(&handed, &in_tree, &memory),
-        waiting(Reason::InTree, Reason::NoModification(modify::Idle::NotOurs))
+        step(&migrated, &in_tree, &state),
+        waiting(WaitReason::InTree, WaitReason::NoModification(modify::IdleReason::OtherDriver))
     );
     assert_eq!(
-        step(&handed, &volume("5Gi"), &memory),
-        Step::BeginExpansion { size: size("10Gi"), fresh: true }
+        step(&migrated, &volume("5Gi"), &state),
+        ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true }
     );
 
-    let mut deleting = asks;
+    let mut deleting = expanding_claim;
     deleting.metadata.deletion_timestamp = Some(Time(1));
     assert_eq!(
-        step(&deleting, &volume("5Gi"), &memory),
-        Step::BeginExpansion { size: size("10Gi"), fresh: true }
+        step(&deleting, &volume("5Gi"), &state),
+        ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true }
     );
     let content = claim("5Gi", json!({}));
-    assert_eq!(step(&content, &volume("5Gi"), &memory), waiting(LARGE_ENOUGH, IN_FORCE));
+    assert_eq!(step(&content, &volume("5Gi"), &state), waiting(LARGE_ENOUGH, IN_FORCE));
 }
 
-/// sidecars.md 1.3 "Start": a driver that cannot is not asked.
+/// sidecars.md 1.3 "Start": a driver is called only for what it supports.
 #[test]
-fn what_the_driver_can() {
-    let memory = Memory::default();
+fn unsupported_operations_wait() {
+    let state = ResizeState::default();
     let mut wants = claim("10Gi", json!({}));
     wants.spec.volume_attributes_class_name = Some("gold".into());
-    let with = |can| step_as(&wants, &volume("5Gi"), &memory, |view| view.can = can);
-    let expand = Some(Where::Node);
-    assert_eq!(with(Can { expand, modify: false }), Step::BeginExpansion { size: size("10Gi"), fresh: true });
-    assert_eq!(with(Can { expand: None, modify: true }), Step::BeginModification { target: "gold".into() });
-    let begun = expanding(Expansion { begun: Some(size("10Gi")), ..Expansion::default() });
+    let with = |can| step_as(&wants, &volume("5Gi"), &state, |view| view.can = can);
+    let expand = Some(ExpandOn::Node);
+    assert_eq!(
+        with(ResizerCapabilities { expand, modify: false }),
+        ResizeStep::BeginExpansion { size: size("10Gi"), fresh: true }
+    );
+    assert_eq!(
+        with(ResizerCapabilities { expand: None, modify: true }),
+        ResizeStep::BeginModification { target: "gold".into() }
+    );
+    let begun = expanding(ExpansionState { begun: Some(size("10Gi")), ..ExpansionState::default() });
     let content = claim("5Gi", json!({}));
-    let cannot = |can, reasons: (Reason, Reason)| {
+    let cannot = |can, reasons: (WaitReason, WaitReason)| {
         let step = step_as(&content, &volume("5Gi"), &begun, |view| view.can = can);
         assert_eq!(step, waiting(reasons.0, reasons.1));
     };
-    cannot(Can { expand, modify: false }, (LARGE_ENOUGH, Reason::Unable));
-    cannot(Can { expand: None, modify: true }, (Reason::Unable, IN_FORCE));
+    cannot(ResizerCapabilities { expand, modify: false }, (LARGE_ENOUGH, WaitReason::Unsupported));
+    cannot(ResizerCapabilities { expand: None, modify: true }, (WaitReason::Unsupported, IN_FORCE));
 }
 
-/// sidecars.md 1.3 "State machine (RecoverVolumeExpansionFailure GA)": which size, with what this process knows;
-/// the whole table is beside the plan in `model`.
+/// sidecars.md 1.3 "State machine (RecoverVolumeExpansionFailure GA)": the size, with this process's state. The full
+/// table is next to the plan in `model`.
 #[test]
-fn which_size() {
+fn expansion_size_depends_on_status_and_state() {
     let begun = |size: &str, status: &str| json!({"allocatedResources": {"storage": size}, "allocatedResourceStatuses": {"storage": status}});
-    let ended = expanding(Expansion { ended: true, ..Expansion::default() });
-    let nothing = Memory::default();
-    for (status, has, memory, asked, fresh) in [
-        // After a restart everything in progress is uncertain.
+    let ended = expanding(ExpansionState { ended: true, ..ExpansionState::default() });
+    let nothing = ResizeState::default();
+    for (status, has, state, requested, fresh) in [
+        // After a restart the result of a call in progress is unknown.
         (begun("20Gi", "ControllerResizeInProgress"), "5Gi", &nothing, "20Gi", false),
         (begun("20Gi", "ControllerResizeInProgress"), "5Gi", &ended, "10Gi", true),
         (begun("20Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", true),
         (begun("10Gi", "ControllerResizeInfeasible"), "5Gi", &nothing, "10Gi", false),
         (begun("20Gi", "NodeResizeInfeasible"), "20Gi", &nothing, "20Gi", false),
     ] {
-        let expected = Step::BeginExpansion { size: size(asked), fresh };
-        assert_eq!(step(&claim("10Gi", status.clone()), &volume(has), memory), expected, "{status}");
+        let expected = ResizeStep::BeginExpansion { size: size(requested), fresh };
+        assert_eq!(step(&claim("10Gi", status.clone()), &volume(has), state), expected, "{status}");
     }
     let pending = claim("10Gi", begun("10Gi", "NodeResizePending"));
-    let nodes = Reason::NoExpansion(resize::Idle::NodesTurn);
+    let nodes = WaitReason::NoExpansion(resize::IdleReason::WaitingForNode);
     assert_eq!(step(&pending, &volume("10Gi"), &nothing), waiting(nodes, IN_FORCE));
 }
 
-/// sidecars.md 1.3 "Writes": the order, and that what was written by us is not written again.
+/// sidecars.md 1.3 "Writes": the order, and that our own writes are not repeated.
 #[test]
-fn the_order_of_an_expansion() {
-    let asks = claim("10Gi", json!({}));
+fn expansion_steps_are_ordered() {
+    let expanding_claim = claim("10Gi", json!({}));
     let in_progress = json!({
         "allocatedResources": {"storage": "10Gi"},
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
     });
     let begun = claim("10Gi", in_progress.clone());
     let wanted = size("10Gi");
-    let nothing = Memory::default();
-    assert_eq!(step(&asks, &volume("5Gi"), &nothing), Step::BeginExpansion { size: wanted, fresh: true });
-    // Begun by somebody else: the server has to agree.
-    assert_eq!(step(&begun, &volume("5Gi"), &nothing), Step::BeginExpansion { size: wanted, fresh: false });
-    let memory = |expanded| expanding(Expansion { begun: Some(wanted), expanded, ..Expansion::default() });
-    assert_eq!(step(&begun, &volume("5Gi"), &memory(None)), Step::Expand { size: wanted });
+    let nothing = ResizeState::default();
+    assert_eq!(
+        step(&expanding_claim, &volume("5Gi"), &nothing),
+        ResizeStep::BeginExpansion { size: wanted, fresh: true }
+    );
+    // Begun by another process: it has to be recorded again.
+    assert_eq!(
+        step(&begun, &volume("5Gi"), &nothing),
+        ResizeStep::BeginExpansion { size: wanted, fresh: false }
+    );
+    let state =
+        |expanded| expanding(ExpansionState { begun: Some(wanted), expanded, ..ExpansionState::default() });
+    assert_eq!(step(&begun, &volume("5Gi"), &state(None)), ResizeStep::Expand { size: wanted });
     let mut infeasible = begun.clone();
     infeasible.status.allocated_resource_statuses.storage =
         Some(wharf_model::claim::ResizeStatus::ControllerResizeInfeasible);
     assert_eq!(
-        step(&infeasible, &volume("5Gi"), &memory(None)),
-        Step::BeginExpansion { size: wanted, fresh: false }
+        step(&infeasible, &volume("5Gi"), &state(None)),
+        ResizeStep::BeginExpansion { size: wanted, fresh: false }
     );
 
-    // The driver gave a little more.
+    // The driver allocated a little more.
     let got = size("11Gi");
     let mut noted = volume("11Gi");
     noted.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
-    let expanded = |on_node| memory(Some(Expanded { asked: wanted, size: got, on_node }));
-    for (on_node, volume, expected) in [
-        (true, &volume("5Gi"), Step::Grow { size: got, on_node: true }),
-        (true, &volume("11Gi"), Step::Grow { size: got, on_node: true }),
-        (true, &noted, Step::HandToNode),
-        (false, &volume("5Gi"), Step::Grow { size: got, on_node: false }),
-        (false, &volume("11Gi"), Step::FinishExpansion { size: got }),
+    let expanded = |node_expansion_required| {
+        state(Some(Expanded { requested: wanted, size: got, node_expansion_required }))
+    };
+    for (node_expansion_required, volume, expected) in [
+        (true, &volume("5Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: true }),
+        (true, &volume("11Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: true }),
+        (true, &noted, ResizeStep::MarkNodeExpansionPending),
+        (false, &volume("5Gi"), ResizeStep::UpdateVolumeSize { size: got, node_expansion_required: false }),
+        (false, &volume("11Gi"), ResizeStep::FinishExpansion { size: got }),
     ] {
-        assert_eq!(step(&begun, volume, &expanded(on_node)), expected);
+        assert_eq!(step(&begun, volume, &expanded(node_expansion_required)), expected);
     }
-    // An answer to another question is none.
-    let other = memory(Some(Expanded { asked: size("7Gi"), size: size("7Gi"), on_node: false }));
-    assert_eq!(step(&begun, &volume("5Gi"), &other), Step::Expand { size: wanted });
+    // The result of another request does not count.
+    let other =
+        state(Some(Expanded { requested: size("7Gi"), size: size("7Gi"), node_expansion_required: false }));
+    assert_eq!(step(&begun, &volume("5Gi"), &other), ResizeStep::Expand { size: wanted });
 
-    // The claim has caught up.
+    // The claim has the new size.
     let done = claim("10Gi", json!({"capacity": {"storage": "11Gi"}}));
-    assert_eq!(step(&done, &noted, &nothing), Step::Tidy);
+    assert_eq!(step(&done, &noted, &nothing), ResizeStep::RemovePreResizeCapacity);
     assert_eq!(step_as(&done, &noted, &nothing, |view| view.driver = "e"), {
-        let idle = Reason::NoModification(modify::Idle::NotOurs);
+        let idle = WaitReason::NoModification(modify::IdleReason::OtherDriver);
         waiting(LARGE_ENOUGH, idle)
     });
     assert_eq!(step(&done, &volume("11Gi"), &nothing), waiting(LARGE_ENOUGH, IN_FORCE));
@@ -248,94 +274,102 @@ fn the_order_of_an_expansion() {
 
 /// sidecars.md 1.3 "Errors".
 #[test]
-fn failed_expansions() {
+fn failed_expansion_is_reported_and_backs_off() {
     let in_progress = json!({
         "allocatedResources": {"storage": "10Gi"},
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
     });
-    let asks = |request: &str| claim(request, in_progress.clone());
-    let memory = |class, code, reported, ended| {
-        let mut failed = failed("10Gi", "10Gi", Users::Unknown, failure(class, code));
+    let expanding_claim = |request: &str| claim(request, in_progress.clone());
+    let state = |class, code, reported, ended| {
+        let mut failed = failed("10Gi", "10Gi", PodUse::Unknown, failure(class, code));
         failed.as_mut().unwrap().reported = reported;
-        expanding(Expansion { begun: Some(size("10Gi")), ended, failed, ..Expansion::default() })
+        expanding(ExpansionState { begun: Some(size("10Gi")), ended, failed, ..ExpansionState::default() })
     };
-    let paused = waiting(Reason::Pause(LATER), IN_FORCE);
+    let paused = waiting(WaitReason::Pause(LATER), IN_FORCE);
     use ErrorClass::{Final, Infeasible, StillRunning};
-    for (request, memory, expected) in [
-        // Only final answers are written.
-        ("10Gi", memory(StillRunning, Code::Unavailable, false, false), paused.clone()),
-        ("10Gi", memory(Final, Code::Internal, false, true), Step::ReportExpansion),
-        ("10Gi", memory(Final, Code::Internal, true, true), paused.clone()),
-        ("10Gi", memory(Infeasible, Code::OutOfRange, false, true), Step::ReportExpansion),
-        ("10Gi", memory(Infeasible, Code::OutOfRange, true, true), paused.clone()),
-        // Another wish need not wait, but what may be under way is ended first.
+    for (request, state, expected) in [
+        // Only final errors are reported.
+        ("10Gi", state(StillRunning, Code::Unavailable, false, false), paused.clone()),
+        ("10Gi", state(Final, Code::Internal, false, true), ResizeStep::ReportExpansion),
+        ("10Gi", state(Final, Code::Internal, true, true), paused.clone()),
+        ("10Gi", state(Infeasible, Code::OutOfRange, false, true), ResizeStep::ReportExpansion),
+        ("10Gi", state(Infeasible, Code::OutOfRange, true, true), paused.clone()),
+        // Another size need not wait, but a call that may still run is completed first.
         (
             "8Gi",
-            memory(Final, Code::Internal, true, true),
-            Step::BeginExpansion { size: size("8Gi"), fresh: true },
+            state(Final, Code::Internal, true, true),
+            ResizeStep::BeginExpansion { size: size("8Gi"), fresh: true },
         ),
-        ("8Gi", memory(StillRunning, Code::Unavailable, false, false), Step::Expand { size: size("10Gi") }),
+        (
+            "8Gi",
+            state(StillRunning, Code::Unavailable, false, false),
+            ResizeStep::Expand { size: size("10Gi") },
+        ),
     ] {
-        assert_eq!(step(&asks(request), &volume("5Gi"), &memory), expected, "{request} {memory:?}");
+        assert_eq!(step(&expanding_claim(request), &volume("5Gi"), &state), expected, "{request} {state:?}");
     }
 
-    // What the claim says already is not written again.
-    let mut said = asks("10Gi");
+    // An error that the claim already has is not written again.
+    let mut already_reported = expanding_claim("10Gi");
     let text = "failed to expand pvc with rpc error: code = Internal desc = no";
-    said.status.conditions =
+    already_reported.status.conditions =
         serde_json::from_value(json!([{"type": "ControllerResizeError", "status": "True", "message": text}]))
             .unwrap();
-    assert_eq!(step(&said, &volume("5Gi"), &memory(Final, Code::Internal, false, true)), paused);
+    assert_eq!(step(&already_reported, &volume("5Gi"), &state(Final, Code::Internal, false, true)), paused);
 
-    // What never reached the driver is not written, only tried again.
-    let mut unasked = memory(Final, Code::Unknown, false, false);
-    unasked.expansion.failed.as_mut().unwrap().failure.class = None;
-    assert_eq!(step(&asks("10Gi"), &volume("5Gi"), &unasked), paused);
-    unasked.expansion.failed.as_mut().unwrap().again = NOW;
-    assert_eq!(step(&asks("10Gi"), &volume("5Gi"), &unasked), Step::Expand { size: size("10Gi") });
+    // A call that was never sent is not reported, only retried.
+    let mut not_called = state(Final, Code::Unknown, false, false);
+    not_called.expansion.failed.as_mut().unwrap().failure.class = None;
+    assert_eq!(step(&expanding_claim("10Gi"), &volume("5Gi"), &not_called), paused);
+    not_called.expansion.failed.as_mut().unwrap().again = NOW;
+    assert_eq!(
+        step(&expanding_claim("10Gi"), &volume("5Gi"), &not_called),
+        ResizeStep::Expand { size: size("10Gi") }
+    );
 }
 
 /// sidecars.md 1.3 "Errors": in use.
 #[test]
-fn volumes_in_use() {
+fn expansion_of_volume_in_use_waits_for_pods() {
     let in_progress = json!({
         "allocatedResources": {"storage": "10Gi"},
         "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
     });
-    let memory = |told_in_use, users, code| {
-        let mut failed = failed("10Gi", "10Gi", users, failure(ErrorClass::Final, code));
+    let state = |in_use_reported, pod_use, code| {
+        let mut failed = failed("10Gi", "10Gi", pod_use, failure(ErrorClass::Final, code));
         failed.as_mut().unwrap().reported = true;
         let begun = Some(size("10Gi"));
-        expanding(Expansion { begun, ended: true, failed, told_in_use, ..Expansion::default() })
+        expanding(ExpansionState { begun, ended: true, failed, in_use_reported, ..ExpansionState::default() })
     };
-    let again = Step::Expand { size: size("10Gi") };
-    let paused = waiting(Reason::Pause(LATER), IN_FORCE);
-    let in_use = waiting(Reason::InUse, IN_FORCE);
+    let again = ResizeStep::Expand { size: size("10Gi") };
+    let paused = waiting(WaitReason::Pause(LATER), IN_FORCE);
+    let in_use = waiting(WaitReason::InUse, IN_FORCE);
     let refusal = Code::FailedPrecondition;
-    for (told, before, code, users, expected) in [
-        // Pods are not known yet: as after any failure.
-        (false, Users::Unknown, refusal, Users::Unknown, paused.clone()),
-        (false, Users::Unknown, refusal, Users::Some, Step::TellInUse),
-        (true, Users::Unknown, refusal, Users::Some, in_use.clone()),
-        (true, Users::Some, refusal, Users::Some, in_use),
-        // The last pod has gone: at once.
-        (true, Users::Some, refusal, Users::None, again.clone()),
-        (false, Users::Unknown, refusal, Users::None, again),
-        // The driver refused a volume that no pod uses: perhaps it is still attached.
-        (false, Users::None, refusal, Users::None, paused.clone()),
-        // Other errors have nothing to do with pods.
-        (false, Users::Some, Code::Internal, Users::Some, paused),
+    for (reported, before, code, pod_use, expected) in [
+        // Pods are not watched yet: normal backoff.
+        (false, PodUse::Unknown, refusal, PodUse::Unknown, paused.clone()),
+        (false, PodUse::Unknown, refusal, PodUse::InUse, ResizeStep::ReportInUse),
+        (true, PodUse::Unknown, refusal, PodUse::InUse, in_use.clone()),
+        (true, PodUse::InUse, refusal, PodUse::InUse, in_use),
+        // The last pod is gone: retry at once.
+        (true, PodUse::InUse, refusal, PodUse::Unused, again.clone()),
+        (false, PodUse::Unknown, refusal, PodUse::Unused, again),
+        // The driver refused a volume that no pod uses: it may still be attached.
+        (false, PodUse::Unused, refusal, PodUse::Unused, paused.clone()),
+        // Other errors do not depend on pods.
+        (false, PodUse::InUse, Code::Internal, PodUse::InUse, paused),
     ] {
-        let memory = memory(told, before, code);
-        let step =
-            step_as(&claim("10Gi", in_progress.clone()), &volume("5Gi"), &memory, |view| view.users = users);
-        assert_eq!(step, expected, "{told} {before:?} {code:?} {users:?}");
+        let state = state(reported, before, code);
+        let step = step_as(&claim("10Gi", in_progress.clone()), &volume("5Gi"), &state, |view| {
+            view.pod_use = pod_use
+        });
+        assert_eq!(step, expected, "{reported} {before:?} {code:?} {pod_use:?}");
     }
 }
 
-/// sidecars.md 3, item 20: one actor, expansion first, and neither waits for the other.
+/// sidecars.md 3, item 20: one worker, expansion first, and neither waits for the other.
 #[test]
-fn both_at_once() {
+fn expansion_goes_first_and_neither_blocks_the_other() {
     let mut wants = claim(
         "10Gi",
         json!({
@@ -345,190 +379,218 @@ fn both_at_once() {
     );
     wants.spec.volume_attributes_class_name = Some("gold".into());
     assert_eq!(
-        step(&wants, &volume("5Gi"), &Memory::default()),
-        Step::BeginExpansion { size: size("10Gi"), fresh: false }
+        step(&wants, &volume("5Gi"), &ResizeState::default()),
+        ResizeStep::BeginExpansion { size: size("10Gi"), fresh: false }
     );
-    let expansion = Expansion {
-        failed: failed("10Gi", "10Gi", Users::Unknown, failure(ErrorClass::StillRunning, Code::Aborted)),
-        ..Expansion::default()
+    let expansion = ExpansionState {
+        failed: failed("10Gi", "10Gi", PodUse::Unknown, failure(ErrorClass::StillRunning, Code::Aborted)),
+        ..ExpansionState::default()
     };
     let paused = expanding(expansion.clone());
-    assert_eq!(step(&wants, &volume("5Gi"), &paused), Step::BeginModification { target: "gold".into() });
+    assert_eq!(
+        step(&wants, &volume("5Gi"), &paused),
+        ResizeStep::BeginModification { target: "gold".into() }
+    );
 
-    // Both pause: until the first of the two.
+    // Both back off: until the earlier time.
     let sooner = Time(150_000);
     let mut failed = refused("gold", "gold", failure(ErrorClass::StillRunning, Code::Aborted));
     failed.as_mut().unwrap().again = sooner;
-    let both = Memory { expansion, modification: Modification { failed, ..Modification::default() } };
+    let both =
+        ResizeState { expansion, modification: ModificationState { failed, ..ModificationState::default() } };
     let step = step(&wants, &volume("5Gi"), &both);
-    assert_eq!(step, waiting(Reason::Pause(LATER), Reason::Pause(sooner)));
-    let Step::Wait(waiting) = step else { panic!("does not wait") };
+    assert_eq!(step, waiting(WaitReason::Pause(LATER), WaitReason::Pause(sooner)));
+    let ResizeStep::Wait(waiting) = step else { panic!("expected Wait") };
     assert_eq!(waiting.until(), Some(sooner));
-    let idle = Waiting { expansion: Reason::InUse, modification: Reason::Pause(LATER) };
+    let idle = Waiting { expansion: WaitReason::InUse, modification: WaitReason::Pause(LATER) };
     assert_eq!(idle.until(), Some(LATER));
-    assert_eq!(Waiting { expansion: Reason::InUse, modification: IN_FORCE }.until(), None);
+    assert_eq!(Waiting { expansion: WaitReason::InUse, modification: IN_FORCE }.until(), None);
 }
 
-/// sidecars.md 1.3 "Modify (VAC GA)": from a wish to success; the whole table is beside the plan in `model`.
+/// sidecars.md 1.3 "Modify (VAC GA)": from the request to success. The full table is next to the plan in `model`.
 #[test]
-fn the_order_of_a_modification() {
+fn modification_steps_are_ordered() {
     let target = || "gold".to_owned();
-    let nothing = Memory::default();
-    let begun = modifying(Modification { begun: Some(target()), ..Modification::default() });
+    let nothing = ResizeState::default();
+    let begun = modifying(ModificationState { begun: Some(target()), ..ModificationState::default() });
     let in_progress = modified("gold", on_way("gold", "InProgress"));
     let volume = volume("5Gi");
     assert_eq!(
         step(&modified("gold", json!({})), &volume, &nothing),
-        Step::BeginModification { target: target() }
+        ResizeStep::BeginModification { target: target() }
     );
-    assert_eq!(step(&in_progress, &volume, &nothing), Step::BeginModification { target: target() });
-    assert_eq!(step(&in_progress, &volume, &begun), Step::Modify { target: target() });
+    assert_eq!(step(&in_progress, &volume, &nothing), ResizeStep::BeginModification { target: target() });
+    assert_eq!(step(&in_progress, &volume, &begun), ResizeStep::Modify { target: target() });
     assert_eq!(
         step(&modified("gold", on_way("gold", "Infeasible")), &volume, &begun),
-        Step::BeginModification { target: target() }
+        ResizeStep::BeginModification { target: target() }
     );
 
-    // Uncertain: the old target is ended first. Certain: the new wish counts.
+    // If the earlier call may still run, its target is completed first. If it has ended, the new request counts.
     let tin = modified("tin", on_way("gold", "InProgress"));
-    assert_eq!(step(&tin, &volume, &nothing), Step::BeginModification { target: target() });
-    assert_eq!(step(&tin, &volume, &begun), Step::Modify { target: target() });
+    assert_eq!(step(&tin, &volume, &nothing), ResizeStep::BeginModification { target: target() });
+    assert_eq!(step(&tin, &volume, &begun), ResizeStep::Modify { target: target() });
     let mut certain = begun.clone();
     certain.modification.certain = true;
-    assert_eq!(step(&tin, &volume, &certain), Step::BeginModification { target: "tin".into() });
+    assert_eq!(step(&tin, &volume, &certain), ResizeStep::BeginModification { target: "tin".into() });
 
-    // What is in force is written down first, in the volume and then in the claim.
-    let applied =
-        modifying(Modification { certain: true, applied: Some(target()), ..Modification::default() });
+    // An applied class is recorded first, in the volume and then in the claim.
+    let applied = modifying(ModificationState {
+        certain: true,
+        applied: Some(target()),
+        ..ModificationState::default()
+    });
     let mut recorded = volume.clone();
     recorded.spec.volume_attributes_class_name = Some(target());
     for claim in [&in_progress, &tin] {
-        assert_eq!(step(claim, &volume, &applied), Step::RecordClass { target: target() });
-        assert_eq!(step(claim, &recorded, &applied), Step::CompleteModification { target: target() });
+        assert_eq!(step(claim, &volume, &applied), ResizeStep::RecordClass { target: target() });
+        assert_eq!(step(claim, &recorded, &applied), ResizeStep::CompleteModification { target: target() });
     }
-    // Unless somebody has changed the status meanwhile.
+    // Unless the status was changed in between.
     assert_eq!(
         step(&modified("tin", json!({})), &recorded, &applied),
-        Step::BeginModification { target: "tin".into() }
+        ResizeStep::BeginModification { target: "tin".into() }
     );
 
     let mut cancelled = modified("", on_way("gold", "Infeasible"));
     cancelled.status.conditions =
         serde_json::from_value(json!([{"type": "ModifyingVolume", "status": "True"}])).unwrap();
-    assert_eq!(step(&cancelled, &volume, &nothing), Step::CancelModification);
+    assert_eq!(step(&cancelled, &volume, &nothing), ResizeStep::CancelModification);
 }
 
 /// sidecars.md 1.3 "Modify (VAC GA)": failures.
 #[test]
-fn failed_modifications() {
+fn failed_modification_is_reported_and_backs_off() {
     use ErrorClass::{Final, Infeasible, StillRunning};
-    let memory = |class, code, reported| {
+    let state = |class, code, reported| {
         let mut failed = refused("gold", "gold", failure(class, code));
         failed.as_mut().unwrap().reported = reported;
         let certain = class != StillRunning;
-        modifying(Modification { begun: Some("gold".into()), certain, failed, ..Modification::default() })
+        modifying(ModificationState {
+            begun: Some("gold".into()),
+            certain,
+            failed,
+            ..ModificationState::default()
+        })
     };
-    let paused = waiting(LARGE_ENOUGH, Reason::Pause(LATER));
+    let paused = waiting(LARGE_ENOUGH, WaitReason::Pause(LATER));
     let in_progress = on_way("gold", "InProgress");
     let infeasible = on_way("gold", "Infeasible");
-    for (asked, status, memory, expected) in [
-        ("gold", &in_progress, memory(StillRunning, Code::Aborted, false), Step::ReportModification),
-        ("gold", &in_progress, memory(Final, Code::Internal, false), Step::ReportModification),
-        ("gold", &in_progress, memory(Infeasible, Code::InvalidArgument, false), Step::ReportModification),
-        ("gold", &in_progress, memory(StillRunning, Code::Aborted, true), paused.clone()),
-        ("gold", &in_progress, memory(Final, Code::Internal, true), paused.clone()),
-        ("gold", &infeasible, memory(Infeasible, Code::InvalidArgument, true), paused.clone()),
-        // Nothing to report on.
-        ("gold", &json!({}), memory(Final, Code::Internal, false), paused.clone()),
+    for (requested, status, state, expected) in [
+        ("gold", &in_progress, state(StillRunning, Code::Aborted, false), ResizeStep::ReportModification),
+        ("gold", &in_progress, state(Final, Code::Internal, false), ResizeStep::ReportModification),
+        (
+            "gold",
+            &in_progress,
+            state(Infeasible, Code::InvalidArgument, false),
+            ResizeStep::ReportModification,
+        ),
+        ("gold", &in_progress, state(StillRunning, Code::Aborted, true), paused.clone()),
+        ("gold", &in_progress, state(Final, Code::Internal, true), paused.clone()),
+        ("gold", &infeasible, state(Infeasible, Code::InvalidArgument, true), paused.clone()),
+        // No modification is in progress: nothing to report.
+        ("gold", &json!({}), state(Final, Code::Internal, false), paused.clone()),
         (
             "tin",
             &infeasible,
-            memory(Infeasible, Code::InvalidArgument, true),
-            Step::BeginModification { target: "tin".into() },
+            state(Infeasible, Code::InvalidArgument, true),
+            ResizeStep::BeginModification { target: "tin".into() },
         ),
         (
             "tin",
             &in_progress,
-            memory(StillRunning, Code::Aborted, true),
-            Step::Modify { target: "gold".into() },
+            state(StillRunning, Code::Aborted, true),
+            ResizeStep::Modify { target: "gold".into() },
         ),
     ] {
-        let step = step(&modified(asked, status.clone()), &volume("5Gi"), &memory);
-        assert_eq!(step, expected, "{asked} {status} {memory:?}");
+        let step = step(&modified(requested, status.clone()), &volume("5Gi"), &state);
+        assert_eq!(step, expected, "{requested} {status} {state:?}");
     }
-    let mut said = modified("gold", in_progress);
-    said.status.conditions = serde_json::from_value(json!([
+    let mut already_reported = modified("gold", in_progress);
+    already_reported.status.conditions = serde_json::from_value(json!([
         {"type": "ModifyingVolume", "status": "True", "message": "Modifying volume to \"gold\" failed. Waiting for retry."},
         {"type": "ModifyVolumeError", "status": "True", "reason": "Internal", "message": "no"},
     ]))
     .unwrap();
-    assert_eq!(step(&said, &volume("5Gi"), &memory(Final, Code::Internal, false)), paused);
-    let mut unasked = memory(Final, Code::Unknown, false);
-    unasked.modification.failed.as_mut().unwrap().failure.class = None;
-    assert_eq!(step(&said, &volume("5Gi"), &unasked), paused);
+    assert_eq!(step(&already_reported, &volume("5Gi"), &state(Final, Code::Internal, false)), paused);
+    let mut not_called = state(Final, Code::Unknown, false);
+    not_called.modification.failed.as_mut().unwrap().failure.class = None;
+    assert_eq!(step(&already_reported, &volume("5Gi"), &not_called), paused);
 }
 
 /// sidecars.md 1.3 "Modify (VAC GA)": classes that do not exist.
 #[test]
-fn missing_classes() {
+fn missing_class_is_reported_once() {
     let lost = || "lost".to_owned();
-    let missing = waiting(LARGE_ENOUGH, Reason::ClassMissing(lost()));
-    let told = modifying(Modification { told_missing: Some(lost()), ..Modification::default() });
-    let nothing = Memory::default();
-    for (asked, status, memory, expected) in [
-        ("lost", json!({}), &nothing, Step::MarkPending { target: lost() }),
-        ("lost", on_way("", "Pending"), &nothing, Step::TellMissing { target: lost() }),
-        ("lost", on_way("", "Pending"), &told, missing.clone()),
-        ("gold", on_way("lost", "InProgress"), &nothing, Step::TellMissing { target: lost() }),
-        ("gold", on_way("lost", "InProgress"), &told, missing),
-        ("gold", on_way("", "Pending"), &told, Step::BeginModification { target: "gold".into() }),
+    let missing = waiting(LARGE_ENOUGH, WaitReason::ClassMissing(lost()));
+    let reported =
+        modifying(ModificationState { missing_class_reported: Some(lost()), ..ModificationState::default() });
+    let nothing = ResizeState::default();
+    for (requested, status, state, expected) in [
+        ("lost", json!({}), &nothing, ResizeStep::MarkPending { target: lost() }),
+        ("lost", on_way("", "Pending"), &nothing, ResizeStep::ReportMissingClass { target: lost() }),
+        ("lost", on_way("", "Pending"), &reported, missing.clone()),
+        ("gold", on_way("lost", "InProgress"), &nothing, ResizeStep::ReportMissingClass { target: lost() }),
+        ("gold", on_way("lost", "InProgress"), &reported, missing),
+        ("gold", on_way("", "Pending"), &reported, ResizeStep::BeginModification { target: "gold".into() }),
     ] {
         assert_eq!(
-            step(&modified(asked, status.clone()), &volume("5Gi"), memory),
+            step(&modified(requested, status.clone()), &volume("5Gi"), state),
             expected,
-            "{asked} {status}"
+            "{requested} {status}"
         );
     }
-    // Not to see a class does not mean that there is none.
-    for (asked, status) in [("lost", json!({})), ("gold", on_way("lost", "InProgress"))] {
-        let step =
-            step_as(&modified(asked, status), &volume("5Gi"), &nothing, |view| view.classes.known = false);
-        assert_eq!(step, waiting(LARGE_ENOUGH, Reason::ClassesUnknown));
+    // If the classes cannot be read, a missing one may exist.
+    for (requested, status) in [("lost", json!({})), ("gold", on_way("lost", "InProgress"))] {
+        let step = step_as(&modified(requested, status), &volume("5Gi"), &nothing, |view| {
+            view.classes.known = false
+        });
+        assert_eq!(step, waiting(LARGE_ENOUGH, WaitReason::ClassesUnknown));
     }
 }
 
 /// `explain` and the log print reasons.
 #[test]
-fn reasons_are_sentences() {
+fn wait_reasons_are_readable() {
     let pause = NOW.plus(Duration::from_secs(1));
     for (reason, text) in [
-        (Reason::Pause(pause), "again at 1970-01-01T00:01:41Z"),
-        (Reason::ClassMissing("gold".into()), "VolumeAttributesClass \"gold\" does not exist"),
+        (WaitReason::Pause(pause), "retrying at 1970-01-01T00:01:41Z"),
+        (WaitReason::ClassMissing("gold".into()), "VolumeAttributesClass \"gold\" does not exist"),
         (LARGE_ENOUGH, "LargeEnough"),
     ] {
         assert_eq!(reason.to_string(), text);
     }
 }
 
-/// sidecars.md 1.3 "Writes": the volume is written also when its claim went while the driver was at it. Seen beside
-/// upstream: a kept volume had its old size although the driver had expanded it.
+/// sidecars.md 1.3 "Writes": the volume is updated even if its claim was deleted during the call. Observed with
+/// upstream: a retained volume had its old size although the driver had expanded it.
 #[test]
-fn what_the_driver_did_outlives_the_claim() {
-    let expanded = |on_node| {
-        let done = Expanded { asked: size("8Gi"), size: size("8Gi"), on_node };
-        expanding(Expansion { expanded: Some(done), ..Expansion::default() })
+fn volume_is_updated_after_claim_is_deleted() {
+    let expanded = |node_expansion_required| {
+        let done = Expanded { requested: size("8Gi"), size: size("8Gi"), node_expansion_required };
+        expanding(ExpansionState { expanded: Some(done), ..ExpansionState::default() })
     };
-    let applied = modifying(Modification { applied: Some("gold".into()), ..Modification::default() });
+    let applied =
+        modifying(ModificationState { applied: Some("gold".into()), ..ModificationState::default() });
     let mut golden = volume("5Gi");
     golden.spec.volume_attributes_class_name = Some("gold".into());
-    for (memory, volume, expected) in [
-        (&expanded(false), &volume("5Gi"), Some(Step::Grow { size: size("8Gi"), on_node: false })),
-        (&expanded(true), &volume("5Gi"), Some(Step::Grow { size: size("8Gi"), on_node: true })),
+    for (state, volume, expected) in [
+        (
+            &expanded(false),
+            &volume("5Gi"),
+            Some(ResizeStep::UpdateVolumeSize { size: size("8Gi"), node_expansion_required: false }),
+        ),
+        (
+            &expanded(true),
+            &volume("5Gi"),
+            Some(ResizeStep::UpdateVolumeSize { size: size("8Gi"), node_expansion_required: true }),
+        ),
         (&expanded(true), &volume("8Gi"), None),
         (&expanded(true), &volume("9Gi"), None),
-        (&applied, &volume("5Gi"), Some(Step::RecordClass { target: "gold".into() })),
+        (&applied, &volume("5Gi"), Some(ResizeStep::RecordClass { target: "gold".into() })),
         (&applied, &golden, None),
-        (&Memory::default(), &volume("5Gi"), None),
+        (&ResizeState::default(), &volume("5Gi"), None),
     ] {
-        assert_eq!(outliving(memory, volume), expected, "{memory:?} {volume:?}");
+        assert_eq!(orphaned_volume_write(state, volume), expected, "{state:?} {volume:?}");
     }
 }

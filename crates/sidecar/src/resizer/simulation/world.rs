@@ -1,5 +1,5 @@
-//! The world around the resizer: an API server with one claim and its volume, a driver that fails in every way it
-//! may, a user, a kubelet. No clock and no chance of its own.
+//! The environment of the resizer: an API server with one claim and its volume, a driver that fails in every way that
+//! CSI allows, a user and a kubelet. It has no clock and no randomness of its own.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use wharf_model::names::condition;
 use wharf_model::patch::Patch;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, modify, resize};
 
-use crate::resizer::memory::{Expanded, Failure};
+use crate::resizer::state::{Expanded, Failure};
 use crate::resizer::write::Write;
 
-/// The driver has no larger volumes. Users ask for even numbers, so that this one is never reached by them.
+/// The largest volume of the driver, in GiB. Users request even sizes, so they never request exactly this one.
 const LIMIT: i64 = 21;
 
-/// Two promises were broken, or the end is not as it should be.
+/// A violated invariant.
 pub(super) type Violation = String;
 
-/// An object as the server has it, and as we read it.
+/// An object: the server's JSON and the decoded form.
 #[derive(Clone)]
 pub(super) struct Object<K> {
     raw: Value,
@@ -32,7 +32,7 @@ impl<K: DeserializeOwned> Object<K> {
         Self { view: serde_json::from_value(raw.clone()).unwrap(), raw }
     }
 
-    /// Edits as somebody else does.
+    /// Changes the object like another client.
     fn edit(&mut self, edit: impl FnOnce(&mut Value)) {
         edit(&mut self.raw);
         let version: u64 = self.raw["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
@@ -40,7 +40,7 @@ impl<K: DeserializeOwned> Object<K> {
         self.view = K::deserialize(&self.raw).unwrap();
     }
 
-    /// `false`: not as it was seen.
+    /// Applies a patch. `false`: conflict.
     fn patch(&mut self, patch: &Patch) -> bool {
         let mut body = patch.body().clone();
         let meta = body["metadata"].as_object_mut().unwrap();
@@ -56,7 +56,7 @@ impl<K: DeserializeOwned> Object<K> {
     }
 }
 
-/// Merges as the server does; lists of conditions by their type.
+/// Merges like the server: conditions are merged by type.
 fn merge(into: &mut Value, patch: &Value) {
     let Some(fields) = patch.as_object() else {
         *into = patch.clone();
@@ -84,7 +84,7 @@ fn merge(into: &mut Value, patch: &Value) {
     }
 }
 
-/// What a call is about.
+/// A call to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Call {
     Expand(Quantity),
@@ -96,12 +96,12 @@ pub(super) struct World {
     pub(super) volume: Object<PersistentVolume>,
     pub(super) classes: BTreeSet<&'static str>,
     pub(super) pod: bool,
-    /// Whether the node has its part to do.
-    on_node: bool,
-    /// The size and class that the volume really has.
+    /// Whether the node has to expand the volume, too.
+    node_expansion_required: bool,
+    /// The actual size and class of the volume.
     size: Quantity,
     class: String,
-    /// What may still be under way: a call without an answer, or one whose caller is gone.
+    /// Calls that may still run: without a response, or whose caller crashed.
     open: Vec<Call>,
     /// Calls whose callers wait.
     running: Vec<Call>,
@@ -112,7 +112,7 @@ pub(super) fn gibibytes(count: i64) -> Quantity {
 }
 
 impl World {
-    pub(super) fn new(on_node: bool) -> Self {
+    pub(super) fn new(node_expansion_required: bool) -> Self {
         let claim = json!({
             "metadata": {"name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "1"},
             "spec": {"volumeName": "pv1", "resources": {"requests": {"storage": "4Gi"}}},
@@ -130,7 +130,7 @@ impl World {
             volume: Object::new(volume),
             classes: ["gold"].into(),
             pod: false,
-            on_node,
+            node_expansion_required,
             size: gibibytes(4),
             class: String::new(),
             open: Vec::new(),
@@ -145,19 +145,19 @@ impl World {
         }
     }
 
-    pub(super) fn user_asks_size(&mut self, size: i64) {
+    pub(super) fn user_requests_size(&mut self, size: i64) {
         let size = gibibytes(size);
-        // The server's own rule.
+        // The API server's validation.
         if Some(size) > self.claim.view.status.capacity.storage {
             self.claim.edit(|raw| raw["spec"]["resources"]["requests"]["storage"] = json!(size.to_string()));
         }
     }
 
-    pub(super) fn user_asks_class(&mut self, class: &str) {
+    pub(super) fn user_requests_class(&mut self, class: &str) {
         self.claim.edit(|raw| raw["spec"]["volumeAttributesClassName"] = json!(class));
     }
 
-    /// Kubelet does its part, or says that it never can; `true` if it had something to do.
+    /// Kubelet expands the volume or reports it as infeasible. `true`: it had something to do.
     pub(super) fn kubelet(&mut self, fails: bool) -> bool {
         use wharf_model::claim::ResizeStatus::{NodeResizeInProgress, NodeResizePending};
         let status = self.claim.view.status.allocated_resource_statuses.storage;
@@ -184,27 +184,27 @@ impl World {
         true
     }
 
-    /// A call begins.
-    pub(super) fn begins(&mut self, call: Call) -> Result<(), Violation> {
+    /// A call is sent.
+    pub(super) fn begin(&mut self, call: Call) -> Result<(), Violation> {
         if let Some(running) = self.running.first() {
-            return Err(format!("{call:?} while {running:?} has no answer"));
+            return Err(format!("{call:?} sent while {running:?} has no response"));
         }
         let same = |open: &&Call| std::mem::discriminant(*open) == std::mem::discriminant(&call);
         if let Some(open) = self.open.iter().find(same).filter(|open| **open != call) {
-            return Err(format!("{call:?} while {open:?} may still be under way"));
+            return Err(format!("{call:?} sent while {open:?} may still run"));
         }
         self.running.push(call);
         Ok(())
     }
 
-    /// It is answered; `how` chooses among what a driver may say.
-    pub(super) fn answers(&mut self, call: &Call, how: u8) -> Result<Option<Expanded>, Failure> {
+    /// A call returns. `how` selects one of the possible results.
+    pub(super) fn respond(&mut self, call: &Call, how: u8) -> Result<Option<Expanded>, Failure> {
         self.running.retain(|running| running != call);
         let code = match (how % 8, call) {
             (0, _) => Code::DeadlineExceeded,
             (1, _) => Code::Aborted,
-            // What has been done is not denied.
-            _ if self.has(call) => Code::Ok,
+            // A completed request is idempotent.
+            _ if self.is_done(call) => Code::Ok,
             (_, Call::Expand(size)) if *size > gibibytes(LIMIT) => Code::OutOfRange,
             (_, Call::Expand(_)) if self.pod && how >= 128 => Code::FailedPrecondition,
             (2, Call::Expand(_)) => Code::Internal,
@@ -218,80 +218,82 @@ impl World {
         };
         match code {
             Code::Ok => {
-                self.ends(call, true);
+                self.finish(call, true);
                 Ok(match call {
-                    Call::Expand(size) => {
-                        Some(Expanded { asked: *size, size: self.size, on_node: self.on_node })
-                    }
+                    Call::Expand(size) => Some(Expanded {
+                        requested: *size,
+                        size: self.size,
+                        node_expansion_required: self.node_expansion_required,
+                    }),
                     Call::Modify(_) => None,
                 })
             }
             code => {
                 let class = classify(operation, code);
                 match class {
-                    wharf_csi::ErrorClass::StillRunning => self.vanishes(call, how >= 64),
-                    _ => self.ends(call, false),
+                    wharf_csi::ErrorClass::StillRunning => self.abandon(call, how >= 64),
+                    _ => self.finish(call, false),
                 }
                 Err(Failure { class: Some(class), code, message: "no".into() })
             }
         }
     }
 
-    /// Nobody waits for its answer any more. It may have been done.
-    pub(super) fn vanishes(&mut self, call: &Call, done: bool) {
+    /// The caller is gone or timed out. The call may have taken effect.
+    pub(super) fn abandon(&mut self, call: &Call, done: bool) {
         self.running.retain(|running| running != call);
         if done && !matches!(call, Call::Expand(size) if *size > gibibytes(LIMIT)) {
-            self.does(call);
+            self.apply(call);
         }
         if !self.open.contains(call) {
             self.open.push(call.clone());
         }
     }
 
-    fn ends(&mut self, call: &Call, done: bool) {
+    fn finish(&mut self, call: &Call, done: bool) {
         if done {
-            self.does(call);
+            self.apply(call);
         }
         self.open.retain(|open| open != call);
     }
 
-    fn has(&self, call: &Call) -> bool {
+    fn is_done(&self, call: &Call) -> bool {
         match call {
             Call::Expand(size) => self.size >= *size,
             Call::Modify(class) => self.class == *class,
         }
     }
 
-    fn does(&mut self, call: &Call) {
+    fn apply(&mut self, call: &Call) {
         match call {
             Call::Expand(size) => self.size = self.size.max(*size),
             Call::Modify(class) => self.class = class.clone(),
         }
     }
 
-    /// The user comes to reason, and what was missing is there.
-    pub(super) fn heals(&mut self) {
+    /// The user requests a feasible size, and all classes exist.
+    pub(super) fn heal(&mut self) {
         self.pod = false;
         self.classes = ["gold", "tin", "lost"].into();
-        if self.claim.view.requested() > Some(gibibytes(LIMIT)) {
-            self.user_asks_size(LIMIT);
+        if self.claim.view.requested_storage() > Some(gibibytes(LIMIT)) {
+            self.user_requests_size(LIMIT);
         }
     }
 
-    /// What must hold in the end.
+    /// The invariants at the end.
     pub(super) fn check(&self, trivial: bool) -> Result<(), Violation> {
         let (claim, volume) = (&self.claim.view, &self.volume.view);
         let status = &claim.status;
         let checks = [
-            ("the claim is too small", status.capacity.storage >= claim.requested()),
+            ("the claim is too small", status.capacity.storage >= claim.requested_storage()),
             ("claim and volume differ in size", status.capacity == volume.spec.capacity),
             (
-                "the volume is not as large as it says",
+                "the volume's actual size differs from its capacity",
                 trivial || volume.spec.capacity.storage == Some(self.size),
             ),
             ("an expansion is stuck", status.allocated_resource_statuses.storage.is_none()),
             ("a modification is stuck", status.modify_volume_status.is_none()),
-            ("a note is left on the volume", volume.metadata.annotations.is_empty()),
+            ("an annotation is left on the volume", volume.metadata.annotations.is_empty()),
             (
                 "a condition is stuck",
                 [&resize::CONDITIONS[..], &modify::CONDITIONS[..]]
@@ -300,14 +302,14 @@ impl World {
                     .all(|kind| status.condition(kind).is_none()),
             ),
             (
-                "the class is not in force",
-                claim.spec.volume_attributes_class_name.as_ref().is_none_or(|asked| {
-                    status.current_volume_attributes_class_name.as_ref() == Some(asked)
-                        && volume.spec.volume_attributes_class_name.as_ref() == Some(asked)
-                        && self.class == *asked
+                "the requested class is not applied",
+                claim.spec.volume_attributes_class_name.as_ref().is_none_or(|requested| {
+                    status.current_volume_attributes_class_name.as_ref() == Some(requested)
+                        && volume.spec.volume_attributes_class_name.as_ref() == Some(requested)
+                        && self.class == *requested
                 }),
             ),
-            ("a call has no end", self.running.is_empty()),
+            ("a call never ends", self.running.is_empty()),
         ];
         match checks.iter().find(|(_, holds)| !holds) {
             Some((what, _)) => Err(format!("{what}: {} {}", self.claim.raw, self.volume.raw)),
@@ -317,7 +319,7 @@ impl World {
 }
 
 #[test]
-fn patches_are_merged_as_the_server_does() {
+fn patches_are_merged_like_on_the_server() {
     let mut object =
         json!({"a": {"b": 1, "c": 2}, "conditions": [{"type": "X", "reason": "r"}, {"type": "Y"}]});
     let patch = json!({

@@ -1,4 +1,4 @@
-//! Making a content for a snapshot that is to be taken.
+//! Creation of a content for a dynamically provisioned snapshot.
 
 use wharf_model::claim::ClaimPhase;
 use wharf_model::snapshot::names;
@@ -6,59 +6,63 @@ use wharf_model::snapshot::secrets::SnapshotSecret;
 use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
 
 use super::super::view::{
-    Found, Taker, View, bound, claim_of, is_created, owner, points_back, pre_provisioned,
+    Lookup, NodeChoice, View, bound_content, is_bound_to, is_created, owning_group, pre_provisioned,
+    source_claim_name,
 };
-use super::{Creation, Fault, Step};
+use super::{Failure, NewContent, Step};
 
-/// What to do for a snapshot without a content.
+/// The next step for a snapshot without a content.
 pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     match (&snapshot.spec.volume_snapshot_class_name, view.class) {
-        (Some(name), None) => Step::Fail(no_class(name)),
+        (Some(name), None) => Step::Fail(class_not_found(name)),
         (Some(_), Some(class)) => create(view, snapshot, class),
-        (None, _) => choose(view, snapshot),
+        (None, _) => choose_default_class(view, snapshot),
     }
 }
 
-/// Whether nothing was made for it yet, or bound to it.
+/// Whether nothing was created for the snapshot or bound to it yet.
 pub(super) fn is_new(view: &View<'_>, snapshot: &VolumeSnapshot) -> bool {
     let is_bound = match view.content {
-        Found::Here(content) => points_back(content, &snapshot.metadata),
-        Found::NotSeen | Found::Gone => false,
+        Lookup::Found(content) => is_bound_to(content, &snapshot.metadata),
+        Lookup::NotCached | Lookup::NotFound => false,
     };
-    !is_bound && bound(snapshot).is_none() && !is_created(snapshot) && owner(snapshot).is_none()
+    !is_bound
+        && bound_content(snapshot).is_none()
+        && !is_created(snapshot)
+        && owning_group(snapshot).is_none()
 }
 
-/// What has to be done about its class, before anything else: one that has no class has not even a finalizer.
-pub(super) fn class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Option<Step> {
+/// Checks the class before anything else: without a class the snapshot does not even get a finalizer.
+pub(super) fn check_class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Option<Step> {
     if !is_new(view, snapshot) {
         return None;
     }
     match (&snapshot.spec.volume_snapshot_class_name, view.class) {
-        (Some(name), None) => Some(Step::Fail(no_class(name))),
+        (Some(name), None) => Some(Step::Fail(class_not_found(name))),
         (Some(_), Some(_)) => None,
         (None, _) if pre_provisioned(snapshot).is_some() => None,
-        (None, _) => Some(choose(view, snapshot)),
+        (None, _) => Some(choose_default_class(view, snapshot)),
     }
 }
 
-/// The class is not there.
-fn no_class(name: &str) -> Fault {
+/// The class does not exist.
+fn class_not_found(name: &str) -> Failure {
     let message = format!(
         "Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io {name:?} not found"
     );
-    Fault::new("GetSnapshotClassFailed", message).aside()
+    Failure::new("GetSnapshotClassFailed", message).without_readiness()
 }
 
-/// Chooses the default class: the one that is marked, of the volume's driver.
-fn choose(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
-    let failed = |why: String| {
-        let message = format!("Failed to set default snapshot class with error {why}");
-        Step::Fail(Fault::new("SetDefaultSnapshotClassFailed", message).aside())
+/// Chooses the default class of the volume's driver.
+fn choose_default_class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
+    let failed = |reason: String| {
+        let message = format!("Failed to set default snapshot class with error {reason}");
+        Step::Fail(Failure::new("SetDefaultSnapshotClassFailed", message).without_readiness())
     };
-    let volume = match volume(view, snapshot) {
+    let volume = match source_volume(view, snapshot) {
         Ok(volume) => volume,
-        Err(Unknown::Ask(name)) => return Step::AskVolume(name),
-        Err(Unknown::Failed(why)) => return failed(why),
+        Err(VolumeUnavailable::Fetch(name)) => return Step::FetchVolume(name),
+        Err(VolumeUnavailable::Failed(reason)) => return failed(reason),
     };
     let Some(csi) = &volume.spec.csi else {
         let key = snapshot.metadata.key();
@@ -67,24 +71,27 @@ fn choose(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     let defaults: Vec<_> = view.defaults.iter().filter(|class| class.driver == csi.driver).collect();
     match defaults[..] {
         [] => failed("cannot find default snapshot class".to_owned()),
-        [class] => Step::SetClass(class.metadata.name.clone()),
+        [class] => Step::SetDefaultClass(class.metadata.name.clone()),
         _ => failed(format!("{} default snapshot classes were found", defaults.len())),
     }
 }
 
-/// Why the volume is not known.
-enum Unknown {
-    /// The server has to be asked for the one of this name.
-    Ask(String),
-    /// There is none to take a snapshot of.
+/// Why there is no volume to snapshot.
+enum VolumeUnavailable {
+    /// The volume of this name has to be read from the API server.
+    Fetch(String),
+    /// The claim has no usable volume.
     Failed(String),
 }
 
-/// The volume that the snapshot is to be taken of.
-fn volume<'a>(view: &View<'a>, snapshot: &VolumeSnapshot) -> Result<&'a PersistentVolume, Unknown> {
-    let failed = |why: String| Err(Unknown::Failed(why));
+/// The source volume of the snapshot.
+fn source_volume<'a>(
+    view: &View<'a>,
+    snapshot: &VolumeSnapshot,
+) -> Result<&'a PersistentVolume, VolumeUnavailable> {
+    let failed = |reason: String| Err(VolumeUnavailable::Failed(reason));
     let Some(claim) = view.claim else {
-        let name = claim_of(snapshot).unwrap_or_default();
+        let name = source_claim_name(snapshot).unwrap_or_default();
         let found = format!("persistentvolumeclaim {name:?} not found");
         return failed(format!("failed to retrieve PVC {name} from the lister: {found:?}"));
     };
@@ -96,12 +103,12 @@ fn volume<'a>(view: &View<'a>, snapshot: &VolumeSnapshot) -> Result<&'a Persiste
     }
     let volume_name = &claim.spec.volume_name;
     let volume = match view.volume {
-        Found::NotSeen => return Err(Unknown::Ask(volume_name.clone())),
-        Found::Gone => {
+        Lookup::NotCached => return Err(VolumeUnavailable::Fetch(volume_name.clone())),
+        Lookup::NotFound => {
             let found = format!("persistentvolumes {volume_name:?} not found");
             return failed(format!("failed to retrieve PV {volume_name} from the API server: {found:?}"));
         }
-        Found::Here(volume) => volume,
+        Lookup::Found(volume) => volume,
     };
     match is_bound(volume, &claim.metadata) {
         true => Ok(volume),
@@ -109,7 +116,7 @@ fn volume<'a>(view: &View<'a>, snapshot: &VolumeSnapshot) -> Result<&'a Persiste
     }
 }
 
-/// Whether the volume is the claim's, or kept for it by name.
+/// Whether the volume is bound to the claim, or reserved for it by name.
 fn is_bound(volume: &PersistentVolume, claim: &Meta) -> bool {
     volume.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.name == claim.name
@@ -119,14 +126,14 @@ fn is_bound(volume: &PersistentVolume, claim: &Meta) -> bool {
 }
 
 fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
-    let refused = |name: &str, why: &str| {
-        failed(format!("snapshot controller failed to update {name} on API server: {why}"))
+    let refused = |name: &str, reason: &str| {
+        creation_failed(format!("snapshot controller failed to update {name} on API server: {reason}"))
     };
     let Some(claim) = view.claim else {
         return refused(&snapshot.metadata.name, "cannot get claim from snapshot");
     };
     match (claim.metadata.has_finalizer(names::CLAIM_PROTECTION), claim.metadata.is_deleting()) {
-        (true, _) => plan(view, snapshot, class),
+        (true, _) => plan_content(view, snapshot, class),
         (false, true) => {
             refused(&claim.metadata.name, "cannot add finalizer on claim because it is being deleted")
         }
@@ -134,52 +141,53 @@ fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClas
     }
 }
 
-fn failed(why: String) -> Step {
-    let message = format!("Failed to create snapshot content with error {why}");
-    Step::Fail(Fault::new("SnapshotContentCreationFailed", message))
+fn creation_failed(reason: String) -> Step {
+    let message = format!("Failed to create snapshot content with error {reason}");
+    Step::Fail(Failure::new("SnapshotContentCreationFailed", message))
 }
 
-/// The content that is to be made once the claim is protected, or why there can be none.
-pub(super) fn plan(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
+/// The content to create once the claim is protected, or the reason why there can be none.
+pub(super) fn plan_content(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
     let name = &snapshot.metadata.name;
-    let input =
-        |why: String| failed(format!("failed to get input parameters to create snapshot {name}: {why:?}"));
-    let volume = match volume(view, snapshot) {
+    let input = |reason: String| {
+        creation_failed(format!("failed to get input parameters to create snapshot {name}: {reason:?}"))
+    };
+    let volume = match source_volume(view, snapshot) {
         Ok(volume) => volume,
-        Err(Unknown::Ask(name)) => return Step::AskVolume(name),
-        Err(Unknown::Failed(why)) => return input(why),
+        Err(VolumeUnavailable::Fetch(name)) => return Step::FetchVolume(name),
+        Err(VolumeUnavailable::Failed(reason)) => return input(reason),
     };
     let content = names::content_name(&snapshot.metadata.uid);
     let secret =
-        match SnapshotSecret::Snapshotter.reference(&class.parameters, &content, Some(&snapshot.metadata)) {
+        match SnapshotSecret::Snapshotter.resolve(&class.parameters, &content, Some(&snapshot.metadata)) {
             Ok(secret) => secret,
             Err(error) => return input(error.to_string()),
         };
     let Some(csi) = &volume.spec.csi else {
         let volume = &volume.metadata.name;
-        return failed(format!("cannot find CSI PersistentVolumeSource for volume {volume}"));
+        return creation_failed(format!("cannot find CSI PersistentVolumeSource for volume {volume}"));
     };
-    // Another driver may have a volume of that handle too.
+    // Another driver may have a volume with the same handle.
     if csi.driver != class.driver {
         let (volume, class, of) = (&volume.metadata.name, &class.metadata.name, &class.driver);
         return input(format!(
-            "volume {volume} is of driver {} and class {class} of driver {of}: name a class of the volume's driver",
+            "volume {volume} belongs to driver {} and class {class} to driver {of}: use a class of the volume's driver",
             csi.driver
         ));
     }
     let node = match view.node {
-        Taker::Any => None,
-        Taker::One(node) => Some(node.to_owned()),
-        // A content without a node would be nobody's, also when the node is back.
-        Taker::Nobody => {
+        NodeChoice::Any => None,
+        NodeChoice::Node(node) => Some(node.to_owned()),
+        // No snapshotter would handle a content without a node label, even after the node is back.
+        NodeChoice::Unreachable => {
             let volume = &volume.metadata.name;
-            return failed(format!(
-                "no node is known from which volume {volume} can be reached, and each node takes snapshots of its own: bring its node back"
+            return creation_failed(format!(
+                "no known node can reach volume {volume}, and each node takes the snapshots of its own volumes: bring its node back"
             ));
         }
     };
-    let mode = volume.spec.volume_mode.filter(|_| view.note_volume_mode);
-    Step::CreateContent(Creation {
+    let mode = volume.spec.volume_mode.filter(|_| view.record_volume_mode);
+    Step::CreateContent(NewContent {
         class: class.metadata.name.clone(),
         driver: class.driver.clone(),
         policy: class.deletion_policy,

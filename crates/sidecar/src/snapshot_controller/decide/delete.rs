@@ -1,52 +1,55 @@
-//! The end of a snapshot. Neither class nor claim has a part in it: they may be gone.
+//! Deletion of a snapshot. Class and claim are not needed: they may no longer exist.
 //!
-//! A content is deleted only here, where its snapshot is seen going: a content whose snapshot is missing may have been
-//! brought here from elsewhere, and its data with it.
+//! A content is deleted only here, while its snapshot is observed in deletion. A content whose snapshot is missing
+//! may have been imported from another cluster, together with its data.
 
 use wharf_model::VolumeSnapshot;
 use wharf_model::snapshot::{DeletionPolicy, names};
 
-use super::super::view::{Found, Parent, View, content_of, points_back};
-use super::{Step, Waiting};
+use super::super::view::{Lookup, ParentGroup, View, expected_content_name, is_bound_to};
+use super::{Step, WaitingFor};
 
-/// Those that we put on snapshots.
-const OURS: [&str; 3] = [names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, names::IN_GROUP_PROTECTION];
+/// The finalizers that we put on snapshots.
+const FINALIZERS: [&str; 3] =
+    [names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, names::IN_GROUP_PROTECTION];
 
 pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
-    let on = |guards: &[&'static str]| -> Vec<&'static str> {
-        guards.iter().copied().filter(|guard| snapshot.metadata.has_finalizer(guard)).collect()
+    let present = |finalizers: &[&'static str]| -> Vec<&'static str> {
+        finalizers.iter().copied().filter(|finalizer| snapshot.metadata.has_finalizer(finalizer)).collect()
     };
-    if on(&OURS).is_empty() {
-        return Step::Done;
+    if present(&FINALIZERS).is_empty() {
+        return Step::Idle;
     }
     let content = match view.content {
-        // It may have been made a moment ago, by us or by somebody who died.
-        Found::NotSeen => return Step::AskContent(content_of(snapshot)),
-        Found::Here(content) if points_back(content, &snapshot.metadata) => Some(content),
-        // It may have been bound a moment ago, by somebody who died.
-        Found::Here(_) if !view.asked => return Step::AskContent(content_of(snapshot)),
-        Found::Gone | Found::Here(_) => None,
+        // It may have just been created, by us or by a process that crashed.
+        Lookup::NotCached => return Step::FetchContent(expected_content_name(snapshot)),
+        Lookup::Found(content) if is_bound_to(content, &snapshot.metadata) => Some(content),
+        // It may have just been bound, by a process that crashed.
+        Lookup::Found(_) if !view.content_fetched => {
+            return Step::FetchContent(expected_content_name(snapshot));
+        }
+        Lookup::NotFound | Lookup::Found(_) => None,
     };
     if content.is_some() && view.restoring {
-        return Step::Wait(Waiting::Restore);
+        return Step::Wait(WaitingFor::Restore);
     }
     match view.parent {
-        Parent::NotSeen => return Step::AskParent,
-        Parent::Here(group) => return Step::Wait(Waiting::Group(group.key().to_string())),
-        Parent::None | Parent::Gone => {}
+        ParentGroup::NotCached => return Step::FetchParentGroup,
+        ParentGroup::Found(group) => return Step::Wait(WaitingFor::Group(group.key().to_string())),
+        ParentGroup::None | ParentGroup::NotFound => {}
     }
-    let Some(content) = content else { return Step::Release(on(&OURS)) };
+    let Some(content) = content else { return Step::RemoveFinalizers(present(&FINALIZERS)) };
     if content.metadata.annotation(names::BEING_DELETED).is_none() {
-        return Step::MarkContent;
+        return Step::MarkContentBeingDeleted;
     }
     if content.spec.deletion_policy != DeletionPolicy::Delete {
-        return Step::Release(on(&OURS));
+        return Step::RemoveFinalizers(present(&FINALIZERS));
     }
     if !content.metadata.is_deleting() {
         return Step::DeleteContent;
     }
-    match on(&[names::AS_SOURCE_PROTECTION, names::IN_GROUP_PROTECTION]) {
-        guards if guards.is_empty() => Step::Wait(Waiting::Content),
-        guards => Step::Release(guards),
+    match present(&[names::AS_SOURCE_PROTECTION, names::IN_GROUP_PROTECTION]) {
+        finalizers if finalizers.is_empty() => Step::Wait(WaitingFor::Content),
+        finalizers => Step::RemoveFinalizers(finalizers),
     }
 }

@@ -1,4 +1,4 @@
-//! The rules, row by row.
+//! Table tests of the snapshot rules.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use wharf_model::{
     VolumeSnapshotContent,
 };
 
-use super::super::view::{Found, Parent, Taker, View};
+use super::super::view::{Lookup, NodeChoice, ParentGroup, View};
 use super::*;
 
-/// One snapshot and its world, by default one that can be taken: `change` says what is different.
+/// One snapshot and its related objects. By default the snapshot can be created; `change` sets up the case.
 struct World {
     snapshot: Value,
     content: Option<Value>,
-    /// Whether the server was asked for the content.
-    asked: bool,
+    /// Whether the content was read from the API server.
+    content_fetched: bool,
     class: Option<Value>,
     defaults: Vec<Value>,
     claim: Option<Value>,
     volume: Option<Value>,
-    asked_volume: bool,
-    node: Taker<'static>,
+    volume_fetched: bool,
+    node: NodeChoice<'static>,
     restoring: bool,
     parent: Option<bool>,
     group_name: Option<&'static str>,
-    note_volume_mode: bool,
+    record_volume_mode: bool,
 }
 
 impl Default for World {
@@ -40,7 +40,7 @@ impl Default for World {
                 "spec": {"source": {"persistentVolumeClaimName": "data"}, "volumeSnapshotClassName": "fast"},
             }),
             content: None,
-            asked: true,
+            content_fetched: true,
             class: Some(class("fast", "d")),
             defaults: Vec::new(),
             claim: Some(json!({
@@ -56,12 +56,12 @@ impl Default for World {
                     "claimRef": {"namespace": "shop", "name": "data", "uid": "cu"},
                 },
             })),
-            asked_volume: true,
-            node: Taker::Any,
+            volume_fetched: true,
+            node: NodeChoice::Any,
             restoring: false,
             parent: None,
             group_name: None,
-            note_volume_mode: true,
+            record_volume_mode: true,
         }
     }
 }
@@ -70,7 +70,7 @@ fn class(name: &str, driver: &str) -> Value {
     json!({"metadata": {"name": name}, "driver": driver, "deletionPolicy": "Delete"})
 }
 
-/// The content that the controller makes.
+/// The content that the controller creates.
 fn content() -> Value {
     json!({
         "metadata": {"name": "snapcontent-u", "uid": "ku"},
@@ -82,37 +82,37 @@ fn content() -> Value {
     })
 }
 
-fn of<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).unwrap()
 }
 
 impl World {
     fn step(&self) -> Step {
-        let snapshot: VolumeSnapshot = of(&self.snapshot);
-        let content: Option<VolumeSnapshotContent> = self.content.as_ref().map(of);
-        let class: Option<VolumeSnapshotClass> = self.class.as_ref().map(of);
+        let snapshot: VolumeSnapshot = parse(&self.snapshot);
+        let content: Option<VolumeSnapshotContent> = self.content.as_ref().map(parse);
+        let class: Option<VolumeSnapshotClass> = self.class.as_ref().map(parse);
         let defaults: Vec<Arc<VolumeSnapshotClass>> =
-            self.defaults.iter().map(|class| Arc::new(of(class))).collect();
-        let claim: Option<PersistentVolumeClaim> = self.claim.as_ref().map(of);
-        let volume: Option<PersistentVolume> = self.volume.as_ref().map(of);
+            self.defaults.iter().map(|class| Arc::new(parse(class))).collect();
+        let claim: Option<PersistentVolumeClaim> = self.claim.as_ref().map(parse);
+        let volume: Option<PersistentVolume> = self.volume.as_ref().map(parse);
         let group = Meta { name: "g".into(), namespace: Some("shop".into()), ..Meta::default() };
         decide(&View {
             snapshot: Some(&snapshot),
-            content: Found::of(content.as_ref(), self.asked),
-            asked: self.asked,
+            content: Lookup::new(content.as_ref(), self.content_fetched),
+            content_fetched: self.content_fetched,
             class: class.as_ref(),
             defaults: &defaults,
             claim: claim.as_ref(),
-            volume: if self.asked_volume { Found::of(volume.as_ref(), true) } else { Found::NotSeen },
+            volume: if self.volume_fetched { Lookup::new(volume.as_ref(), true) } else { Lookup::NotCached },
             node: self.node,
             restoring: self.restoring,
             parent: match self.parent {
-                None => Parent::None,
-                Some(true) => Parent::Here(&group),
-                Some(false) => Parent::Gone,
+                None => ParentGroup::None,
+                Some(true) => ParentGroup::Found(&group),
+                Some(false) => ParentGroup::NotFound,
             },
             group_name: self.group_name,
-            note_volume_mode: self.note_volume_mode,
+            record_volume_mode: self.record_volume_mode,
         })
     }
 }
@@ -125,13 +125,13 @@ fn step(change: impl FnOnce(&mut World)) -> Step {
 
 fn reason(step: &Step) -> (&'static str, &str, bool) {
     match step {
-        Step::Fail(fault) => (fault.reason, &fault.message, fault.unready),
+        Step::Fail(failure) => (failure.reason, &failure.message, failure.unready),
         other => panic!("{other:?}"),
     }
 }
 
-fn creation() -> Creation {
-    Creation {
+fn new_content() -> NewContent {
+    NewContent {
         class: "fast".into(),
         driver: "d".into(),
         policy: DeletionPolicy::Delete,
@@ -144,7 +144,7 @@ fn creation() -> Creation {
 
 /// sidecars.md 1.4 "Create": step by step.
 #[test]
-fn a_snapshot_is_taken() {
+fn dynamic_snapshot_is_created_step_by_step() {
     let unguarded = |change: fn(&mut World)| {
         step(|world| {
             world.snapshot["metadata"]["finalizers"] = json!([]);
@@ -152,12 +152,12 @@ fn a_snapshot_is_taken() {
         })
     };
     let both = vec![names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION];
-    assert_eq!(unguarded(|_| {}), Step::Guard(both.clone()));
-    // The claim is protected next; nobody looks at the volume twice.
+    assert_eq!(unguarded(|_| {}), Step::AddFinalizers(both.clone()));
+    // The claim is protected next. The volume is not read twice.
     let next = unguarded(|world| world.claim.as_mut().unwrap()["metadata"]["finalizers"] = json!([]));
-    assert_eq!(next, Step::Guard(both));
-    assert_eq!(unguarded(|world| world.asked_volume = false), Step::AskVolume("pv".into()));
-    // There is no content that it will have to wait for, or perhaps there never will be one.
+    assert_eq!(next, Step::AddFinalizers(both));
+    assert_eq!(unguarded(|world| world.volume_fetched = false), Step::FetchVolume("pv".into()));
+    // There is no content to wait for, or there may never be one.
     type Change = fn(&mut World);
     for change in [
         (|world| world.class.as_mut().unwrap()["deletionPolicy"] = json!("Retain")) as Change,
@@ -166,22 +166,22 @@ fn a_snapshot_is_taken() {
         |world| world.volume = None,
         |world| world.content = Some(content()),
     ] {
-        assert_eq!(unguarded(change), Step::Guard(vec![names::AS_SOURCE_PROTECTION]));
+        assert_eq!(unguarded(change), Step::AddFinalizers(vec![names::AS_SOURCE_PROTECTION]));
     }
-    assert_eq!(step(|world| world.asked = false), Step::CreateContent(creation()));
+    assert_eq!(step(|world| world.content_fetched = false), Step::CreateContent(new_content()));
     let bound = step(|world| {
-        world.asked = false;
+        world.content_fetched = false;
         world.snapshot["status"] = json!({"boundVolumeSnapshotContentName": "snapcontent-u"});
     });
-    assert_eq!(bound, Step::AskContent("snapcontent-u".into()));
+    assert_eq!(bound, Step::FetchContent("snapcontent-u".into()));
     let unprotected = |world: &mut World| world.claim.as_mut().unwrap()["metadata"]["finalizers"] = json!([]);
     assert_eq!(step(unprotected), Step::ProtectClaim);
-    assert_eq!(step(|world| world.asked_volume = false), Step::AskVolume("pv".into()));
-    assert_eq!(step(|_| {}), Step::CreateContent(creation()));
-    let plain = step(|world| world.note_volume_mode = false);
-    assert_eq!(plain, Step::CreateContent(Creation { volume_mode: None, ..creation() }));
-    let placed = step(|world| world.node = Taker::One("n"));
-    assert_eq!(placed, Step::CreateContent(Creation { node: Some("n".into()), ..creation() }));
+    assert_eq!(step(|world| world.volume_fetched = false), Step::FetchVolume("pv".into()));
+    assert_eq!(step(|_| {}), Step::CreateContent(new_content()));
+    let plain = step(|world| world.record_volume_mode = false);
+    assert_eq!(plain, Step::CreateContent(NewContent { volume_mode: None, ..new_content() }));
+    let placed = step(|world| world.node = NodeChoice::Node("n"));
+    assert_eq!(placed, Step::CreateContent(NewContent { node: Some("n".into()), ..new_content() }));
     let secret = step(|world| {
         world.class.as_mut().unwrap()["parameters"] = json!({
             "csi.storage.k8s.io/snapshotter-secret-name": "${volumesnapshot.name}",
@@ -189,15 +189,15 @@ fn a_snapshot_is_taken() {
         });
     });
     let reference = SecretRef { name: "s".into(), namespace: "shop".into() };
-    assert_eq!(secret, Step::CreateContent(Creation { secret: Some(reference), ..creation() }));
-    // A volume that is kept for the claim by name alone will do.
+    assert_eq!(secret, Step::CreateContent(NewContent { secret: Some(reference), ..new_content() }));
+    // A volume that is reserved for the claim by name is accepted.
     let reserved = |world: &mut World| world.volume.as_mut().unwrap()["spec"]["claimRef"]["uid"] = json!("");
-    assert_eq!(step(reserved), Step::CreateContent(creation()));
+    assert_eq!(step(reserved), Step::CreateContent(new_content()));
 }
 
-/// sidecars.md 1.4 "Create", "Events": why not.
+/// sidecars.md 1.4 "Create", "Events": failures.
 #[test]
-fn a_snapshot_cannot_be_taken() {
+fn snapshot_that_cannot_be_created_reports_upstreams_reason() {
     let created = "Failed to create snapshot content with error ";
     let input = format!("{created}failed to get input parameters to create snapshot s: ");
     type Case = (fn(&mut World), &'static str, String, bool);
@@ -260,15 +260,15 @@ fn a_snapshot_cannot_be_taken() {
             |world| world.class = Some(class("fast", "e")),
             "SnapshotContentCreationFailed",
             format!(
-                "{input}\"volume pv is of driver d and class fast of driver e: name a class of the volume's driver\""
+                "{input}\"volume pv belongs to driver d and class fast to driver e: use a class of the volume's driver\""
             ),
             true,
         ),
         (
-            |world| world.node = Taker::Nobody,
+            |world| world.node = NodeChoice::Unreachable,
             "SnapshotContentCreationFailed",
             format!(
-                "{created}no node is known from which volume pv can be reached, and each node takes snapshots of its own: bring its node back"
+                "{created}no known node can reach volume pv, and each node takes the snapshots of its own volumes: bring its node back"
             ),
             true,
         ),
@@ -297,7 +297,7 @@ fn a_snapshot_cannot_be_taken() {
 
 /// sidecars.md 1.4 "Default class".
 #[test]
-fn the_default_class() {
+fn only_default_class_of_volumes_driver_is_chosen() {
     let choose = |defaults: &[Value], change: fn(&mut World)| {
         step(|world| {
             world.snapshot["spec"]["volumeSnapshotClassName"] = Value::Null;
@@ -313,10 +313,10 @@ fn the_default_class() {
         other => panic!("{other:?}"),
     };
     let (ours, other) = (class("a", "d"), class("b", "e"));
-    assert_eq!(choose(&[other.clone(), ours.clone()], |_| {}), Step::SetClass("a".into()));
+    assert_eq!(choose(&[other.clone(), ours.clone()], |_| {}), Step::SetDefaultClass("a".into()));
     assert_eq!(
-        choose(std::slice::from_ref(&ours), |world| world.asked_volume = false),
-        Step::AskVolume("pv".into())
+        choose(std::slice::from_ref(&ours), |world| world.volume_fetched = false),
+        Step::FetchVolume("pv".into())
     );
     assert_eq!(failed(choose(&[other], |_| {})), "cannot find default snapshot class");
     assert_eq!(failed(choose(&[ours, class("c", "d")], |_| {})), "2 default snapshot classes were found");
@@ -330,62 +330,62 @@ fn the_default_class() {
     );
 }
 
-/// sidecars.md 1.4 "Binding", "Finalizers", "Status": a dynamic snapshot from its content on.
+/// sidecars.md 1.4 "Binding", "Finalizers", "Status": a dynamic snapshot once its content exists.
 #[test]
-fn a_snapshot_is_bound() {
-    let made = |change: fn(&mut World)| {
+fn snapshot_with_content_is_bound_and_verified() {
+    let with_content = |change: fn(&mut World)| {
         step(|world| {
             world.content = Some(content());
             change(world);
         })
     };
     let bound = json!({"boundVolumeSnapshotContentName": "snapcontent-u", "readyToUse": false});
-    match made(|_| {}) {
-        Step::Mirror(mirrored) => assert_eq!(mirrored.status, bound),
+    match with_content(|_| {}) {
+        Step::WriteStatus(update) => assert_eq!(update.status, bound),
         other => panic!("{other:?}"),
     }
-    // The class may be gone by now.
-    assert!(matches!(made(|world| world.class = None), Step::Mirror(_)));
+    // The class may be deleted by now.
+    assert!(matches!(with_content(|world| world.class = None), Step::WriteStatus(_)));
     fn is_bound(world: &mut World) {
         world.snapshot["status"] =
             json!({"boundVolumeSnapshotContentName": "snapcontent-u", "readyToUse": false});
     }
-    let of_bound = |change: fn(&mut World)| {
+    let bound = |change: fn(&mut World)| {
         step(|world| {
             world.content = Some(content());
             is_bound(world);
             change(world);
         })
     };
-    assert_eq!(of_bound(|_| {}), Step::Guard(vec![names::BOUND_PROTECTION]));
+    assert_eq!(bound(|_| {}), Step::AddFinalizers(vec![names::BOUND_PROTECTION]));
     fn retain(world: &mut World) {
         world.content.as_mut().unwrap()["spec"]["deletionPolicy"] = json!("Retain");
     }
-    assert_eq!(of_bound(retain), Step::Done);
+    assert_eq!(bound(retain), Step::Idle);
     fn ready(world: &mut World) {
         world.snapshot["metadata"]["finalizers"] =
             json!([names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION]);
         world.snapshot["status"]["readyToUse"] = json!(true);
         world.snapshot["status"]["creationTime"] = json!("2026-01-01T00:00:00Z");
     }
-    assert_eq!(of_bound(ready), Step::Done);
-    // It was ready, and its content is gone: it is not taken anew.
+    assert_eq!(bound(ready), Step::Idle);
+    // It was ready and its content is gone: it is not created again.
     let step = step(|world| {
         is_bound(world);
         ready(world);
     });
     assert_eq!(reason(&step), ("SnapshotContentMissing", "VolumeSnapshotContent is missing", true));
-    let cut = self::step(|world| {
+    let created = self::step(|world| {
         is_bound(world);
         ready(world);
         world.snapshot["status"]["readyToUse"] = json!(false);
     });
-    assert_eq!(reason(&cut).0, "SnapshotContentMissing");
+    assert_eq!(reason(&created).0, "SnapshotContentMissing");
 }
 
-/// sidecars.md 1.4 "Binding", "Events": contents that are not this snapshot's.
+/// sidecars.md 1.4 "Binding", "Events": contents that belong to another snapshot.
 #[test]
-fn contents_of_others() {
+fn content_of_another_snapshot_is_rejected() {
     type Change = fn(&mut Value);
     for (change, expected) in [
         (
@@ -400,13 +400,13 @@ fn contents_of_others() {
         change(&mut content);
         let step = step(|world| world.content = Some(content));
         assert_eq!(reason(&step).0, expected);
-        assert!(matches!(step, Step::Fail(Fault { beside: Some(("SnapshotFinalizerError", _)), .. })));
+        assert!(matches!(step, Step::Fail(Failure { extra_event: Some(("SnapshotFinalizerError", _)), .. })));
     }
 }
 
-/// sidecars.md 1.4 "Binding": a content that was there before.
+/// sidecars.md 1.4 "Binding": a pre-provisioned content.
 #[test]
-fn a_pre_provisioned_snapshot() {
+fn pre_provisioned_content_is_bound() {
     let pre = |change: fn(&mut World)| {
         step(|world| {
             world.snapshot["spec"] = json!({"source": {"volumeSnapshotContentName": "pre"}});
@@ -436,7 +436,7 @@ fn a_pre_provisioned_snapshot() {
     assert_eq!(reason(&other_driver).0, "SnapshotBindFailed");
     assert!(matches!(
         pre(|world| world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("u")),
-        Step::Mirror(_)
+        Step::WriteStatus(_)
     ));
     assert_eq!(
         reason(&pre(|world| world.content = None)),
@@ -458,9 +458,9 @@ fn a_pre_provisioned_snapshot() {
     assert_eq!(reason(&was_ready).0, "SnapshotMisbound");
 }
 
-/// sidecars.md 1.4 "Group", "Status": a member waits to be bound, and is named after its group.
+/// sidecars.md 1.4 "Group", "Status": a member waits to be bound and then names its group.
 #[test]
-fn a_member_of_a_group() {
+fn group_member_waits_for_binding() {
     let owner = json!([{
         "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
     }]);
@@ -473,25 +473,25 @@ fn a_member_of_a_group() {
             change(world);
         })
     };
-    assert_eq!(member(|_| {}), Step::Wait(Waiting::Membership));
-    fn bound(world: &mut World) {
+    assert_eq!(member(|_| {}), Step::Wait(WaitingFor::Membership));
+    fn bind_member(world: &mut World) {
         world.snapshot["status"] = json!({"boundVolumeSnapshotContentName": "snapcontent-u"});
         let mut content = content();
         content["status"] =
             json!({"snapshotHandle": "sh", "volumeGroupSnapshotHandle": "gh", "readyToUse": true});
         world.content = Some(content);
     }
-    assert_eq!(reason(&member(bound)).0, "SnapshotStatusUpdateFailed");
+    assert_eq!(reason(&member(bind_member)).0, "SnapshotStatusUpdateFailed");
     match member(|world| {
-        bound(world);
+        bind_member(world);
         world.group_name = Some("g");
     }) {
         // The group waits for its content, so its members need not.
-        Step::Mirror(mirrored) => assert_eq!(mirrored.status["volumeGroupSnapshotName"], "g"),
+        Step::WriteStatus(update) => assert_eq!(update.status["volumeGroupSnapshotName"], "g"),
         other => panic!("{other:?}"),
     }
-    // One that was there before its group gets its owner when it is ready.
-    let told = step(|world| {
+    // A pre-provisioned member gets its owner once it is ready.
+    let named = step(|world| {
         world.content = Some(content());
         world.snapshot["metadata"]["finalizers"] =
             json!([names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION]);
@@ -500,20 +500,20 @@ fn a_member_of_a_group() {
         });
         world.parent = Some(true);
     });
-    assert_eq!(told, Step::Adopt);
+    assert_eq!(named, Step::SetOwnerGroup);
 }
 
 /// sidecars.md 1.4 "Delete": in every order.
 #[test]
-fn a_snapshot_goes() {
-    let going = |change: fn(&mut World)| {
+fn deleted_snapshot_is_released_after_its_content() {
+    let deleting = |change: fn(&mut World)| {
         step(|world| {
             world.snapshot["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             world.snapshot["metadata"]["finalizers"] =
                 json!([names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, "other"]);
             world.snapshot["status"] = json!({"boundVolumeSnapshotContentName": "snapcontent-u"});
             world.content = Some(content());
-            // Class and claim are gone, as when a namespace goes.
+            // Class and claim are gone, as in the deletion of a namespace.
             world.class = None;
             world.claim = None;
             change(world);
@@ -523,76 +523,76 @@ fn a_snapshot_goes() {
     fn annotate(world: &mut World) {
         world.content.as_mut().unwrap()["metadata"]["annotations"] = json!({names::BEING_DELETED: "yes"});
     }
-    assert_eq!(going(|_| {}), Step::MarkContent);
+    assert_eq!(deleting(|_| {}), Step::MarkContentBeingDeleted);
     assert_eq!(
-        going(|world| world.snapshot["spec"]["volumeSnapshotClassName"] = Value::Null),
-        Step::MarkContent
+        deleting(|world| world.snapshot["spec"]["volumeSnapshotClassName"] = Value::Null),
+        Step::MarkContentBeingDeleted
     );
-    assert_eq!(going(annotate), Step::DeleteContent);
-    fn content_goes(world: &mut World) {
+    assert_eq!(deleting(annotate), Step::DeleteContent);
+    fn content_deleting(world: &mut World) {
         annotate(world);
         world.content.as_mut().unwrap()["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     }
-    assert_eq!(going(content_goes), Step::Release(vec![names::AS_SOURCE_PROTECTION]));
+    assert_eq!(deleting(content_deleting), Step::RemoveFinalizers(vec![names::AS_SOURCE_PROTECTION]));
     assert_eq!(
-        going(|world| {
-            content_goes(world);
+        deleting(|world| {
+            content_deleting(world);
             world.snapshot["metadata"]["finalizers"] = json!([names::BOUND_PROTECTION]);
         }),
-        Step::Wait(Waiting::Content)
+        Step::Wait(WaitingFor::Content)
     );
-    // The content went first, and nobody had told the snapshotter.
+    // The content was deleted first, without the being-deleted annotation.
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.content.as_mut().unwrap()["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }),
-        Step::MarkContent
+        Step::MarkContentBeingDeleted
     );
-    assert_eq!(going(|world| world.content = None), Step::Release(both()));
-    // It is not in the store: that proves nothing.
+    assert_eq!(deleting(|world| world.content = None), Step::RemoveFinalizers(both()));
+    // A content missing from the cache proves nothing.
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.content = None;
-            world.asked = false;
+            world.content_fetched = false;
         }),
-        Step::AskContent("snapcontent-u".into())
+        Step::FetchContent("snapcontent-u".into())
     );
     fn retained(world: &mut World) {
         annotate(world);
         world.content.as_mut().unwrap()["spec"]["deletionPolicy"] = json!("Retain");
     }
-    assert_eq!(going(retained), Step::Release(both()));
-    // Somebody else's content is not touched.
+    assert_eq!(deleting(retained), Step::RemoveFinalizers(both()));
+    // A content of another snapshot is not touched.
     assert_eq!(
-        going(|world| world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("x")),
-        Step::Release(both())
+        deleting(|world| world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("x")),
+        Step::RemoveFinalizers(both())
     );
-    // The store may have it as it was before it was bound.
+    // The cache may have the version before it was bound.
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("");
-            world.asked = false;
+            world.content_fetched = false;
         }),
-        Step::AskContent("snapcontent-u".into())
+        Step::FetchContent("snapcontent-u".into())
     );
-    assert_eq!(going(|world| world.restoring = true), Step::Wait(Waiting::Restore));
+    assert_eq!(deleting(|world| world.restoring = true), Step::Wait(WaitingFor::Restore));
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.restoring = true;
             world.content = None;
         }),
-        Step::Release(both())
+        Step::RemoveFinalizers(both())
     );
-    assert_eq!(going(|world| world.parent = Some(true)), Step::Wait(Waiting::Group("shop/g".into())));
-    assert_eq!(going(|world| world.parent = Some(false)), Step::MarkContent);
+    assert_eq!(deleting(|world| world.parent = Some(true)), Step::Wait(WaitingFor::Group("shop/g".into())));
+    assert_eq!(deleting(|world| world.parent = Some(false)), Step::MarkContentBeingDeleted);
     // A member that never got its other finalizers.
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.snapshot["metadata"]["finalizers"] = json!([names::IN_GROUP_PROTECTION]);
             world.parent = Some(false);
             world.content = None;
         }),
-        Step::Release(vec![names::IN_GROUP_PROTECTION])
+        Step::RemoveFinalizers(vec![names::IN_GROUP_PROTECTION])
     );
-    assert_eq!(going(|world| world.snapshot["metadata"]["finalizers"] = json!(["other"])), Step::Done);
+    assert_eq!(deleting(|world| world.snapshot["metadata"]["finalizers"] = json!(["other"])), Step::Idle);
 }

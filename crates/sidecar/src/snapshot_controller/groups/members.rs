@@ -1,14 +1,14 @@
-//! The members of a group that was cut: a snapshot and a content for each volume.
+//! The members of a created group: a snapshot and a content for each volume.
 
 use wharf_model::VolumeGroupSnapshot;
 use wharf_model::VolumeMode;
 
-use super::super::view::bound;
+use super::super::view::bound_content;
 use super::decide::Step;
 use super::view::Member;
 
-/// What to do next for a member; `None` if all is there.
-pub(crate) fn next(group: &VolumeGroupSnapshot, member: &Member) -> Option<Step> {
+/// The next step for a member; `None` if it is complete.
+pub(crate) fn next_step(group: &VolumeGroupSnapshot, member: &Member) -> Option<Step> {
     let Member { info, volume, snapshot, content } = member;
     let Some(snapshot) = snapshot else {
         let claim = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref());
@@ -26,11 +26,11 @@ pub(crate) fn next(group: &VolumeGroupSnapshot, member: &Member) -> Option<Step>
         let content = content.metadata.name.clone();
         return Some(Step::BindMemberContent { content, snapshot: uid });
     }
-    let told = content.status.as_ref().is_some_and(|status| {
+    let has_status = content.status.as_ref().is_some_and(|status| {
         status.snapshot_handle.is_some() && status.volume_group_snapshot_handle.is_some()
     });
-    if !told {
-        return Some(Step::TellMember(info.clone()));
+    if !has_status {
+        return Some(Step::WriteMemberStatus(info.clone()));
     }
-    bound(snapshot).is_none().then(|| Step::BindMember(info.clone()))
+    bound_content(snapshot).is_none().then(|| Step::BindMember(info.clone()))
 }

@@ -1,9 +1,9 @@
-//! Label selectors as the API server takes them.
+//! Label selectors in the API server's query format.
 
 use wharf_model::selector::{LabelSelector, Operator};
 
-/// The selector in the form of a query; what it cannot say becomes one that selects nothing.
-pub(crate) fn text(selector: &LabelSelector) -> String {
+/// The selector as a query. Operators that the format lacks become a requirement that selects nothing.
+pub(crate) fn to_query(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
     let requirements = selector.match_expressions.iter().map(|requirement| {
         let (key, values) = (&requirement.key, requirement.values.join(","));
@@ -24,9 +24,9 @@ mod tests {
 
     use super::*;
 
-    /// sidecars.md 1.4 "Group": a selector over the claims' labels, the whole of it.
+    /// sidecars.md 1.4 "Group": all parts of a selector over the claims' labels.
     #[test]
-    fn selectors() {
+    fn selectors_are_converted_to_queries() {
         for (selector, expected) in [
             (json!({}), ""),
             (json!({"matchLabels": {"app": "db", "tier": "a"}}), "app=db,tier=a"),
@@ -41,7 +41,7 @@ mod tests {
             ),
             (json!({"matchExpressions": [{"key": "a", "operator": "New"}]}), "a,!a"),
         ] {
-            assert_eq!(text(&serde_json::from_value(selector).unwrap()), expected);
+            assert_eq!(to_query(&serde_json::from_value(selector).unwrap()), expected);
         }
     }
 }

@@ -1,66 +1,66 @@
-//! What the controller sees of one group snapshot, and nothing else.
+//! Inputs of the rules for one group snapshot.
 
 use std::sync::Arc;
 
-use wharf_model::group_snapshot::MemberInfo;
+use wharf_model::group_snapshot::VolumeSnapshotInfo;
 use wharf_model::snapshot::names;
 use wharf_model::{
     Key, Meta, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotClass,
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 
-use super::super::view::Found;
+use super::super::view::Lookup;
 
-/// One group snapshot and what belongs to it.
+/// One group snapshot and the objects related to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    /// The group snapshot; `None` when it is gone.
+    /// The group snapshot; `None` if it no longer exists.
     pub(crate) group: Option<&'a VolumeGroupSnapshot>,
-    /// The content of the name that it is bound to, asks for, or would be given.
-    pub(crate) content: Found<'a, VolumeGroupSnapshotContent>,
-    /// Whether the server was asked for it.
-    pub(crate) asked: bool,
-    /// The class that it names.
+    /// The content that the group is bound to, names as its source, or would get.
+    pub(crate) content: Lookup<'a, VolumeGroupSnapshotContent>,
+    /// Whether the content was read from the API server.
+    pub(crate) content_fetched: bool,
+    /// The class named in the spec.
     pub(crate) class: Option<&'a VolumeGroupSnapshotClass>,
-    /// The classes that are marked as default, of all drivers.
+    /// The default classes of all drivers.
     pub(crate) defaults: &'a [Arc<VolumeGroupSnapshotClass>],
-    /// The claims with the labels asked for, each with its volume; `None`: the server was not asked.
-    pub(crate) sources: Option<&'a [Source]>,
-    /// The node whose snapshotter has to work.
+    /// The selected claims, each with its volume; `None` if the API server was not queried.
+    pub(crate) sources: Option<&'a [SourceClaim]>,
+    /// The node whose snapshotter has to handle the content.
     pub(crate) node: &'a GroupNode,
-    /// The members that the content tells of, as far as they exist.
+    /// The members listed in the content, with the objects that exist for them.
     pub(crate) members: &'a [Member],
-    /// Its members' snapshots: those that have it as their owner, and those that only name it and are its.
-    pub(crate) owned: &'a [Arc<VolumeSnapshot>],
-    /// One of them from which a claim is being restored.
+    /// The snapshots of the members: those owned by the group, and those that only name it and belong to it.
+    pub(crate) member_snapshots: &'a [Arc<VolumeSnapshot>],
+    /// A member from which a claim is being restored.
     pub(crate) restoring: Option<&'a Key>,
 }
 
-/// A claim that the group is to be taken of.
+/// A selected claim.
 #[derive(Debug, Clone)]
-pub(crate) struct Source {
+pub(crate) struct SourceClaim {
     /// The claim.
     pub(crate) claim: PersistentVolumeClaim,
-    /// Its volume, if it is bound to one that exists.
+    /// Its volume, if it is bound to an existing one.
     pub(crate) volume: Option<PersistentVolume>,
 }
 
-/// The node whose snapshotter has to work on a group.
+/// The node whose snapshotter has to handle a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GroupNode {
-    /// Any will do.
+    /// Any node.
     Any,
-    /// This one, from which all volumes can be reached.
-    One(String),
-    /// There is none from which all of them can be.
-    Apart,
+    /// This node, which can reach all volumes.
+    Node(String),
+    /// No node can reach all volumes.
+    NoCommonNode,
 }
 
-/// A member of a group: what the driver told of it, and the objects that stand for it.
+/// A member of a group: the driver's report and the objects that represent it.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
-    /// What the driver told.
-    pub(crate) info: MemberInfo,
+    /// The driver's report.
+    pub(crate) info: VolumeSnapshotInfo,
     /// Its volume, if exactly one has that handle.
     pub(crate) volume: Option<Arc<PersistentVolume>>,
     /// Its snapshot.
@@ -70,77 +70,79 @@ pub(crate) struct Member {
 }
 
 /// The content that a group snapshot is bound to.
-pub(crate) fn bound(group: &VolumeGroupSnapshot) -> Option<&str> {
+pub(crate) fn bound_content(group: &VolumeGroupSnapshot) -> Option<&str> {
     let status = group.status.as_ref()?;
     status.bound_volume_group_snapshot_content_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// The content that there is already, by the user's word.
+/// The existing content that the user named as the source.
 pub(crate) fn pre_provisioned(group: &VolumeGroupSnapshot) -> Option<&str> {
     group.spec.source.volume_group_snapshot_content_name.as_deref()
 }
 
-/// The content that belongs to a group snapshot, also if nobody has written that down yet.
-pub(crate) fn content_of(group: &VolumeGroupSnapshot) -> String {
-    let named = pre_provisioned(group).or(bound(group));
+/// The name of the content of a group snapshot, even before the two are bound.
+pub(crate) fn expected_content_name(group: &VolumeGroupSnapshot) -> String {
+    let named = pre_provisioned(group).or(bound_content(group));
     named.map_or_else(|| names::group_content_name(&group.metadata.uid), str::to_owned)
 }
 
-/// Whether one can restore from its members.
+/// Whether volumes can be restored from its members.
 pub(crate) fn is_ready(group: &VolumeGroupSnapshot) -> bool {
     group.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
 }
 
-/// Whether it was cut.
+/// Whether the driver has created the group.
 pub(crate) fn is_created(group: &VolumeGroupSnapshot) -> bool {
     group.status.as_ref().is_some_and(|status| status.creation_time.is_some())
 }
 
-/// Whether the content says that it is this very group snapshot's.
-pub(crate) fn points_back(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
-    content.spec.volume_group_snapshot_ref.uid == group.uid && is_named(content, group)
+/// Whether the content references this group snapshot by name and UID.
+pub(crate) fn is_bound_to(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
+    content.spec.volume_group_snapshot_ref.uid == group.uid && references_name(content, group)
 }
 
-/// Whether the content is the group snapshot's, or is about to be: each names the other.
-fn belongs(content: &VolumeGroupSnapshotContent, group: &VolumeGroupSnapshot) -> bool {
+/// Whether the content is bound to the group, or about to be: each names the other.
+fn is_own_content(content: &VolumeGroupSnapshotContent, group: &VolumeGroupSnapshot) -> bool {
     let asked_for = pre_provisioned(group) == Some(&*content.metadata.name);
     let is_free = content.spec.volume_group_snapshot_ref.uid.is_empty();
-    points_back(content, &group.metadata) || (asked_for && is_free && is_named(content, &group.metadata))
+    is_bound_to(content, &group.metadata)
+        || (asked_for && is_free && references_name(content, &group.metadata))
 }
 
-/// Whether the driver has a member's snapshot as a part of this very group. A member that was there before its group
-/// names it without its identity, and another group may have come by the name.
-pub(crate) fn holds(
+/// Whether a member's snapshot belongs to this group in the driver. A pre-provisioned member names its group
+/// without a UID, and another group may have that name by now.
+pub(crate) fn contains_member(
     group: &VolumeGroupSnapshot,
     content: &VolumeGroupSnapshotContent,
     member: &VolumeSnapshotContent,
 ) -> bool {
-    let there = content.spec.source.group_snapshot_handles.as_ref();
-    let there = there.map(|there| &there.volume_group_snapshot_handle);
+    let existing = content.spec.source.group_snapshot_handles.as_ref();
+    let existing = existing.map(|existing| &existing.volume_group_snapshot_handle);
     let handle = content.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());
-    let told = member.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());
-    let same = told.is_some_and(|told| Some(told) == handle.or(there));
-    same && member.spec.driver == content.spec.driver && belongs(content, group)
+    let member_handle =
+        member.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());
+    let same = member_handle.is_some_and(|member_handle| Some(member_handle) == handle.or(existing));
+    same && member.spec.driver == content.spec.driver && is_own_content(content, group)
 }
 
-/// The name of the group snapshot that a member belongs to, of the contents that have the group's handle: one of its driver and
-/// namespace, and rather of a group that is there than of one that has left its content behind.
-pub(crate) fn group_of<'a>(
+/// The name of the group snapshot that a member belongs to. `contents` have the member's group handle; the match
+/// has the same driver and namespace, and an existing group is preferred to one that left only its content behind.
+pub(crate) fn group_name_of_member<'a>(
     namespace: &str,
     member: &VolumeSnapshotContent,
     contents: impl Iterator<Item = &'a VolumeGroupSnapshotContent>,
-    is_alive: impl Fn(&VolumeGroupSnapshotContent) -> bool,
+    exists: impl Fn(&VolumeGroupSnapshotContent) -> bool,
 ) -> Option<String> {
-    let is_its = |content: &&VolumeGroupSnapshotContent| {
+    let is_match = |content: &&VolumeGroupSnapshotContent| {
         content.spec.driver == member.spec.driver
             && content.spec.volume_group_snapshot_ref.namespace == namespace
     };
-    let of = contents.filter(is_its).max_by_key(|content| is_alive(content))?;
+    let of = contents.filter(is_match).max_by_key(|content| exists(content))?;
     Some(of.spec.volume_group_snapshot_ref.name.clone())
 }
 
-/// Whether the content names a group snapshot of this name.
-pub(crate) fn is_named(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
+/// Whether the content references a group snapshot of this name.
+pub(crate) fn references_name(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
     let reference = &content.spec.volume_group_snapshot_ref;
     reference.name == group.name && Some(&reference.namespace) == group.namespace.as_ref()
 }
@@ -151,9 +153,9 @@ mod tests {
 
     use super::*;
 
-    /// sidecars.md 1.4 "Group": a handle is its driver's, and a content may outlive its group.
+    /// sidecars.md 1.4 "Group": a handle is unique per driver, and a content may outlive its group.
     #[test]
-    fn the_group_of_a_member() {
+    fn group_of_member_has_same_driver_and_namespace() {
         let content = |driver: &str, namespace: &str, name: &str| {
             let reference = json!({"name": name, "namespace": namespace, "uid": name});
             let spec = json!({"driver": driver, "volumeGroupSnapshotRef": reference});
@@ -169,18 +171,18 @@ mod tests {
             (vec![&driver, &its, &namespace], Some("its")),
             (vec![&dead, &its], Some("its")),
             (vec![&its, &dead], Some("its")),
-            // What is left of a group names it still.
+            // The content of a deleted group still names it.
             (vec![&dead], Some("dead")),
         ] {
-            let is_alive = |content: &VolumeGroupSnapshotContent| content.metadata.name != "dead";
-            let named = group_of("shop", &member, contents.iter().copied(), is_alive);
+            let exists = |content: &VolumeGroupSnapshotContent| content.metadata.name != "dead";
+            let named = group_name_of_member("shop", &member, contents.iter().copied(), exists);
             assert_eq!(named.as_deref(), expected, "{contents:?}");
         }
     }
 
-    /// sidecars.md 1.4 "Group": whose member a snapshot is that names its group and nothing more.
+    /// sidecars.md 1.4 "Group": membership of a snapshot that only names its group.
     #[test]
-    fn members_by_the_drivers_word() {
+    fn member_is_matched_by_group_handle() {
         let group = |uid: &str, source: Value| json!({"metadata": {"name": "g", "namespace": "shop", "uid": uid}, "spec": {"source": source}});
         let pre = || json!({"volumeGroupSnapshotContentName": "gc"});
         let content = |uid: &str, status: Value| {
@@ -194,26 +196,26 @@ mod tests {
             })
         };
         let member = |driver: &str, status: Value| json!({"metadata": {"name": "c"}, "spec": {"driver": driver}, "status": status});
-        let told = |handle: &str| json!({"volumeGroupSnapshotHandle": handle});
+        let with_handle = |handle: &str| json!({"volumeGroupSnapshotHandle": handle});
         let selector = || json!({"selector": {"matchLabels": {"app": "db"}}});
         for (group, content, member, expected) in [
-            (group("gu", pre()), content("gu", told("gh")), member("d", told("gh")), true),
-            // The content says so from the start, and each names the other before they are bound.
-            (group("gu", pre()), content("gu", Value::Null), member("d", told("gh")), true),
-            (group("gu", pre()), content("", Value::Null), member("d", told("gh")), true),
-            // Another group that came by the name.
-            (group("later", pre()), content("gu", told("gh")), member("d", told("gh")), false),
-            (group("gu", selector()), content("", told("gh")), member("d", told("gh")), false),
-            (group("gu", pre()), content("gu", told("other")), member("d", told("gh")), false),
-            // Another driver's handle of the same letters, and one that belongs to nothing.
-            (group("gu", pre()), content("gu", told("gh")), member("e", told("gh")), false),
-            (group("gu", pre()), content("gu", told("gh")), member("d", Value::Null), false),
+            (group("gu", pre()), content("gu", with_handle("gh")), member("d", with_handle("gh")), true),
+            // The spec has the handle from the start, and each names the other before they are bound.
+            (group("gu", pre()), content("gu", Value::Null), member("d", with_handle("gh")), true),
+            (group("gu", pre()), content("", Value::Null), member("d", with_handle("gh")), true),
+            // Another group with the same name.
+            (group("later", pre()), content("gu", with_handle("gh")), member("d", with_handle("gh")), false),
+            (group("gu", selector()), content("", with_handle("gh")), member("d", with_handle("gh")), false),
+            (group("gu", pre()), content("gu", with_handle("other")), member("d", with_handle("gh")), false),
+            // The same handle of another driver, and a member without a handle.
+            (group("gu", pre()), content("gu", with_handle("gh")), member("e", with_handle("gh")), false),
+            (group("gu", pre()), content("gu", with_handle("gh")), member("d", Value::Null), false),
         ] {
             let row = format!("{group} {content} {member}");
             let group: VolumeGroupSnapshot = serde_json::from_value(group).unwrap();
             let content: VolumeGroupSnapshotContent = serde_json::from_value(content).unwrap();
             let member: VolumeSnapshotContent = serde_json::from_value(member).unwrap();
-            assert_eq!(holds(&group, &content, &member), expected, "{row}");
+            assert_eq!(contains_member(&group, &content, &member), expected, "{row}");
         }
     }
 }

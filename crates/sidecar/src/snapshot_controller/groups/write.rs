@@ -1,19 +1,19 @@
-//! What each step for a group writes, word by word as upstream does.
+//! Builds the objects and patches that group snapshot steps write, exactly as upstream writes them.
 
 use serde_json::{Map, Value, json};
-use wharf_model::group_snapshot::MemberInfo;
+use wharf_model::group_snapshot::VolumeSnapshotInfo;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::names;
 use wharf_model::{
     Kind, Meta, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 
-use super::super::write::{owner, reference, unmarked};
-use super::decide::GroupCreation;
+use super::super::write::{object_reference, owner_reference, precondition_without_mark};
+use super::decide::NewGroupContent;
 
-/// The content of a group that is to be taken.
-pub(crate) fn content(group: &VolumeGroupSnapshot, creation: &GroupCreation) -> Value {
-    let GroupCreation { class, driver, policy, volume_handles, node, secret } = creation;
+/// The content of a dynamically provisioned group.
+pub(crate) fn content(group: &VolumeGroupSnapshot, new_content: &NewGroupContent) -> Value {
+    let NewGroupContent { class, driver, policy, volume_handles, node, secret } = new_content;
     let mut metadata = Map::new();
     metadata.insert("name".to_owned(), json!(names::group_content_name(&group.metadata.uid)));
     metadata.insert("finalizers".to_owned(), json!([names::GROUP_CONTENT_PROTECTION]));
@@ -31,7 +31,7 @@ pub(crate) fn content(group: &VolumeGroupSnapshot, creation: &GroupCreation) -> 
         "apiVersion": VolumeGroupSnapshotContent::API.api_version(), "kind": VolumeGroupSnapshotContent::API.kind,
         "metadata": metadata,
         "spec": {
-            "volumeGroupSnapshotRef": reference(group),
+            "volumeGroupSnapshotRef": object_reference(group),
             "source": {"volumeHandles": volume_handles},
             "volumeGroupSnapshotClassName": class,
             "deletionPolicy": policy.as_str(),
@@ -40,39 +40,42 @@ pub(crate) fn content(group: &VolumeGroupSnapshot, creation: &GroupCreation) -> 
     })
 }
 
-/// A content that there was already gets the group snapshot's identity, and its class if it names one.
+/// Binds a pre-provisioned content to the group snapshot, and sets its class if the group names one.
 pub(crate) fn bind(content: &Meta, group: &Meta, class: Option<&str>) -> Patch {
     let mut spec = json!({"volumeGroupSnapshotRef": {"uid": group.uid}});
     if let Some(class) = class {
         spec["volumeGroupSnapshotClassName"] = json!(class);
     }
-    Patch::Merge(json!({"metadata": unmarked(content, names::GROUP_BEING_DELETED), "spec": spec}))
+    Patch::Merge(
+        json!({"metadata": precondition_without_mark(content, names::GROUP_BEING_DELETED), "spec": spec}),
+    )
 }
 
-/// The default class.
-pub(crate) fn class(group: &Meta, class: &str) -> Patch {
+/// Sets the default class of a group snapshot that names none.
+pub(crate) fn set_class(group: &Meta, class: &str) -> Patch {
     let seen = json!({"uid": group.uid, "resourceVersion": group.resource_version});
     Patch::Merge(json!({"metadata": seen, "spec": {"volumeGroupSnapshotClassName": class}}))
 }
 
-/// The snapshot of a member.
-pub(crate) fn member(group: &VolumeGroupSnapshot, info: &MemberInfo, claim: &str) -> Value {
+/// The VolumeSnapshot of a group member.
+pub(crate) fn member(group: &VolumeGroupSnapshot, info: &VolumeSnapshotInfo, claim: &str) -> Value {
     let (name, _) = names::member_names(&group.metadata.uid, &info.volume_handle);
     json!({
         "apiVersion": VolumeSnapshot::API.api_version(), "kind": VolumeSnapshot::API.kind,
         "metadata": {
-            "name": name, "namespace": group.metadata.namespace, "ownerReferences": [owner(&group.metadata)],
+            "name": name, "namespace": group.metadata.namespace, "ownerReferences": [owner_reference(&group.metadata)],
             "finalizers": [names::IN_GROUP_PROTECTION],
         },
         "spec": {"source": {"persistentVolumeClaimName": claim}},
     })
 }
 
-/// The content of a member. Its secret is the group's: whoever deletes it needs no class.
+/// The VolumeSnapshotContent of a group member. It references the group's deletion secret, so that its deletion needs
+/// no class.
 pub(crate) fn member_content(
     group: &VolumeGroupSnapshot,
     content: &VolumeGroupSnapshotContent,
-    info: &MemberInfo,
+    info: &VolumeSnapshotInfo,
     volume_mode: Option<&str>,
     snapshot_uid: &str,
 ) -> Value {
@@ -111,15 +114,15 @@ pub(crate) fn member_content(
     })
 }
 
-/// A member's content gets its snapshot's identity.
+/// Binds a member's content to its snapshot.
 pub(crate) fn bind_member_content(content: &Meta, snapshot_uid: &str) -> Patch {
     let seen = json!({"uid": content.uid, "resourceVersion": content.resource_version});
     Patch::Merge(json!({"metadata": seen, "spec": {"volumeSnapshotRef": {"uid": snapshot_uid}}}))
 }
 
-/// What the driver told of a member, as its content's status.
-pub(crate) fn member_status(group_handle: Option<&str>, info: &MemberInfo) -> Value {
-    let MemberInfo { snapshot_handle, creation_time, ready_to_use, restore_size, .. } = info;
+/// The status of a member's content, from the driver's response.
+pub(crate) fn member_status(group_handle: Option<&str>, info: &VolumeSnapshotInfo) -> Value {
+    let VolumeSnapshotInfo { snapshot_handle, creation_time, ready_to_use, restore_size, .. } = info;
     json!({
         "snapshotHandle": snapshot_handle, "volumeGroupSnapshotHandle": group_handle, "creationTime": creation_time,
         "restoreSize": restore_size, "readyToUse": ready_to_use,
@@ -134,9 +137,9 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "g", "namespace": "shop", "uid": "a"}})).unwrap()
     }
 
-    /// sidecars.md 1.4 "Group": what is made for a member.
+    /// sidecars.md 1.4 "Group": the objects of a member.
     #[test]
-    fn members() {
+    fn member_objects_have_all_upstream_fields() {
         let content: VolumeGroupSnapshotContent = serde_json::from_value(json!({
             "metadata": {"name": "gc", "labels": {names::MANAGED_BY: "n"}, "annotations": {
                 names::GROUP_DELETION_SECRET_NAME: "s", names::GROUP_DELETION_SECRET_NAMESPACE: "t",
@@ -145,7 +148,7 @@ mod tests {
             "status": {"volumeGroupSnapshotHandle": "gh"},
         }))
         .unwrap();
-        let info = MemberInfo {
+        let info = VolumeSnapshotInfo {
             volume_handle: "bc".into(),
             snapshot_handle: "sh".into(),
             creation_time: Some(7),

@@ -1,4 +1,4 @@
-//! The driver's sidecar and its driver, as the controller meets them.
+//! The driver and its sidecar, as the controller observes them.
 
 use serde_json::{Value, json};
 use wharf_model::patch;
@@ -6,12 +6,12 @@ use wharf_model::snapshot::names;
 use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 use super::world::{Kind, is_deleting, text};
-use super::{Simulation, of};
-use crate::attacher::simulate::world::patched;
+use super::{Simulation, parse};
+use crate::attacher::simulation::world::apply_patch;
 
 impl Simulation {
-    /// The driver's sidecar, one step for one content.
-    pub(super) fn snapshotter(&mut self) {
+    /// One step of the snapshotter for one content.
+    pub(super) fn snapshotter_step(&mut self) {
         let contents = self.world.objects.keys();
         let contents = contents.filter(|key| matches!(key.0, Kind::Content | Kind::GroupContent));
         let keys: Vec<(Kind, String)> = contents.cloned().collect();
@@ -20,7 +20,7 @@ impl Simulation {
         }
         let (kind, name) = &keys[self.chance.below(keys.len() as u64) as usize];
         if *kind == Kind::GroupContent {
-            return self.group_snapshotter(name);
+            return self.group_snapshotter_step(name);
         }
         let Some(content) = self.world.get(Kind::Content, name).cloned() else { return };
         let annotated = |annotation: &str| content["metadata"]["annotations"].get(annotation).is_some();
@@ -28,37 +28,38 @@ impl Simulation {
         let is_bound = !text(&content, "/spec/volumeSnapshotRef/uid").is_empty();
         if is_deleting(&content) {
             if annotated(names::BEING_CREATED) {
-                // The driver ends what it was asked for.
+                // The driver completes the creation.
                 self.world.edit(Kind::Content, name, |content| {
-                    is_created(content);
+                    clear_being_created(content);
                     content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": true});
                 });
             } else if annotated(names::BEING_DELETED) || !is_bound {
-                // With Delete the driver deletes it, with Retain it is the administrator's from here on.
-                self.physical.remove(name);
-                let meta = of::<VolumeSnapshotContent>(&content).metadata;
+                // With Delete the driver deletes the snapshot; with Retain it is the administrator's
+                // responsibility.
+                self.driver_snapshots.remove(name);
+                let meta = parse::<VolumeSnapshotContent>(&content).metadata;
                 if let Some(patch) = patch::remove_finalizer(&meta, names::CONTENT_PROTECTION) {
                     self.world.edit(Kind::Content, name, |content| {
-                        *content = patched(content, &patch).unwrap();
+                        *content = apply_patch(content, &patch).unwrap();
                     });
                 }
             }
             return;
         }
-        // The group's was cut, and its members with it.
+        // Members were created with their group.
         if annotated(names::GROUP_HANDLE) {
             return;
         }
         match content.pointer("/status/readyToUse") {
             None if dynamic && !annotated(names::BEING_CREATED) => {
-                // The driver may cut it from now on.
-                self.physical.insert(name.clone());
+                // From now on the driver may create the snapshot.
+                self.driver_snapshots.insert(name.clone());
                 self.world.edit(Kind::Content, name, |content| {
                     content["metadata"]["annotations"][names::BEING_CREATED] = json!("yes");
                 });
             }
             None => self.world.edit(Kind::Content, name, |content| {
-                is_created(content);
+                clear_being_created(content);
                 content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": !dynamic});
             }),
             Some(Value::Bool(false)) => {
@@ -68,11 +69,11 @@ impl Simulation {
         }
     }
 
-    /// The same for a group's content.
-    fn group_snapshotter(&mut self, name: &str) {
+    /// One step of the snapshotter for a group's content.
+    fn group_snapshotter_step(&mut self, name: &str) {
         let Some(content) = self.world.get(Kind::GroupContent, name).cloned() else { return };
         let annotated = |annotation: &str| content["metadata"]["annotations"].get(annotation).is_some();
-        let cut = |content: &mut Value| {
+        let complete = |content: &mut Value| {
             if let Some(annotations) =
                 content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
             {
@@ -89,21 +90,23 @@ impl Simulation {
             });
         };
         match content.pointer("/status/readyToUse") {
-            None if annotated(names::GROUP_BEING_CREATED) => self.world.edit(Kind::GroupContent, name, cut),
+            None if annotated(names::GROUP_BEING_CREATED) => {
+                self.world.edit(Kind::GroupContent, name, complete)
+            }
             _ if is_deleting(&content) => {
                 if annotated(names::GROUP_BEING_DELETED) {
-                    self.physical.remove(name);
-                    let meta = of::<VolumeGroupSnapshotContent>(&content).metadata;
+                    self.driver_snapshots.remove(name);
+                    let meta = parse::<VolumeGroupSnapshotContent>(&content).metadata;
                     if let Some(patch) = patch::remove_finalizer(&meta, names::GROUP_CONTENT_PROTECTION) {
                         self.world.edit(Kind::GroupContent, name, |content| {
-                            *content = patched(content, &patch).unwrap();
+                            *content = apply_patch(content, &patch).unwrap();
                         });
                     }
                 }
             }
             None => {
-                // Mark and finalizer are one write; the driver may cut it from now on.
-                self.physical.insert(name.to_owned());
+                // Annotation and finalizer are one write. From now on the driver may create the group.
+                self.driver_snapshots.insert(name.to_owned());
                 self.world.edit(Kind::GroupContent, name, |content| {
                     content["metadata"]["annotations"][names::GROUP_BEING_CREATED] = json!("yes");
                     content["metadata"]["finalizers"] = json!([names::GROUP_CONTENT_PROTECTION]);
@@ -118,8 +121,8 @@ impl Simulation {
     }
 }
 
-/// The driver has answered.
-fn is_created(content: &mut Value) {
+/// The driver has completed the creation.
+fn clear_being_created(content: &mut Value) {
     if let Some(annotations) = content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
         annotations.remove(names::BEING_CREATED);
     }

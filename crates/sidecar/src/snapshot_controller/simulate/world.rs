@@ -1,13 +1,13 @@
-//! A small API server, and a store that is behind it: each kind is told in order and as late as chance wants, our own
-//! writes at once.
+//! A small API server, and a cache that lags behind it. Events of each kind are delivered in order and after a
+//! random delay; our own writes appear at once.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 use wharf_model::patch::Patch;
 
-use crate::attacher::simulate::Chance;
-use crate::attacher::simulate::world::patched;
+use crate::attacher::simulation::SeededRng;
+use crate::attacher::simulation::world::apply_patch;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -25,13 +25,13 @@ pub(super) type Objects = BTreeMap<(Kind, String), Value>;
 
 #[derive(Default)]
 pub(super) struct World {
-    /// The truth.
+    /// The objects in the API server.
     pub(super) objects: Objects,
-    /// What the store shows.
-    pub(super) seen: Objects,
-    /// What the watch has told; our own writes are not in it.
-    told: Objects,
-    untold: BTreeMap<Kind, VecDeque<(String, Option<Value>, u64)>>,
+    /// The cache.
+    pub(super) cached: Objects,
+    /// What the watch has delivered, without our own writes.
+    delivered: Objects,
+    pending_events: BTreeMap<Kind, VecDeque<(String, Option<Value>, u64)>>,
     version: u64,
 }
 
@@ -57,15 +57,15 @@ impl World {
         self.objects.get(&(kind, name.to_owned()))
     }
 
-    /// Puts an object as it now is, or ends it.
+    /// Stores a new version of an object, or removes it.
     pub(super) fn put(&mut self, kind: Kind, mut object: Value) {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let name = text(&object, "/metadata/name").to_owned();
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
-        let gone = is_deleting(&object) && finalizers.is_none_or(Vec::is_empty);
-        let now = (!gone).then_some(object);
-        self.untold.entry(kind).or_default().push_back((name.clone(), now.clone(), self.version));
+        let deleted = is_deleting(&object) && finalizers.is_none_or(Vec::is_empty);
+        let now = (!deleted).then_some(object);
+        self.pending_events.entry(kind).or_default().push_back((name.clone(), now.clone(), self.version));
         match now {
             Some(object) => drop(self.objects.insert((kind, name), object)),
             None => drop(self.objects.remove(&(kind, name))),
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// A write of ours; `false` where the server refuses. The store sees what came of it.
+    /// Our own write; `false` if the server rejects it. The cache receives the result.
     pub(super) fn patch(&mut self, kind: Kind, name: &str, patch: &Patch) -> bool {
         let wanted = match patch {
             Patch::Merge(body) => body.pointer("/metadata/resourceVersion").cloned(),
@@ -98,7 +98,7 @@ impl World {
             return false;
         };
         let fits = wanted.is_none_or(|wanted| object["metadata"]["resourceVersion"] == wanted);
-        let changed = fits.then(|| patched(object, patch)).flatten();
+        let changed = fits.then(|| apply_patch(object, patch)).flatten();
         let fits = changed.is_some();
         if let Some(changed) = changed {
             self.put(kind, changed);
@@ -107,42 +107,43 @@ impl World {
         fits
     }
 
-    /// The store sees an object as it is.
+    /// Reads an object into the cache.
     pub(super) fn read(&mut self, kind: Kind, name: &str) {
         let key = (kind, name.to_owned());
         match self.objects.get(&key) {
-            Some(object) => drop(self.seen.insert(key, object.clone())),
-            None => drop(self.seen.remove(&key)),
+            Some(object) => drop(self.cached.insert(key, object.clone())),
+            None => drop(self.cached.remove(&key)),
         }
     }
 
-    /// The watch tells one thing, of one kind.
-    pub(super) fn tell(&mut self, chance: &mut Chance) {
+    /// Delivers one watch event of a random kind.
+    pub(super) fn deliver_event(&mut self, chance: &mut SeededRng) {
         let kind = KINDS[chance.below(KINDS.len() as u64) as usize];
-        let Some((name, object, at)) = self.untold.get_mut(&kind).and_then(VecDeque::pop_front) else {
+        let Some((name, object, at)) = self.pending_events.get_mut(&kind).and_then(VecDeque::pop_front)
+        else {
             return;
         };
         let key = (kind, name);
         match &object {
-            Some(object) => drop(self.told.insert(key.clone(), object.clone())),
-            None => drop(self.told.remove(&key)),
+            Some(object) => drop(self.delivered.insert(key.clone(), object.clone())),
+            None => drop(self.delivered.remove(&key)),
         }
         // What was read since is newer.
-        let known = self.seen.get(&key).map_or(0, version);
+        let known = self.cached.get(&key).map_or(0, version);
         if known < at && (known > 0 || self.objects.contains_key(&key) || object.is_none()) {
             match object {
-                Some(object) => drop(self.seen.insert(key, object)),
-                None => drop(self.seen.remove(&key)),
+                Some(object) => drop(self.cached.insert(key, object)),
+                None => drop(self.cached.remove(&key)),
             }
         }
     }
 
-    /// Another process begins with what the watch has told so far.
-    pub(super) fn forget(&mut self) {
-        self.seen = self.told.clone();
+    /// Another process starts with what the watch has delivered so far.
+    pub(super) fn restart_from_delivered(&mut self) {
+        self.cached = self.delivered.clone();
     }
 
-    pub(super) fn left(&self) -> String {
+    pub(super) fn remaining(&self) -> String {
         self.objects.values().map(Value::to_string).collect::<Vec<_>>().join("\n")
     }
 }

@@ -1,4 +1,4 @@
-//! What changes call for.
+//! What changes enqueue.
 
 use serde_json::{Value, json};
 
@@ -11,8 +11,8 @@ fn change<K: Kind>(old: Option<Value>, new: Option<Value>) -> Change<K> {
     Change { key, old, new }
 }
 
-fn subjects(wishes: Vec<Wish<Subject>>) -> Vec<Subject> {
-    wishes.into_iter().map(|wish| wish.key).collect()
+fn items(requests: Vec<EnqueueRequest<WorkKey>>) -> Vec<WorkKey> {
+    requests.into_iter().map(|wish| wish.key).collect()
 }
 
 fn in_shop(name: &str) -> Key {
@@ -26,31 +26,31 @@ fn snapshot(status: Value) -> Value {
     })
 }
 
-/// sidecars.md 3, item 17: our own words about a failure do not end its pause.
+/// sidecars.md 3, item 17: our own report of a failure does not end its backoff.
 #[test]
-fn snapshots() {
+fn snapshot_changes_enqueue_snapshot_and_claim() {
     let bound = || json!({"boundVolumeSnapshotContentName": "c", "readyToUse": false});
     let failed = || json!({"error": {"message": "no"}, "readyToUse": false});
     let ready = || json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true});
-    let (itself, claim) = (Subject::Snapshot(in_shop("s")), Subject::Claim(in_shop("data")));
-    let mut going = snapshot(bound());
-    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let (itself, claim) = (WorkKey::Snapshot(in_shop("s")), WorkKey::Claim(in_shop("data")));
+    let mut deleting = snapshot(bound());
+    deleting["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     for (old, new, expected) in [
         (None, Some(snapshot(Value::Null)), vec![itself.clone()]),
         (Some(snapshot(Value::Null)), Some(snapshot(failed())), vec![]),
         (Some(snapshot(Value::Null)), Some(snapshot(bound())), vec![itself.clone()]),
         (Some(snapshot(bound())), Some(snapshot(ready())), vec![itself.clone(), claim.clone()]),
-        (Some(snapshot(bound())), Some(going.clone()), vec![itself.clone()]),
-        (Some(going), None, vec![itself.clone(), claim]),
+        (Some(snapshot(bound())), Some(deleting.clone()), vec![itself.clone()]),
+        (Some(deleting), None, vec![itself.clone(), claim]),
         (Some(snapshot(ready())), None, vec![itself]),
     ] {
         let row = format!("{old:?} {new:?}");
-        assert_eq!(subjects(of_snapshot(&change(old, new))), expected, "{row}");
+        assert_eq!(items(on_snapshot(&change(old, new))), expected, "{row}");
     }
 }
 
 #[test]
-fn contents() {
+fn content_changes_enqueue_content_and_snapshot() {
     let content = |status: Value, annotations: Value| {
         json!({
             "metadata": {"name": "c", "uid": "u", "annotations": annotations},
@@ -58,7 +58,7 @@ fn contents() {
         })
     };
     let plain = || content(Value::Null, json!({}));
-    let (itself, snapshot) = (Subject::Content(Key::cluster("c")), Subject::Snapshot(in_shop("s")));
+    let (itself, snapshot) = (WorkKey::Content(Key::cluster("c")), WorkKey::Snapshot(in_shop("s")));
     for (old, new, expected) in [
         (None, Some(plain()), vec![itself.clone(), snapshot.clone()]),
         (
@@ -66,18 +66,18 @@ fn contents() {
             Some(content(json!({"readyToUse": true}), json!({}))),
             vec![itself.clone(), snapshot.clone()],
         ),
-        // The snapshotter's own notes.
+        // The snapshotter's own annotations.
         (Some(plain()), Some(content(Value::Null, json!({names::BEING_CREATED: "yes"}))), vec![itself]),
         (Some(plain()), None, vec![snapshot]),
     ] {
         let row = format!("{old:?} {new:?}");
-        assert_eq!(subjects(of_content(&change(old, new))), expected, "{row}");
+        assert_eq!(items(on_content(&change(old, new))), expected, "{row}");
     }
 }
 
-/// sidecars.md 1.4 "Delete": a restore that ends lets a snapshot go.
+/// sidecars.md 1.4 "Delete": the end of a restore unblocks the deletion of its snapshot.
 #[test]
-fn claims() {
+fn end_of_restore_enqueues_snapshot() {
     let claim = |phase: &str, finalizers: Value| {
         let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
         json!({
@@ -86,7 +86,7 @@ fn claims() {
         })
     };
     let pending = || claim("Pending", json!([]));
-    let (itself, snapshot) = (Subject::Claim(in_shop("data")), Subject::Snapshot(in_shop("s")));
+    let (itself, snapshot) = (WorkKey::Claim(in_shop("data")), WorkKey::Snapshot(in_shop("s")));
     let protected = claim("Bound", json!([names::CLAIM_PROTECTION]));
     for (old, new, expected, bound) in [
         (None, Some(pending()), vec![], false),
@@ -97,28 +97,28 @@ fn claims() {
     ] {
         let row = format!("{old:?} {new:?}");
         let change = change(old, new);
-        assert_eq!(subjects(of_claim(&change)), expected, "{row}");
-        assert_eq!(is_bound_now(&change), bound, "{row}");
+        assert_eq!(items(on_claim(&change)), expected, "{row}");
+        assert_eq!(became_bound(&change), bound, "{row}");
     }
-    // Another kind of source, and the snapshot of another namespace.
+    // Another kind of data source, and a snapshot in another namespace.
     let mut other = pending();
     other["spec"] = json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}});
-    assert_eq!(snapshots_of(&serde_json::from_value(other).unwrap()), []);
+    assert_eq!(restore_sources(&serde_json::from_value(other).unwrap()), []);
     let mut crossing = pending();
     crossing["spec"]["dataSource"] = Value::Null;
     crossing["spec"]["dataSourceRef"]["namespace"] = json!("vault");
-    assert_eq!(snapshots_of(&serde_json::from_value(crossing).unwrap()), [Key::namespaced("vault", "s")]);
+    assert_eq!(restore_sources(&serde_json::from_value(crossing).unwrap()), [Key::namespaced("vault", "s")]);
 }
 
-/// sidecars.md 3, item 15: what is found by an index.
+/// sidecars.md 3, item 15: lookups by index.
 #[test]
-fn indexes() {
+fn finished_snapshots_are_not_indexed() {
     let of = |status: Value| -> VolumeSnapshot { serde_json::from_value(snapshot(status)).unwrap() };
-    assert_eq!(claims_of(&of(Value::Null)), ["shop/data"]);
-    assert!(claims_of(&of(json!({"readyToUse": true}))).is_empty());
-    assert_eq!(classes_of(&of(Value::Null)), [""]);
-    assert!(classes_of(&of(json!({"creationTime": "2026-01-01T00:00:00Z"}))).is_empty());
-    // One whose content was there before waits for no class but the one that it names.
+    assert_eq!(claim_index(&of(Value::Null)), ["shop/data"]);
+    assert!(claim_index(&of(json!({"readyToUse": true}))).is_empty());
+    assert_eq!(class_index(&of(Value::Null)), [""]);
+    assert!(class_index(&of(json!({"creationTime": "2026-01-01T00:00:00Z"}))).is_empty());
+    // A pre-provisioned snapshot waits for no class unless it names one.
     let pre = |class: Value| -> VolumeSnapshot {
         let mut snapshot = snapshot(Value::Null);
         snapshot["spec"] = json!({
@@ -126,20 +126,20 @@ fn indexes() {
         });
         serde_json::from_value(snapshot).unwrap()
     };
-    assert!(classes_of(&pre(Value::Null)).is_empty());
-    assert_eq!(classes_of(&pre(json!("late"))), ["late"]);
+    assert!(class_index(&pre(Value::Null)).is_empty());
+    assert_eq!(class_index(&pre(json!("late"))), ["late"]);
     let marked = |value: &str| {
         let meta: Meta =
             serde_json::from_value(json!({"annotations": {names::IS_DEFAULT_CLASS: value}})).unwrap();
-        is_default(&meta, names::IS_DEFAULT_CLASS).len()
+        default_class_index(&meta, names::IS_DEFAULT_CLASS).len()
     };
     assert_eq!((marked("true"), marked("false")), (1, 0));
 }
 
 #[test]
-fn groups() {
+fn group_changes_enqueue_group() {
     let group = |status: Value| json!({"metadata": {"name": "g", "namespace": "shop", "uid": "u"}, "spec": {"source": {}}, "status": status});
-    let itself = Subject::Group(in_shop("g"));
+    let itself = WorkKey::Group(in_shop("g"));
     for (old, new, expected) in [
         (None, Some(group(Value::Null)), vec![itself.clone()]),
         (
@@ -151,52 +151,55 @@ fn groups() {
         (Some(group(Value::Null)), None, vec![itself.clone()]),
     ] {
         let row = format!("{old:?} {new:?}");
-        assert_eq!(subjects(of_group(&change(old, new))), expected, "{row}");
+        assert_eq!(items(on_group(&change(old, new))), expected, "{row}");
     }
     let content = |status: Value| {
         let reference = json!({"namespace": "shop", "name": "g", "uid": "u"});
         json!({"metadata": {"name": "gc", "uid": "k"}, "spec": {"volumeGroupSnapshotRef": reference}, "status": status})
     };
-    let guarded = Subject::GroupContent(Key::cluster("gc"));
+    let guarded = WorkKey::GroupContent(Key::cluster("gc"));
     let handle = json!({"volumeGroupSnapshotHandle": "gh"});
-    let told = change(Some(content(Value::Null)), Some(content(handle)));
-    assert_eq!(subjects(of_group_content(&told)), [guarded, itself.clone()]);
-    assert_eq!(handle_of(told.new.as_ref().unwrap()), ["gh"]);
-    let gone = change(Some(content(Value::Null)), None);
-    assert_eq!(subjects(of_group_content(&gone)), [itself]);
+    let with_handle = change(Some(content(Value::Null)), Some(content(handle)));
+    assert_eq!(items(on_group_content(&with_handle)), [guarded, itself.clone()]);
+    assert_eq!(group_handle_index(with_handle.new.as_ref().unwrap()), ["gh"]);
+    let deleted = change(Some(content(Value::Null)), None);
+    assert_eq!(items(on_group_content(&deleted)), [itself]);
 }
 
-/// sidecars.md 1.4 "Group": what a group waits for, and what its members wait for, is told at once.
+/// sidecars.md 1.4 "Group": what a group and its members wait for enqueues them at once.
 #[test]
-fn groups_and_what_they_wait_for() {
+fn waiting_groups_are_indexed_by_namespace() {
     let group = |source: Value, status: Value| -> VolumeGroupSnapshot {
         let metadata = json!({"name": "g", "namespace": "shop"});
         serde_json::from_value(json!({"metadata": metadata, "spec": {"source": source}, "status": status}))
             .unwrap()
     };
     let selector = || json!({"selector": {"matchLabels": {"app": "db"}}});
-    assert_eq!(namespace_of(&group(selector(), Value::Null)), ["shop"]);
-    assert_eq!(namespace_of(&group(selector(), json!({"error": {"message": "no claims"}}))), ["shop"]);
+    assert_eq!(waiting_group_index(&group(selector(), Value::Null)), ["shop"]);
+    assert_eq!(waiting_group_index(&group(selector(), json!({"error": {"message": "no claims"}}))), ["shop"]);
     let bound = json!({"boundVolumeGroupSnapshotContentName": "gc"});
-    assert!(namespace_of(&group(selector(), bound)).is_empty());
-    assert!(namespace_of(&group(json!({"volumeGroupSnapshotContentName": "gc"}), Value::Null)).is_empty());
+    assert!(waiting_group_index(&group(selector(), bound)).is_empty());
+    assert!(
+        waiting_group_index(&group(json!({"volumeGroupSnapshotContentName": "gc"}), Value::Null)).is_empty()
+    );
     let content = |status: Value| json!({"metadata": {"name": "gc"}, "status": status});
-    let told = || content(json!({"volumeGroupSnapshotHandle": "gh"}));
+    let with_handle = || content(json!({"volumeGroupSnapshotHandle": "gh"}));
     for (old, new, expected) in [
-        (None, Some(told()), Some("gh")),
-        (Some(content(Value::Null)), Some(told()), Some("gh")),
-        (Some(told()), Some(told()), None),
-        (Some(told()), None, None),
+        (None, Some(with_handle()), Some("gh")),
+        (Some(content(Value::Null)), Some(with_handle()), Some("gh")),
+        (Some(with_handle()), Some(with_handle()), None),
+        (Some(with_handle()), None, None),
     ] {
         assert_eq!(new_handle(&change(old, new)).as_deref(), expected);
     }
-    let member: VolumeSnapshotContent = serde_json::from_value(told()).unwrap();
-    assert_eq!(group_handle_of(&member), ["gh"]);
+    let member: VolumeSnapshotContent = serde_json::from_value(with_handle()).unwrap();
+    assert_eq!(member_group_handle_index(&member), ["gh"]);
 }
 
-/// sidecars.md 1.4 "Group", "Delete": members that were there before their group hear of it, and all hear of its end.
+/// sidecars.md 1.4 "Group", "Delete": pre-provisioned members are enqueued when their group appears, all members
+/// when it is gone.
 #[test]
-fn members_of_groups() {
+fn deleted_group_enqueues_all_members() {
     let member = |name: &str, owners: Value, status: Value| -> Arc<VolumeSnapshot> {
         let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": owners});
         let spec = json!({"source": {"volumeSnapshotContentName": "c"}});
@@ -209,9 +212,9 @@ fn members_of_groups() {
     }]);
     let owned = member("owned", owner, Value::Null);
     let named = member("named", json!([]), json!({"volumeGroupSnapshotName": "g"}));
-    assert_eq!(groups_of(&owned), ["shop/g"]);
-    assert_eq!(groups_of(&named), ["shop/g"]);
-    assert!(groups_of(&member("alone", json!([]), Value::Null)).is_empty());
+    assert_eq!(group_index(&owned), ["shop/g"]);
+    assert_eq!(group_index(&named), ["shop/g"]);
+    assert!(group_index(&member("alone", json!([]), Value::Null)).is_empty());
     let members = [owned, named];
     let group = |uid: &str| json!({"metadata": {"name": "g", "namespace": "shop", "uid": uid}, "spec": {"source": {}}});
     let all = ["owned", "named"];
@@ -219,11 +222,11 @@ fn members_of_groups() {
         (None, Some(group("u")), &all[1..]),
         (Some(group("u")), Some(group("u")), &all[1..]),
         (Some(group("u")), None, &all[..]),
-        // Its end and its successor's beginning were seen as one.
+        // A deletion and the creation of a successor were observed as one change.
         (Some(group("u")), Some(group("v")), &all[..]),
     ] {
         let row = format!("{old:?} {new:?}");
-        let expected: Vec<Subject> = expected.iter().map(|name| Subject::Snapshot(in_shop(name))).collect();
-        assert_eq!(subjects(members_of(&change(old, new), &members)), expected, "{row}");
+        let expected: Vec<WorkKey> = expected.iter().map(|name| WorkKey::Snapshot(in_shop(name))).collect();
+        assert_eq!(items(on_group_members(&change(old, new), &members)), expected, "{row}");
     }
 }

@@ -1,11 +1,11 @@
-//! Who is answered, as tables.
+//! Table tests of the rules.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-fn question(token: &str, namespace: &str, snapshot: &str, base: Option<&str>) -> Question {
-    Question {
+fn request(token: &str, namespace: &str, snapshot: &str, base: Option<&str>) -> MetadataRequest {
+    MetadataRequest {
         token: token.into(),
         namespace: namespace.into(),
         snapshot: snapshot.into(),
@@ -14,17 +14,17 @@ fn question(token: &str, namespace: &str, snapshot: &str, base: Option<&str>) ->
 }
 
 #[test]
-fn questions_need_all_their_parts() {
-    for (question, refusal) in [
-        (question("t", "n", "s", None), None),
-        (question("t", "n", "s", Some("b")), None),
-        (question("", "n", "s", None), Some(Refusal::NoToken)),
-        (question("t", "", "s", None), Some(Refusal::NoNamespace)),
-        (question("t", "n", "", None), Some(Refusal::NoSnapshotName)),
-        (question("t", "n", "", Some("b")), Some(Refusal::NoTargetName)),
-        (question("t", "n", "s", Some("")), Some(Refusal::NoBase)),
+fn request_without_required_field_is_refused() {
+    for (request, refusal) in [
+        (request("t", "n", "s", None), None),
+        (request("t", "n", "s", Some("b")), None),
+        (request("", "n", "s", None), Some(Refusal::NoToken)),
+        (request("t", "", "s", None), Some(Refusal::NoNamespace)),
+        (request("t", "n", "", None), Some(Refusal::NoSnapshotName)),
+        (request("t", "n", "", Some("b")), Some(Refusal::NoTargetName)),
+        (request("t", "n", "s", Some("")), Some(Refusal::NoBase)),
     ] {
-        let refused = question.checked().err();
+        let refused = request.validate().err();
         assert_eq!(refused, refusal);
         if let Some(refusal) = refusal {
             assert_eq!(Status::from(refusal).code(), Code::InvalidArgument);
@@ -33,7 +33,7 @@ fn questions_need_all_their_parts() {
 }
 
 #[test]
-fn a_token_is_valid_for_its_audience_only() {
+fn token_is_valid_only_for_its_audience() {
     let status = |authenticated, audiences: Value| -> TokenStatus {
         let user = json!({"username": "u", "groups": ["g"], "extra": {"k": ["v"]}});
         serde_json::from_value(json!({"authenticated": authenticated, "audiences": audiences, "user": user}))
@@ -50,7 +50,7 @@ fn a_token_is_valid_for_its_audience_only() {
         (status(true, json!(["x", "a"])), "a", true),
         (status(true, json!(["x"])), "a", false),
         (status(true, json!([])), "a", false),
-        // A server without audiences.
+        // A server that does not check audiences.
         (status(true, Value::Null), "a", false),
         (status(false, json!(["a"])), "a", false),
         (status(true, json!([""])), "", false),
@@ -64,7 +64,7 @@ fn a_token_is_valid_for_its_audience_only() {
 }
 
 #[test]
-fn rights() {
+fn denied_user_gets_permission_denied() {
     for (allow, denied, ok) in [(true, false, true), (true, true, false), (false, false, false)] {
         let status = AccessStatus { allowed: allow, denied, reason: "no".into() };
         assert_eq!(allowed(status).is_ok(), ok, "{allow} {denied}");
@@ -94,7 +94,7 @@ fn content(edit: impl FnOnce(&mut Value)) -> VolumeSnapshotContent {
 }
 
 #[test]
-fn snapshots_that_can_be_asked_about() {
+fn only_ready_and_bound_snapshots_have_content() {
     assert_eq!(content_name(&snapshot(|_| {})), Ok("c"));
     let not_ready = || Err(Refusal::SnapshotNotReady("s".into()));
     for (other, expected) in [
@@ -110,9 +110,10 @@ fn snapshots_that_can_be_asked_about() {
 }
 
 #[test]
-fn only_the_snapshots_own_content_has_its_handle() {
-    let asked = |content: &VolumeSnapshotContent| handle(&snapshot(|_| {}), content, "d").map(str::to_owned);
-    assert_eq!(asked(&content(|_| {})), Ok("h".to_owned()));
+fn handle_comes_only_from_snapshots_own_content() {
+    let driver_request =
+        |content: &VolumeSnapshotContent| handle(&snapshot(|_| {}), content, "d").map(str::to_owned);
+    assert_eq!(driver_request(&content(|_| {})), Ok("h".to_owned()));
     let other = || Err(Refusal::NotBound("s".into()));
     for (content, expected) in [
         (content(|c| c["status"] = Value::Null), Err(Refusal::ContentNotReady("c".into()))),
@@ -126,12 +127,12 @@ fn only_the_snapshots_own_content_has_its_handle() {
         (content(|c| c["spec"]["volumeSnapshotRef"]["namespace"] = json!("m")), other()),
         (content(|c| c["spec"]["volumeSnapshotRef"]["name"] = json!("t")), other()),
     ] {
-        assert_eq!(asked(&content), expected, "{content:?}");
+        assert_eq!(driver_request(&content), expected, "{content:?}");
     }
 }
 
 #[test]
-fn the_class_where_none_is_named() {
+fn snapshot_without_class_uses_single_default_class() {
     let class = |name: &str, driver: &str, default: &str| -> VolumeSnapshotClass {
         let annotations = json!({IS_DEFAULT_CLASS: default});
         serde_json::from_value(
@@ -149,26 +150,30 @@ fn the_class_where_none_is_named() {
     assert_eq!(found(&two), Err(Refusal::ManyDefaults("d".into())));
 }
 
-/// Else the secrets of one driver would be handed to another, by whoever may make a snapshot.
+/// Otherwise any user who may create a snapshot could send one driver's secrets to another driver.
 #[test]
-fn a_class_of_another_driver_gives_no_secrets() {
+fn class_of_another_driver_is_refused() {
     let class = |driver: &str| -> VolumeSnapshotClass {
         serde_json::from_value(json!({"metadata": {"name": "a"}, "driver": driver})).unwrap()
     };
     assert_eq!(named_class(class("d"), "d").map(|class| class.driver), Ok("d".to_owned()));
     for other in ["e", ""] {
         let refused = named_class(class(other), "d").map(|class| class.driver);
-        assert_eq!(refused, Err(Refusal::OtherClass { class: "a".into(), driver: "d".into() }), "{other:?}");
+        assert_eq!(
+            refused,
+            Err(Refusal::ClassOfOtherDriver { class: "a".into(), driver: "d".into() }),
+            "{other:?}"
+        );
     }
 }
 
 #[test]
-fn codes_are_upstreams() {
+fn codes_match_upstream() {
     for (refusal, code) in [
         (Refusal::Authentication("x".into()), Code::Internal),
         (Refusal::Authorization("x".into()), Code::Internal),
         (Refusal::OtherDriver { snapshot: "s".into(), driver: "d".into() }, Code::InvalidArgument),
-        (Refusal::OtherClass { class: "c".into(), driver: "d".into() }, Code::InvalidArgument),
+        (Refusal::ClassOfOtherDriver { class: "c".into(), driver: "d".into() }, Code::InvalidArgument),
         (Refusal::DriverNotReady, Code::Unavailable),
         (Refusal::SnapshotNotReady("s".into()), Code::Unavailable),
         (Refusal::NoDefault("d".into()), Code::Unavailable),

@@ -12,8 +12,8 @@ use wharf_model::snapshot::names;
 
 use super::*;
 use crate::driver::Capabilities;
-use crate::snapshotter::memory::{Failed, Memory};
-use crate::snapshotter::status::{Answer, Member};
+use crate::snapshotter::patches::{Member, SnapshotInfo};
+use crate::snapshotter::state::{ContentState, FailedAttempt};
 use crate::snapshotter::view::Rules;
 
 const NOW: Time = Time(10_000_000);
@@ -23,7 +23,7 @@ fn rules() -> Rules {
     let naming = |prefix: &str| VolumeNaming { prefix: prefix.into(), uuid_length: None };
     Rules {
         driver: "d.test".into(),
-        can: Capabilities { list_snapshots: true, group_snapshot: true, ..Capabilities::default() },
+        capabilities: Capabilities { list_snapshots: true, group_snapshot: true, ..Capabilities::default() },
         naming: naming("snapshot"),
         group_naming: naming("groupsnapshot"),
         extra_create_metadata: false,
@@ -45,7 +45,7 @@ fn merge(into: &mut Value, with: &Value) {
     }
 }
 
-/// A content that is to be taken of volume v.
+/// A content whose snapshot is to be created from volume v.
 fn content(with: Value) -> Object {
     let mut content = json!({
         "metadata": {
@@ -94,96 +94,106 @@ fn there() -> Object {
     )
 }
 
-/// Everything but the object is as it mostly is.
-fn next(object: &Object, memory: &Memory) -> Step {
-    next_with(object, memory, &rules(), &[("pool", "fast")])
+/// The next step with default rules and class parameters.
+fn next(object: &Object, state: &ContentState) -> Step {
+    next_with(object, state, &rules(), &[("pool", "fast")])
 }
 
-fn next_with(object: &Object, memory: &Memory, rules: &Rules, parameters: &[(&str, &str)]) -> Step {
+fn next_with(object: &Object, state: &ContentState, rules: &Rules, parameters: &[(&str, &str)]) -> Step {
     let parameters: BTreeMap<String, String> =
         parameters.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
     let class = match object.class() {
         Some(_) => Class::Found { driver: "d.test", parameters: &parameters },
         None => Class::None,
     };
-    in_class(object, memory, rules, class)
+    in_class(object, state, rules, class)
 }
 
-fn in_class(object: &Object, memory: &Memory, rules: &Rules, class: Class<'_>) -> Step {
-    decide(&View { rules, object, class, place: Place::Ours, memory, confirmed: true }, NOW)
+fn in_class(object: &Object, state: &ContentState, rules: &Rules, class: Class<'_>) -> Step {
+    decide(&View { rules, object, class, ownership: Ownership::Ours, state, confirmed: true }, NOW)
 }
 
-fn answered(answer: Answer, at: Time) -> Memory {
-    let mut memory = Memory::default();
-    memory.has_answered(answer, at);
-    memory
+fn state_with_info(info: SnapshotInfo, at: Time) -> ContentState {
+    let mut state = ContentState::default();
+    state.record_info(info, at);
+    state
 }
 
-/// After a call under a mark that we put there ourselves.
-fn failed(doing: Doing, code: Code, at: Time) -> Memory {
-    let mut memory = Memory { settled: true, ..Memory::default() };
-    let failed =
-        Failed { doing, message: "no".into(), code: Some(code), soon: false, asked_at: Some("7".into()) };
-    memory.has_failed(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
-    memory
+/// The state after a failed call under a mark that we set ourselves.
+fn failed(action: Action, code: Code, at: Time) -> ContentState {
+    let mut state = ContentState { exclusive: true, ..ContentState::default() };
+    let failed = FailedAttempt {
+        action,
+        message: "no".into(),
+        code: Some(code),
+        retry_soon: false,
+        called_at_version: Some("7".into()),
+    };
+    state.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
+    state
 }
 
 fn is_create(step: &Step) -> Option<&wharf_csi::v1::CreateSnapshotRequest> {
     match step {
-        Step::Ask { ask: Ask { call: Call::Create(request), .. }, .. }
-        | Step::Mark { ask: Ask { call: Call::Create(request), .. }, .. } => Some(request),
+        Step::CallDriver { request: CallRequest { call: Call::Create(request), .. }, .. }
+        | Step::MarkBeingCreated { request: CallRequest { call: Call::Create(request), .. }, .. } => {
+            Some(request)
+        }
         _ => None,
     }
 }
 
-/// What a step is, in a word.
-fn word(step: &Step) -> &'static str {
+/// A short name for a step.
+fn step_name(step: &Step) -> &'static str {
     match step {
-        Step::Done => "done",
+        Step::Idle => "idle",
         Step::Wait(_) => "wait",
-        Step::Claim { .. } => "claim",
-        Step::Mark { .. } => "mark",
-        Step::Confirm => "confirm",
-        Step::Ask { ask, .. } => ask.call.method(),
-        Step::Tell { .. } => "tell",
-        Step::Unmark { .. } => "unmark",
-        Step::Delete { ask } => ask.call.method(),
-        Step::Clear { .. } => "clear",
-        Step::Release { .. } => "release",
+        Step::ClaimForNode { .. } => "claim",
+        Step::MarkBeingCreated { .. } => "mark",
+        Step::ReadContent => "read",
+        Step::CallDriver { request, .. } => request.call.method(),
+        Step::WriteStatus { .. } => "write status",
+        Step::UnmarkBeingCreated { .. } => "unmark",
+        Step::DeleteSnapshot { request } => request.call.method(),
+        Step::ClearStatus { .. } => "clear",
+        Step::RemoveFinalizer { .. } => "release",
         Step::Refuse { .. } => "refuse",
-        Step::Report { .. } => "report",
+        Step::ReportFailure { .. } => "report",
     }
 }
 
 /// sidecars.md 1.5 "Create": finalizer and mark, the call, the status, the mark off.
 #[test]
-fn a_snapshot_is_taken() {
-    let nothing = Memory::default();
+fn new_content_is_marked_created_and_unmarked() {
+    let nothing = ContentState::default();
     let new = content(json!({"metadata": {"finalizers": ["other"]}}));
     let step = next(&new, &nothing);
-    let Step::Mark { patch: Patch::Json(operations), .. } = &step else { panic!("{step:?}") };
+    let Step::MarkBeingCreated { patch: Patch::Json(operations), .. } = &step else { panic!("{step:?}") };
     let mark = "/metadata/annotations/snapshot.storage.kubernetes.io~1volumesnapshot-being-created";
-    let going = "/metadata/annotations/snapshot.storage.kubernetes.io~1volumesnapshot-being-deleted";
+    let being_deleted = "/metadata/annotations/snapshot.storage.kubernetes.io~1volumesnapshot-being-deleted";
     assert_eq!(
         *operations,
         json!([
             {"op": "test", "path": "/metadata/uid", "value": "u"},
             {"op": "add", "path": "/metadata/finalizers/-", "value": names::CONTENT_PROTECTION},
-            {"op": "test", "path": going, "value": null},
+            {"op": "test", "path": being_deleted, "value": null},
             {"op": "test", "path": mark, "value": null},
             {"op": "add", "path": mark, "value": "yes"},
         ])
     );
     let marked = content(annotated(names::BEING_CREATED));
     let step = next(&marked, &nothing);
-    assert!(matches!(step, Step::Ask { doing: Doing::Create, .. }), "{step:?}");
+    assert!(matches!(step, Step::CallDriver { action: Action::Create, .. }), "{step:?}");
     let request = is_create(&step).unwrap();
     assert_eq!((request.name.as_str(), request.source_volume_id.as_str()), ("snapshot-vs", "v"));
     assert_eq!(request.parameters, [("pool".to_owned(), "fast".to_owned())].into());
 
-    let answer = Answer { handle: "h".into(), ready: true, created: 5, size: 9, ..Answer::default() };
-    let memory = answered(answer, NOW);
-    let Step::Tell { patch: Patch::Merge(body) } = next(&marked, &memory) else { panic!("no status") };
+    let info =
+        SnapshotInfo { handle: "h".into(), ready: true, created: 5, size: 9, ..SnapshotInfo::default() };
+    let state = state_with_info(info, NOW);
+    let Step::WriteStatus { patch: Patch::Merge(body) } = next(&marked, &state) else {
+        panic!("expected WriteStatus")
+    };
     assert_eq!(
         body,
         json!({"metadata": {"uid": "u"}, "status": {
@@ -193,104 +203,119 @@ fn a_snapshot_is_taken() {
     let status = json!({"status": {
         "snapshotHandle": "h", "creationTime": 5, "restoreSize": 9, "readyToUse": true,
     }});
-    let told = content(both(annotated(names::BEING_CREATED), status.clone()));
-    let Step::Unmark { patch: Patch::Merge(body) } = next(&told, &memory) else { panic!("still marked") };
+    let written = content(both(annotated(names::BEING_CREATED), status.clone()));
+    let Step::UnmarkBeingCreated { patch: Patch::Merge(body) } = next(&written, &state) else {
+        panic!("expected UnmarkBeingCreated")
+    };
     assert_eq!(body, json!({"metadata": {"uid": "u", "annotations": {names::BEING_CREATED: null}}}));
-    assert_eq!(next(&content(status), &memory), Step::Done);
+    assert_eq!(next(&content(status), &state), Step::Idle);
 }
 
-/// What is made for a content that only a store behind the server still has would be nobody's.
+/// A snapshot created for a content that exists only in a stale cache would leak.
 #[test]
-fn the_server_has_the_last_word_before_anything_is_made() {
+fn create_is_called_only_after_content_was_read_from_server() {
     let polled = json!({"status": {"snapshotHandle": "h", "readyToUse": false}});
     for (object, confirmed, expected) in [
         (content(json!({})), false, "mark"),
-        (content(annotated(names::BEING_CREATED)), false, "confirm"),
+        (content(annotated(names::BEING_CREATED)), false, "read"),
         (content(annotated(names::BEING_CREATED)), true, "CreateSnapshot"),
-        (content(polled.clone()), false, "confirm"),
+        (content(polled.clone()), false, "read"),
         (content(polled), true, "CreateSnapshot"),
         (there(), false, "ListSnapshots"),
     ] {
-        let (rules, parameters, memory) = (rules(), BTreeMap::new(), Memory::default());
+        let (rules, parameters, state) = (rules(), BTreeMap::new(), ContentState::default());
         let class = match object.class() {
             Some(_) => Class::Found { driver: "d.test", parameters: &parameters },
             None => Class::None,
         };
-        let view =
-            View { rules: &rules, object: &object, class, place: Place::Ours, memory: &memory, confirmed };
-        assert_eq!(word(&decide(&view, NOW)), expected, "{object:?} {confirmed}");
+        let view = View {
+            rules: &rules,
+            object: &object,
+            class,
+            ownership: Ownership::Ours,
+            state: &state,
+            confirmed,
+        };
+        assert_eq!(step_name(&decide(&view, NOW)), expected, "{object:?} {confirmed}");
     }
 }
 
-/// sidecars.md 1.5 "Create": not ready is no failure; upstream asks with its failure backoff (user pain 14, 16).
+/// sidecars.md 1.5 "Create": not ready is not a failure; upstream polls with its failure backoff (user pain 14, 16).
 #[test]
-fn not_ready_is_asked_again_at_its_own_pace() {
+fn unready_snapshot_is_polled_with_its_own_interval() {
     let status = json!({"status": {"snapshotHandle": "h", "creationTime": 5, "readyToUse": false}});
     let object = content(status);
-    let answer = Answer { handle: "h".into(), ready: false, created: 5, ..Answer::default() };
-    let mut memory = Memory::default();
+    let info = SnapshotInfo { handle: "h".into(), ready: false, created: 5, ..SnapshotInfo::default() };
+    let mut state = ContentState::default();
     let mut pauses = Vec::new();
     for _ in 0..6 {
-        memory.has_answered(answer.clone(), NOW);
-        let Step::Wait(pause) = next(&object, &memory) else { panic!("no wait") };
+        state.record_info(info.clone(), NOW);
+        let Step::Wait(pause) = next(&object, &state) else { panic!("expected Wait") };
         pauses.push(pause.as_secs());
     }
     assert_eq!(pauses, [1, 2, 4, 8, 15, 15]);
-    // Then the same call, without a mark: the content has the handle.
-    let step = next(&object, &Memory::default());
+    // The next call is the same, without a mark: the content has the handle.
+    let step = next(&object, &ContentState::default());
     assert_eq!(is_create(&step).unwrap().name, "snapshot-vs");
-    assert!(matches!(step, Step::Ask { doing: Doing::Check, .. }), "{step:?}");
-    // Nothing is written for it, and once it is ready, only that and that the error is over.
+    assert!(matches!(step, Step::CallDriver { action: Action::Check, .. }), "{step:?}");
+    // Nothing is written while it is not ready. Then only readiness is set and the error removed.
     let failed = content(json!({"status": {
         "snapshotHandle": "h", "creationTime": 5, "readyToUse": false, "error": {"message": "no"},
     }}));
-    let memory = answered(Answer { ready: true, ..answer }, NOW);
-    let Step::Tell { patch: Patch::Merge(body) } = next(&failed, &memory) else { panic!("no status") };
+    let state = state_with_info(SnapshotInfo { ready: true, ..info }, NOW);
+    let Step::WriteStatus { patch: Patch::Merge(body) } = next(&failed, &state) else {
+        panic!("expected WriteStatus")
+    };
     assert_eq!(body["status"], json!({"readyToUse": true, "error": null}));
 }
 
 /// sidecars.md 1.5 "Pre-provisioned / group member".
 #[test]
-fn what_is_there_is_looked_at() {
+fn existing_snapshots_are_read_not_created() {
     let list = rules();
-    let get = Rules { can: Capabilities { get_snapshot: true, ..list.can }, ..rules() };
-    let neither = Rules { can: Capabilities::default(), ..rules() };
+    let get = Rules { capabilities: Capabilities { get_snapshot: true, ..list.capabilities }, ..rules() };
+    let neither = Rules { capabilities: Capabilities::default(), ..rules() };
     for (rules, call) in [(&list, "ListSnapshots"), (&get, "GetSnapshot"), (&neither, "assume")] {
-        let step = next_with(&there(), &Memory::default(), rules, &[]);
-        assert!(matches!(step, Step::Ask { doing: Doing::Check, .. }) && word(&step) == call, "{step:?}");
+        let step = next_with(&there(), &ContentState::default(), rules, &[]);
+        assert!(
+            matches!(step, Step::CallDriver { action: Action::Check, .. }) && step_name(&step) == call,
+            "{step:?}"
+        );
     }
     let member = |status: Value| {
         content(json!({"metadata": {"annotations": {names::GROUP_HANDLE: "g"}}, "status": status,
             "spec": {"volumeSnapshotClassName": null}}))
     };
     for (status, expected) in [
-        (Value::Null, "done"),
-        (json!({"snapshotHandle": "h", "readyToUse": false}), "done"),
+        (Value::Null, "idle"),
+        (json!({"snapshotHandle": "h", "readyToUse": false}), "idle"),
         (
             json!({"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g", "readyToUse": false}),
             "ListSnapshots",
         ),
-        (json!({"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g", "readyToUse": true}), "done"),
+        (json!({"snapshotHandle": "h", "volumeGroupSnapshotHandle": "g", "readyToUse": true}), "idle"),
     ] {
-        assert_eq!(word(&next(&member(status.clone()), &Memory::default())), expected, "{status}");
+        assert_eq!(step_name(&next(&member(status.clone()), &ContentState::default())), expected, "{status}");
     }
-    // The class's own secret for it, and not the one for making snapshots.
+    // The class has a separate secret for reading the state.
     let classed = content(json!({"spec": {"source": {"volumeHandle": null, "snapshotHandle": "h"}},
         "metadata": {"annotations": {names::DELETION_SECRET_NAME: "x", names::DELETION_SECRET_NAMESPACE: "y"}}}));
     let parameters = [
         ("csi.storage.k8s.io/snapshotter-list-secret-name", "list-${volumesnapshotcontent.name}"),
         ("csi.storage.k8s.io/snapshotter-list-secret-namespace", "ns"),
     ];
-    let Step::Ask { ask, .. } = next_with(&classed, &Memory::default(), &rules(), &parameters) else {
-        panic!("not asked")
+    let Step::CallDriver { request, .. } =
+        next_with(&classed, &ContentState::default(), &rules(), &parameters)
+    else {
+        panic!("expected CallDriver")
     };
-    assert_eq!(ask.secret, Some(SecretRef { name: "list-c".into(), namespace: "ns".into() }));
+    assert_eq!(request.secret, Some(SecretRef { name: "list-c".into(), namespace: "ns".into() }));
 }
 
-/// sidecars.md 1.5 "Errors": the mark stays while the driver may be at it, and goes after a final answer; the first
-/// attempt and later ones have reasons of their own.
+/// sidecars.md 1.5 "Errors": the mark stays while the driver may be creating the snapshot and is removed after
+/// a final error. The first attempt and later ones have different event reasons.
 #[test]
-fn failures() {
+fn mark_is_removed_only_after_final_error() {
     let marked = content(annotated(names::BEING_CREATED));
     for (code, expected) in [
         (Code::Cancelled, "report"),
@@ -304,43 +329,48 @@ fn failures() {
         (Code::AlreadyExists, "unmark"),
         (Code::FailedPrecondition, "unmark"),
     ] {
-        let step = next(&marked, &failed(Doing::Create, code, NOW));
-        assert_eq!(word(&step), expected, "{code:?}");
-        if let Step::Unmark { patch: Patch::Merge(body) } = step {
-            assert_eq!(body["metadata"]["resourceVersion"], "7", "for this version only");
+        let step = next(&marked, &failed(Action::Create, code, NOW));
+        assert_eq!(step_name(&step), expected, "{code:?}");
+        if let Step::UnmarkBeingCreated { patch: Patch::Merge(body) } = step {
+            assert_eq!(body["metadata"]["resourceVersion"], "7", "applies to this version only");
         }
-        // Somebody has written to the content since: the driver may have been asked by another.
+        // The content has changed since: another process may have called the driver.
         let later =
             content(both(annotated(names::BEING_CREATED), json!({"metadata": {"resourceVersion": "8"}})));
-        assert_eq!(word(&next(&later, &failed(Doing::Create, code, NOW))), "report", "{code:?}");
+        assert_eq!(step_name(&next(&later, &failed(Action::Create, code, NOW))), "report", "{code:?}");
     }
-    // A mark that was found: somebody before us may have asked, with success.
+    // The mark was found: an earlier process may have made a successful call.
     for (code, expected) in
         [(Code::Internal, "report"), (Code::Unknown, "report"), (Code::NotFound, "unmark")]
     {
-        let mut found = Memory::default();
-        let asked_at = Some("7".into());
-        let failed =
-            Failed { doing: Doing::Create, message: "no".into(), code: Some(code), soon: false, asked_at };
-        found.has_failed(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
-        assert_eq!(word(&next(&marked, &found)), expected, "{code:?}");
+        let mut found = ContentState::default();
+        let called_at_version = Some("7".into());
+        let failed = FailedAttempt {
+            action: Action::Create,
+            message: "no".into(),
+            code: Some(code),
+            retry_soon: false,
+            called_at_version,
+        };
+        found.record_failure(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        assert_eq!(step_name(&next(&marked, &found)), expected, "{code:?}");
     }
-    for (doing, reason, words) in [
-        (Doing::Create, "SnapshotCreationFailed", "Failed to create snapshot: no"),
+    for (action, reason, message) in [
+        (Action::Create, "SnapshotCreationFailed", "Failed to create snapshot: no"),
         (
-            Doing::Check,
+            Action::Check,
             "SnapshotContentCheckandUpdateFailed",
             "Failed to check and update snapshot content: no",
         ),
     ] {
-        let memory = failed(doing, Code::Internal, NOW);
-        let failure = memory.failure.as_ref().unwrap();
+        let state = failed(action, Code::Internal, NOW);
+        let failure = state.failure.as_ref().unwrap();
         let object = content(json!({}));
-        assert_eq!(status::reason(&object, failure), reason);
-        let Step::Report { patch: Some(Patch::Merge(body)) } = next(&object, &memory) else {
-            panic!("silent")
+        assert_eq!(patches::event_reason(&object, failure), reason);
+        let Step::ReportFailure { patch: Some(Patch::Merge(body)) } = next(&object, &state) else {
+            panic!("expected ReportFailure")
         };
-        let error = json!({"time": "1970-01-01T02:46:40Z", "message": words});
+        let error = json!({"time": "1970-01-01T02:46:40Z", "message": message});
         assert_eq!(
             body,
             json!({
@@ -348,111 +378,121 @@ fn failures() {
                 "status": {"readyToUse": false, "error": error},
             })
         );
-        // The same again is not written again.
-        let told = content(json!({"status": {"readyToUse": false, "error": {"message": words}}}));
-        assert_eq!(next(&told, &memory), Step::Report { patch: None });
+        // The same error is not written twice.
+        let written = content(json!({"status": {"readyToUse": false, "error": {"message": message}}}));
+        assert_eq!(next(&written, &state), Step::ReportFailure { patch: None });
     }
-    let mut memory = failed(Doing::Check, Code::Internal, NOW);
-    memory.failure.as_mut().unwrap().reported = true;
-    assert_eq!(next(&content(json!({})), &memory), Step::Wait(Duration::from_secs(1)));
-    memory.wake();
-    assert_eq!(word(&next(&content(json!({})), &memory)), "mark");
+    let mut state = failed(Action::Check, Code::Internal, NOW);
+    state.failure.as_mut().unwrap().reported = true;
+    assert_eq!(next(&content(json!({})), &state), Step::Wait(Duration::from_secs(1)));
+    state.reset_backoff();
+    assert_eq!(step_name(&next(&content(json!({})), &state)), "mark");
 }
 
 /// sidecars.md 1.5 "Delete".
 #[test]
-fn deletion() {
+fn content_in_deletion_deletes_snapshot_and_releases_content() {
     let deleting = json!({"metadata": {"deletionTimestamp": GOING}});
-    let going = || both(deleting.clone(), annotated(names::BEING_DELETED));
+    let being_deleted = || both(deleting.clone(), annotated(names::BEING_DELETED));
     let status = json!({"status": {"snapshotHandle": "h", "readyToUse": true, "creationTime": 1}});
     let retain = json!({"spec": {"deletionPolicy": "Retain"}});
     let in_group = json!({"status": {"volumeGroupSnapshotHandle": "g"}});
     let unbound = json!({"spec": {
         "source": {"volumeHandle": null, "snapshotHandle": "h"}, "volumeSnapshotRef": {"uid": ""},
     }});
-    let mut gone = Memory::default();
-    gone.has_deleted();
-    let nothing = Memory::default();
-    for (with, memory, expected) in [
-        // Its snapshot is still there: it stays as it is.
-        (both(deleting.clone(), status.clone()), &nothing, "done"),
-        (both(going(), status.clone()), &nothing, "DeleteSnapshot"),
-        (both(going(), status.clone()), &gone, "release"),
-        (both(both(going(), status.clone()), retain), &nothing, "release"),
-        (both(both(going(), status.clone()), in_group), &nothing, "release"),
-        (going(), &nothing, "release"),
+    let mut deleted = ContentState::default();
+    deleted.record_deletion();
+    let nothing = ContentState::default();
+    for (with, state, expected) in [
+        // Its VolumeSnapshot still exists: nothing to do.
+        (both(deleting.clone(), status.clone()), &nothing, "idle"),
+        (both(being_deleted(), status.clone()), &nothing, "DeleteSnapshot"),
+        (both(being_deleted(), status.clone()), &deleted, "release"),
+        (both(both(being_deleted(), status.clone()), retain), &nothing, "release"),
+        (both(both(being_deleted(), status.clone()), in_group), &nothing, "release"),
+        (being_deleted(), &nothing, "release"),
         (both(deleting.clone(), unbound.clone()), &nothing, "release"),
         (both(both(deleting.clone(), unbound), status.clone()), &nothing, "DeleteSnapshot"),
-        // Others keep the content.
+        // Other finalizers hold the content.
         (
             both(
-                both(going(), status.clone()),
+                both(being_deleted(), status.clone()),
                 json!({"metadata": {"finalizers": ["other", names::CONTENT_PROTECTION]}}),
             ),
-            &gone,
+            &deleted,
             "clear",
         ),
-        (both(both(going(), status), json!({"metadata": {"finalizers": ["other"]}})), &gone, "done"),
+        (
+            both(both(being_deleted(), status), json!({"metadata": {"finalizers": ["other"]}})),
+            &deleted,
+            "idle",
+        ),
     ] {
         let object = content(with.clone());
-        assert_eq!(word(&next(&object, memory)), expected, "{with}");
-        // Its class may be made anew for another driver: it has no part in the end.
+        assert_eq!(step_name(&next(&object, state)), expected, "{with}");
+        // The class may have been re-created for another driver. Deletion does not depend on it.
         let others = Class::Found { driver: "other.test", parameters: &BTreeMap::new() };
-        assert_eq!(word(&in_class(&object, memory, &rules(), others)), expected, "{with}");
+        assert_eq!(step_name(&in_class(&object, state, &rules(), others)), expected, "{with}");
     }
-    let Step::Release { patch: Patch::Json(operations) } = next(&content(going()), &nothing) else {
-        panic!("kept")
+    let Step::RemoveFinalizer { patch: Patch::Json(operations) } = next(&content(being_deleted()), &nothing)
+    else {
+        panic!("expected RemoveFinalizer")
     };
     let version = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
-    assert_eq!(operations[1], version, "in another version there may be something to delete");
+    assert_eq!(operations[1], version, "at another version there may be something to delete");
     let object = content(both(
-        going(),
+        being_deleted(),
         json!({"status": {"snapshotHandle": "h", "error": {"message": "m"}},
             "metadata": {"annotations": {names::DELETION_SECRET_NAME: "x", names::DELETION_SECRET_NAMESPACE: "y"}}}),
     ));
-    let Step::Delete { ask } = next(&object, &nothing) else { panic!("kept") };
-    assert_eq!(ask.secret, Some(SecretRef { name: "x".into(), namespace: "y".into() }));
-    assert!(ask.without_secret, "what goes with its namespace must not hang on a secret in it");
-    // A failure is told by an event, and waited for.
-    let memory = failed(Doing::Delete, Code::Internal, NOW);
-    assert_eq!(status::reason(&object, memory.failure.as_ref().unwrap()), "SnapshotDeleteError");
-    assert_eq!(next(&object, &memory), Step::Wait(Duration::from_secs(1)));
+    let Step::DeleteSnapshot { request } = next(&object, &nothing) else { panic!("expected DeleteSnapshot") };
+    assert_eq!(request.secret, Some(SecretRef { name: "x".into(), namespace: "y".into() }));
+    assert!(request.secret_optional, "deleting a namespace must not depend on a secret in it");
+    // A failure is reported by an event and followed by a backoff.
+    let state = failed(Action::Delete, Code::Internal, NOW);
+    assert_eq!(patches::event_reason(&object, state.failure.as_ref().unwrap()), "SnapshotDeleteError");
+    assert_eq!(next(&object, &state), Step::Wait(Duration::from_secs(1)));
 }
 
-/// sidecars.md 1.5 "Delete", user pain 16: what goes while the driver may be at it is asked for again, to learn what
-/// there is to delete. Whatever else is missing by now does not hold it up; upstream hangs when the class is gone.
+/// sidecars.md 1.5 "Delete", user pain 16: if a content is deleted while the driver may be creating its snapshot,
+/// the create call is repeated to learn what there is to delete. A missing class or secret does not block this;
+/// upstream hangs when the class is gone.
 #[test]
-fn what_goes_while_it_is_made() {
-    let going = both(annotated(names::BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
-    let marked = content(both(going.clone(), annotated(names::BEING_CREATED)));
+fn deletion_during_creation_repeats_create_call() {
+    let being_deleted =
+        both(annotated(names::BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
+    let marked = content(both(being_deleted.clone(), annotated(names::BEING_CREATED)));
     let (none, others) = (BTreeMap::new(), [("pool".to_owned(), "theirs".to_owned())].into());
-    for (class, whole) in [
+    for (class, complete) in [
         (Class::Found { driver: "d.test", parameters: &none }, true),
-        (Class::Gone("k"), false),
-        // The class is another driver's by now, and so are its parameters.
+        (Class::NotFound("k"), false),
+        // The class belongs to another driver by now, and so do its parameters.
         (Class::Found { driver: "other.test", parameters: &others }, false),
     ] {
-        let step = in_class(&marked, &Memory::default(), &rules(), class);
+        let step = in_class(&marked, &ContentState::default(), &rules(), class);
         let request = is_create(&step).unwrap();
         assert_eq!((request.name.as_str(), request.parameters.len()), ("snapshot-vs", 0));
-        let Step::Ask { ask, .. } = step else { panic!("not asked") };
-        assert_eq!((ask.whole, ask.without_secret), (whole, true));
+        let Step::CallDriver { request, .. } = step else { panic!("expected CallDriver") };
+        assert_eq!((request.complete, request.secret_optional), (complete, true));
     }
-    // It is there, ready or not: the content says so, and then it is deleted.
-    let answer = Answer { handle: "h".into(), ready: false, created: 1, ..Answer::default() };
-    assert_eq!(word(&next(&marked, &answered(answer, NOW))), "tell");
+    // The snapshot exists, ready or not: the handle is written to the status, then the snapshot is deleted.
+    let info = SnapshotInfo { handle: "h".into(), ready: false, created: 1, ..SnapshotInfo::default() };
+    assert_eq!(step_name(&next(&marked, &state_with_info(info, NOW))), "write status");
     let status = json!({"status": {"snapshotHandle": "h", "readyToUse": false, "creationTime": 1}});
-    let told = content(both(both(going.clone(), annotated(names::BEING_CREATED)), status.clone()));
-    assert_eq!(word(&next(&told, &Memory::default())), "unmark");
-    assert_eq!(word(&next(&content(both(going, status)), &Memory::default())), "DeleteSnapshot");
-    // Nothing is taken of a content that nothing keeps.
-    let loose = content(json!({"metadata": {"deletionTimestamp": GOING, "finalizers": ["other"]}}));
-    assert_eq!(next(&loose, &Memory::default()), Step::Done);
+    let written = content(both(both(being_deleted.clone(), annotated(names::BEING_CREATED)), status.clone()));
+    assert_eq!(step_name(&next(&written, &ContentState::default())), "unmark");
+    assert_eq!(
+        step_name(&next(&content(both(being_deleted, status)), &ContentState::default())),
+        "DeleteSnapshot"
+    );
+    // No snapshot is created for a content in deletion without our finalizer.
+    let unprotected = content(json!({"metadata": {"deletionTimestamp": GOING, "finalizers": ["other"]}}));
+    assert_eq!(next(&unprotected, &ContentState::default()), Step::Idle);
 }
 
 /// sidecars.md 1.5 "Params".
 #[test]
-fn parameters() {
+fn class_parameters_are_filtered_and_validated() {
     let all = [
         ("pool", "fast"),
         ("csi.storage.k8s.io/snapshotter-secret-name", "x"),
@@ -465,7 +505,7 @@ fn parameters() {
         ("csi.storage.k8s.io/group-snapshotter-get-secret-namespace", "x"),
     ];
     let named = Rules { extra_create_metadata: true, ..rules() };
-    let step = next_with(&content(json!({})), &Memory::default(), &named, &all);
+    let step = next_with(&content(json!({})), &ContentState::default(), &named, &all);
     let expected = [
         ("csi.storage.k8s.io/volumesnapshot/name", "s"),
         ("csi.storage.k8s.io/volumesnapshot/namespace", "ns"),
@@ -477,8 +517,8 @@ fn parameters() {
 
     let unclassed = content(json!({"spec": {"volumeSnapshotClassName": null}}));
     let unbound = content(json!({"spec": {"volumeSnapshotRef": {"uid": ""}}}));
-    let nothing = Memory::default();
-    for (step, said) in [
+    let nothing = ContentState::default();
+    for (step, message) in [
         (
             next_with(&content(json!({})), &nothing, &rules(), &[("csi.storage.k8s.io/fstype", "x")]),
             "found unknown parameter key \"csi.storage.k8s.io/fstype\" with reserved namespace csi.storage.k8s.io/",
@@ -486,14 +526,14 @@ fn parameters() {
         (next(&unclassed, &nothing), "failed to take snapshot c without a snapshot class"),
         (next(&unbound, &nothing), "not bound to a snapshot"),
         (
-            in_class(&content(json!({})), &nothing, &rules(), Class::Gone("k")),
+            in_class(&content(json!({})), &nothing, &rules(), Class::NotFound("k")),
             r#""volumesnapshotclass.snapshot.storage.k8s.io \"k\" not found""#,
         ),
     ] {
-        let Step::Refuse { doing: Doing::Create, why } = step else { panic!("{step:?}") };
-        assert!(why.to_string().contains(said), "{why}");
+        let Step::Refuse { action: Action::Create, refusal } = step else { panic!("{step:?}") };
+        assert!(refusal.to_string().contains(message), "{refusal}");
     }
-    assert_eq!(word(&in_class(&content(json!({})), &nothing, &rules(), Class::Unknown)), "wait");
+    assert_eq!(step_name(&in_class(&content(json!({})), &nothing, &rules(), Class::NotListed)), "wait");
     let others = Class::Found { driver: "other.test", parameters: &BTreeMap::new() };
-    assert_eq!(in_class(&content(json!({})), &nothing, &rules(), others), Step::Done);
+    assert_eq!(in_class(&content(json!({})), &nothing, &rules(), others), Step::Idle);
 }

@@ -1,5 +1,5 @@
-//! A small API server with contents, and two stores that are behind it: each is told in order and as late as chance
-//! wants, a process's own writes at once.
+//! A small API server with contents, and two caches that lag behind it. Each cache receives events in order and
+//! after a random delay; a process's own writes appear at once.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use wharf_model::VolumeSnapshotContent;
 use wharf_model::patch::Patch;
 
 use super::name_of;
-use crate::attacher::simulate::world::patched;
+use crate::attacher::simulation::world::apply_patch;
 
 #[derive(Default)]
 pub(super) struct World {
-    /// The truth.
+    /// The objects in the API server.
     pub(super) objects: BTreeMap<String, Value>,
     version: u64,
-    /// What is on its way to each process; `true`: it is gone.
-    untold: [VecDeque<(Value, bool)>; 2],
-    /// What each process sees.
-    pub(super) seen: [BTreeMap<String, Arc<VolumeSnapshotContent>>; 2],
-    /// Ended by a process's own write: its watch does not bring them back.
-    buried: [BTreeSet<String>; 2],
-    /// Every content that there ever was: names are not used twice.
+    /// Events not yet delivered to each process; `true`: deletion.
+    pending_events: [VecDeque<(Value, bool)>; 2],
+    /// The cache of each process.
+    pub(super) cached: [BTreeMap<String, Arc<VolumeSnapshotContent>>; 2],
+    /// UIDs whose deletion a process observed by its own write: its watch does not bring them back.
+    deleted_uids: [BTreeSet<String>; 2],
+    /// All contents that ever existed: names are not reused.
     pub(super) known: BTreeSet<String>,
     retained: BTreeSet<String>,
 }
@@ -31,27 +31,27 @@ fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn is_gone(object: &Value) -> bool {
+fn is_deleted(object: &Value) -> bool {
     let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
     object.pointer("/metadata/deletionTimestamp").is_some() && finalizers.is_none_or(Vec::is_empty)
 }
 
 impl World {
-    /// Puts an object as it now is, or ends it.
+    /// Stores a new version of an object, or removes it.
     pub(super) fn put(&mut self, mut object: Value) -> Value {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let name = text(&object, "/metadata/name").to_owned();
         self.known.insert(name.clone());
-        // The server leaves out what is empty.
+        // The API server omits empty fields.
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|_, value| *value != json!([]) && *value != json!({}));
         }
-        let gone = is_gone(&object);
-        for untold in &mut self.untold {
-            untold.push_back((object.clone(), gone));
+        let deleted = is_deleted(&object);
+        for pending_events in &mut self.pending_events {
+            pending_events.push_back((object.clone(), deleted));
         }
-        if gone {
+        if deleted {
             if text(&object, "/spec/deletionPolicy") == "Retain" {
                 self.retained.insert(name_of(&name));
             }
@@ -76,8 +76,8 @@ impl World {
         self.change(name, |object| object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
     }
 
-    /// Somebody else's finalizer goes.
-    pub(super) fn let_go(&mut self, name: &str, finalizer: &str) {
+    /// Another component removes its finalizer.
+    pub(super) fn remove_finalizer(&mut self, name: &str, finalizer: &str) {
         self.change(name, |object| {
             if let Some(list) = object.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
                 list.retain(|present| present != finalizer);
@@ -94,79 +94,80 @@ impl World {
         annotations.is_some_and(|annotations| annotations.get(annotation).is_some())
     }
 
-    /// Names of snapshots that the driver may keep.
+    /// Names of snapshots that the driver may retain.
     pub(super) fn retained(&self) -> BTreeSet<String> {
         self.retained.clone()
     }
 
-    /// Reads an object, which the process sees; says whether it is there.
-    pub(super) fn read(&mut self, who: usize, name: &str) -> bool {
+    /// Reads an object into the process's cache. Returns whether it exists.
+    pub(super) fn read(&mut self, replica: usize, name: &str) -> bool {
         match self.objects.get(name).cloned() {
-            Some(object) => self.see(who, &object, false),
-            // The watch would tell.
+            Some(object) => self.observe(replica, &object, false),
+            // The watch would report the deletion.
             None => {
-                self.buried[who].insert(format!("uid-{name}"));
-                self.seen[who].remove(name);
+                self.deleted_uids[replica].insert(format!("uid-{name}"));
+                self.cached[replica].remove(name);
             }
         }
         self.objects.contains_key(name)
     }
 
-    /// Whether a write would be taken.
+    /// Whether a write would be accepted.
     pub(super) fn fits(&self, name: &str, patch: &Patch) -> bool {
-        self.objects.get(name).is_some_and(|object| patched(object, patch).is_some())
+        self.objects.get(name).is_some_and(|object| apply_patch(object, patch).is_some())
     }
 
-    /// A write; says whether the object is there. If it does not fit, the object is read, which the process sees too.
-    pub(super) fn patch(&mut self, who: Option<usize>, name: &str, patch: &Patch) -> bool {
+    /// Applies a write. Returns whether the object exists. If the patch does not apply, the object is read into the
+    /// cache instead.
+    pub(super) fn patch(&mut self, replica: Option<usize>, name: &str, patch: &Patch) -> bool {
         let Some(object) = self.objects.get(name) else { return false };
-        let now = match patched(object, patch) {
+        let now = match apply_patch(object, patch) {
             Some(changed) => self.put(changed),
             None => object.clone(),
         };
-        let Some(who) = who else { return true };
-        let gone = is_gone(&now);
-        if gone {
-            self.buried[who].insert(text(&now, "/metadata/uid").to_owned());
+        let Some(replica) = replica else { return true };
+        let deleted = is_deleted(&now);
+        if deleted {
+            self.deleted_uids[replica].insert(text(&now, "/metadata/uid").to_owned());
         }
-        self.see(who, &now, gone);
+        self.observe(replica, &now, deleted);
         true
     }
 
-    /// The watch of a process tells one thing.
-    pub(super) fn tell(&mut self, who: usize) {
-        let Some((object, gone)) = self.untold[who].pop_front() else { return };
-        if !self.buried[who].contains(text(&object, "/metadata/uid")) {
-            self.see(who, &object, gone);
+    /// Delivers one watch event to a process.
+    pub(super) fn deliver_event(&mut self, replica: usize) {
+        let Some((object, deleted)) = self.pending_events[replica].pop_front() else { return };
+        if !self.deleted_uids[replica].contains(text(&object, "/metadata/uid")) {
+            self.observe(replica, &object, deleted);
         }
     }
 
-    /// Whether nothing is on its way.
-    pub(super) fn is_told(&self) -> bool {
-        self.untold.iter().all(VecDeque::is_empty)
+    /// Whether all events are delivered.
+    pub(super) fn has_handles(&self) -> bool {
+        self.pending_events.iter().all(VecDeque::is_empty)
     }
 
-    /// A process begins anew, with all there is.
-    pub(super) fn relist(&mut self, who: usize) {
-        self.untold[who].clear();
-        self.seen[who].clear();
+    /// A process restarts and lists all objects.
+    pub(super) fn relist(&mut self, replica: usize) {
+        self.pending_events[replica].clear();
+        self.cached[replica].clear();
         for object in self.objects.values().cloned().collect::<Vec<_>>() {
-            self.see(who, &object, false);
+            self.observe(replica, &object, false);
         }
     }
 
-    fn see(&mut self, who: usize, object: &Value, gone: bool) {
+    fn observe(&mut self, replica: usize, object: &Value, deleted: bool) {
         let name = text(object, "/metadata/name").to_owned();
         let version = |version: &str| version.parse::<u64>().unwrap();
         let new = version(text(object, "/metadata/resourceVersion"));
-        let seen = &mut self.seen[who];
-        if seen.get(&name).is_some_and(|seen| version(&seen.metadata.resource_version) >= new) {
+        let cached = &mut self.cached[replica];
+        if cached.get(&name).is_some_and(|cached| version(&cached.metadata.resource_version) >= new) {
             return;
         }
-        if gone {
-            seen.remove(&name);
+        if deleted {
+            cached.remove(&name);
         } else {
-            seen.insert(name, Arc::new(serde_json::from_value(object.clone()).unwrap()));
+            cached.insert(name, Arc::new(serde_json::from_value(object.clone()).unwrap()));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! DigitalOcean Block Storage on a real Kubernetes: a droplet for each node, volumes that are attached and detached,
-//! and what the driver that ran before has left behind.
+//! DigitalOcean Block Storage on a real Kubernetes: a droplet for each node, attached and detached volumes, and
+//! volumes of the previous driver.
 
 mod cloud;
 
@@ -9,14 +9,14 @@ use super::MINUTE;
 use super::objects::{claim, class, pod};
 use cloud::{Cloud, DRIVER, TAKEN_OVER};
 
-/// A volume's whole life: made, attached, written, moved to the other node and back, snapshotted, restored larger,
-/// expanded in use, deleted.
+/// The lifecycle of a volume: created, attached, written, moved to the other node and back, snapshotted, restored
+/// larger, expanded in use, deleted.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn a_volume_of_digitalocean_goes_through_its_life() {
+fn digitalocean_volume_completes_full_lifecycle() {
     let cluster = TestCluster::start();
     let mut cloud = Cloud::start(&cluster);
-    // A mounted ext4 grows only for who has CAP_SYS_RESOURCE; the virtual machine's tests show that.
+    // Expanding a mounted ext4 needs CAP_SYS_RESOURCE; the virtual machine's tests cover that.
     let xfs = "parameters: {csi.storage.k8s.io/fstype: xfs}";
     cluster
         .apply(&[class("do", DRIVER, xfs), snapshot_class("do"), claim("data", "do", "1500Mi", "")].concat());
@@ -24,7 +24,7 @@ fn a_volume_of_digitalocean_goes_through_its_life() {
     assert_eq!(
         cluster.field("pvc/data", ".status.capacity.storage"),
         "2Gi",
-        "whole GiB, and told as they are"
+        "sizes are rounded up to whole GiB and reported"
     );
 
     let nodes = ["node-a", "node-b", "node-a"];
@@ -45,13 +45,17 @@ fn a_volume_of_digitalocean_goes_through_its_life() {
     let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: cut}";
     cluster.apply(&[claim("restored", "do", "5Gi", source), pod("reader", "restored", "")].concat());
     cluster.wait_for("pod/reader", "condition=Ready", 3 * MINUTE);
-    assert_eq!(shell(&cluster, "reader", "cat /data/log"), "0\n1\n2\n", "what was there when it was cut");
-    assert!(size_of(&cluster, "reader") > 4 << 30, "the file system has grown with the volume");
+    assert_eq!(
+        shell(&cluster, "reader", "cat /data/log"),
+        "0\n1\n2\n",
+        "the content at the time of the snapshot"
+    );
+    assert!(size_of(&cluster, "reader") > 4 << 30, "the file system must fill the larger volume");
 
     let grown = r#"{"spec": {"resources": {"requests": {"storage": "4Gi"}}}}"#;
     cluster.kubectl(&["patch", "pvc", "data", "--patch", grown]);
     cluster.wait_for("pvc/data", "jsonpath={.status.capacity.storage}=4Gi", 3 * MINUTE);
-    assert!(size_of(&cluster, "writer") > 3 << 30, "the pod sees it without a restart");
+    assert!(size_of(&cluster, "writer") > 3 << 30, "the expansion must be visible without a restart");
     assert_eq!(shell(&cluster, "writer", "cat /data/log"), "0\n1\n2\nlater\n");
 
     cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
@@ -60,10 +64,10 @@ fn a_volume_of_digitalocean_goes_through_its_life() {
     cloud.ends_empty(&cluster);
 }
 
-/// What dobs.csi.digitalocean.com has written: one volume in use with data, one that it never formatted.
+/// Volumes of the previous dobs.csi.digitalocean.com driver: one in use with data, one that was never formatted.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn volumes_of_the_driver_before_are_taken_over() {
+fn volumes_of_previous_driver_are_adopted() {
     let cluster = TestCluster::start();
     let mut cloud = Cloud::start(&cluster);
     cluster.apply(&[class("do-block-storage", DRIVER, ""), snapshot_class("do")].concat());
@@ -105,7 +109,7 @@ fn shell(cluster: &TestCluster, pod: &str, script: &str) -> String {
     cluster.kubectl(&["exec", &format!("pod/{pod}"), "--", "sh", "-c", script])
 }
 
-/// How large the file system at /data is, in bytes.
+/// The size of the file system at /data, in bytes.
 fn size_of(cluster: &TestCluster, pod: &str) -> u64 {
     let blocks = shell(cluster, pod, "stat -f -c '%b %S' /data");
     blocks.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()

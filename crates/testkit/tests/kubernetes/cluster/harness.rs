@@ -1,4 +1,4 @@
-//! The test cluster itself: it runs pods, survives its programs' deaths, and leaves nothing behind.
+//! The test cluster itself: it runs pods, restarts programs that are killed, and leaves nothing behind.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use super::MINUTE;
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn runs_pods_on_both_nodes_and_leaves_no_trace() {
+fn cluster_runs_pods_on_both_nodes_and_cleans_up() {
     let others = (cgroups_of_containers(), network_devices());
     let began = Instant::now();
     let cluster = TestCluster::start();
@@ -26,7 +26,11 @@ fn runs_pods_on_both_nodes_and_leaves_no_trace() {
         assert_eq!(cluster.kubectl(&["logs", &name]), format!("I am on {node}\n"));
         assert_eq!(cluster.kubectl(&["exec", &name, "--", "hostname"]), format!("on-{node}\n"));
     }
-    assert_ne!(others, (cgroups_of_containers(), network_devices()), "what is looked for below exists");
+    assert_ne!(
+        others,
+        (cgroups_of_containers(), network_devices()),
+        "the checks below must be able to find leftovers"
+    );
 
     let run = cluster.directory().to_owned();
     assert!(!processes(&run).is_empty());
@@ -34,11 +38,11 @@ fn runs_pods_on_both_nodes_and_leaves_no_trace() {
     drop(cluster);
     println!("ended in {:.1?}", ending.elapsed());
 
-    assert!(!run.exists(), "{} is still there", run.display());
+    assert!(!run.exists(), "{} still exists", run.display());
     assert_eq!(processes(&run), BTreeSet::new());
     assert_eq!(mounts(&run), BTreeSet::new());
     assert_eq!(cgroups_of_containers(), others.0);
-    // The kernel takes a network namespace apart in the background.
+    // The kernel removes a network namespace in the background.
     let until = Instant::now() + Duration::from_secs(10);
     while network_devices() != others.1 && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(50));
@@ -48,12 +52,12 @@ fn runs_pods_on_both_nodes_and_leaves_no_trace() {
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn programs_that_die_come_back_and_nodes_may_join_late() {
+fn killed_programs_restart_and_nodes_join_late() {
     let pool = TestPool::new(FsType::Ext4, 1 << 30);
     let cluster = TestCluster::start();
     let began = Instant::now();
     drop(pool);
-    assert!(began.elapsed() < Duration::from_secs(1), "the cluster holds what others have mounted");
+    assert!(began.elapsed() < Duration::from_secs(1), "the cluster must release mounts of other programs");
 
     cluster.signal("kube-apiserver", "KILL");
     cluster.signal("kubelet-node-b", "KILL");
@@ -85,7 +89,7 @@ spec:
     )
 }
 
-/// Processes that were started for this cluster: all of them inherit its directory's name.
+/// The processes of this cluster: all of them inherit the name of its directory.
 fn processes(run: &Path) -> BTreeSet<String> {
     let mark = format!("RUN={}", run.display());
     let of_cluster = |process: &Path| {

@@ -1,9 +1,10 @@
-//! The health monitor under upstream's own rules: what a driver says becomes events on claims, also across a restart.
+//! The health monitor with upstream's RBAC rules: volume conditions of a driver become events on claims, also
+//! across a restart.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster};
 
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
@@ -15,7 +16,7 @@ const QUICK: [&str; 4] = ["--list-volumes-interval", "1s", "--monitor-interval",
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn what_is_wrong_is_told_and_taken_back() {
+fn abnormal_condition_is_reported_and_cleared() {
     let cluster = TestCluster::start_with(API_ONLY);
     let mut driver = ScriptedDriver::start(&cluster, DRIVER, &[CONDITIONS]);
     let mut provisioner = driver.sidecar("provisioner", &["--roles", "provisioner"]);
@@ -31,34 +32,36 @@ fn what_is_wrong_is_told_and_taken_back() {
     let handle = cluster.field(&volume, ".spec.csi.volumeHandle");
     let broken = format!(r#"{{"{handle}": "the disk is on fire"}}"#);
 
-    let kubeconfig = cluster.kubeconfig_of("health-monitor");
+    let kubeconfig = cluster.sidecar_kubeconfig("health-monitor");
     let mut monitor = start(&driver, &kubeconfig);
-    driver.conditions(&broken);
-    cluster.eventually("the claim's users are told", MINUTE, |cluster| {
-        (told(cluster) == ["VolumeConditionAbnormal c7 the disk is on fire"]).then_some(())
+    driver.set_conditions(&broken);
+    cluster.eventually("the claim has an event", MINUTE, |cluster| {
+        (monitor_events(cluster) == ["VolumeConditionAbnormal c7 the disk is on fire"]).then_some(())
     });
 
-    // What was told before a restart is taken back after it.
+    // A condition reported before a restart is cleared after it.
     monitor.stop();
-    driver.conditions("{}");
+    driver.set_conditions("{}");
     let mut monitor = start(&driver, &kubeconfig);
     let both = [
         "VolumeConditionAbnormal c7 the disk is on fire",
         "VolumeConditionNormal c7 The Volume returns to the healthy state",
     ];
-    cluster.eventually("it is taken back", MINUTE, |cluster| (told(cluster) == both).then_some(()));
+    cluster.eventually("the condition is cleared", MINUTE, |cluster| {
+        (monitor_events(cluster) == both).then_some(())
+    });
     assert_eq!(refused(&monitor.log()), Vec::<String>::new());
     monitor.stop();
 
-    // A driver of CSI 1.13 that is asked about each volume alone.
+    // A CSI 1.13 driver that is queried for each volume.
     driver.replace_controller(&[HEALTH]);
-    driver.conditions(&broken);
+    driver.set_conditions(&broken);
     let mut monitor = start(&driver, &kubeconfig);
-    cluster.eventually("health is told, too", MINUTE, |cluster| {
+    cluster.eventually("the volume health is reported", MINUTE, |cluster| {
         let line = "VolumeConditionAbnormal c7 INACCESSIBLE: Scripted: the disk is on fire";
-        told(cluster).iter().any(|told| told == line).then_some(())
+        monitor_events(cluster).iter().any(|monitor_events| monitor_events == line).then_some(())
     });
-    cluster.eventually("every volume has had its turn", MINUTE, |_| {
+    cluster.eventually("every volume was queried", MINUTE, |_| {
         let calls = driver.calls();
         let asked = calls.iter().filter(|call| call.method == "ControllerGetVolumeHealth");
         let volumes: BTreeSet<&str> = asked.filter_map(|call| call.field("volume")).collect();
@@ -69,12 +72,12 @@ fn what_is_wrong_is_told_and_taken_back() {
     driver.assert_no_violation();
 }
 
-fn start(driver: &ScriptedDriver, kubeconfig: &Path) -> Beside {
+fn start(driver: &ScriptedDriver, kubeconfig: &Path) -> ChildProcess {
     driver.sidecar_with("health-monitor", kubeconfig, &[&["--roles", "health-monitor"], &QUICK[..]].concat())
 }
 
-/// The monitor's events, as reason, claim and message, sorted.
-fn told(cluster: &TestCluster) -> Vec<String> {
+/// The monitor's events as reason, claim and message, sorted.
+fn monitor_events(cluster: &TestCluster) -> Vec<String> {
     let path = "jsonpath={range .items[*]}{.reason} {.involvedObject.name} {.message}{\"\\n\"}{end}";
     let events = cluster.kubectl(&["get", "events", "--output", path]);
     let mut lines: Vec<String> =
@@ -83,7 +86,7 @@ fn told(cluster: &TestCluster) -> Vec<String> {
     lines
 }
 
-/// What the server did not allow: upstream's rules must do.
+/// Requests that the API server rejected: upstream's rules must be sufficient.
 fn refused(log: &str) -> Vec<String> {
     let log = log.to_lowercase();
     log.lines().filter(|line| line.contains("forbidden")).map(str::to_owned).collect()

@@ -1,23 +1,23 @@
-//! What runs on the machine itself and would outlive a test that fails: containers of `wharf node` and `wharf up`, their
-//! mounts, and devices of upstream's hostpath driver.
+//! Resources on the host that would outlive a failed test: containers of `wharf node` and `wharf up`, their mounts,
+//! and devices of upstream's hostpath driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use wharf_node::runtime::{Runtime, Settings};
-use wharf_testkit::{Beside, upstream};
+use wharf_testkit::{ChildProcess, upstream_program};
 
 use super::harness::mounts;
 
 /// The name of upstream's hostpath driver.
 pub(super) const HOSTPATH: &str = "hostpath.csi.k8s.io";
 
-/// Ends what is left beneath a directory when it is dropped; a test that goes well leaves nothing to it.
+/// Cleans up below a directory when it is dropped; after a successful test nothing is left to clean up.
 pub(super) struct Sweep {
-    /// All of it.
+    /// The directory.
     pub(super) directory: PathBuf,
-    /// Where the runtime keeps its containers.
+    /// The state directory of the container runtime.
     pub(super) containers: PathBuf,
 }
 
@@ -38,7 +38,7 @@ impl Drop for Sweep {
     }
 }
 
-/// Loop devices over files beneath a directory.
+/// The loop devices with backing files below a directory.
 pub(super) fn devices(directory: &Path) -> Vec<String> {
     let list =
         Command::new("losetup").args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]).output();
@@ -48,8 +48,8 @@ pub(super) fn devices(directory: &Path) -> Vec<String> {
     beneath.map(|(device, _)| device.to_owned()).collect()
 }
 
-/// Starts upstream's hostpath driver with its socket and its state in two directories.
-pub(super) fn hostpath(socket: &Path, state: &Path, node: &str, log: &Path) -> Beside {
+/// Starts upstream's hostpath driver with separate directories for its socket and its state.
+pub(super) fn hostpath(socket: &Path, state: &Path, node: &str, log: &Path) -> ChildProcess {
     fs::create_dir_all(state).unwrap();
     let endpoint = format!("unix://{}", socket.display());
     let args = [
@@ -62,16 +62,16 @@ pub(super) fn hostpath(socket: &Path, state: &Path, node: &str, log: &Path) -> B
         &state.display().to_string(),
         "--v=5",
     ];
-    Beside::start(&upstream("hostpathplugin"), &args, log)
+    ChildProcess::start(&upstream_program("hostpathplugin"), &args, log)
 }
 
-/// That the driver has neither volumes nor snapshots, by its own word and by its files.
+/// Asserts that the driver has neither volumes nor snapshots, in its state file and on disk.
 pub(super) fn assert_empty(state: &Path) {
     let files: Vec<_> = fs::read_dir(state).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(files.iter().all(|name| name == "state.json"), "{files:?}");
-    let told: serde_json::Value =
+    let records: serde_json::Value =
         serde_json::from_slice(&fs::read(state.join("state.json")).unwrap()).unwrap();
     for kind in ["Volumes", "Snapshots"] {
-        assert!(told[kind].as_array().is_none_or(Vec::is_empty), "{told:#}");
+        assert!(records[kind].as_array().is_none_or(Vec::is_empty), "{records:#}");
     }
 }

@@ -1,8 +1,10 @@
-//! A driver that nobody here wrote: upstream's hostpath driver with attachments. What it can do selects the roles.
+//! A third-party driver: upstream's hostpath driver with attachments. Its capabilities select the roles.
 
 use std::fs;
 
-use wharf_testkit::{Beside, ClusterOptions, TestCluster, built, free_address, page, upstream};
+use wharf_testkit::{
+    ChildProcess, ClusterOptions, TestCluster, built_program, free_address, http_get, upstream_program,
+};
 
 use super::MINUTE;
 use super::objects::{claim, class, pod};
@@ -10,28 +12,28 @@ use super::objects::{claim, class, pod};
 const DRIVER: &str = "hostpath.csi.k8s.io";
 const READY: &str = "condition=Ready";
 
-/// All but ours.
+/// All controllers except those that ours replace.
 const WITHOUT_VOLUMES: &str = "*,-persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,\
     -persistentvolume-expander-controller,-persistentvolumeclaim-protection-controller,\
     -persistentvolume-protection-controller,-volumeattributesclass-protection-controller,-ephemeral-volume-controller";
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn upstreams_hostpath_driver() {
+fn hostpath_driver_works_with_our_sidecar() {
     flows(&TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() }));
 }
 
-/// The same with our controllers in place of kube-controller-manager's: kubelet, driver and users see no difference.
+/// The same with our controllers instead of kube-controller-manager's.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn upstreams_hostpath_driver_with_our_controllers() {
+fn hostpath_driver_works_with_our_controllers() {
     let options =
         ClusterOptions { nodes: &["node-a"], controllers: WITHOUT_VOLUMES, ..ClusterOptions::default() };
     let cluster = TestCluster::start_with(options);
     let kubeconfig = cluster.kubeconfig().display().to_string();
     let log = cluster.directory().join("log/controllers.log");
-    let mut controllers = Beside::start(
-        &built("wharf"),
+    let mut controllers = ChildProcess::start(
+        &built_program("wharf"),
         &["controllers", "--kubeconfig", &kubeconfig, "--leader-election"],
         &log,
     );
@@ -39,7 +41,7 @@ fn upstreams_hostpath_driver_with_our_controllers() {
     controllers.stop();
 }
 
-/// A volume's flows, one after the other, on the one node that has its files.
+/// The flows of a volume, one after the other, on the one node that has its files.
 fn flows(cluster: &TestCluster) {
     let root = cluster.kubelet_root("node-a");
     let plugin = root.join("plugins").join(DRIVER);
@@ -57,7 +59,7 @@ fn flows(cluster: &TestCluster) {
         &state.display().to_string(),
         "--v=5",
     ];
-    let _driver = Beside::start(&upstream("hostpathplugin"), &driver, &log("hostpath"));
+    let _driver = ChildProcess::start(&upstream_program("hostpathplugin"), &driver, &log("hostpath"));
     let address = free_address();
     let sidecar = [
         "sidecar",
@@ -75,7 +77,7 @@ fn flows(cluster: &TestCluster) {
         "--http-endpoint",
         &address,
     ];
-    let mut sidecar = Beside::start(&built("wharf"), &sidecar, &log("sidecar"));
+    let mut sidecar = ChildProcess::start(&built_program("wharf"), &sidecar, &log("sidecar"));
     cluster.apply(&format!(
         "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {DRIVER}}}\n\
          spec: {{attachRequired: true, podInfoOnMount: true, fsGroupPolicy: File}}\n"
@@ -84,7 +86,7 @@ fn flows(cluster: &TestCluster) {
     let waits = "volumeBindingMode: WaitForFirstConsumer";
     cluster.apply(&[class("now", DRIVER, ""), class("waits", DRIVER, waits)].concat());
 
-    // Claim, attachment, pod; at once and when a pod comes.
+    // Claim, attachment, pod; with Immediate and WaitForFirstConsumer binding.
     let objects = [claim("one", "now", "16Mi", ""), claim("two", "waits", "16Mi", "")];
     cluster.apply(&[objects.concat(), pod("one", "one", ""), pod("two", "two", "")].concat());
     for name in ["one", "two"] {
@@ -109,7 +111,7 @@ fn flows(cluster: &TestCluster) {
     cluster.kubectl(&["patch", "pvc", "one", "--patch", bigger]);
     cluster.wait_for("pvc/one", "jsonpath={.status.capacity.storage}=32Mi", 2 * MINUTE);
 
-    // A claim that lives as long as its pod.
+    // An ephemeral volume.
     cluster.apply(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: scratch}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
          containers: [{name: c, image: \"busybox:1.36\", imagePullPolicy: Never, command: [sleep, \"1000\"], volumeMounts: [{name: v, mountPath: /data}]}]\n  \
@@ -122,11 +124,11 @@ fn flows(cluster: &TestCluster) {
         (!cluster.names("pvc").contains(&"scratch-v".to_owned())).then_some(())
     });
 
-    // A claim in use is kept until its pod has gone.
+    // A claim in use is protected until its pod is deleted.
     cluster.kubectl(&["delete", "pvc", "copy", "--wait=false"]);
     assert!(cluster.names("pvc").contains(&"copy".to_owned()));
 
-    let metrics = page(&address, "/metrics").unwrap();
+    let metrics = http_get(&address, "/metrics").unwrap();
     assert!(metrics.contains("csi_sidecar_operations_seconds"), "{metrics}");
     cluster.kubectl(&["delete", "pod", "one", "two", "copy", "--timeout=60s"]);
     cluster.kubectl(&["delete", "pvc", "one", "two", "copy", "--ignore-not-found", "--timeout=60s"]);

@@ -1,5 +1,6 @@
-//! The local driver with its sidecar in one process on each node, and nothing else: what a user of it does, from the
-//! first StatefulSet to empty pools. One cluster for all of it, each story on objects of its own.
+//! End-to-end test of the local driver with its sidecar in one process on each node, without any other Wharf process.
+//! The steps cover what users do, from a StatefulSet to the deletion of all volumes. They share one cluster; each has
+//! its own objects.
 
 mod expansion;
 mod workloads;
@@ -9,7 +10,7 @@ use std::fs;
 use std::time::Instant;
 
 use wharf_linux::FsType;
-use wharf_testkit::{Beside, TestCluster, TestPool, built, leftovers};
+use wharf_testkit::{ChildProcess, TestCluster, TestPool, built_program, leftovers};
 
 use super::MINUTE;
 use super::objects::class;
@@ -21,44 +22,44 @@ pub(super) const GIB: u64 = 1 << 30;
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn one_process_on_each_node_is_all_it_takes() {
+fn local_driver_works_with_one_process_per_node() {
     let cluster = TestCluster::start();
-    let story = Story::new(&cluster);
-    let tell = |name: &str, story_of: &dyn Fn(&Story<'_>)| {
+    let local = LocalCluster::new(&cluster);
+    let run_step = |name: &str, story_of: &dyn Fn(&LocalCluster<'_>)| {
         let began = Instant::now();
-        story_of(&story);
+        story_of(&local);
         println!("{name}: {:.1?}", began.elapsed());
     };
-    story.add_node("node-a", FsType::Xfs, 2 * GIB);
-    story.add_node("node-b", FsType::Xfs, 8 * GIB);
-    story.classes();
-    tell("a StatefulSet keeps its data and its nodes", &workloads::stateful_set);
-    tell("too big for one node", &workloads::too_big_for_one_node);
-    tell("raw block", &workloads::raw_block);
-    tell("clone", &workloads::clone);
-    tell("one pod only", &workloads::one_pod_only);
-    tell("without waiting for a pod", &workloads::immediate);
-    tell("retained, then not", &workloads::retain);
-    tell("online expansion", &expansion::online);
-    tell("offline expansion", &expansion::offline);
-    tell("a failed expansion is recovered", &expansion::recovered);
-    tell("a node that joins late", &workloads::late_node);
-    story.end();
+    local.add_node("node-a", FsType::Xfs, 2 * GIB);
+    local.add_node("node-b", FsType::Xfs, 8 * GIB);
+    local.classes();
+    run_step("a StatefulSet keeps its data and its nodes", &workloads::stateful_set);
+    run_step("too big for one node", &workloads::too_big_for_one_node);
+    run_step("raw block", &workloads::raw_block);
+    run_step("clone", &workloads::clone);
+    run_step("one pod only", &workloads::one_pod_only);
+    run_step("without waiting for a pod", &workloads::immediate);
+    run_step("retained, then not", &workloads::retain);
+    run_step("online expansion", &expansion::online);
+    run_step("offline expansion", &expansion::offline);
+    run_step("a failed expansion is recovered", &expansion::recovered);
+    run_step("a node that joins late", &workloads::late_node);
+    local.end();
 }
 
-/// The cluster, and what runs on its nodes.
-pub(super) struct Story<'a> {
+/// The cluster and the driver processes on its nodes.
+pub(super) struct LocalCluster<'a> {
     pub(super) cluster: &'a TestCluster,
     nodes: RefCell<Vec<Node>>,
 }
 
 struct Node {
     name: String,
-    process: Beside,
+    process: ChildProcess,
     pool: TestPool,
 }
 
-impl<'a> Story<'a> {
+impl<'a> LocalCluster<'a> {
     pub(super) fn new(cluster: &'a TestCluster) -> Self {
         cluster.apply(&format!(
             r#"
@@ -71,7 +72,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
         Self { cluster, nodes: RefCell::default() }
     }
 
-    /// A pool, and the driver on it.
+    /// Creates a pool on a node and starts the driver on it.
     pub(super) fn add_node(&self, name: &str, fs: FsType, size: u64) {
         let cluster = self.cluster;
         let root = cluster.kubelet_root(name);
@@ -96,13 +97,13 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
             "127.0.0.1:0",
         ];
         let log = cluster.directory().join(format!("log/wharf-{name}.log"));
-        let process = Beside::start(&built("wharf"), &args, &log);
+        let process = ChildProcess::start(&built_program("wharf"), &args, &log);
         let registered = format!("jsonpath={{.spec.drivers[0].name}}={DRIVER}");
         cluster.wait_for(&format!("csinode/{name}"), &registered, MINUTE);
         self.nodes.borrow_mut().push(Node { name: name.to_owned(), process, pool });
     }
 
-    /// The classes, and the room that each node tells for them.
+    /// Creates the StorageClasses and waits until each node reports its capacity for them.
     pub(super) fn classes(&self) {
         let waits = "volumeBindingMode: WaitForFirstConsumer";
         let of = |fs: &str| format!("parameters: {{csi.storage.k8s.io/fstype: {fs}}}\n{waits}");
@@ -119,9 +120,9 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
         self.wait_for_capacity("node-b");
     }
 
-    /// The node tells its room for all classes that wait for a pod.
+    /// Waits until the node reports its capacity for all WaitForFirstConsumer classes.
     fn wait_for_capacity(&self, node: &str) {
-        self.cluster.eventually(&format!("the capacities of {node}"), MINUTE, |cluster| {
+        self.cluster.eventually(&format!("node {node} reports its capacity"), MINUTE, |cluster| {
             let path =
                 "jsonpath={range .items[*]}{.storageClassName} {.nodeTopology.matchLabels}{'\\n'}{end}";
             let all = cluster.kubectl(&["get", "csistoragecapacities", "--output", path]);
@@ -131,22 +132,22 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// The node of a pod.
-    pub(super) fn place(&self, pod: &str) -> String {
+    pub(super) fn node_of(&self, pod: &str) -> String {
         self.cluster.field(&format!("pod/{pod}"), ".spec.nodeName")
     }
 
-    /// What a command in a pod prints.
+    /// The output of a command in a pod.
     pub(super) fn run(&self, pod: &str, command: &str) -> String {
         self.cluster.kubectl(&["exec", pod, "--", "sh", "-c", command])
     }
 
-    /// Asks for another size of a claim.
+    /// Changes the requested size of a claim.
     fn resize(&self, claim: &str, size: &str) {
         let patch = format!(r#"{{"spec": {{"resources": {{"requests": {{"storage": "{size}"}}}}}}}}"#);
         self.cluster.kubectl(&["patch", "pvc", claim, "--patch", &patch]);
     }
 
-    /// Deletes a pod and its claim, and waits for the volume's end.
+    /// Deletes pods and claims, and waits until the volumes are deleted.
     pub(super) fn delete(&self, pods: &[&str], claims: &[&str]) {
         let volumes: Vec<String> = claims
             .iter()
@@ -159,7 +160,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
         }
     }
 
-    /// Nothing is left on any node, and each process ends cleanly.
+    /// Asserts that nothing is left on any node, and that each process exits cleanly.
     pub(super) fn end(&self) {
         assert_eq!(self.cluster.names("pv"), Vec::<String>::new());
         for node in self.nodes.borrow_mut().iter_mut() {

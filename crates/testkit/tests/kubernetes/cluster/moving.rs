@@ -1,35 +1,35 @@
-//! Volumes that move with their pods: attached to one node at a time, whatever else is going on.
+//! Volumes that move with their pods: attached to one node at a time, despite delays and failures.
 
 use std::time::Duration;
 
-use wharf_testkit::{Beside, ClusterOptions, ScriptedDriver, TestCluster, built};
+use wharf_testkit::{ChildProcess, ClusterOptions, ScriptedDriver, TestCluster, built_program};
 
 use super::MINUTE;
 use super::objects::{claim, class, pod};
 
 const DRIVER: &str = "moving.test.wharf.dev";
 const PODS: usize = 5;
-/// All but the one that is swapped.
+/// All controllers except the replaced one.
 const WITHOUT_ATTACH_DETACH: &str = "*,-persistentvolume-attach-detach-controller";
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn pods_go_from_node_to_node_and_back() {
+fn moving_pods_keep_single_attachment() {
     moves(&TestCluster::start(), |_| {});
 }
 
-/// The same with our attach/detach controller in place of kube-controller-manager's: the real kubelets see no difference.
-/// It is killed while volumes are on their way, and what it knew is found in the objects.
+/// The same with our attach/detach controller instead of kube-controller-manager's. It is killed while volumes
+/// move, and rebuilds its state from the objects.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn pods_go_from_node_to_node_and_back_with_our_attach_detach() {
+fn moving_pods_keep_single_attachment_with_our_attach_detach() {
     let options = ClusterOptions { controllers: WITHOUT_ATTACH_DETACH, ..ClusterOptions::default() };
     let cluster = TestCluster::start_with(options);
     let kubeconfig = cluster.kubeconfig().display().to_string();
     let which = ["--controllers", "persistentvolume-attach-detach-controller"];
     let args = [&["controllers", "--kubeconfig", &kubeconfig][..], &which].concat();
     let log = cluster.directory().join("log/controllers.log");
-    let mut controllers = Beside::start(&built("wharf"), &args, &log);
+    let mut controllers = ChildProcess::start(&built_program("wharf"), &args, &log);
     moves(&cluster, |round| {
         if round % 2 == 1 {
             controllers.kill();
@@ -39,11 +39,11 @@ fn pods_go_from_node_to_node_and_back_with_our_attach_detach() {
     controllers.stop();
 }
 
-/// Each round creates the pods on the other node while the old ones still run, so that the attach-detach controller
-/// asks for the new place as soon as it may. Meanwhile calls are slow, and one of four fails after its effect. What is to
-/// be done on the way is told the round's number, when the old pods have been asked to go.
+/// Each round creates the pods on the other node while the old ones still run, so that the attach/detach controller
+/// attaches there as soon as it can. Calls are slow, and one in four fails after its effect. `on_the_way` is called
+/// with the number of the round after the deletion of the old pods was requested.
 fn moves(cluster: &TestCluster, mut on_the_way: impl FnMut(usize)) {
-    // Whatever can carry a secret must carry it.
+    // Every call that can carry a secret must carry it.
     let demanding = ["--require-secrets", "password=open"];
     let mut driver = ScriptedDriver::start(cluster, DRIVER, &demanding);
     for node in cluster.nodes() {
@@ -59,7 +59,7 @@ fn moves(cluster: &TestCluster, mut on_the_way: impl FnMut(usize)) {
     let mut objects = class("moving", DRIVER, &format!("parameters: {{{}}}", of.join(", ")));
     objects.extend((0..PODS).map(|n| claim(&format!("data-{n}"), "moving", "1Mi", "")));
     cluster.apply(&objects);
-    driver.faults(
+    driver.set_faults(
         r#"{"ControllerPublishVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.25, "delay_ms": 50},
             "ControllerUnpublishVolume": {"code": "Unavailable", "when": "after", "probability": 0.25, "delay_ms": 50}}"#,
     );
@@ -103,10 +103,10 @@ fn moves(cluster: &TestCluster, mut on_the_way: impl FnMut(usize)) {
     sidecar.stop();
 }
 
-/// Somebody else takes a volume from its node behind everybody's back: the comparison with ListVolumes brings it back.
+/// A volume is detached from its node outside of Kubernetes: reconciliation with ListVolumes reattaches it.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn a_volume_that_was_detached_elsewhere_is_attached_again() {
+fn externally_detached_volume_is_reattached() {
     let cluster = TestCluster::start_with(super::API_ONLY);
     let driver = ScriptedDriver::start(&cluster, DRIVER, &[]);
     let _sidecar = driver.sidecar("sidecar", &["--reconcile-sync", "2s"]);
@@ -122,7 +122,7 @@ fn a_volume_that_was_detached_elsewhere_is_attached_again() {
     let mut parsed: serde_json::Value = serde_json::from_str(&published).unwrap();
     parsed["published"] = serde_json::json!({});
     std::fs::write(&record, parsed.to_string()).unwrap();
-    cluster.eventually("it is published again", Duration::from_secs(30), |_| {
+    cluster.eventually("the volume is published again", Duration::from_secs(30), |_| {
         std::fs::read_to_string(&record).unwrap().contains(r#""published":{"node-x""#).then_some(())
     });
     driver.assert_no_violation();

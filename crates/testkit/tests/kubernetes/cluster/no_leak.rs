@@ -1,11 +1,11 @@
-//! Claims come and go while everything that could lose track of them is killed: at the end the backend has the
-//! volumes that the API knows, and nothing is stuck. Upstream's provisioner in the place of ours leaves dozens of volumes
-//! behind here.
+//! Claims are created and deleted while every component that could lose track of them is killed. At the end the
+//! backend has exactly the volumes that the API knows, and nothing is stuck. Upstream's provisioner leaks dozens of
+//! volumes in this test.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use wharf_testkit::{Beside, Dice, ScriptedDriver, TestCluster};
+use wharf_testkit::{ChildProcess, ScriptedDriver, SeededRng, TestCluster};
 
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
@@ -15,12 +15,12 @@ const CLAIMS: usize = 500;
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn five_hundred_claims_and_no_volume_is_lost() {
-    let mut dice = Dice::seeded_by("SEED");
+fn five_hundred_claims_leak_no_volume() {
+    let mut rng = SeededRng::from_env("SEED");
     let cluster = TestCluster::start_with(API_ONLY);
     let mut driver = ScriptedDriver::start(&cluster, DRIVER, &[]);
-    // Calls take their time, and fail after their effects.
-    driver.faults(
+    // Calls are slow, and some fail after their effects.
+    driver.set_faults(
         r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.4, "delay_ms": 100},
             "DeleteVolume": {"code": "Unavailable", "when": "after", "probability": 0.1}}"#,
     );
@@ -32,24 +32,25 @@ fn five_hundred_claims_and_no_volume_is_lost() {
     let (mut made, mut alive) = (0, Vec::new());
     let began = Instant::now();
     while made < CLAIMS {
-        let more = (1 + dice.roll(25)).min(CLAIMS - made);
+        let more = (1 + rng.below(25)).min(CLAIMS - made);
         let names: Vec<String> = (made..made + more).map(|n| format!("claim-{n}")).collect();
         apply(&cluster, &names.iter().map(|name| claim(name, "plain", "1Mi", "")).collect::<String>());
         made += more;
         alive.extend(names);
-        std::thread::sleep(Duration::from_millis(dice.roll(300) as u64));
-        // Each of them at least once, whatever the seed.
-        let victim = [0, 4, 6].get(kills.iter().sum::<usize>()).copied().unwrap_or_else(|| dice.roll(10));
+        std::thread::sleep(Duration::from_millis(rng.below(300) as u64));
+        // Kill each component at least once, whatever the seed.
+        let victim = [0, 4, 6].get(kills.iter().sum::<usize>()).copied().unwrap_or_else(|| rng.below(10));
         match victim {
             0..4 => sidecar.kill(),
             4..6 => driver.controller.kill(),
             6 => cluster.signal("kube-apiserver", "KILL"),
             _ => {}
         }
-        // What was just asked for goes while whoever has begun it is away, and so do some that are complete.
-        let newest = alive.len() - dice.roll(alive.len().min(more) + 1);
+        // Delete claims that were just created, while the component that works on them is down, and some that are
+        // complete.
+        let newest = alive.len() - rng.below(alive.len().min(more) + 1);
         let mut gone = alive.split_off(newest);
-        gone.extend((0..dice.roll(alive.len() / 4 + 1)).map(|_| alive.swap_remove(dice.roll(alive.len()))));
+        gone.extend((0..rng.below(alive.len() / 4 + 1)).map(|_| alive.swap_remove(rng.below(alive.len()))));
         delete(&cluster, &gone);
         match victim {
             0..4 => {
@@ -86,7 +87,7 @@ fn five_hundred_claims_and_no_volume_is_lost() {
     no_intent_is_left(&cluster);
 }
 
-/// Deletes the claims, which are all there are; then nothing is left of them.
+/// Deletes all claims and waits until nothing is left of them.
 pub(super) fn delete_all(cluster: &TestCluster, driver: &ScriptedDriver, claims: &[String]) {
     delete(cluster, claims);
     cluster.eventually("everything is deleted", 3 * MINUTE, |cluster| {
@@ -97,7 +98,7 @@ pub(super) fn delete_all(cluster: &TestCluster, driver: &ScriptedDriver, claims:
     no_intent_is_left(cluster);
 }
 
-/// All leases but those of the roles are intents.
+/// All leases except those of the roles are intents.
 pub(super) fn no_intent_is_left(cluster: &TestCluster) {
     cluster.eventually("no intent is left", Duration::from_secs(30), |cluster| {
         let leases = rows(cluster, "lease", "{.metadata.name}")?;
@@ -116,16 +117,16 @@ pub(super) fn no_intent_is_left(cluster: &TestCluster) {
     });
 }
 
-/// A line for each object in the namespace `default`; none while the server is away.
+/// A line for each object in the namespace `default`; `None` while the API server is down.
 pub(super) fn rows(cluster: &TestCluster, kind: &str, fields: &str) -> Option<Vec<String>> {
     let path = format!("jsonpath={{range .items[*]}}{}{{'\\n'}}{{end}}", fields.replace("} {", "}{' '}{"));
     let output = cluster.try_kubectl(&["get", kind, "--output", &path]).ok()?;
     Some(output.lines().map(str::to_owned).collect())
 }
 
-/// The server may be away: again, until it takes them.
+/// Retries while the API server is down.
 fn apply(cluster: &TestCluster, yaml: &str) {
-    cluster.eventually("the server takes the claims", MINUTE, |cluster| cluster.try_apply(yaml).ok());
+    cluster.eventually("the API server accepts the claims", MINUTE, |cluster| cluster.try_apply(yaml).ok());
 }
 
 pub(super) fn delete(cluster: &TestCluster, claims: &[String]) {
@@ -137,7 +138,7 @@ pub(super) fn delete(cluster: &TestCluster, claims: &[String]) {
     cluster.eventually("the server deletes the claims", MINUTE, |cluster| cluster.try_kubectl(&args).ok());
 }
 
-fn stop(mut sidecar: Beside) {
-    assert!(sidecar.runs());
+fn stop(mut sidecar: ChildProcess) {
+    assert!(sidecar.is_running());
     sidecar.stop();
 }

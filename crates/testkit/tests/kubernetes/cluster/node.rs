@@ -1,10 +1,10 @@
-//! Our node agent in place of a kubelet, with the credentials of a node and no others: real API server with Node
-//! authorizer and NodeRestriction, real controllers and scheduler, upstream's hostpath driver.
+//! Our node agent instead of a kubelet, with only a node's credentials: real API server with Node authorizer and
+//! NodeRestriction, real controllers and scheduler, upstream's hostpath driver.
 
 use std::fs;
 use std::path::Path;
 
-use wharf_testkit::{Beside, TestCluster, built, free_address};
+use wharf_testkit::{ChildProcess, TestCluster, built_program, free_address};
 
 use super::host::{HOSTPATH, Sweep, assert_empty, hostpath};
 use super::objects::{claim, class};
@@ -15,7 +15,7 @@ const READY: &str = "condition=Ready";
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn our_node_agent_in_place_of_a_kubelet() {
+fn node_agent_replaces_kubelet() {
     let cluster = TestCluster::start_with(API_ONLY);
     let root = cluster.kubelet_root(NODE);
     let state = cluster.directory().join("hostpath");
@@ -25,7 +25,7 @@ fn our_node_agent_in_place_of_a_kubelet() {
     let socket = plugin.join("csi.sock");
     let log = |name: &str| cluster.directory().join(format!("log/{name}.log"));
     let _driver = hostpath(&socket, &state, NODE, &log("hostpath"));
-    let credentials = cluster.kubeconfig_of_node(NODE);
+    let credentials = cluster.node_kubeconfig(NODE);
     let agent = [
         "node",
         "--node-name",
@@ -37,7 +37,7 @@ fn our_node_agent_in_place_of_a_kubelet() {
         "--log-dir",
         &cluster.directory().join(NODE).join("logs").display().to_string(),
     ];
-    let mut agent = Beside::start(&built("wharf"), &agent, &log("wharf-node"));
+    let mut agent = ChildProcess::start(&built_program("wharf"), &agent, &log("wharf-node"));
     let registry = root.join("plugins_registry");
     cluster.eventually("drivers can register", MINUTE, |_| registry.exists().then_some(()));
     let mut sidecar = sidecar(&cluster, &socket.display().to_string());
@@ -46,7 +46,7 @@ fn our_node_agent_in_place_of_a_kubelet() {
          spec: {{attachRequired: true, podInfoOnMount: true, volumeLifecycleModes: [Persistent, Ephemeral]}}\n"
     ));
 
-    // Registration: Node, CSINode, what the driver says of the node.
+    // Registration: Node, CSINode, and the driver's node information.
     let node = format!("node/{NODE}");
     cluster.wait_for(&node, "create", MINUTE);
     cluster.wait_for(&node, READY, MINUTE);
@@ -62,7 +62,7 @@ fn our_node_agent_in_place_of_a_kubelet() {
         (cluster.try_kubectl(&lease).as_deref() == Ok(NODE)).then_some(())
     });
 
-    // A pod that the scheduler gives to it; its volume is attached by the real controllers.
+    // A pod that the scheduler assigns to it; the real controllers attach its volume.
     let waits = "volumeBindingMode: WaitForFirstConsumer";
     cluster.apply(&[class("waits", HOSTPATH, waits), claim("one", "waits", "16Mi", "")].concat());
     cluster.apply(&around());
@@ -75,14 +75,14 @@ fn our_node_agent_in_place_of_a_kubelet() {
     assert_eq!(cluster.field(&node, ".status.volumesInUse[*]"), unique);
     assert_eq!(cluster.field(&node, ".status.volumesAttached[*].name"), unique);
     let written = || fs::read_to_string(state.join(&handle).join("file")).unwrap_or_default();
-    assert_eq!(written(), "blue red\n", "the pod has written to the driver's own directory");
+    assert_eq!(written(), "blue red\n", "the pod must have written to the driver's directory");
 
-    // Online, when the agent looks the next time.
+    // Online expansion, at the agent's next sync.
     let bigger = r#"{"spec": {"resources": {"requests": {"storage": "32Mi"}}}}"#;
     cluster.kubectl(&["patch", "pvc", "one", "--patch", bigger]);
     cluster.wait_for("pvc/one", "jsonpath={.status.capacity.storage}=32Mi", 3 * MINUTE);
 
-    // Claims that live as long as their pods, and volumes without any.
+    // Generic ephemeral volumes and CSI inline volumes.
     let template = "ephemeral: {volumeClaimTemplate: {spec: {storageClassName: waits, accessModes: \
                     [ReadWriteOnce], resources: {requests: {storage: 16Mi}}}}}";
     cluster.apply(&pod("scratch", template));
@@ -91,10 +91,11 @@ fn our_node_agent_in_place_of_a_kubelet() {
         cluster.wait_for(&format!("pod/{name}"), READY, 2 * MINUTE);
     }
 
-    // A new agent finds what the one before it has left, and publishes it again, as kubelet does. (This release of the
-    // driver forgets that it has published an inline volume when it is asked again: that one goes before.)
+    // A new agent finds the state of the previous one and publishes its volumes again, as kubelet does. (This
+    // release of the driver loses track of a published inline volume when it is published again, so that one is
+    // deleted first.)
     cluster.kubectl(&["delete", "pod", "inline", "--timeout=60s"]);
-    cluster.eventually("the inline volume is gone", MINUTE, |_| {
+    cluster.eventually("the inline volume is deleted", MINUTE, |_| {
         (!names(&state).iter().any(|name| name.starts_with("csi-"))).then_some(())
     });
     let container = cluster.field("pod/one", ".status.containerStatuses[0].containerID");
@@ -120,7 +121,8 @@ fn our_node_agent_in_place_of_a_kubelet() {
         names(&root.join("pods")).is_empty().then_some(())
     });
 
-    // What a node may not is not even tried, but for a watch of its own CSINode: whether it may is for the server to say.
+    // The agent makes no request that a node is not allowed to make, except for a watch of its own CSINode, which
+    // depends on the server.
     let log = agent.log().to_lowercase();
     let refused: Vec<&str> =
         log.lines().filter(|line| line.contains("forbidden") && !line.contains("csinodes")).collect();
@@ -134,14 +136,14 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// What the pods name besides their volumes.
+/// The other objects that the pods refer to.
 fn around() -> String {
     "apiVersion: v1\nkind: Secret\nmetadata: {name: colour}\nstringData: {colour: blue}\n---\n\
      apiVersion: v1\nkind: ConfigMap\nmetadata: {name: colour}\ndata: {colour: red}\n---\n"
         .to_owned()
 }
 
-/// A pod that writes what it was given to its volume; a secret as a variable, a config map as a file.
+/// A pod that writes its inputs to its volume: a secret from an environment variable, a ConfigMap from a file.
 fn pod(name: &str, volume: &str) -> String {
     format!(
         r#"
@@ -166,7 +168,7 @@ spec:
     )
 }
 
-fn sidecar(cluster: &TestCluster, socket: &str) -> Beside {
+fn sidecar(cluster: &TestCluster, socket: &str) -> ChildProcess {
     let args = [
         "sidecar",
         "--csi-address",
@@ -183,5 +185,5 @@ fn sidecar(cluster: &TestCluster, socket: &str) -> Beside {
         "--http-endpoint",
         &free_address(),
     ];
-    Beside::start(&built("wharf"), &args, &cluster.directory().join("log/sidecar.log"))
+    ChildProcess::start(&built_program("wharf"), &args, &cluster.directory().join("log/sidecar.log"))
 }

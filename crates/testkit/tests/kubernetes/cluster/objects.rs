@@ -1,6 +1,6 @@
-//! Objects of the API as YAML, as tests need them.
+//! API objects as YAML.
 
-/// A StorageClass; `more` are further fields, as lines.
+/// A StorageClass; `more` are additional fields, as lines.
 pub(super) fn class(name: &str, driver: &str, more: &str) -> String {
     format!(
         r#"
@@ -14,7 +14,7 @@ allowVolumeExpansion: true
     )
 }
 
-/// A claim of a class; `more` are further fields of its spec, in one line.
+/// A claim of a StorageClass; `more` are additional fields of its spec, in one line.
 pub(super) fn claim(name: &str, class: &str, size: &str, more: &str) -> String {
     format!(
         r#"
@@ -34,7 +34,7 @@ spec:
     )
 }
 
-/// A pod that sleeps with a claim at /data; `more` are further fields of its spec, in one line.
+/// A pod that sleeps with a claim at /data; `more` are additional fields of its spec, in one line.
 pub(super) fn pod(name: &str, claim: &str, more: &str) -> String {
     format!(
         r#"
@@ -57,7 +57,7 @@ spec:
     )
 }
 
-/// A node that no kubelet answers for, with one driver.
+/// A node without a kubelet, with one driver.
 pub(super) fn node_without_kubelet(name: &str, driver: &str) -> String {
     format!(
         r#"
@@ -73,7 +73,7 @@ spec: {{drivers: [{{name: {driver}, nodeID: {name}, topologyKeys: []}}]}}
     )
 }
 
-/// An attachment, as the attach-detach controller would make it.
+/// A VolumeAttachment, as the attach/detach controller would create it.
 pub(super) fn attachment(name: &str, driver: &str, volume: &str, node: &str) -> String {
     format!(
         r#"

@@ -1,4 +1,4 @@
-//! Each role under the rules of upstream's own manifest, and nothing more.
+//! Each role with the RBAC rules of upstream's own manifest, and nothing more.
 
 use wharf_testkit::{ScriptedDriver, TestCluster};
 
@@ -9,14 +9,14 @@ const DRIVER: &str = "rbac.test.wharf.dev";
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn each_role_works_under_upstreams_rules() {
+fn each_role_works_with_upstream_rbac() {
     let cluster = TestCluster::start_with(API_ONLY);
-    // The controller alone finishes expansions: nobody answers for the node.
+    // The controller must complete expansions alone: the node has no kubelet.
     let driver = ScriptedDriver::start(&cluster, DRIVER, &["--node-capabilities", "STAGE_UNSTAGE_VOLUME"]);
     let start = |role: &str, more: &[&str]| {
         let mut args = vec!["--roles", role];
         args.extend(more);
-        driver.sidecar_with(role, &cluster.kubeconfig_of(role), &args)
+        driver.sidecar_with(role, &cluster.sidecar_kubeconfig(role), &args)
     };
     let capacity = ["--enable-capacity", "--capacity-ownerref-level=-1", "--capacity-for-immediate-binding"];
     let mut sidecars = [start("provisioner", &capacity), start("attacher", &[]), start("resizer", &[])];
@@ -35,7 +35,7 @@ fn each_role_works_under_upstreams_rules() {
     cluster.kubectl(&["patch", "pvc", "one", "--patch", bigger]);
     cluster.wait_for("pvc/one", "jsonpath={.status.capacity.storage}=2Gi", MINUTE);
 
-    // The claim goes first: its volume has to wait for the attachment.
+    // The claim is deleted first: its volume has to wait for the attachment.
     cluster.kubectl(&["delete", "pvc", "one", "copy", "--wait=false"]);
     cluster.eventually("the copy is deleted", MINUTE, |_| (driver.volumes().len() == 1).then_some(()));
     cluster.kubectl(&["delete", "volumeattachment", "by-hand", "--timeout=60s"]);
@@ -44,7 +44,7 @@ fn each_role_works_under_upstreams_rules() {
     });
     driver.assert_no_violation();
     for sidecar in &mut sidecars {
-        // What upstream's rules do not allow is not even tried.
+        // No request is made that upstream's rules do not allow.
         let log = sidecar.log().to_lowercase();
         let refused: Vec<&str> = log.lines().filter(|line| line.contains("forbidden")).collect();
         assert!(refused.is_empty(), "{refused:#?}");
@@ -52,6 +52,6 @@ fn each_role_works_under_upstreams_rules() {
     }
     let events = cluster.kubectl(&["get", "events", "--output", "jsonpath={.items[*].reason}"]);
     for reason in ["Provisioning", "ProvisioningSucceeded", "Resizing", "VolumeResizeSuccessful"] {
-        assert!(events.split(' ').any(|event| event == reason), "no event {reason} in {events}");
+        assert!(events.split(' ').any(|event| event == reason), "event {reason} is missing in {events}");
     }
 }

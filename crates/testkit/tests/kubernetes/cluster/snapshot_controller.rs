@@ -1,9 +1,9 @@
-//! The snapshot controller under upstream's own rules, with our own kinds and our own snapshotter: snapshots of all
-//! sorts come and go in the orders that make upstream hang.
+//! The snapshot controller with upstream's RBAC rules, our CRDs and our snapshotter: snapshots of all kinds are
+//! created and deleted in the orders that make upstream hang.
 
 use std::process::Command;
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster, built};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster, built_program};
 
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
@@ -13,11 +13,11 @@ const CAN: &str = "--capabilities=CREATE_DELETE_VOLUME,CREATE_DELETE_SNAPSHOT,LI
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn snapshots_come_and_go_in_any_order() {
+fn snapshots_are_created_and_deleted_in_any_order() {
     let cluster = TestCluster::start_with(API_ONLY);
     let driver = ScriptedDriver::start(&cluster, DRIVER, &[CAN]);
-    // The controller comes first: it waits for its kinds.
-    let kubeconfig = cluster.kubeconfig_of("snapshot-controller");
+    // The controller starts first: it waits for its CRDs.
+    let kubeconfig = cluster.sidecar_kubeconfig("snapshot-controller");
     let mut controller =
         driver.sidecar_with("snapshot-controller", &kubeconfig, &["--roles", "snapshot-controller"]);
     assert_eq!(install(&cluster).matches("created ").count(), 7);
@@ -28,12 +28,12 @@ fn snapshots_come_and_go_in_any_order() {
         snapshot_class("fast", "Delete", "snapshot.storage.kubernetes.io/is-default-class: \"true\"");
     cluster.apply(&[class("plain", DRIVER, ""), claim("data", "plain", "1Gi", ""), snapshot_class].concat());
 
-    // Dynamic, by the default class; then everything it names goes before it.
+    // Dynamic, with the default class; then all objects that it refers to are deleted first.
     cluster.apply(&snapshot("a", "persistentVolumeClaimName: data", ""));
     ready(&cluster, "a");
     assert_eq!(cluster.field("vs/a", ".spec.volumeSnapshotClassName"), "fast");
     let content = format!("vsc/{}", cluster.field("vs/a", ".status.boundVolumeSnapshotContentName"));
-    cluster.eventually("the claim is let go", MINUTE, |cluster| {
+    cluster.eventually("the claim is released", MINUTE, |cluster| {
         (!cluster.field("pvc/data", ".metadata.finalizers").contains("snapshot")).then_some(())
     });
     assert!(
@@ -46,7 +46,7 @@ fn snapshots_come_and_go_in_any_order() {
     gone(&cluster, &content);
     gone(&cluster, "pvc/data");
 
-    // In use: a claim that is restored from it holds it.
+    // In use: a claim that is restored from it protects it.
     let keep = self::snapshot_class("keep", "Retain", "a: b");
     cluster.apply(&[claim("logs", "plain", "1Gi", ""), keep].concat());
     cluster.apply(&snapshot("b", "persistentVolumeClaimName: logs", "keep"));
@@ -54,7 +54,7 @@ fn snapshots_come_and_go_in_any_order() {
     let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: b}";
     cluster.apply(&claim("restored", "nobodys", "1Gi", source));
     cluster.kubectl(&["delete", "vs/b", "--wait=false"]);
-    cluster.eventually("its users are told", MINUTE, |cluster| {
+    cluster.eventually("an event reports that it is in use", MINUTE, |cluster| {
         let events = cluster.kubectl(&["get", "events", "--output", "jsonpath={.items[*].reason}"]);
         events.contains("SnapshotDeletePending").then_some(())
     });
@@ -62,13 +62,13 @@ fn snapshots_come_and_go_in_any_order() {
     let handle = cluster.field(&kept, ".status.snapshotHandle");
     cluster.kubectl(&["delete", "pvc/restored"]);
     gone(&cluster, "vs/b");
-    // Retained: the content and what the driver has.
+    // Retained: the content and the driver's snapshot.
     assert_eq!(driver.snapshots().len(), 1);
     cluster.kubectl(&["delete", &kept]);
     gone(&cluster, &kept);
     assert_eq!(driver.snapshots().len(), 1);
 
-    // Pre-provisioned, from what was retained; its class is not there any more when it goes.
+    // Pre-provisioned from the retained snapshot; its class no longer exists when it is deleted.
     cluster.apply(&format!(
         "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotContent\nmetadata: {{name: pre}}\nspec:\n  \
          driver: {DRIVER}\n  deletionPolicy: Delete\n  source: {{snapshotHandle: {handle}}}\n  \
@@ -76,12 +76,12 @@ fn snapshots_come_and_go_in_any_order() {
     ));
     cluster.apply(&snapshot("c", "volumeSnapshotContentName: pre", ""));
     ready(&cluster, "c");
-    // A namespace takes everything with it, in an order of its own.
+    // Deleting a namespace deletes everything in it, in any order.
     cluster.kubectl(&["create", "namespace", "short"]);
     let there = |yaml: String| yaml.replace("metadata: {", "metadata: {namespace: short, ");
     cluster.apply(&there(claim("data", "plain", "1Gi", "")));
     cluster.apply(&there(snapshot("d", "persistentVolumeClaimName: data", "keep")));
-    cluster.eventually("it is cut", MINUTE, |cluster| {
+    cluster.eventually("the snapshot is taken", MINUTE, |cluster| {
         let state =
             cluster.kubectl(&["get", "vs/d", "-n", "short", "--output", "jsonpath={.status.readyToUse}"]);
         (state == "true").then_some(())
@@ -100,7 +100,7 @@ fn snapshots_come_and_go_in_any_order() {
     others.stop();
 }
 
-/// The kinds' own rules.
+/// The validation rules of the CRDs.
 fn kinds_are_guarded(cluster: &TestCluster) {
     for (yaml, said) in [
         (snapshot("x", "", ""), "exactly one of"),
@@ -112,15 +112,16 @@ fn kinds_are_guarded(cluster: &TestCluster) {
     }
     cluster.apply(&snapshot("x", "persistentVolumeClaimName: a", "none"));
     let patch = r#"{"spec":{"source":{"persistentVolumeClaimName":"b"}}}"#;
-    let error =
-        cluster.try_kubectl(&["patch", "vs/x", "--type=merge", "--patch", patch]).expect_err("it is fixed");
+    let error = cluster
+        .try_kubectl(&["patch", "vs/x", "--type=merge", "--patch", patch])
+        .expect_err("the source is immutable");
     assert!(error.contains("persistentVolumeClaimName is immutable"), "{error}");
     cluster.kubectl(&["delete", "vs/x"]);
 }
 
 fn install(cluster: &TestCluster) -> String {
     let kubeconfig = cluster.kubeconfig();
-    let output = Command::new(built("wharf"))
+    let output = Command::new(built_program("wharf"))
         .args(["install", "crds", "--kubeconfig"])
         .arg(kubeconfig)
         .output()
@@ -154,8 +155,8 @@ fn gone(cluster: &TestCluster, object: &str) {
     cluster.wait_for(object, "delete", MINUTE);
 }
 
-/// What the controller may not do.
-fn refused(controller: &Beside) -> Vec<String> {
+/// Requests that the API server rejected.
+fn refused(controller: &ChildProcess) -> Vec<String> {
     let log = controller.log();
     log.lines().filter(|line| line.contains("is forbidden")).map(str::to_owned).collect()
 }

@@ -1,5 +1,5 @@
-//! The snapshot metadata service with a real API server, the local driver on the real kernel, and real TLS: who may
-//! ask, and an incremental backup that comes back bit by bit.
+//! The snapshot metadata service with a real API server, the local driver on the real kernel, and real TLS:
+//! authorization, and an incremental backup that restores bit by bit.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use wharf_linux::FsType;
-use wharf_testkit::{Beside, DriverOptions, MIB, Orchestrator, TestCluster, TestPool, built, free_address};
+use wharf_testkit::{
+    ChildProcess, DriverOptions, MIB, Orchestrator, TestCluster, TestPool, built_program, free_address,
+};
 
 use super::{API_ONLY, MINUTE};
 
@@ -19,16 +21,20 @@ const SIZE: u64 = 64 * MIB;
 
 #[tokio::test]
 #[ignore = "needs a cluster: make test-cluster"]
-async fn an_incremental_backup_comes_back_bit_by_bit() {
+async fn incremental_backup_restores_bit_by_bit() {
     let cluster = TestCluster::start_with(API_ONLY);
     let pool = TestPool::new(FsType::Xfs, 2 << 30);
     let work = tempfile::tempdir().unwrap();
-    let mut co =
-        Orchestrator::start(&built("test-driver"), pool.path(), work.path(), &DriverOptions::default());
+    let mut co = Orchestrator::start(
+        &built_program("test-driver"),
+        pool.path(),
+        work.path(),
+        &DriverOptions::default(),
+    );
     let address = free_address();
     let server = Server::start(&cluster, work.path(), &co, &address);
 
-    // Two snapshots of a block volume, and what was in it.
+    // Two snapshots of a block volume, and their expected content.
     let volume = co.create("raw", SIZE, "", None).await;
     co.stage(&volume, "").await;
     let device = co.publish(&volume, "", "pod").await;
@@ -52,7 +58,7 @@ async fn an_incremental_backup_comes_back_bit_by_bit() {
         server.backup(snapshot, handle, data, base, token)
     };
     let mine = server.token("backup", Some(AUDIENCE));
-    // Only a token of that audience, and only of somebody who may read snapshots there.
+    // Only a token with the right audience, of an account that may read snapshots in the namespace, is accepted.
     let for_another = server.token("backup", Some("another"));
     let stranger = server.token("stranger", Some(AUDIENCE));
     for (token, said) in [(&for_another, "Unauthenticated"), (&stranger, "PermissionDenied")] {
@@ -64,38 +70,38 @@ async fn an_incremental_backup_comes_back_bit_by_bit() {
 
     let full = backup("monday", &monday, &restored[0].1, None, &mine).unwrap();
     let increment = backup("tuesday", &tuesday, &restored[1].1, Some("monday"), &mine).unwrap();
-    let bytes = |told: &str| told.split(' ').nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
+    let bytes = |log: &str| log.split(' ').nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
     assert_eq!(bytes(&full), Some(8192 + 65_536 + 4096), "{full}");
     assert_eq!(bytes(&increment), Some(4096 + (1 << 20)), "{increment}");
 
     let onto = work.path().join("new");
     for (backups, expected) in [(&["monday"][..], &restored[0].1), (&["monday", "tuesday"], &restored[1].1)] {
         let paths: Vec<_> = backups.iter().map(|name| work.path().join(format!("{name}.backup"))).collect();
-        let mut command = Command::new(built("wharf"));
+        let mut command = Command::new(built_program("wharf"));
         command.args(["backup", "restore", "--onto"]).arg(&onto).args(paths);
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(contents(&onto) == contents(expected), "{backups:?}: bit by bit");
     }
-    let told = server.log();
+    let log = server.log();
     for token in [&mine, &for_another, &stranger] {
-        assert!(!told.contains(token.as_str()), "a token is in the log");
+        assert!(!log.contains(token.as_str()), "a token is in the log");
     }
 
     drop(server);
     for (id, _) in &restored {
-        co.removed(id).await;
+        co.unmount_and_delete(id).await;
     }
-    co.removed(&volume).await;
+    co.unmount_and_delete(&volume).await;
     co.delete_snapshot(&monday).await;
     co.delete_snapshot(&tuesday).await;
 }
 
-/// The service, and what it needs in the cluster.
+/// The service and its objects in the cluster.
 struct Server<'a> {
     cluster: &'a TestCluster,
     work: &'a Path,
-    process: Beside,
+    process: ChildProcess,
     address: String,
 }
 
@@ -106,7 +112,7 @@ impl<'a> Server<'a> {
             cluster.apply(&crd(kind));
         }
         cluster.apply(&fs::read_to_string(CRD).unwrap());
-        // The test's stand-in for the service account of the driver.
+        // Stands in for the driver's service account.
         let rules = fs::read_to_string(RULES).unwrap();
         cluster.apply(&rules);
         cluster.kubectl(&["create", "serviceaccount", "wharf-sidecar"]);
@@ -148,8 +154,12 @@ impl<'a> Server<'a> {
             "--http-endpoint",
             "127.0.0.1:0",
         ];
-        let process =
-            Beside::start_with(&built("wharf"), &args, &[("RUST_LOG", "debug")], &work.join("service.log"));
+        let process = ChildProcess::start_with(
+            &built_program("wharf"),
+            &args,
+            &[("RUST_LOG", "debug")],
+            &work.join("service.log"),
+        );
         let server = Self { cluster, work, process, address: address.to_owned() };
         cluster.eventually("the service listens", MINUTE, |_| {
             std::net::TcpStream::connect(address).ok().map(drop)
@@ -161,7 +171,7 @@ impl<'a> Server<'a> {
         self.process.log()
     }
 
-    /// A snapshot as the snapshot controller would leave it.
+    /// Creates a snapshot as the snapshot controller would leave it.
     fn announce(&self, name: &str, handle: &str) {
         self.cluster.apply(&format!(
             "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}}}\n\
@@ -206,7 +216,7 @@ impl<'a> Server<'a> {
     ) -> Result<String, String> {
         let at = |name: &str| self.work.join(name);
         fs::write(at("token"), token).unwrap();
-        let mut command = Command::new(built("wharf"));
+        let mut command = Command::new(built_program("wharf"));
         command.args([
             "backup",
             "create",
@@ -230,7 +240,7 @@ impl<'a> Server<'a> {
     }
 }
 
-/// Credentials of the account that the rules are for.
+/// Credentials of the account that the RBAC rules apply to.
 fn service_account(cluster: &TestCluster, work: &Path) -> String {
     let token = cluster.kubectl(&["create", "token", "wharf-sidecar", "--duration=10h"]);
     let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
@@ -245,7 +255,7 @@ fn service_account(cluster: &TestCluster, work: &Path) -> String {
     file.display().to_string()
 }
 
-/// As much of a snapshot kind as this test needs.
+/// A minimal CRD of a snapshot kind.
 fn crd(kind: &str) -> String {
     let singular = kind.to_lowercase();
     let plural = if kind.ends_with("Class") { format!("{singular}es") } else { format!("{singular}s") };
@@ -272,7 +282,7 @@ spec:
     )
 }
 
-/// An authority of the test's own, and a certificate for loopback.
+/// Creates a certificate authority, and a certificate for loopback.
 fn certificates(work: &Path) {
     let script = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem \
          -days 2 -subj /CN=test && \

@@ -1,18 +1,18 @@
-//! Snapshots, alone and in groups, with nothing but our own programs: the controller beside the cluster, and the
-//! snapshotter on each node ([`on_nodes`]) or for a driver of the whole cluster ([`slow`]).
+//! Snapshots and group snapshots with only our own programs: the snapshot controller for the cluster, and the
+//! snapshotter on each node ([`on_nodes`]) or for a cluster-wide driver ([`slow`]).
 
 mod on_nodes;
 mod slow;
 
 use std::process::Command;
 
-use wharf_testkit::{Beside, TestCluster, built};
+use wharf_testkit::{ChildProcess, TestCluster, built_program};
 
 use super::MINUTE;
 
-/// Makes the kinds of snapshots known.
+/// Installs the snapshot CRDs.
 fn install(cluster: &TestCluster) {
-    let output = Command::new(built("wharf"))
+    let output = Command::new(built_program("wharf"))
         .args(["install", "crds", "--kubeconfig"])
         .arg(cluster.kubeconfig())
         .output()
@@ -20,18 +20,18 @@ fn install(cluster: &TestCluster) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn controller(cluster: &TestCluster, more: &[&str]) -> Beside {
+fn controller(cluster: &TestCluster, more: &[&str]) -> ChildProcess {
     let kubeconfig = cluster.kubeconfig().display().to_string();
-    // Its lease is not among those of intents.
+    // Its lease must not be among those of intents.
     let own =
         ["snapshot-controller", "--kubeconfig", &kubeconfig, "--leader-election-namespace", "kube-system"];
     let args = [&own[..], more].concat();
     let env = [("RUST_LOG", "info,wharf_sidecar=debug")];
     let log = cluster.directory().join("log/snapshot-controller.log");
-    Beside::start_with(&built("wharf"), &args, &env, &log)
+    ChildProcess::start_with(&built_program("wharf"), &args, &env, &log)
 }
 
-/// A class of snapshots.
+/// A VolumeSnapshotClass.
 fn snapshot_class(name: &str, driver: &str, policy: &str) -> String {
     format!(
         "\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {name}}}\n\
@@ -47,7 +47,7 @@ fn snapshot(name: &str, class: &str, claim: &str) -> String {
     )
 }
 
-/// What a claim restores from a snapshot, as a field of its spec.
+/// The dataSource of a claim that restores a snapshot, as a field of its spec.
 fn from_snapshot(name: &str) -> String {
     format!("dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {name}}}")
 }

@@ -1,4 +1,4 @@
-//! Volumes that were made by hand, used through kubelet: what needs no provisioner, only a registrar.
+//! Statically provisioned volumes, used through kubelet: they need no provisioner, only a registrar.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use wharf_linux::FsType;
 use wharf_testkit::{
-    Beside, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built, leftovers, node_sidecar,
+    ChildProcess, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built_program, leftovers,
+    node_sidecar,
 };
 
 use super::MINUTE;
@@ -15,10 +16,10 @@ use super::objects;
 
 const DRIVER: &str = "local.csi.wharf.dev";
 
-/// A volume on each node, made and deleted by hand, used by pods through kubelet: what needs no provisioner.
+/// A volume on each node, created and deleted with `wharf csi`, used by pods through kubelet.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn static_volumes_of_the_local_driver() {
+fn static_local_volumes_work_through_kubelet() {
     let pools = [TestPool::new(FsType::Xfs, 4 << 30), TestPool::new(FsType::Ext4, 4 << 30)];
     let cluster = TestCluster::start();
     cluster.apply(&csi_driver());
@@ -39,7 +40,7 @@ fn static_volumes_of_the_local_driver() {
         cluster.wait_for(&claim, "jsonpath={.status.phase}=Bound", MINUTE);
         cluster.apply(&objects::pod(&format!("on-{name}"), &format!("on-{name}"), ""));
         cluster.wait_for(&pod, "condition=Ready", MINUTE);
-        // Nobody but the volume's own topology says where the pod has to be.
+        // Only the volume's topology determines the node of the pod.
         let place = cluster.kubectl(&["get", &pod, "--output", "jsonpath={.spec.nodeName}"]);
         assert_eq!(place, *name);
         cluster.kubectl(&["exec", &pod, "--", "sh", "-c", "echo kept > /data/file && sync"]);
@@ -57,7 +58,8 @@ fn static_volumes_of_the_local_driver() {
         for kind in ["pod", "pvc", "pv"] {
             cluster.kubectl(&["delete", kind, &format!("on-{}", node.name), "--timeout=60s"]);
         }
-        // Kubelet unstages after the pod is gone; until then the volume is in use, and the driver says so.
+        // Kubelet unstages after the pod is deleted. Until then the volume is in use, and the driver rejects its
+        // deletion.
         let delete = ["volume", "delete", volume];
         cluster.eventually("the volume is deleted", MINUTE, |_| node.csi(&delete).ok());
         let staging = cluster.kubelet_root(node.name).join("plugins");
@@ -68,20 +70,20 @@ fn static_volumes_of_the_local_driver() {
         node.driver.stop();
     }
     let own = BTreeSet::from([cluster.directory().display().to_string()]);
-    assert_eq!(mounts(cluster.directory()), own, "what the drivers mounted is gone");
+    assert_eq!(mounts(cluster.directory()), own, "all mounts of the drivers must be gone");
 }
 
-/// A driver that has nothing but a Node service: volumes that are there already, and kubelet's statistics of them.
+/// A driver with only a Node service: existing volumes, and kubelet's statistics of them.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn a_driver_without_a_controller() {
+fn node_only_driver_works_without_controller() {
     const NODE_ONLY: &str = "node-only.test.wharf.dev";
     let cluster = TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() });
     let mut driver = ScriptedDriver::start(&cluster, NODE_ONLY, &["--capabilities="]);
     driver.join(&cluster, "node-a", &["--capabilities="]);
     driver.add_volume("there-already");
     let objects = volume_and_claim("node-a", "there-already", "ext4").replace(DRIVER, NODE_ONLY);
-    // Its volumes are wherever its node is.
+    // Its volumes are accessible on every node.
     let (volume, rest) = objects.split_once("  nodeAffinity:").unwrap();
     let (_, claim) = rest.split_once("---").unwrap();
     cluster.apply(&format!("{volume}---{claim}---{}", objects::pod("on-node-a", "on-node-a", "")));
@@ -93,8 +95,8 @@ fn a_driver_without_a_controller() {
     for object in ["pod", "pvc", "pv"] {
         cluster.kubectl(&["delete", object, "on-node-a", "--timeout=60s"]);
     }
-    // A pod without a grace period is gone from the API before kubelet has cleaned up after it.
-    cluster.eventually("kubelet lets go of the volume", MINUTE, |_| {
+    // A pod without a grace period is deleted from the API before kubelet has cleaned up.
+    cluster.eventually("kubelet releases the volume", MINUTE, |_| {
         driver.calls().iter().any(|call| call.method == "NodeUnstageVolume").then_some(())
     });
     assert!(driver.calls().iter().all(|call| call.method.starts_with("Node") || call.method == "Probe"));
@@ -105,8 +107,8 @@ fn a_driver_without_a_controller() {
 struct Node {
     name: &'static str,
     endpoint: String,
-    sidecar: Beside,
-    driver: Beside,
+    sidecar: ChildProcess,
+    driver: ChildProcess,
 }
 
 impl Node {
@@ -116,8 +118,8 @@ impl Node {
         let socket = plugin.join("csi.sock");
         let (pool, endpoint) = (pool.path().display().to_string(), format!("unix://{}", socket.display()));
         let log = |of: &str| cluster.directory().join(format!("log/{of}-{name}.log"));
-        let driver = Beside::start(
-            &built("wharf"),
+        let driver = ChildProcess::start(
+            &built_program("wharf"),
             &["driver", "local", "--node-id", name, "--pool", &pool, "--endpoint", &endpoint],
             &log("driver"),
         );
@@ -125,23 +127,23 @@ impl Node {
         Self { name, endpoint, sidecar, driver }
     }
 
-    /// `wharf csi` on this node's driver: what it prints, or what it complains about.
+    /// Runs `wharf csi` on this node's driver; returns its output or its error.
     fn csi(&self, args: &[&str]) -> Result<String, String> {
         let global = ["csi", "--endpoint", &self.endpoint, "--output", "json"];
-        let output = Command::new(built("wharf")).args(global).args(args).output().unwrap();
+        let output = Command::new(built_program("wharf")).args(global).args(args).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 }
 
-/// A string of a JSON object that is printed with a field a line.
+/// A string field of a JSON object that is printed with one field per line.
 fn field(json: &str, name: &str) -> String {
     let start = format!("\"{name}\": \"");
     let (_, rest) = json.split_once(&start).unwrap_or_else(|| panic!("no {name} in {json}"));
     rest.split('"').next().unwrap().to_owned()
 }
 
-/// The value of one of kubelet's statistics for a claim.
+/// The value of a kubelet statistic for a claim.
 pub(super) fn statistic(metrics: &str, name: &str, claim: &str) -> Option<f64> {
     let start = format!("kubelet_volume_stats_{name}{{");
     let claim = format!("persistentvolumeclaim=\"{claim}\"");

@@ -1,9 +1,9 @@
-//! What the sidecar lives through, in one life: it never ends by itself, and goes on as soon as it can.
+//! Outages that one sidecar process survives: it never exits on its own, and continues as soon as it can.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster, free_address, page};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster, free_address, http_get};
 
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
@@ -13,7 +13,7 @@ const BOUND: &str = "jsonpath={.status.phase}=Bound";
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn driver_api_server_and_secrets_come_and_go() {
+fn sidecar_survives_driver_api_server_and_secret_outages() {
     let cluster = TestCluster::start_with(API_ONLY);
     let old = ["--require-secrets", "password=old"];
     let mut driver = ScriptedDriver::start(&cluster, DRIVER, &old);
@@ -47,13 +47,13 @@ fn driver_api_server_and_secrets_come_and_go() {
     });
     next("server-restarted", MINUTE);
 
-    // Frozen, it takes connections and answers nothing: the worst kind of being away.
+    // Frozen, the API server accepts connections but sends no responses: the worst kind of outage.
     cluster.signal("kube-apiserver", "STOP");
     std::thread::sleep(Duration::from_secs(5));
     cluster.signal("kube-apiserver", "CONT");
     next("server-frozen", MINUTE);
 
-    // The backend has a new password before the Secret has it.
+    // The backend's password changes before the Secret does.
     driver.replace_controller(&["--require-secrets", "password=new"]);
     cluster.apply(&claim("rotated", "secret", "1Mi", ""));
     cluster.eventually("the old password is refused", MINUTE, |_| {
@@ -63,19 +63,19 @@ fn driver_api_server_and_secrets_come_and_go() {
     cluster.kubectl(&["patch", "secret", "pass", "--patch", new]);
     cluster.wait_for("pvc/rotated", BOUND, MINUTE);
 
-    let ready = page(&address, "/readyz");
+    let ready = http_get(&address, "/readyz");
     assert!(ready.is_ok(), "{ready:?}");
-    let log = [sidecar.log(), page(&address, "/debug/attempts").unwrap()].concat();
-    assert!(!log.contains("password=") && !log.contains("\"old\""), "a secret was told:\n{log}");
-    assert_eq!((sidecar.runs(), sidecar.pid()), (true, pid));
+    let log = [sidecar.log(), http_get(&address, "/debug/attempts").unwrap()].concat();
+    assert!(!log.contains("password=") && !log.contains("\"old\""), "a secret is in the log:\n{log}");
+    assert_eq!((sidecar.is_running(), sidecar.pid()), (true, pid));
     driver.assert_no_violation();
     sidecar.stop();
 }
 
-/// A replica that is frozen loses its leases; thawed, it begins nothing before it has them again.
+/// A frozen replica loses its leases; when it continues, it starts no work until it holds them again.
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn leases_change_hands() {
+fn frozen_replica_loses_leases_and_waits() {
     let cluster = TestCluster::start_with(API_ONLY);
     let driver = ScriptedDriver::start(&cluster, DRIVER, &["--delay", "20"]);
     let replica = |who: &str| driver.sidecar(who, &[]);
@@ -108,9 +108,9 @@ fn leases_change_hands() {
     first.signal(Signal::CONT);
     burst("thawed");
     bound("thawed");
-    assert!(first.runs(), "it lost a lease and lives");
+    assert!(first.is_running(), "a replica that loses a lease must keep running");
 
-    // Told to end, it hands over at once.
+    // On SIGTERM it releases its leases at once.
     burst("handed-over");
     let began = Instant::now();
     second.stop();
@@ -122,7 +122,7 @@ fn leases_change_hands() {
     end(&mut first);
 }
 
-fn end(sidecar: &mut Beside) {
-    assert!(sidecar.runs());
+fn end(sidecar: &mut ChildProcess) {
+    assert!(sidecar.is_running());
     sidecar.stop();
 }

@@ -1,9 +1,9 @@
-//! Upstream's provisioner and resizer replaced by ours in mid-burst, and back again: the leases keep them apart, and
-//! each goes on with what the other has begun.
+//! Upstream's provisioner and resizer are replaced by ours during a burst of claims, and back again: leases keep
+//! them from working at the same time, and each continues the other's work.
 
 use std::time::{Duration, Instant};
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster, upstream};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster, upstream_program};
 
 use super::no_leak::{delete, delete_all, rows};
 use super::objects::{claim, class};
@@ -12,7 +12,7 @@ use super::{API_ONLY, MINUTE};
 pub(super) const DRIVER: &str = "swap.test.wharf.dev";
 const SWAPS: usize = 10;
 
-/// Upstream's leases would stay for 15 s after each end.
+/// By default, upstream's leases stay for 15 s after each exit.
 const LEASES: [&str; 4] = [
     "--leader-election",
     "--leader-election-lease-duration=3s",
@@ -22,7 +22,7 @@ const LEASES: [&str; 4] = [
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn upstream_and_ours_take_turns() {
+fn swapping_with_upstream_keeps_claims_progressing() {
     let cluster = TestCluster::start_with(API_ONLY);
     let options = ["--delay", "30", "--node-capabilities", "STAGE_UNSTAGE_VOLUME"];
     let driver = ScriptedDriver::start(&cluster, DRIVER, &options);
@@ -32,7 +32,7 @@ fn upstream_and_ours_take_turns() {
     let mut running = upstreams(&cluster, &driver);
     let (mut made, mut alive) = (0, Vec::<String>::new());
     for swap in 0..=SWAPS {
-        // Some of everything is under way when the next one takes over.
+        // Claims are in all states when the next one takes over.
         let names: Vec<String> = (made..made + 15).map(|n| format!("claim-{n}")).collect();
         made += names.len();
         cluster.apply(&names.iter().map(|name| claim(name, "plain", "1Mi", "")).collect::<String>());
@@ -40,7 +40,7 @@ fn upstream_and_ours_take_turns() {
         for name in alive.iter().take(5) {
             let bigger =
                 format!(r#"{{"spec": {{"resources": {{"requests": {{"storage": "{}Mi"}}}}}}}}"#, swap + 2);
-            // One that is not bound yet cannot be expanded yet.
+            // A claim that is not bound cannot be expanded.
             let _ = cluster.try_kubectl(&["patch", "pvc", name, "--patch", &bigger]);
         }
         delete(&cluster, &gone);
@@ -48,12 +48,12 @@ fn upstream_and_ours_take_turns() {
         std::thread::sleep(Duration::from_millis(500));
         if swap < SWAPS {
             let next = if swap % 2 == 0 { ours(&driver) } else { upstreams(&cluster, &driver) };
-            // Both run side by side for a moment, and one of them works.
+            // Both run at the same time for a moment, but only one of them works.
             std::thread::sleep(Duration::from_millis(500));
             for mut old in std::mem::replace(&mut running, next) {
-                if swap % 4 < 2 { old.end() } else { old.kill() }
+                if swap % 4 < 2 { old.terminate() } else { old.kill() }
             }
-            // Long enough for the leases to change hands, not long enough to come to an end.
+            // Long enough for a lease takeover, too short to finish the work.
             std::thread::sleep(Duration::from_secs(4));
         }
     }
@@ -77,12 +77,12 @@ fn upstream_and_ours_take_turns() {
     driver.assert_no_violation();
 }
 
-fn ours(driver: &ScriptedDriver) -> Vec<Beside> {
+fn ours(driver: &ScriptedDriver) -> Vec<ChildProcess> {
     let roles = ["--roles", "provisioner,resizer", "--retry-interval-max", "2s"];
     vec![driver.sidecar("ours", &[&roles[..], &LEASES[..]].concat())]
 }
 
-fn upstreams(cluster: &TestCluster, driver: &ScriptedDriver) -> Vec<Beside> {
+fn upstreams(cluster: &TestCluster, driver: &ScriptedDriver) -> Vec<ChildProcess> {
     let start = |program: &str| {
         let address = driver.socket().display().to_string();
         let kubeconfig = cluster.kubeconfig().display().to_string();
@@ -97,7 +97,7 @@ fn upstreams(cluster: &TestCluster, driver: &ScriptedDriver) -> Vec<Beside> {
             "--kube-api-burst=200",
         ];
         let log = cluster.directory().join(format!("log/upstream-{program}.log"));
-        Beside::start(&upstream(program), &[&common[..], &LEASES[..]].concat(), &log)
+        ChildProcess::start(&upstream_program(program), &[&common[..], &LEASES[..]].concat(), &log)
     };
     vec![start("csi-provisioner"), start("csi-resizer")]
 }

@@ -1,11 +1,11 @@
-//! `wharf up` with somebody else's driver alone: upstream's hostpath driver, and all flows that it can do. It comes late,
-//! and it goes and comes back. No cluster is needed, only upstream's programs.
+//! `wharf up` with only a third-party driver: upstream's hostpath driver and all flows that it supports. The driver
+//! starts late, stops and restarts. Needs no cluster, only upstream's programs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
-use wharf_testkit::{Beside, Kubectl, built};
+use wharf_testkit::{ChildProcess, Kubectl, built_program};
 
 use super::MINUTE;
 use super::harness::mounts;
@@ -15,18 +15,18 @@ use super::objects::{claim, pod};
 const NODE: &str = "up-node";
 const READY: &str = "condition=Ready";
 
-/// A `wharf up`. The order of its parts is the order in which they go.
+/// A `wharf up` process. Fields are dropped in this order.
 struct Up {
-    process: Beside,
+    process: ChildProcess,
     kubectl: Kubectl,
     _sweep: Sweep,
     directory: TempDir,
 }
 
 impl Up {
-    /// Starts it with one driver of somebody else, which keeps volumes in `state`.
+    /// Starts it with one third-party driver, which stores volumes in `state`.
     fn start(driver: &str) -> Self {
-        // Not in /tmp, which containers have for themselves.
+        // Not in /tmp: containers have their own.
         let directory = tempfile::Builder::new().prefix("wharf-up-").tempdir_in("/var/tmp").unwrap();
         let data = directory.path().join("data");
         let sweep = Sweep { directory: directory.path().to_owned(), containers: data.join("containers") };
@@ -46,9 +46,9 @@ impl Up {
             "--hide",
             &state.display().to_string(),
         ];
-        let process = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
-        let kubectl = Kubectl::with(data.join("kubeconfig"));
-        kubectl.until("the API is served", MINUTE, |kubectl| {
+        let process = ChildProcess::start(&built_program("wharf"), &args, &directory.path().join("log"));
+        let kubectl = Kubectl::with_kubeconfig(data.join("kubeconfig"));
+        kubectl.wait_until("the API is served", MINUTE, |kubectl| {
             kubectl.try_kubectl(&["get", "--raw", "/readyz"]).ok()
         });
         Self { process, kubectl, _sweep: sweep, directory }
@@ -58,41 +58,42 @@ impl Up {
         self.directory.path().join(name)
     }
 
-    /// `wharf down`: its pods end, then it does.
+    /// Runs `wharf down`: stops the pods, then `wharf up`.
     fn down(&mut self) {
         let data = self.path("data");
-        let down = Command::new(built("wharf")).arg("down").arg("--data-dir").arg(data).output().unwrap();
+        let down =
+            Command::new(built_program("wharf")).arg("down").arg("--data-dir").arg(data).output().unwrap();
         assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
-        assert!(!self.process.runs());
+        assert!(!self.process.is_running());
     }
 }
 
 #[test]
 #[ignore = "needs upstream's programs: make test-cluster"]
-fn upstreams_hostpath_driver_under_wharf_up() {
+fn hostpath_driver_works_under_wharf_up() {
     let mut up = Up::start(",pod-info,ephemeral,fs-group=File");
     let kubectl = up.kubectl.clone();
 
-    // Without the driver all others work, and it is said that it is waited for.
+    // Without the driver everything else works, and the log reports that it is missing.
     kubectl.wait_for(&format!("node/{NODE}"), "create", MINUTE);
     kubectl.wait_for(&format!("node/{NODE}"), READY, MINUTE);
     kubectl.apply(&pod_with("alone", "emptyDir: {}"));
     kubectl.wait_for("pod/alone", READY, MINUTE);
     assert_eq!(kubectl.names("storageclass"), Vec::<String>::new());
-    kubectl.until("the driver is waited for", MINUTE, |_| {
-        up.process.log().contains("the driver does not answer: it is served as soon as it does").then_some(())
+    kubectl.wait_until("the log reports the missing driver", MINUTE, |_| {
+        up.process.log().contains("waiting for driver: no response").then_some(())
     });
 
     let (socket, state) = (up.path("csi.sock"), up.path("state"));
     let mut driver = hostpath(&socket, &state, NODE, &up.path("driver.log"));
     let registered = format!("jsonpath={{.spec.drivers[0].name}}={HOSTPATH}");
     kubectl.wait_for(&format!("csinode/{NODE}"), &registered, MINUTE);
-    kubectl.until("the driver has a class", MINUTE, |kubectl| {
+    kubectl.wait_until("the driver's StorageClass exists", MINUTE, |kubectl| {
         kubectl.names("storageclass").contains(&HOSTPATH.to_owned()).then_some(())
     });
 
     files(&kubectl);
-    // It keeps volumes as directories of the machine, of which no pod sees any but its own.
+    // The driver stores volumes as host directories; a pod sees only its own.
     assert!(std::fs::read_dir(&state).unwrap().count() > 1);
     let hidden = state.display().to_string();
     for name in ["one", "alone"] {
@@ -100,8 +101,8 @@ fn upstreams_hostpath_driver_under_wharf_up() {
     }
     devices_and_scratch(&kubectl);
 
-    // It goes. What comes meanwhile waits, and what is there stays. (This release of it writes down what it has published
-    // only when a volume or snapshot is made or deleted, and would have forgotten the last ones.)
+    // The driver stops. New pods wait, and existing ones keep running. (This release of the driver stores what it
+    // has published only when a volume or snapshot is created or deleted, and would otherwise lose the last ones.)
     snapshot(&kubectl, "copy");
     driver.kill();
     kubectl.apply(&[claim("late", HOSTPATH, "16Mi", ""), pod("late", "late", "")].concat());
@@ -114,7 +115,7 @@ fn upstreams_hostpath_driver_under_wharf_up() {
     end(&kubectl);
     assert_empty(&state);
     let data = up.path("data");
-    kubectl.until("no container is left", MINUTE, |_| (containers(&data) == 0).then_some(()));
+    kubectl.wait_until("no container is left", MINUTE, |_| (containers(&data) == 0).then_some(()));
     up.down();
     assert_eq!(mounts(up.directory.path()).into_iter().collect::<Vec<_>>(), Vec::<String>::new());
     assert_eq!(devices(up.directory.path()), Vec::<String>::new());
@@ -154,7 +155,7 @@ fn snapshot(kubectl: &Kubectl, claim: &str) {
     kubectl.wait_for(&format!("volumesnapshot/{claim}"), "jsonpath={.status.readyToUse}=true", MINUTE);
 }
 
-/// A block device, a claim that lives as long as its pod, and a volume without any claim.
+/// A block volume, a generic ephemeral volume, and a CSI inline volume.
 fn devices_and_scratch(kubectl: &Kubectl) {
     kubectl.apply(&claim("raw", HOSTPATH, "16Mi", "volumeMode: Block"));
     kubectl.apply(
@@ -182,12 +183,12 @@ fn devices_and_scratch(kubectl: &Kubectl) {
 /// Unmount, detach, delete.
 fn end(kubectl: &Kubectl) {
     kubectl.kubectl(&["delete", "pod", "--all", "--timeout=120s"]);
-    kubectl.until("nothing is attached", MINUTE, |kubectl| {
+    kubectl.wait_until("nothing is attached", MINUTE, |kubectl| {
         kubectl.names("volumeattachment").is_empty().then_some(())
     });
     kubectl.kubectl(&["delete", "volumesnapshot", "--all", "--timeout=60s"]);
     kubectl.kubectl(&["delete", "pvc", "--all", "--timeout=60s"]);
-    kubectl.until("everything is deleted", 2 * MINUTE, |kubectl| {
+    kubectl.wait_until("everything is deleted", 2 * MINUTE, |kubectl| {
         let kinds = ["pv", "pvc", "volumesnapshot", "volumesnapshotcontent"];
         kinds.iter().all(|kind| kubectl.names(kind).is_empty()).then_some(())
     });

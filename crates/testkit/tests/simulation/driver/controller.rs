@@ -1,4 +1,5 @@
-//! The driver's Controller service, on the truth.
+//! The Controller service of the simulated driver. It records a violation when a call breaks an invariant, such as the
+//! deletion of a volume in use.
 
 use async_trait::async_trait;
 use tonic::{Request, Response, Status};
@@ -9,7 +10,7 @@ use wharf_csi::v1::controller_service_capability::{Rpc, Type, rpc};
 use super::{Driver, Volume};
 use crate::planted::Bug;
 
-/// Methods of the contract that this driver does not have.
+/// Implements CSI methods that return Unimplemented.
 macro_rules! absent {
     ($($method:ident($request:ident) -> $response:ident;)*) => {$(
         fn $method<'a, 'f>(
@@ -20,7 +21,7 @@ macro_rules! absent {
             'a: 'f,
             Self: 'f,
         {
-            Box::pin(async { Err(Status::unimplemented("this driver does not have it")) })
+            Box::pin(async { Err(Status::unimplemented("not implemented by the simulated driver")) })
         }
     )*};
 }
@@ -39,13 +40,13 @@ impl Controller for Driver {
         let request = request.into_inner();
         let bytes = required(request.capacity_range.as_ref()).max(1);
         let mut id = format!("vol-{}", request.name);
-        if self.sim.has(Bug::AnotherNameEachTime) {
+        if self.sim.has(Bug::UnstableVolumeName) {
             id = format!("{id}-{}", self.sim.elapsed().as_millis());
         }
-        self.call("CreateVolume", &id.clone(), move |_, truth| {
-            truth.minors += 1;
-            let new = Volume { bytes, minor: truth.minors, ..Volume::default() };
-            let volume = truth.volumes.entry(id.clone()).or_insert(new);
+        self.call("CreateVolume", &id.clone(), move |_, driver_state| {
+            driver_state.minors += 1;
+            let new = Volume { bytes, minor: driver_state.minors, ..Volume::default() };
+            let volume = driver_state.volumes.entry(id.clone()).or_insert(new);
             let (volume_id, capacity_bytes) = (id, volume.bytes);
             let volume = v1::Volume { volume_id, capacity_bytes, ..Default::default() };
             Ok(v1::CreateVolumeResponse { volume: Some(volume) })
@@ -58,15 +59,15 @@ impl Controller for Driver {
         request: Request<v1::DeleteVolumeRequest>,
     ) -> Result<Response<v1::DeleteVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
-        self.call("DeleteVolume", &id.clone(), move |driver, truth| {
-            let Some(volume) = truth.volumes.get(&id) else { return Ok(v1::DeleteVolumeResponse {}) };
+        self.call("DeleteVolume", &id.clone(), move |driver, driver_state| {
+            let Some(volume) = driver_state.volumes.get(&id) else { return Ok(v1::DeleteVolumeResponse {}) };
             let used =
                 !volume.attached.is_empty() || !volume.staged.is_empty() || !volume.published.is_empty();
             if used {
-                driver.sim.violated(format!("{id} is deleted while it is in use: {volume:?}"));
-                return Err(Status::failed_precondition("it is in use"));
+                driver.sim.record_violation(format!("{id} is deleted while it is in use: {volume:?}"));
+                return Err(Status::failed_precondition("the volume is in use"));
             }
-            truth.volumes.remove(&id);
+            driver_state.volumes.remove(&id);
             Ok(v1::DeleteVolumeResponse {})
         })
         .await
@@ -78,14 +79,16 @@ impl Controller for Driver {
     ) -> Result<Response<v1::ControllerPublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let id = request.volume_id.clone();
-        self.call("ControllerPublishVolume", &id, move |driver, truth| {
-            let Some(volume) = truth.volumes.get_mut(&request.volume_id) else {
-                return Err(Status::not_found("there is no such volume"));
+        self.call("ControllerPublishVolume", &id, move |driver, driver_state| {
+            let Some(volume) = driver_state.volumes.get_mut(&request.volume_id) else {
+                return Err(Status::not_found("volume not found"));
             };
             let (id, node) = (&request.volume_id, &request.node_id);
             let other = volume.attached.iter().find(|(other, read_only)| *other != node && !**read_only);
             if let Some((other, _)) = other {
-                driver.sim.violated(format!("{id} is attached to {node} while it is attached to {other}"));
+                driver
+                    .sim
+                    .record_violation(format!("{id} is attached to {node} while it is attached to {other}"));
             }
             driver.sim.note(format_args!("attached {id} to {node}"));
             volume.attached.insert(node.clone(), request.readonly);
@@ -99,13 +102,15 @@ impl Controller for Driver {
         request: Request<v1::ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<v1::ControllerUnpublishVolumeResponse>, Status> {
         let v1::ControllerUnpublishVolumeRequest { volume_id: id, node_id: node, .. } = request.into_inner();
-        self.call("ControllerUnpublishVolume", &id.clone(), move |driver, truth| {
-            if let Some(volume) = truth.volumes.get_mut(&id) {
+        self.call("ControllerUnpublishVolume", &id.clone(), move |driver, driver_state| {
+            if let Some(volume) = driver_state.volumes.get_mut(&id) {
                 let mounted = volume.staged.contains_key(&node)
                     || volume.published.iter().any(|(published, _)| *published == node);
                 if mounted {
-                    driver.sim.violated(format!("{id} is detached from {node} while it is mounted there"));
-                    return Err(Status::failed_precondition("it is mounted"));
+                    driver
+                        .sim
+                        .record_violation(format!("{id} is detached from {node} while it is mounted there"));
+                    return Err(Status::failed_precondition("the volume is mounted"));
                 }
                 driver.sim.note(format_args!("detached {id} from {node}"));
                 volume.attached.remove(&node);
@@ -122,9 +127,9 @@ impl Controller for Driver {
         let request = request.into_inner();
         let bytes = required(request.capacity_range.as_ref());
         let id = request.volume_id;
-        self.call("ControllerExpandVolume", &id.clone(), move |_, truth| {
-            let Some(volume) = truth.volumes.get_mut(&id) else {
-                return Err(Status::not_found("there is no such volume"));
+        self.call("ControllerExpandVolume", &id.clone(), move |_, driver_state| {
+            let Some(volume) = driver_state.volumes.get_mut(&id) else {
+                return Err(Status::not_found("volume not found"));
             };
             volume.bytes = volume.bytes.max(bytes);
             Ok(v1::ControllerExpandVolumeResponse {

@@ -1,4 +1,4 @@
-//! The driver's Node service, on the truth.
+//! The driver's Node service.
 
 use async_trait::async_trait;
 use tonic::{Request, Response, Status};
@@ -7,11 +7,11 @@ use wharf_csi::v1::node_server::Node;
 use wharf_csi::v1::node_service_capability::{Rpc, Type, rpc};
 
 use super::controller::absent;
-use super::{Driver, Truth, Volume};
+use super::{Driver, DriverState, Volume};
 use crate::planted::Bug;
 
-fn known<'a>(truth: &'a mut Truth, id: &str) -> Result<&'a mut Volume, Status> {
-    truth.volumes.get_mut(id).ok_or_else(|| Status::not_found("there is no such volume"))
+fn existing_volume<'a>(driver_state: &'a mut DriverState, id: &str) -> Result<&'a mut Volume, Status> {
+    driver_state.volumes.get_mut(id).ok_or_else(|| Status::not_found("volume not found"))
 }
 
 #[async_trait]
@@ -25,16 +25,16 @@ impl Node for Driver {
         if self.sim.has(Bug::PublishWithoutStage) {
             return Ok(Response::new(v1::NodeStageVolumeResponse {}));
         }
-        self.call("NodeStageVolume", &id.clone(), move |driver, truth| {
+        self.call("NodeStageVolume", &id.clone(), move |driver, driver_state| {
             let (sim, node) = (&driver.sim, &driver.node);
-            let volume = known(truth, &id)?;
+            let volume = existing_volume(driver_state, &id)?;
             if !volume.attached.contains_key(node) {
-                sim.violated(format!("{id} is staged on {node}, where it is not attached"));
+                sim.record_violation(format!("{id} is staged on {node}, where it is not attached"));
             }
             if let Some(before) = volume.staged.insert(node.clone(), at.clone())
                 && before != at
             {
-                sim.violated(format!("{id} is staged on {node} twice: at {before} and {at}"));
+                sim.record_violation(format!("{id} is staged on {node} twice: at {before} and {at}"));
             }
             Ok(v1::NodeStageVolumeResponse {})
         })
@@ -46,11 +46,11 @@ impl Node for Driver {
         request: Request<v1::NodeUnstageVolumeRequest>,
     ) -> Result<Response<v1::NodeUnstageVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
-        self.call("NodeUnstageVolume", &id.clone(), move |driver, truth| {
+        self.call("NodeUnstageVolume", &id.clone(), move |driver, driver_state| {
             let (sim, node) = (&driver.sim, &driver.node);
-            if let Some(volume) = truth.volumes.get_mut(&id) {
+            if let Some(volume) = driver_state.volumes.get_mut(&id) {
                 if let Some((_, at)) = volume.published.iter().find(|(published, _)| published == node) {
-                    sim.violated(format!("{id} is unstaged on {node} while it is published at {at}"));
+                    sim.record_violation(format!("{id} is unstaged on {node} while it is published at {at}"));
                 }
                 volume.staged.remove(node);
             }
@@ -65,11 +65,11 @@ impl Node for Driver {
     ) -> Result<Response<v1::NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let id = request.volume_id.clone();
-        self.call("NodePublishVolume", &id, move |driver, truth| {
+        self.call("NodePublishVolume", &id, move |driver, driver_state| {
             let (sim, node, id) = (&driver.sim, &driver.node, &request.volume_id);
-            let volume = known(truth, id)?;
+            let volume = existing_volume(driver_state, id)?;
             if volume.staged.get(node) != Some(&request.staging_target_path) {
-                sim.violated(format!("{id} is published on {node}, where it is not staged"));
+                sim.record_violation(format!("{id} is published on {node}, where it is not staged"));
             }
             volume.published.insert((node.clone(), request.target_path));
             Ok(v1::NodePublishVolumeResponse {})
@@ -82,8 +82,8 @@ impl Node for Driver {
         request: Request<v1::NodeUnpublishVolumeRequest>,
     ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
         let v1::NodeUnpublishVolumeRequest { volume_id: id, target_path } = request.into_inner();
-        self.call("NodeUnpublishVolume", &id.clone(), move |driver, truth| {
-            if let Some(volume) = truth.volumes.get_mut(&id) {
+        self.call("NodeUnpublishVolume", &id.clone(), move |driver, driver_state| {
+            if let Some(volume) = driver_state.volumes.get_mut(&id) {
                 volume.published.remove(&(driver.node.clone(), target_path));
             }
             Ok(v1::NodeUnpublishVolumeResponse {})
@@ -96,11 +96,11 @@ impl Node for Driver {
         request: Request<v1::NodeExpandVolumeRequest>,
     ) -> Result<Response<v1::NodeExpandVolumeResponse>, Status> {
         let id = request.into_inner().volume_id;
-        self.call("NodeExpandVolume", &id.clone(), move |driver, truth| {
+        self.call("NodeExpandVolume", &id.clone(), move |driver, driver_state| {
             let node = &driver.node;
-            let volume = known(truth, &id)?;
+            let volume = existing_volume(driver_state, &id)?;
             if !volume.staged.contains_key(node) {
-                driver.sim.violated(format!("{id} is expanded on {node}, where it is not staged"));
+                driver.sim.record_violation(format!("{id} is expanded on {node}, where it is not staged"));
             }
             Ok(v1::NodeExpandVolumeResponse { capacity_bytes: volume.bytes })
         })

@@ -1,4 +1,4 @@
-//! Backups that are whole, and those that are not.
+//! Valid, corrupt and incomplete backups, and chains of backups.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn header(handle: &str, size: u64, base: Option<Base>) -> Header {
 
 type Blocks = Vec<(u64, Vec<u8>)>;
 
-fn blocks_of(path: &Path) -> Result<(Checked, Blocks), FileError> {
+fn blocks_of(path: &Path) -> Result<(VerifiedBackup, Blocks), FileError> {
     let mut blocks = Vec::new();
     let checked = read(path, |offset, bytes| {
         blocks.push((offset, bytes.to_vec()));
@@ -17,7 +17,7 @@ fn blocks_of(path: &Path) -> Result<(Checked, Blocks), FileError> {
     Ok((checked, blocks))
 }
 
-fn written(path: &Path) -> String {
+fn write_backup(path: &Path) -> String {
     let mut writer = Writer::create(path, &header("snap-1", 100, None)).unwrap();
     writer.block(0, b"abc").unwrap();
     writer.block(50, b"de").unwrap();
@@ -25,19 +25,19 @@ fn written(path: &Path) -> String {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn written_backup_is_read_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
-    let sha256 = written(&path);
+    let sha256 = write_backup(&path);
     let (checked, blocks) = blocks_of(&path).unwrap();
-    assert_eq!(checked, Checked { path: path.clone(), header: header("snap-1", 100, None), sha256 });
+    assert_eq!(checked, VerifiedBackup { path: path.clone(), header: header("snap-1", 100, None), sha256 });
     assert_eq!(blocks, [(0, b"abc".to_vec()), (50, b"de".to_vec())]);
-    assert!(Writer::create(&path, &header("snap-1", 100, None)).is_err(), "never over another");
+    assert!(Writer::create(&path, &header("snap-1", 100, None)).is_err(), "overwrote a backup");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn half_a_backup_leaves_nothing() {
+fn dropped_writer_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
     let mut writer = Writer::create(&path, &header("snap-1", 100, None)).unwrap();
@@ -47,23 +47,23 @@ fn half_a_backup_leaves_nothing() {
 }
 
 #[test]
-fn every_bit_and_every_byte_counts() {
+fn changed_or_truncated_backups_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a");
-    written(&path);
+    write_backup(&path);
     let good = fs::read(&path).unwrap();
     for at in 0..good.len() {
         let mut bad = good.clone();
         bad[at] ^= 1;
         fs::write(&path, bad).unwrap();
-        assert!(blocks_of(&path).is_err(), "bit of byte {at}");
+        assert!(blocks_of(&path).is_err(), "bit flipped in byte {at}");
         fs::write(&path, &good[..at]).unwrap();
-        assert!(blocks_of(&path).is_err(), "cut at {at}");
+        assert!(blocks_of(&path).is_err(), "truncated at {at}");
     }
 }
 
 #[test]
-fn blocks_stay_within_the_volume_and_in_order() {
+fn blocks_outside_the_volume_or_out_of_order_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     for (name, blocks) in [("past", &[(99, "ab")][..]), ("back", &[(10, "ab"), (11, "c")])] {
         let path = dir.path().join(name);
@@ -73,13 +73,13 @@ fn blocks_stay_within_the_volume_and_in_order() {
         }
         writer.finish().unwrap();
         let error = blocks_of(&path).unwrap_err().to_string();
-        assert!(error.contains("out of place"), "{name}: {error}");
+        assert!(error.contains("out of order"), "{name}: {error}");
     }
 }
 
 #[test]
-fn backups_go_on_top_of_each_other() {
-    let backup = |handle: &str, sha256: &str, size, base: Option<(&str, &str)>| Checked {
+fn chain_needs_a_full_backup_and_matching_bases() {
+    let backup = |handle: &str, sha256: &str, size, base: Option<(&str, &str)>| VerifiedBackup {
         path: handle.into(),
         sha256: sha256.into(),
         header: header(
@@ -94,15 +94,15 @@ fn backups_go_on_top_of_each_other() {
     for (chained, refused) in [
         (vec![&full], None),
         (vec![&full, &second, &third], None),
-        (vec![&second], Some("name that one before it")),
-        (vec![&full, &full], Some("only be the first")),
-        (vec![&full, &third], Some("which s1 is not")),
-        (vec![&full, &backup("s2", "d2", 100, Some(("s1", "other")))], Some("which s1 is not")),
-        (vec![&full, &backup("s2", "d2", 100, Some(("other", "d1")))], Some("which s1 is not")),
-        (vec![&full, &backup("s2", "d2", 50, Some(("s1", "d1")))], Some("does not shrink")),
+        (vec![&second], Some("name that backup before it")),
+        (vec![&full, &full], Some("must be the first")),
+        (vec![&full, &third], Some("s1 is a different backup")),
+        (vec![&full, &backup("s2", "d2", 100, Some(("s1", "other")))], Some("s1 is a different backup")),
+        (vec![&full, &backup("s2", "d2", 100, Some(("other", "d1")))], Some("s1 is a different backup")),
+        (vec![&full, &backup("s2", "d2", 50, Some(("s1", "d1")))], Some("cannot shrink")),
     ] {
-        let chained: Vec<Checked> = chained.into_iter().cloned().collect();
-        let error = chain(&chained).err().map(|error| error.to_string());
+        let chained: Vec<VerifiedBackup> = chained.into_iter().cloned().collect();
+        let error = check_chain(&chained).err().map(|error| error.to_string());
         match refused {
             None => assert_eq!(error, None),
             Some(words) => assert!(error.as_ref().is_some_and(|error| error.contains(words)), "{error:?}"),

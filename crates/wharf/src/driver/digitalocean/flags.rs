@@ -1,83 +1,87 @@
-//! Flags about the API and this droplet, and what is asked of the metadata service because no flag tells it.
+//! Flags of the API client and of this droplet. Values without a flag come from the metadata service.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use wharf_driver_digitalocean::client::{self, REQUESTS_A_MINUTE};
+use wharf_driver_digitalocean::client::{self, REQUESTS_PER_MINUTE};
 use wharf_driver_digitalocean::{Client, ClientOptions, Metadata, Token, metadata};
 
-/// Where the token is, for those who do not want it in a file.
-const TOKEN_VARIABLE: &str = "DIGITALOCEAN_ACCESS_TOKEN";
+/// Environment variable with the token, as an alternative to a file.
+const TOKEN_ENV: &str = "DIGITALOCEAN_ACCESS_TOKEN";
 
-/// How to speak to DigitalOcean.
+/// Flags of the API client.
 #[derive(Debug, clap::Args)]
 pub(super) struct ApiArgs {
-    /// File with the API token; may be replaced at any time
+    /// File with the API token; it can be replaced at any time
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The API token itself. Better: --token-file, or DIGITALOCEAN_ACCESS_TOKEN in the environment
+    /// API token, visible to all users of the machine; prefer --token-file or DIGITALOCEAN_ACCESS_TOKEN
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
     /// URL of the API
     #[arg(long, value_name = "URL", default_value = client::DEFAULT_URL)]
     url: String,
-    /// Region of the volumes, such as nyc3. Asked of the metadata service if it is not told
+    /// Region of the volumes, such as nyc3 [default: from the metadata service]
     #[arg(long, value_name = "SLUG")]
     pub(super) region: Option<String>,
     /// URL of the metadata service
     #[arg(long, value_name = "URL", default_value = metadata::DEFAULT_URL)]
     metadata_url: String,
-    /// Requests a second to the API at most; 0 for DigitalOcean's usual limit, 250 a minute
-    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = rate)]
+    /// Maximum number of API requests per second; 0 for DigitalOcean's usual limit of 250 per minute
+    #[arg(long, value_name = "NUMBER", default_value_t = 0.0, value_parser = parse_rate)]
     do_api_rate_limit: f64,
 }
 
-/// Where the driver is.
+/// Region and droplet of the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) region: String,
     /// `None` for a controller that is not a node.
     pub(super) droplet: Option<u64>,
 }
 
-/// What must be asked of the metadata service.
+/// The values to read from the metadata service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct MetadataNeeds {
     region: bool,
     droplet: bool,
 }
 
-impl Needs {
-    /// Only what no flag tells; and a controller need not be a droplet.
-    pub(super) fn of(controller: bool, droplet: Option<u64>, region: Option<&str>) -> Self {
+impl MetadataNeeds {
+    /// Only values without a flag are needed. A controller does not need a droplet.
+    pub(super) fn new(controller: bool, droplet: Option<u64>, region: Option<&str>) -> Self {
         Self { region: region.is_none_or(str::is_empty), droplet: !controller && droplet.is_none() }
     }
 }
 
 impl ApiArgs {
-    /// The API, if there is a token.
+    /// The API client, if there is a token.
     pub(super) fn client(&self) -> anyhow::Result<Option<Client>> {
-        let variable = std::env::var(TOKEN_VARIABLE).ok();
+        let variable = std::env::var(TOKEN_ENV).ok();
         let given = |token: &Option<String>| token.clone().filter(|token| !token.is_empty());
         let token = match (&self.token_file, given(&self.token), given(&variable)) {
             (Some(file), _, _) => Token::file(file)?,
             (None, Some(token), _) => {
                 tracing::warn!(
-                    "everybody on this machine can read --token; use --token-file or {TOKEN_VARIABLE}"
+                    "--token is visible to all users of this machine; use --token-file or {TOKEN_ENV}"
                 );
                 Token::fixed(&token)?
             }
-            (None, None, Some(token)) => Token::fixed(&token).with_context(|| TOKEN_VARIABLE)?,
+            (None, None, Some(token)) => Token::fixed(&token).with_context(|| TOKEN_ENV)?,
             (None, None, None) => return Ok(None),
         };
         let mut options = ClientOptions::new(&self.url, token);
-        options.requests_a_minute = requests_a_minute(self.do_api_rate_limit);
+        options.requests_per_minute = requests_per_minute(self.do_api_rate_limit);
         Ok(Some(Client::new(options)?))
     }
 
-    /// Where this is, by flags and metadata.
-    pub(super) async fn place(&self, needs: Needs, droplet: Option<u64>) -> anyhow::Result<Place> {
+    /// The location, from flags and the metadata service.
+    pub(super) async fn location(
+        &self,
+        needs: MetadataNeeds,
+        droplet: Option<u64>,
+    ) -> anyhow::Result<Location> {
         let metadata = Metadata::new(&self.metadata_url)?;
         let region = match needs.region {
             true => metadata.region().await.context("--region was not given")?,
@@ -87,28 +91,28 @@ impl ApiArgs {
             true => Some(metadata.droplet_id().await.context("--droplet-id was not given")?),
             false => droplet,
         };
-        Ok(Place { region, droplet })
+        Ok(Location { region, droplet })
     }
 }
 
-/// What we allow ourselves: what DigitalOcean allows everybody, unless it is said otherwise. It may allow some more.
-fn requests_a_minute(a_second: f64) -> u32 {
-    match a_second > 0.0 {
-        // Casts saturate.
-        true => ((a_second * 60.0).ceil() as u32).max(1),
-        false => REQUESTS_A_MINUTE,
+/// The client's rate limit: DigitalOcean's usual limit unless the flag is set, because some accounts have a higher one.
+fn requests_per_minute(per_second: f64) -> u32 {
+    match per_second > 0.0 {
+        // The cast saturates.
+        true => ((per_second * 60.0).ceil() as u32).max(1),
+        false => REQUESTS_PER_MINUTE,
     }
 }
 
-fn rate(text: &str) -> anyhow::Result<f64> {
+fn parse_rate(text: &str) -> anyhow::Result<f64> {
     match text.parse::<f64>() {
         Ok(rate) if rate.is_finite() && rate >= 0.0 => Ok(rate),
-        _ => bail!("use a number of requests a second, or 0 for no limit of our own"),
+        _ => bail!("use a number of requests per second, or 0 for DigitalOcean's usual limit"),
     }
 }
 
-/// An address as Go takes it too: `:9809` is that port of all addresses.
-pub(super) fn address(text: &str) -> anyhow::Result<SocketAddr> {
+/// Parses an address as Go does: `:9809` is that port on all addresses.
+pub(super) fn parse_address(text: &str) -> anyhow::Result<SocketAddr> {
     let full = match text.starts_with(':') {
         true => format!("[::]{text}"),
         false => text.to_owned(),
@@ -120,10 +124,10 @@ pub(super) fn address(text: &str) -> anyhow::Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// B3: a region that is told is used, and a controller outside DigitalOcean asks no metadata service.
+    /// B3: --region is honoured, and a controller outside DigitalOcean does not call the metadata service.
     #[test]
-    fn only_what_no_flag_tells_is_asked() {
-        for (controller, droplet, region, asks_region, asks_droplet) in [
+    fn metadata_service_is_used_only_for_missing_flags() {
+        for (controller, droplet, region, needs_region, needs_droplet) in [
             (true, None, Some("nyc3"), false, false),
             (true, None, None, true, false),
             (true, None, Some(""), true, false),
@@ -134,21 +138,25 @@ mod tests {
             (false, Some(7), None, true, false),
             (false, Some(7), Some("nyc3"), false, false),
         ] {
-            let needs = Needs { region: asks_region, droplet: asks_droplet };
-            assert_eq!(Needs::of(controller, droplet, region), needs, "{controller} {droplet:?} {region:?}");
+            let needs = MetadataNeeds { region: needs_region, droplet: needs_droplet };
+            assert_eq!(
+                MetadataNeeds::new(controller, droplet, region),
+                needs,
+                "{controller} {droplet:?} {region:?}"
+            );
         }
     }
 
     #[test]
-    fn rates_and_addresses() {
-        for (a_second, a_minute) in
+    fn rates_and_addresses_are_parsed_or_refused() {
+        for (per_second, per_minute) in
             [(0.0, 250), (0.001, 1), (1.0, 60), (4.0, 240), (5.0, 300), (1e300, u32::MAX)]
         {
-            assert_eq!(requests_a_minute(a_second), a_minute, "{a_second}");
+            assert_eq!(requests_per_minute(per_second), per_minute, "{per_second}");
         }
-        assert!(rate("-1").is_err() && rate("inf").is_err() && rate("x").is_err());
-        assert_eq!(address(":9809").unwrap().to_string(), "[::]:9809");
-        assert_eq!(address("127.0.0.1:1").unwrap().to_string(), "127.0.0.1:1");
-        assert!(address("9809").is_err());
+        assert!(parse_rate("-1").is_err() && parse_rate("inf").is_err() && parse_rate("x").is_err());
+        assert_eq!(parse_address(":9809").unwrap().to_string(), "[::]:9809");
+        assert_eq!(parse_address("127.0.0.1:1").unwrap().to_string(), "127.0.0.1:1");
+        assert!(parse_address("9809").is_err());
     }
 }

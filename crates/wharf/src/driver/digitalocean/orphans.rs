@@ -1,7 +1,8 @@
-//! `wharf driver digitalocean orphans`: volumes that a driver made and that no PersistentVolume has. It only looks.
+//! `wharf driver digitalocean orphans`: lists volumes that a driver created and that no PersistentVolume references.
+//! Read-only.
 //!
-//! A volume is counted as made by a driver if it has the driver's description, or the tag that is asked for. Whether
-//! it can go is for people to say: another cluster may have it.
+//! A volume counts as created by a driver if it has the driver's description or the requested tag. The operator decides
+//! whether to delete it: another cluster may use it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,37 +14,41 @@ use wharf_driver_digitalocean::api::Volume;
 use wharf_driver_digitalocean::{DESCRIPTION, DRIVER_NAME, LEGACY_DRIVER_NAME};
 use wharf_model::PersistentVolume;
 
-use super::flags::{ApiArgs, Needs};
+use super::flags::{ApiArgs, MetadataNeeds};
 use crate::output::{Format, Report, Table, or_dash};
 
-/// List volumes that a driver made and no PersistentVolume has; changes nothing
+/// List volumes that the driver created and that no PersistentVolume references; changes nothing
 #[derive(Debug, clap::Args)]
 pub(super) struct OrphansArgs {
     #[command(flatten)]
     api: ApiArgs,
-    /// Only volumes with this tag (the one of --do-tag), whoever made them
+    /// List all volumes with this tag instead of those that the driver created
     #[arg(long, value_name = "TAG")]
     do_tag: Option<String>,
-    /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
+    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE", conflicts_with = "no_cluster")]
     kubeconfig: Option<PathBuf>,
-    /// Ask no cluster: list the volumes that are attached nowhere
+    /// Do not connect to a cluster; list volumes that are not attached to a droplet
     #[arg(long)]
     no_cluster: bool,
-    /// How to print
+    /// Output format
     #[arg(long, short, value_enum, default_value = "table", value_name = "FORMAT")]
     output: Format,
 }
 
 pub(super) async fn run(args: OrphansArgs) -> anyhow::Result<()> {
     let OrphansArgs { api, do_tag, kubeconfig, no_cluster, output } = args;
-    let Some(client) = api.client()? else { bail!("a token is needed: give --token-file") };
-    let place = api.place(Needs::of(true, None, api.region.as_deref()), None).await?;
+    let Some(client) = api.client()? else {
+        bail!("no API token: set --token-file or DIGITALOCEAN_ACCESS_TOKEN")
+    };
+    let location = api.location(MetadataNeeds::new(true, None, api.region.as_deref()), None).await?;
     let known = match no_cluster {
         true => None,
-        false => Some(known_to(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?),
+        false => {
+            Some(cluster_volume_handles(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?)
+        }
     };
-    let volumes = client.volumes(&place.region).await?;
+    let volumes = client.volumes(&location.region).await?;
     let orphans = orphans(&volumes, do_tag.as_deref(), known.as_ref());
     let mut table = Table::new(&["NAME", "ID", "GIB", "DROPLET", "CREATED"]);
     for volume in &orphans {
@@ -69,24 +74,26 @@ pub(super) async fn run(args: OrphansArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Handles of all volumes of this driver, by either name, that the cluster has.
-async fn known_to(options: &ConnectOptions) -> anyhow::Result<BTreeSet<String>> {
+/// Handles of the cluster's PersistentVolumes of this driver, under either of its names.
+async fn cluster_volume_handles(options: &ConnectOptions) -> anyhow::Result<BTreeSet<String>> {
     let cluster = Cluster::connect(options).await?;
     let listed =
         cluster.list::<PersistentVolume>(&WatchOptions::default()).await.context("list PersistentVolumes")?;
-    // One that cannot be read could have any of them.
-    if !listed.unreadable.is_empty() {
+    // A PersistentVolume that cannot be parsed could reference any volume.
+    if !listed.undecodable.is_empty() {
         bail!(
-            "{} PersistentVolumes cannot be understood, so no volume can be said to be nobody's",
-            listed.unreadable.len()
+            "{} PersistentVolumes cannot be parsed, so no volume can be identified as an orphan",
+            listed.undecodable.len()
         );
     }
-    let ours = |volume: &PersistentVolume| volume.is_of(DRIVER_NAME) || volume.is_of(LEGACY_DRIVER_NAME);
+    let ours = |volume: &PersistentVolume| {
+        volume.is_for_driver(DRIVER_NAME) || volume.is_for_driver(LEGACY_DRIVER_NAME)
+    };
     let handles = listed.items.into_iter().filter(ours).filter_map(|volume| volume.spec.csi);
     Ok(handles.map(|csi| csi.volume_handle).collect())
 }
 
-/// Which volumes are nobody's. Without a cluster only those that are attached nowhere are named.
+/// The orphans among the volumes. Without a cluster, these are the volumes that are not attached.
 fn orphans<'a>(
     volumes: &'a [Volume],
     tag: Option<&str>,
@@ -96,12 +103,12 @@ fn orphans<'a>(
         Some(tag) => volume.tags.iter().any(|found| found == tag),
         None => volume.description == DESCRIPTION,
     };
-    let nobodys = |volume: &Volume| match known {
+    let is_orphan = |volume: &Volume| match known {
         Some(known) => !known.contains(&volume.id),
         None => volume.droplet_ids.is_empty(),
     };
     let mut found: Vec<&Volume> =
-        volumes.iter().filter(|volume| made_by_driver(volume) && nobodys(volume)).collect();
+        volumes.iter().filter(|volume| made_by_driver(volume) && is_orphan(volume)).collect();
     found.sort_by(|one, other| one.name.cmp(&other.name));
     found
 }
@@ -113,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_nobodys() {
+    fn orphans_are_driver_volumes_without_reference_or_attachment() {
         let volume = |id: &str, description: &str, tags: &[&str], droplet_ids: &[u64]| Volume {
             id: id.into(),
             name: id.into(),

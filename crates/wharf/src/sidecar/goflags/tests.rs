@@ -1,51 +1,59 @@
-//! What Go's programs take, and what they refuse.
+//! Command lines that Go programs accept and refuse.
 
 use super::*;
 
 const ADDRESS: Flag =
-    Flag { name: "csi-address", takes: Takes::Text, default: "", becomes: Becomes::Same("") };
-const V: Flag = Flag { name: "v", takes: Takes::Number, default: "0", becomes: Becomes::Same("") };
-const PROFILE: Flag =
-    Flag { name: "enable-pprof", takes: Takes::Bool, default: "false", becomes: Becomes::Ignored("no Go") };
+    Flag { name: "csi-address", kind: ValueKind::Text, default: "", support: Support::Same("") };
+const V: Flag = Flag { name: "v", kind: ValueKind::Number, default: "0", support: Support::Same("") };
+const PROFILE: Flag = Flag {
+    name: "enable-pprof",
+    kind: ValueKind::Bool,
+    default: "false",
+    support: Support::Ignored("no Go"),
+};
 const TIMEOUT: Flag =
-    Flag { name: "timeout", takes: Takes::Duration, default: "1s", becomes: Becomes::Same("") };
+    Flag { name: "timeout", kind: ValueKind::Duration, default: "1s", support: Support::Same("") };
 
 const QPS: Flag =
-    Flag { name: "kube-api-qps", takes: Takes::Decimal, default: "5", becomes: Becomes::Same("") };
+    Flag { name: "kube-api-qps", kind: ValueKind::Decimal, default: "5", support: Support::Same("") };
 const THREADS: Flag =
-    Flag { name: "worker-threads", takes: Takes::Count, default: "10", becomes: Becomes::Same("") };
+    Flag { name: "worker-threads", kind: ValueKind::Count, default: "10", support: Support::Same("") };
 const GATES: Flag =
-    Flag { name: "feature-gates", takes: Takes::List, default: "", becomes: Becomes::Same("") };
+    Flag { name: "feature-gates", kind: ValueKind::List, default: "", support: Support::Same("") };
 const CAPACITY: Flag = Flag {
     name: "enable-capacity",
-    takes: Takes::BoolOr(&["central"]),
+    kind: ValueKind::BoolOr(&["central"]),
     default: "",
-    becomes: Becomes::Same(""),
+    support: Support::Same(""),
 };
 
-fn given(line: &str) -> Result<Given, FlagError> {
-    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    parse(&[&ADDRESS, &V, &PROFILE, &TIMEOUT, &QPS, &THREADS, &GATES, &CAPACITY], Ends::AtFirstWord, &words)
+fn parse_line(line: &str) -> Result<ParsedFlags, FlagError> {
+    let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    parse(
+        &[&ADDRESS, &V, &PROFILE, &TIMEOUT, &QPS, &THREADS, &GATES, &CAPACITY],
+        ParseUntil::FirstPositional,
+        &args,
+    )
 }
 
 #[test]
-fn forms_that_go_takes() {
+fn all_of_gos_flag_forms_are_accepted() {
     for line in ["-v=5", "--v=5", "-v 5", "--v 5", "--v=1 -v=5"] {
-        assert_eq!(given(line).unwrap().number("v"), Some(5), "{line}");
+        assert_eq!(parse_line(line).unwrap().number("v"), Some(5), "{line}");
     }
-    let all = given("--csi-address=/a=b --enable-pprof -timeout=2s").unwrap();
+    let all = parse_line("--csi-address=/a=b --enable-pprof -timeout=2s").unwrap();
     assert_eq!(all.text("csi-address"), Some("/a=b"));
     assert!(all.is_set("enable-pprof"));
     assert_eq!(all.warnings, ["flag -enable-pprof is ignored: no Go"]);
     assert_eq!(all.timeout("timeout", Duration::ZERO), Ok(Duration::from_secs(2)));
-    assert!(!given("--enable-pprof=false").unwrap().is_set("enable-pprof"));
-    assert_eq!(given("--csi-address=").unwrap().text("csi-address"), None);
-    assert!(given("-h").unwrap().help && given("--help").unwrap().help);
+    assert!(!parse_line("--enable-pprof=false").unwrap().is_set("enable-pprof"));
+    assert_eq!(parse_line("--csi-address=").unwrap().text("csi-address"), None);
+    assert!(parse_line("-h").unwrap().help && parse_line("--help").unwrap().help);
 }
 
 #[test]
-fn lists_grow_and_words_can_be_a_yes() {
-    let items = |line| given(line).unwrap().items("feature-gates").collect::<Vec<_>>().join(" ");
+fn lists_are_concatenated_and_booleans_accept_extra_values() {
+    let items = |line| parse_line(line).unwrap().items("feature-gates").collect::<Vec<_>>().join(" ");
     assert_eq!(items("--feature-gates=A=true,B=false"), "A=true B=false");
     assert_eq!(items("--feature-gates=A=true --feature-gates B=false,"), "A=true B=false");
     assert_eq!(items("--feature-gates= --feature-gates=B=true"), "B=true");
@@ -56,51 +64,55 @@ fn lists_grow_and_words_can_be_a_yes() {
         ("--enable-capacity", true),
         ("--enable-capacity=central", true),
     ] {
-        assert_eq!(given(line).unwrap().is_set_or("enable-capacity", true), set, "{line}");
+        assert_eq!(parse_line(line).unwrap().is_set_or("enable-capacity", true), set, "{line}");
     }
-    assert_eq!(given("--kube-api-qps=0.5").unwrap().decimal("kube-api-qps"), Some(0.5));
-    assert_eq!(given("--worker-threads=5").unwrap().number("worker-threads"), Some(5));
+    assert_eq!(parse_line("--kube-api-qps=0.5").unwrap().decimal("kube-api-qps"), Some(0.5));
+    assert_eq!(parse_line("--worker-threads=5").unwrap().number("worker-threads"), Some(5));
 }
 
 #[test]
-fn words_between_flags_where_they_may_stand() {
-    let words = ["--enable-pprof", "true", "-v=5", "--", "x"].map(str::to_owned);
-    let between = parse(&[&V, &PROFILE], Ends::Never, &words).unwrap();
+fn positional_arguments_between_flags_are_ignored_with_a_warning() {
+    let args = ["--enable-pprof", "true", "-v=5", "--", "x"].map(str::to_owned);
+    let between = parse(&[&V, &PROFILE], ParseUntil::End, &args).unwrap();
     assert_eq!(between.number("v"), Some(5));
-    assert!(between.warnings[1].contains("not a flag, ignored: \"true\""), "{:?}", between.warnings);
+    assert!(
+        between.warnings[1].contains("positional argument \"true\" is ignored"),
+        "{:?}",
+        between.warnings
+    );
     assert!(between.warnings[2].contains("[\"x\"]"), "{:?}", between.warnings);
 }
 
 #[test]
-fn the_first_word_that_is_no_flag_ends_them() {
-    let rest = given("-v=5 --enable-pprof true --nonsense").unwrap();
+fn first_positional_argument_ends_the_flags() {
+    let rest = parse_line("-v=5 --enable-pprof true --nonsense").unwrap();
     assert_eq!(rest.number("v"), Some(5));
     assert!(rest.warnings[1].contains(r#"["true", "--nonsense"]"#), "{:?}", rest.warnings);
-    assert_eq!(given("-- --nonsense").unwrap().warnings.len(), 1);
-    assert_eq!(given("--").unwrap(), Given::default());
+    assert_eq!(parse_line("-- --nonsense").unwrap().warnings.len(), 1);
+    assert_eq!(parse_line("--").unwrap(), ParsedFlags::default());
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
-    for (line, said) in [
+fn unknown_flags_and_invalid_values_are_refused() {
+    for (line, expected) in [
         ("--nonsense", "--nonsense"),
         ("-vv", "-vv"),
         ("--v", "-v needs a value"),
         ("--v=high", "\"high\" is not a number"),
         ("--enable-pprof=yes", "\"yes\" is not a boolean"),
         ("--timeout=5", "\"5\" is not a duration"),
-        ("--worker-threads=-1", "\"-1\" is not a number of at least 0"),
+        ("--worker-threads=-1", "\"-1\" is not a non-negative number"),
         ("--kube-api-qps=inf", "\"inf\" is not a decimal number"),
         ("--enable-capacity=local", "\"local\" is not a boolean"),
     ] {
-        let FlagError(error) = given(line).unwrap_err();
-        assert!(error.contains(said), "{line}: {error}");
+        let FlagError(error) = parse_line(line).unwrap_err();
+        assert!(error.contains(expected), "{line}: {error}");
     }
-    assert!(given("--timeout=0").unwrap().timeout("timeout", Duration::ZERO).is_err());
+    assert!(parse_line("--timeout=0").unwrap().timeout("timeout", Duration::ZERO).is_err());
 }
 
 #[test]
-fn durations_as_go_writes_them() {
+fn durations_in_gos_format_are_parsed_or_refused() {
     for (text, millis) in [
         ("0", 0),
         ("0s", 0),

@@ -1,4 +1,4 @@
-//! What upstream's controllers share: flags for the cluster, the lease, the pages, and the pace.
+//! Flags common to upstream's controllers: API client, leader election, HTTP endpoints, workers and retries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,26 +6,33 @@ use std::time::Duration;
 use wharf_cluster::ConnectOptions;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
+use wharf_sidecar::{
+    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
+};
 
 use super::{
-    Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, REMOVED, Takes, driver, flag, only_one,
-    to_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver,
+    flag, mutually_exclusive, parse_address,
 };
-use Becomes::{Ignored, Same};
-use Takes::{Bool, Count, Decimal, Duration as Time, List, Text};
+use Support::{Ignored, Same};
+use ValueKind::{Bool, Count, Decimal, Duration as Time, List, Text};
 
 pub(super) static FLAGS: [Flag; 20] = [
     flag("csi-address", Text, CSI_ADDRESS, Same("")),
     flag("kubeconfig", Text, "", Same("")),
-    flag("kube-api-qps", Decimal, "5", Same("if it is given; without it there is no limit")),
-    flag("kube-api-burst", Count, "10", Same("with `--kube-api-qps`")),
-    flag("leader-election", Bool, "false", Same("a lost lease stops new work and does not end the process")),
+    flag("kube-api-qps", Decimal, "5", Same("no limit if not set")),
+    flag("kube-api-burst", Count, "10", Same("only with `--kube-api-qps`")),
+    flag(
+        "leader-election",
+        Bool,
+        "false",
+        Same("a replica that loses its lease stops starting work, but does not exit"),
+    ),
     flag(
         "leader-election-namespace",
         Text,
         "",
-        Same("else `POD_NAMESPACE`, else that of the service account"),
+        Same("default: `POD_NAMESPACE`, else the service account's namespace"),
     ),
     flag("leader-election-lease-duration", Time, "15s", Same("")),
     flag("leader-election-renew-deadline", Time, "10s", Same("")),
@@ -35,22 +42,22 @@ pub(super) static FLAGS: [Flag; 20] = [
         "leader-election-identity",
         Text,
         "",
-        Same("of older releases; else `POD_NAME`, else the host's name"),
+        Same("from older releases; default: `POD_NAME`, else the host name"),
     ),
-    flag("leader-election-type", Text, "", Ignored("of older releases; it is always a Lease")),
-    flag("retry-interval-start", Time, "1s", Same("a change of the object ends the pause")),
+    flag("leader-election-type", Text, "", Ignored("from older releases; the lock is always a Lease")),
+    flag("retry-interval-start", Time, "1s", Same("a change of the object ends the backoff")),
     flag("retry-interval-max", Time, "5m0s", Same("")),
     flag("http-endpoint", Text, "", Same("also serves `/healthz`, `/readyz` and `/debug/attempts`")),
-    flag("metrics-address", Text, "", Same("metrics alone; cannot be used with `--http-endpoint`")),
+    flag("metrics-address", Text, "", Same("serves only metrics; mutually exclusive with `--http-endpoint`")),
     flag("metrics-path", Text, "/metrics", Same("")),
-    flag("feature-gates", List, "", Same("see below")),
-    flag("version", Bool, "false", Same("prints our version")),
-    flag("connection-timeout", Time, "0s", REMOVED),
+    flag("feature-gates", List, "", Same("see Feature gates")),
+    flag("version", Bool, "false", Same("prints the version of wharf")),
+    flag("connection-timeout", Time, "0s", REMOVED_UPSTREAM),
 ];
 
-/// The sidecar for one role, all settings as they are by default.
+/// The sidecar for one role, with the default settings of the role.
 pub(super) fn sidecar(
-    given: &Given,
+    given: &ParsedFlags,
     environment: &Environment,
     role: Role,
 ) -> Result<(Sidecar, Config), FlagError> {
@@ -88,8 +95,8 @@ pub(super) fn sidecar(
     Ok((sidecar, config))
 }
 
-/// How the lease is held.
-pub(super) fn election(given: &Given, environment: &Environment) -> Result<Election, FlagError> {
+/// The leader election settings.
+pub(super) fn election(given: &ParsedFlags, environment: &Environment) -> Result<Election, FlagError> {
     let default = Election::default();
     let mut labels = BTreeMap::new();
     for item in given.items("leader-election-labels") {
@@ -106,29 +113,33 @@ pub(super) fn election(given: &Given, environment: &Environment) -> Result<Elect
         renew_deadline: given.timeout("leader-election-renew-deadline", default.renew_deadline)?,
         retry_period: given.timeout("leader-election-retry-period", default.retry_period)?,
     };
-    election.check().map_err(|error| FlagError(error.to_string()))?;
+    election.validate().map_err(|error| FlagError(error.to_string()))?;
     Ok(election)
 }
 
-fn listen(given: &Given) -> Result<Option<Listen>, FlagError> {
+fn listen(given: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
     let metrics = Some(given.text("metrics-path").unwrap_or("/metrics").to_owned());
     let (name, text, health) = match (given.text("http-endpoint"), given.text("metrics-address")) {
-        (Some(_), Some(_)) => return Err(only_one("metrics-address")),
+        (Some(_), Some(_)) => return Err(mutually_exclusive("metrics-address")),
         (Some(address), None) => ("http-endpoint", address, true),
         (None, Some(address)) => ("metrics-address", address, false),
         (None, None) => return Ok(None),
     };
-    Ok(Some(Listen { address: to_address(name, text)?, health, metrics }))
+    Ok(Some(Listen { address: parse_address(name, text)?, health, metrics }))
 }
 
-/// How much at once. `workers` is the flag that says how many.
-pub(super) fn pace(given: &Given, default: Pace, workers: &str) -> Result<Pace, FlagError> {
+/// Concurrency, timeout and backoff. `workers` is the name of the program's flag for the concurrency.
+pub(super) fn pace(
+    given: &ParsedFlags,
+    default: WorkerOptions,
+    workers: &str,
+) -> Result<WorkerOptions, FlagError> {
     let given_workers = given.number(workers).and_then(|workers| usize::try_from(workers).ok());
     let retry_start = given.duration("retry-interval-start", default.retry_start);
-    Ok(Pace {
+    Ok(WorkerOptions {
         workers: given_workers.unwrap_or(default.workers),
         timeout: given.timeout("timeout", default.timeout)?,
-        // No pause at all would keep a driver that fails busy with its failures.
+        // Without any backoff, a failing driver would be called in a tight loop.
         retry_start: retry_start.max(Duration::from_millis(1)),
         retry_max: given.duration("retry-interval-max", default.retry_max).max(retry_start),
     })

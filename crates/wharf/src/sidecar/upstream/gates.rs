@@ -1,33 +1,36 @@
-//! Feature gates: what upstream's programs let one turn on and off, and what of it one can still turn here.
+//! Feature gates of the upstream programs, and their support in Wharf.
 
-use super::{FlagError, Given};
+use super::{FlagError, ParsedFlags};
 use crate::sidecar::goflags::parse_bool;
 
 /// A gate of an upstream program.
 pub(super) struct Gate {
     pub(super) name: &'static str,
-    pub(super) is: Is,
+    pub(super) support: GateSupport,
 }
 
-/// What a gate is here.
+/// How Wharf supports a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Is {
-    /// On unless it is turned off.
-    Free,
-    /// On, whatever is said.
-    On,
-    /// Off, whatever is said: it is not built.
-    NotBuilt,
+pub(super) enum GateSupport {
+    /// On by default; can be turned off.
+    Switchable,
+    /// Always on; `false` is ignored.
+    AlwaysOn,
+    /// Always off; `true` is ignored.
+    NotImplemented,
 }
 
-/// Groups of gates, which every program knows.
+/// Groups of gates, which every program accepts.
 const GROUPS: [&str; 2] = ["AllAlpha", "AllBeta"];
 
-/// The gates that are off; what cannot be as it is asked for becomes a warning, an unknown gate is refused.
-pub(super) fn off(gates: &[Gate], given: &mut Given) -> Result<Vec<&'static str>, FlagError> {
-    let (mut off, mut warnings) = (Vec::new(), Vec::new());
+/// The gates that are turned off. A value that is not supported becomes a warning; an unknown gate is an error.
+pub(super) fn disabled_gates(
+    gates: &[Gate],
+    given: &mut ParsedFlags,
+) -> Result<Vec<&'static str>, FlagError> {
+    let (mut disabled, mut warnings) = (Vec::new(), Vec::new());
     for item in given.items("feature-gates") {
-        let malformed = || FlagError(format!("flag -feature-gates: {item:?} is not a gate: write Name=true"));
+        let malformed = || FlagError(format!("flag -feature-gates: {item:?} is not valid: write Name=true"));
         let (name, value) = item.split_once('=').ok_or_else(malformed)?;
         let (name, on) = (name.trim(), parse_bool(value.trim()).ok_or_else(malformed)?);
         if GROUPS.contains(&name) {
@@ -36,18 +39,21 @@ pub(super) fn off(gates: &[Gate], given: &mut Given) -> Result<Vec<&'static str>
         }
         let known = || gates.iter().map(|gate| gate.name).collect::<Vec<_>>().join(", ");
         let unknown =
-            || FlagError(format!("flag -feature-gates: there is no gate {name:?}; there are {}", known()));
+            || FlagError(format!("flag -feature-gates: unknown gate {name:?}; known gates: {}", known()));
         let gate = gates.iter().find(|gate| gate.name == name).ok_or_else(unknown)?;
-        off.retain(|name| *name != gate.name);
-        match (gate.is, on) {
-            (Is::Free, false) => off.push(gate.name),
-            (Is::On, false) => warnings.push(format!("feature gate {name} is always on: false is ignored")),
-            (Is::NotBuilt, true) => {
-                warnings.push(format!("feature gate {name} is not built: true is ignored"))
+        disabled.retain(|name| *name != gate.name);
+        match (gate.support, on) {
+            (GateSupport::Switchable, false) => disabled.push(gate.name),
+            (GateSupport::AlwaysOn, false) => {
+                warnings.push(format!("feature gate {name} is always on: false is ignored"))
             }
-            (Is::Free | Is::On, true) | (Is::NotBuilt, false) => {}
+            (GateSupport::NotImplemented, true) => {
+                warnings.push(format!("feature gate {name} is not implemented: true is ignored"))
+            }
+            (GateSupport::Switchable | GateSupport::AlwaysOn, true)
+            | (GateSupport::NotImplemented, false) => {}
         }
     }
     given.warnings.extend(warnings);
-    Ok(off)
+    Ok(disabled)
 }

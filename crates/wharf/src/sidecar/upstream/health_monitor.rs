@@ -4,31 +4,34 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::health_monitor::Settings;
 use wharf_sidecar::process::Sidecar;
 
-use super::gates::{Gate, Is, off};
-use super::{Becomes, Environment, Flag, FlagError, Given, NO_RESYNC, Takes, common, flag};
-use Becomes::{Ignored, Same};
-use Takes::{Bool, Count, Duration as Time};
+use super::gates::{Gate, GateSupport, disabled_gates};
+use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use Support::{Ignored, Same};
+use ValueKind::{Bool, Count, Duration as Time};
 
 pub(super) static FLAGS: [Flag; 8] = [
     flag("timeout", Time, "15s", Same("")),
-    flag("worker-threads", Count, "10", Same("volumes asked about at once")),
+    flag("worker-threads", Count, "10", Same("number of volumes checked concurrently")),
     flag(
         "monitor-interval",
         Time,
         "1m0s",
-        Same("in which every volume has its turn, where upstream's workers look at one each"),
+        Same(
+            "every volume is checked once per interval; each of upstream's workers checks one volume per interval",
+        ),
     ),
     flag("list-volumes-interval", Time, "5m0s", Same("")),
-    flag("enable-node-watcher", Bool, "false", Same("only pods that use claims are kept")),
-    flag("volume-list-add-interval", Time, "5m0s", Ignored("every volume has its turn in each pass")),
-    flag("node-list-add-interval", Time, "5m0s", Ignored("nodes are looked at every `--monitor-interval`")),
+    flag("enable-node-watcher", Bool, "false", Same("only pods that use claims are cached")),
+    flag("volume-list-add-interval", Time, "5m0s", Ignored("every volume is checked in each interval")),
+    flag("node-list-add-interval", Time, "5m0s", Ignored("nodes are checked every `--monitor-interval`")),
     flag("resync", Time, "10m0s", NO_RESYNC),
 ];
 
-pub(super) static GATES: [Gate; 1] = [Gate { name: "ReleaseLeaderElectionOnExit", is: Is::On }];
+pub(super) static GATES: [Gate; 1] =
+    [Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn }];
 
-pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Sidecar, FlagError> {
-    off(&GATES, given)?;
+pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    disabled_gates(&GATES, given)?;
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::HealthMonitor)?;
     let default = config.health_monitor;
     config.health_monitor = Settings {

@@ -1,45 +1,47 @@
-//! livenessprobe: does the driver answer?
+//! livenessprobe.
 
 use std::time::Duration;
 
 use wharf_sidecar::process::{Address, Listen, Sidecar};
 
 use super::{
-    Becomes, CSI_ADDRESS, Flag, FlagError, Given, REMOVED, Takes, driver, flag, only_one, to_address,
+    CSI_ADDRESS, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver, flag,
+    mutually_exclusive, parse_address,
 };
-use Becomes::Same;
-use Takes::{Duration as Time, Text};
+use Support::Same;
+use ValueKind::{Duration as Time, Text};
 
-/// Where it listens if nobody says.
+/// The default port.
 pub(in crate::sidecar) const HEALTH_PORT: u16 = 9808;
 
 pub(super) static FLAGS: [Flag; 7] = [
     flag("csi-address", Text, CSI_ADDRESS, Same("")),
     flag("probe-timeout", Time, "3s", Same("")),
-    flag("health-port", Text, "9808", Same("cannot be used with `--http-endpoint`")),
+    flag("health-port", Text, "9808", Same("mutually exclusive with `--http-endpoint`")),
     flag("http-endpoint", Text, "", Same("also serves `/readyz`")),
-    flag("metrics-address", Text, "", Same("cannot be used with `--http-endpoint`")),
+    flag("metrics-address", Text, "", Same("mutually exclusive with `--http-endpoint`")),
     flag("metrics-path", Text, "/metrics", Same("")),
-    flag("connection-timeout", Time, "0s", REMOVED),
+    flag("connection-timeout", Time, "0s", REMOVED_UPSTREAM),
 ];
 
-pub(super) fn asked(given: &Given) -> Result<Sidecar, FlagError> {
+pub(super) fn configure(given: &ParsedFlags) -> Result<Sidecar, FlagError> {
     let port = given.text("health-port").map_or(Ok(HEALTH_PORT), |port| {
         port.parse().map_err(|_| FlagError(format!("flag -health-port: {port:?} is not a port")))
     })?;
     let metrics = Some(given.text("metrics-path").unwrap_or("/metrics").to_owned());
     let listen = match (given.text("http-endpoint"), given.text("metrics-address")) {
-        (Some(_), Some(_)) => return Err(only_one("metrics-address")),
-        // As upstream: the default port given in so many words is no contradiction.
-        (Some(_), None) if port != HEALTH_PORT => return Err(only_one("health-port")),
+        (Some(_), Some(_)) => return Err(mutually_exclusive("metrics-address")),
+        // As upstream: setting the default port explicitly is not a conflict.
+        (Some(_), None) if port != HEALTH_PORT => return Err(mutually_exclusive("health-port")),
         (Some(address), None) => {
-            vec![Listen { address: to_address("http-endpoint", address)?, health: true, metrics }]
+            vec![Listen { address: parse_address("http-endpoint", address)?, health: true, metrics }]
         }
         (None, metrics_address) => {
             let health = Listen { address: Address::port(port), health: true, metrics: None };
-            let beside = metrics_address.map(|address| to_address("metrics-address", address)).transpose()?;
-            let beside = beside.map(|address| Listen { address, health: false, metrics });
-            std::iter::once(health).chain(beside).collect()
+            let metrics_listen =
+                metrics_address.map(|address| parse_address("metrics-address", address)).transpose()?;
+            let metrics_listen = metrics_listen.map(|address| Listen { address, health: false, metrics });
+            std::iter::once(health).chain(metrics_listen).collect()
         }
     };
     Ok(Sidecar {

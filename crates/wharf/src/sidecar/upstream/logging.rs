@@ -1,29 +1,29 @@
-//! The flags of upstream's logs. All its programs have them, under names that changed with the years.
+//! Logging flags. All upstream programs have them, under names that changed between releases.
 
-use super::{Becomes, Environment, Flag, FlagError, Given, NO_GO, Takes, flag};
+use super::{Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, Support, ValueKind, flag};
 use crate::cli::{LogArgs, LogFormat};
-use Becomes::{Ignored, Same};
-use Takes::{Bool, Duration as Time, Number, Text};
+use Support::{Ignored, Same};
+use ValueKind::{Bool, Duration as Time, Number, Text};
 
-const ALWAYS_STDERR: Becomes = Ignored("logs go to stderr");
-const AT_ONCE: Becomes = Ignored("lines are written at once");
-const OTHERWISE: Becomes = Ignored("lines look otherwise here");
+const ALWAYS_STDERR: Support = Ignored("logs always go to stderr");
+const UNBUFFERED: Support = Ignored("log lines are not buffered");
+const OTHER_FORMAT: Support = Ignored("the log format is different");
 
 pub(super) static FLAGS: [Flag; 22] = [
     flag(
         "v",
         Number,
         "0",
-        Same("from 4 on debug lines of our own code, from 8 on everything; `RUST_LOG` wins"),
+        Same("4 and higher: debug logs of wharf; 8 and higher: everything. `RUST_LOG` takes precedence"),
     ),
     flag("logging-format", Text, "text", Same("`text` or `json`")),
-    flag("vmodule", Text, "", Ignored("files are named otherwise here; use RUST_LOG")),
-    flag("log-flush-frequency", Time, "5s", AT_ONCE),
+    flag("vmodule", Text, "", Ignored("source files have different names; use RUST_LOG")),
+    flag("log-flush-frequency", Time, "5s", UNBUFFERED),
     flag("log-text-split-stream", Bool, "false", ALWAYS_STDERR),
     flag("log-json-split-stream", Bool, "false", ALWAYS_STDERR),
-    flag("log-text-info-buffer-size", Text, "0", AT_ONCE),
-    flag("log-json-info-buffer-size", Text, "0", AT_ONCE),
-    flag("automaxprocs", Bool, "false", NO_GO),
+    flag("log-text-info-buffer-size", Text, "0", UNBUFFERED),
+    flag("log-json-info-buffer-size", Text, "0", UNBUFFERED),
+    flag("automaxprocs", Bool, "false", NO_GO_RUNTIME),
     flag("logtostderr", Bool, "true", ALWAYS_STDERR),
     flag("alsologtostderr", Bool, "false", ALWAYS_STDERR),
     flag("stderrthreshold", Text, "ERROR", ALWAYS_STDERR),
@@ -33,16 +33,16 @@ pub(super) static FLAGS: [Flag; 22] = [
     flag("log_file", Text, "", ALWAYS_STDERR),
     flag("log_file_max_size", Number, "1800", ALWAYS_STDERR),
     flag("one_output", Bool, "false", ALWAYS_STDERR),
-    flag("skip_headers", Bool, "false", OTHERWISE),
-    flag("skip_log_headers", Bool, "false", OTHERWISE),
-    flag("add_dir_header", Bool, "false", OTHERWISE),
-    flag("log_backtrace_at", Text, "", NO_GO),
+    flag("skip_headers", Bool, "false", OTHER_FORMAT),
+    flag("skip_log_headers", Bool, "false", OTHER_FORMAT),
+    flag("add_dir_header", Bool, "false", OTHER_FORMAT),
+    flag("log_backtrace_at", Text, "", NO_GO_RUNTIME),
 ];
 
-/// What is logged, and how.
-pub(super) fn asked(given: &Given, environment: &Environment) -> Result<LogArgs, FlagError> {
+/// The log level and format.
+pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<LogArgs, FlagError> {
     let level = match given.number("v").unwrap_or_default() {
-        // Of the libraries' own debug lines there would be a dozen for each probe.
+        // Only Wharf's crates: the libraries would log a dozen debug lines per probe.
         4..8 => Some("info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug"),
         8.. => Some("trace"),
         _ => None,

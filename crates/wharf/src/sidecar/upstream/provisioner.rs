@@ -7,19 +7,22 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding, Settings};
 
-use super::gates::{Gate, Is, off};
-use super::{Becomes, Environment, Flag, FlagError, Given, NO_GO, NO_THREADS, Takes, common, flag};
-use Becomes::{Ignored, Same};
-use Takes::{Bool, BoolOr, Count, Decimal, Duration as Time, Number, Text};
+use super::gates::{Gate, GateSupport, disabled_gates};
+use super::{
+    Environment, Flag, FlagError, NO_GO_RUNTIME, NO_WORKER_THREADS, ParsedFlags, Support, ValueKind, common,
+    flag,
+};
+use Support::{Ignored, Same};
+use ValueKind::{Bool, BoolOr, Count, Decimal, Duration as Time, Number, Text};
 
-const ONE_CONNECTION: Becomes =
-    Ignored("capacities are written when they change, without a limit of their own");
+const NO_CAPACITY_LIMIT: Support =
+    Ignored("capacities are written when they change, without a separate limit");
 
 pub(super) static FLAGS: [Flag; 28] = [
-    flag("master", Text, "", Same("the API server's address instead of the kubeconfig's")),
+    flag("master", Text, "", Same("address of the API server; overrides the kubeconfig's")),
     flag("volume-name-prefix", Text, "pvc", Same("")),
     flag("volume-name-uuid-length", Number, "-1", Same("")),
-    flag("worker-threads", Count, "100", Same("volumes worked on at once")),
+    flag("worker-threads", Count, "100", Same("number of volumes processed concurrently")),
     flag("timeout", Time, "10s", Same("")),
     flag("default-fstype", Text, "", Same("")),
     flag("strict-topology", Bool, "false", Same("")),
@@ -27,50 +30,57 @@ pub(super) static FLAGS: [Flag; 28] = [
     flag("extra-create-metadata", Bool, "false", Same("")),
     flag("controller-publish-readonly", Bool, "false", Same("")),
     flag("prevent-volume-mode-conversion", Bool, "true", Same("")),
-    flag("enable-capacity", BoolOr(&["central", "local"]), "false", Same("needs `POD_NAME`, as upstream")),
+    flag(
+        "enable-capacity",
+        BoolOr(&["central", "local"]),
+        "false",
+        Same("needs `POD_NAME`, as upstream does"),
+    ),
     flag("capacity-for-immediate-binding", Bool, "false", Same("")),
     flag("capacity-poll-interval", Time, "1m0s", Same("")),
     flag("capacity-ownerref-level", Number, "1", Same("")),
-    flag("node-deployment", Bool, "false", Same("needs `NODE_NAME`, as upstream")),
+    flag("node-deployment", Bool, "false", Same("needs `NODE_NAME`, as upstream does")),
     flag("node-deployment-immediate-binding", Bool, "true", Same("")),
     flag("node-deployment-base-delay", Time, "20s", Same("")),
     flag("node-deployment-max-delay", Time, "1m0s", Same("")),
-    flag("snapshot-orphan-sweep-interval", Time, "5m0s", Same("0: never")),
-    flag("enable-leader-election", Bool, "false", Same("of older releases: `--leader-election`")),
+    flag("snapshot-orphan-sweep-interval", Time, "5m0s", Same("0 disables the sweep")),
+    flag("enable-leader-election", Bool, "false", Same("from older releases; same as `--leader-election`")),
     flag(
         "capacity-controller-deployment-mode",
         Text,
         "",
-        Same("of release 2.0: `central` is `--enable-capacity`, anything else but nothing is refused"),
+        Same(
+            "from release 2.0; `central` is the same as `--enable-capacity`, an empty value has no effect, any other value is refused",
+        ),
     ),
-    flag("cloning-protection-threads", Count, "1", NO_THREADS),
-    flag("capacity-threads", Count, "1", NO_THREADS),
-    flag("kube-api-capacity-qps", Decimal, "1", ONE_CONNECTION),
-    flag("kube-api-capacity-burst", Count, "5", ONE_CONNECTION),
-    flag("enable-pprof", Bool, "false", NO_GO),
-    flag("provisioner", Text, "", Ignored("of older releases; the driver says its name")),
+    flag("cloning-protection-threads", Count, "1", NO_WORKER_THREADS),
+    flag("capacity-threads", Count, "1", NO_WORKER_THREADS),
+    flag("kube-api-capacity-qps", Decimal, "1", NO_CAPACITY_LIMIT),
+    flag("kube-api-capacity-burst", Count, "5", NO_CAPACITY_LIMIT),
+    flag("enable-pprof", Bool, "false", NO_GO_RUNTIME),
+    flag("provisioner", Text, "", Ignored("from older releases; the driver reports its name")),
 ];
 
 pub(super) static GATES: [Gate; 5] = [
-    Gate { name: "Topology", is: Is::Free },
-    Gate { name: "VolumeAttributesClass", is: Is::On },
-    Gate { name: "HonorPVReclaimPolicy", is: Is::On },
-    Gate { name: "ReleaseLeaderElectionOnExit", is: Is::On },
-    Gate { name: "CrossNamespaceVolumeDataSource", is: Is::NotBuilt },
+    Gate { name: "Topology", support: GateSupport::Switchable },
+    Gate { name: "VolumeAttributesClass", support: GateSupport::AlwaysOn },
+    Gate { name: "HonorPVReclaimPolicy", support: GateSupport::AlwaysOn },
+    Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
+    Gate { name: "CrossNamespaceVolumeDataSource", support: GateSupport::NotImplemented },
 ];
 
-pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Sidecar, FlagError> {
-    let off = off(&GATES, given)?;
+pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    let disabled = disabled_gates(&GATES, given)?;
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Provisioner)?;
     if given.is_set("enable-leader-election") && config.election.is_none() {
         config.election = Some(common::election(given, environment)?);
     }
-    // As upstream, of whose programs only this one looks there.
+    // As upstream: this is the only program that reads KUBECONFIG.
     if let Some(path) = &environment.kubeconfig {
         config.connect.kubeconfig = Some(path.into());
     }
     config.connect.server = given.text("master").map(str::to_owned);
-    config.topology = !off.contains(&"Topology");
+    config.topology = !disabled.contains(&"Topology");
     let default = Settings::default();
     let prefix = given.text("volume-name-prefix").map_or(default.naming.prefix, str::to_owned);
     let uuid_length = given.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
@@ -103,8 +113,8 @@ pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Side
     Ok(sidecar)
 }
 
-fn capacity(given: &Given, environment: &Environment) -> Result<Option<CapacitySettings>, FlagError> {
-    let old = match given.text("capacity-controller-deployment-mode") {
+fn capacity(given: &ParsedFlags, environment: &Environment) -> Result<Option<CapacitySettings>, FlagError> {
+    let central = match given.text("capacity-controller-deployment-mode") {
         None => false,
         Some("central") => true,
         Some(mode) => {
@@ -113,14 +123,14 @@ fn capacity(given: &Given, environment: &Environment) -> Result<Option<CapacityS
             )));
         }
     };
-    if !old && !given.is_set("enable-capacity") {
+    if !central && !given.is_set("enable-capacity") {
         return Ok(None);
     }
     let owner_level = given.number("capacity-ownerref-level").unwrap_or(1);
     let owner_level = i32::try_from(owner_level)
-        .map_err(|_| FlagError(format!("flag -capacity-ownerref-level: {owner_level} is too much")))?;
+        .map_err(|_| FlagError(format!("flag -capacity-ownerref-level: {owner_level} is too large")))?;
     if owner_level >= 0 && environment.pod_name.is_none() {
-        let error = "-enable-capacity needs POD_NAME, to find who owns the capacities";
+        let error = "-enable-capacity needs POD_NAME, to find the owner of CSIStorageCapacity objects";
         return Err(FlagError(error.to_owned()));
     }
     Ok(Some(CapacitySettings {

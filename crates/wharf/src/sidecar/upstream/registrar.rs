@@ -1,4 +1,4 @@
-//! node-driver-registrar, and the modes of the driver-registrar that it was before its first release.
+//! node-driver-registrar, and the modes of its predecessor, driver-registrar.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use wharf_sidecar::process::{Address, Listen, Sidecar};
 use wharf_sidecar::registrar::{self, legacy};
 
 use super::{
-    Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, NO_GO, REMOVED, Takes, Work, driver, flag,
-    only_one, to_address,
+    CSI_ADDRESS, Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, REMOVED_UPSTREAM, Support, Task,
+    ValueKind, driver, flag, mutually_exclusive, parse_address,
 };
-use Becomes::Same;
-use Takes::{Bool, Duration as Time, Number, Text};
+use Support::Same;
+use ValueKind::{Bool, Duration as Time, Number, Text};
 
 pub(super) static FLAGS: [Flag; 13] = [
     flag("csi-address", Text, CSI_ADDRESS, Same("")),
@@ -19,9 +19,7 @@ pub(super) static FLAGS: [Flag; 13] = [
         "kubelet-registration-path",
         Text,
         "",
-        Same(
-            "required, but not in the two old modes, where it turns `node-register` into what is done without a mode",
-        ),
+        Same("required, except in the two legacy modes; with it, `node-register` behaves as without a mode"),
     ),
     flag("plugin-registration-path", Text, "/registration", Same("")),
     flag(
@@ -29,43 +27,43 @@ pub(super) static FLAGS: [Flag; 13] = [
         Time,
         "1s",
         Same(
-            "for each question to the driver; a driver that does not answer is asked again, where upstream exits",
+            "of each call to the driver; if the driver does not respond, the call is retried, while upstream exits",
         ),
     ),
     flag("http-endpoint", Text, "", Same("also serves `/readyz` and `/metrics`")),
-    flag("health-port", Number, "0", Same("0 or less: no pages")),
+    flag("health-port", Number, "0", Same("0 or less disables the HTTP endpoints")),
     flag(
         "mode",
         Text,
         "",
         Same(
             "`kubelet-registration-probe` exits with 0 at once; `kubernetes-register` and `node-register` are the two \
-             old modes, see below; any other value registers",
+             legacy modes, see below; any other value registers the driver",
         ),
     ),
-    flag("version", Bool, "false", Same("prints our version")),
-    flag("enable-pprof", Bool, "false", NO_GO),
-    flag("connection-timeout", Time, "0s", REMOVED),
-    flag("kubeconfig", Text, "", Same("for the two old modes")),
+    flag("version", Bool, "false", Same("prints the version of wharf")),
+    flag("enable-pprof", Bool, "false", NO_GO_RUNTIME),
+    flag("connection-timeout", Time, "0s", REMOVED_UPSTREAM),
+    flag("kubeconfig", Text, "", Same("for the two legacy modes")),
     flag(
         "driver-requires-attachment",
         Bool,
         "true",
-        Same("for `kubernetes-register`; if it is not given, the driver's capabilities say it"),
+        Same("for `kubernetes-register`; default: from the driver's capabilities"),
     ),
     flag(
         "pod-info-mount-version",
         Text,
         "",
-        Same("for `kubernetes-register`: any version asks for pods' names"),
+        Same("for `kubernetes-register`; any value sets `podInfoOnMount`"),
     ),
 ];
 
-/// `None`: there is nothing to do.
-pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Option<Work>, FlagError> {
+/// Returns `None` if there is nothing to do.
+pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<Option<Task>, FlagError> {
     let path = given.text("kubelet-registration-path");
-    let legacy = |mode| -> Result<Option<Work>, FlagError> {
-        Ok(Some(Work::Legacy(legacy::Config {
+    let legacy = |mode| -> Result<Option<Task>, FlagError> {
+        Ok(Some(Task::LegacyRegistrar(legacy::Config {
             driver: driver(given)?,
             connect: ConnectOptions {
                 kubeconfig: given.text("kubeconfig").map(Into::into),
@@ -77,29 +75,29 @@ pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Option<W
     };
     match (given.text("mode"), path) {
         (Some("kubelet-registration-probe"), Some(_)) => Ok(None),
-        (Some("kubernetes-register"), _) => legacy(legacy::Mode::Describe {
+        (Some("kubernetes-register"), _) => legacy(legacy::Mode::CsiDriverObject {
             attach_required: given
                 .text("driver-requires-attachment")
                 .map(|_| given.is_set("driver-requires-attachment")),
             pod_info_on_mount: given.text("pod-info-mount-version").is_some(),
         }),
         (Some("node-register"), None) => match &environment.kube_node_name {
-            Some(node) => legacy(legacy::Mode::NodeId { node: node.clone() }),
+            Some(node) => legacy(legacy::Mode::NodeAnnotation { node: node.clone() }),
             None => {
                 Err(FlagError("-mode=node-register needs the node's name: set KUBE_NODE_NAME".to_owned()))
             }
         },
-        (_, Some(path)) => Ok(Some(Work::Sidecar(Box::new(sidecar(given, path)?)))),
+        (_, Some(path)) => Ok(Some(Task::Sidecar(Box::new(sidecar(given, path)?)))),
         (_, None) => Err(FlagError("kubelet-registration-path is a required parameter".to_owned())),
     }
 }
 
-fn sidecar(given: &Given, kubelet_registration_path: &str) -> Result<Sidecar, FlagError> {
+fn sidecar(given: &ParsedFlags, kubelet_registration_path: &str) -> Result<Sidecar, FlagError> {
     let port = given.number("health-port").filter(|port| *port > 0);
     let address = match (port, given.text("http-endpoint")) {
-        (Some(_), Some(_)) => return Err(only_one("health-port")),
-        (Some(port), None) => Some(Address::port(to_port(port)?)),
-        (None, Some(address)) => Some(to_address("http-endpoint", address)?),
+        (Some(_), Some(_)) => return Err(mutually_exclusive("health-port")),
+        (Some(port), None) => Some(Address::port(parse_port(port)?)),
+        (None, Some(address)) => Some(parse_address("http-endpoint", address)?),
         (None, None) => None,
     };
     let metrics = Some("/metrics".to_owned());
@@ -117,6 +115,6 @@ fn sidecar(given: &Given, kubelet_registration_path: &str) -> Result<Sidecar, Fl
     })
 }
 
-fn to_port(port: i64) -> Result<u16, FlagError> {
+fn parse_port(port: i64) -> Result<u16, FlagError> {
     u16::try_from(port).map_err(|_| FlagError(format!("flag -health-port: {port} is not a port")))
 }

@@ -4,30 +4,37 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
 use wharf_sidecar::resizer::Settings;
 
-use super::gates::{Gate, Is, off};
-use super::{Becomes, Environment, Flag, FlagError, Given, NO_RESYNC, REMOVED, Takes, common, flag};
-use Becomes::Same;
-use Takes::{Bool, Count, Duration as Time, Text};
+use super::gates::{Gate, GateSupport, disabled_gates};
+use super::{
+    Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, common, flag,
+};
+use Support::Same;
+use ValueKind::{Bool, Count, Duration as Time, Text};
 
 pub(super) static FLAGS: [Flag; 7] = [
-    flag("master", Text, "", Same("the API server's address instead of the kubeconfig's")),
-    flag("workers", Count, "10", Same("claims worked on at once; 100 if it is not given")),
+    flag("master", Text, "", Same("address of the API server; overrides the kubeconfig's")),
+    flag("workers", Count, "10", Same("number of claims processed concurrently; wharf's default is 100")),
     flag("timeout", Time, "10s", Same("")),
-    flag("handle-volume-inuse-error", Bool, "true", Same("pods are watched only if the driver needs it")),
+    flag(
+        "handle-volume-inuse-error",
+        Bool,
+        "true",
+        Same("pods are watched only once the driver refuses to expand a volume in use"),
+    ),
     flag("extra-modify-metadata", Bool, "false", Same("")),
     flag("resync-period", Time, "10m0s", NO_RESYNC),
-    flag("csiTimeout", Time, "15s", REMOVED),
+    flag("csiTimeout", Time, "15s", REMOVED_UPSTREAM),
 ];
 
 pub(super) static GATES: [Gate; 4] = [
-    Gate { name: "RecoverVolumeExpansionFailure", is: Is::On },
-    Gate { name: "VolumeAttributesClass", is: Is::On },
-    Gate { name: "AnnotateFsResize", is: Is::On },
-    Gate { name: "ReleaseLeaderElectionOnExit", is: Is::On },
+    Gate { name: "RecoverVolumeExpansionFailure", support: GateSupport::AlwaysOn },
+    Gate { name: "VolumeAttributesClass", support: GateSupport::AlwaysOn },
+    Gate { name: "AnnotateFsResize", support: GateSupport::AlwaysOn },
+    Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Sidecar, FlagError> {
-    off(&GATES, given)?;
+pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    disabled_gates(&GATES, given)?;
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Resizer)?;
     config.connect.server = given.text("master").map(str::to_owned);
     config.resizer = Settings {

@@ -1,4 +1,4 @@
-//! external-snapshot-metadata.
+//! The command line of upstream's external-snapshot-metadata.
 
 use std::time::Duration;
 
@@ -6,35 +6,37 @@ use wharf_cluster::ConnectOptions;
 use wharf_sidecar::process::Address;
 use wharf_sidecar::snapshot_metadata::{Config, Tls};
 
-use super::{Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, Takes, driver, flag, to_address};
-use Becomes::{Ignored, Same};
-use Takes::{Bool, Count, Decimal, Duration as Time, Number, Text};
+use super::{
+    CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, Support, ValueKind, driver, flag, parse_address,
+};
+use Support::{Ignored, Same};
+use ValueKind::{Bool, Count, Decimal, Duration as Time, Number, Text};
 
-const PAGES: &str = ":8080";
+const HTTP_ENDPOINT: &str = ":8080";
 const PORT: u16 = 50051;
-const OWN_CHOICE: Becomes = Ignored("what TLS there is here is all strong");
+const FIXED_TLS_CHOICE: Support = Ignored("wharf supports only strong TLS parameters");
 
 pub(super) static FLAGS: [Flag; 17] = [
     flag("csi-address", Text, CSI_ADDRESS, Same("")),
     flag("port", Number, "50051", Same("")),
-    flag("tls-cert", Text, "", Same("else `TLS_CERT_PATH`; required")),
-    flag("tls-key", Text, "", Same("else `TLS_KEY_PATH`; required")),
+    flag("tls-cert", Text, "", Same("required unless `TLS_CERT_PATH` is set")),
+    flag("tls-key", Text, "", Same("required unless `TLS_KEY_PATH` is set")),
     flag("tls-min-version", Text, "", Same("`VersionTLS12` or `VersionTLS13`")),
-    flag("tls-cipher-suites", Text, "", OWN_CHOICE),
-    flag("tls-curve-preferences", Text, "", OWN_CHOICE),
-    flag("audience", Text, "", Same("else that of the driver's SnapshotMetadataService")),
+    flag("tls-cipher-suites", Text, "", FIXED_TLS_CHOICE),
+    flag("tls-curve-preferences", Text, "", FIXED_TLS_CHOICE),
+    flag("audience", Text, "", Same("default: the audience of the driver's SnapshotMetadataService")),
     flag("max-streaming-duration-min", Number, "10", Same("")),
-    flag("timeout", Time, "1m0s", Ignored("the driver is waited for")),
+    flag("timeout", Time, "1m0s", Ignored("the service waits for the driver")),
     flag("kubeconfig", Text, "", Same("")),
-    flag("kube-api-qps", Decimal, "5", Same("if it is given; without it there is no limit")),
-    flag("kube-api-burst", Count, "10", Same("with `--kube-api-qps`")),
-    flag("http-endpoint", Text, PAGES, Same("`/health` and the metrics")),
+    flag("kube-api-qps", Decimal, "5", Same("no limit if not set")),
+    flag("kube-api-burst", Count, "10", Same("only with `--kube-api-qps`")),
+    flag("http-endpoint", Text, HTTP_ENDPOINT, Same("serves `/health` and the metrics")),
     flag("metrics-path", Text, "/metrics", Same("")),
     flag("disable-metrics", Bool, "false", Same("")),
-    flag("version", Bool, "false", Same("prints our version")),
+    flag("version", Bool, "false", Same("prints the version of wharf")),
 ];
 
-pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Config, FlagError> {
+pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<Config, FlagError> {
     let required = |flag: &str, variable: &Option<String>| {
         let value = given.text(flag).map(str::to_owned).or_else(|| variable.clone());
         value.map(Into::into).ok_or_else(|| FlagError(format!("flag -{flag} is required")))
@@ -50,13 +52,11 @@ pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Config, 
         None | Some("" | "VersionTLS12") => false,
         Some("VersionTLS13") => true,
         Some(other) => {
-            let known = "VersionTLS12 and VersionTLS13";
-            return Err(FlagError(format!(
-                "flag -tls-min-version: {other:?} is not known; there are {known}"
-            )));
+            let known = "VersionTLS12 or VersionTLS13";
+            return Err(FlagError(format!("flag -tls-min-version: {other:?} is not supported; use {known}")));
         }
     };
-    // As upstream: none, or less, is the default.
+    // As upstream: zero or a negative number means the default.
     let minutes = given.number("max-streaming-duration-min").and_then(|minutes| u64::try_from(minutes).ok());
     let minutes = minutes.filter(|minutes| *minutes > 0).unwrap_or(10);
     let qps = given.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
@@ -74,11 +74,14 @@ pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Config, 
         tls: Tls {
             cert: required("tls-cert", &environment.tls_cert)?,
             key: required("tls-key", &environment.tls_key)?,
-            only_1_3,
+            tls13_only: only_1_3,
         },
         audience: given.text("audience").map(str::to_owned),
-        longest: Duration::from_secs(minutes.saturating_mul(60)),
-        pages: Some(to_address("http-endpoint", given.text("http-endpoint").unwrap_or(PAGES))?),
-        metrics: (!given.is_set("disable-metrics")).then_some(metrics),
+        max_stream_duration: Duration::from_secs(minutes.saturating_mul(60)),
+        http_endpoint: Some(parse_address(
+            "http-endpoint",
+            given.text("http-endpoint").unwrap_or(HTTP_ENDPOINT),
+        )?),
+        metrics_path: (!given.is_set("disable-metrics")).then_some(metrics),
     })
 }

@@ -5,30 +5,35 @@ use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
 use wharf_sidecar::snapshotter::Settings;
 
-use super::gates::{Gate, Is, off};
-use super::{Becomes, Environment, Flag, FlagError, Given, NO_RESYNC, Takes, common, flag};
-use Becomes::Same;
-use Takes::{Bool, Count, Duration as Time, Number, Text};
+use super::gates::{Gate, GateSupport, disabled_gates};
+use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};
+use Support::Same;
+use ValueKind::{Bool, Count, Duration as Time, Number, Text};
 
 pub(super) static FLAGS: [Flag; 9] = [
     flag("snapshot-name-prefix", Text, "snapshot", Same("")),
     flag("snapshot-name-uuid-length", Number, "-1", Same("")),
     flag("groupsnapshot-name-prefix", Text, "groupsnapshot", Same("")),
     flag("groupsnapshot-name-uuid-length", Number, "-1", Same("")),
-    flag("worker-threads", Count, "10", Same("contents worked on at once; 100 if it is not given")),
+    flag(
+        "worker-threads",
+        Count,
+        "10",
+        Same("number of contents processed concurrently; wharf's default is 100"),
+    ),
     flag("timeout", Time, "1m0s", Same("")),
     flag("extra-create-metadata", Bool, "false", Same("")),
-    flag("node-deployment", Bool, "false", Same("needs `NODE_NAME`, as upstream")),
+    flag("node-deployment", Bool, "false", Same("needs `NODE_NAME`, as upstream does")),
     flag("resync-period", Time, "15m0s", NO_RESYNC),
 ];
 
 pub(super) static GATES: [Gate; 2] = [
-    Gate { name: "CSIVolumeGroupSnapshot", is: Is::Free },
-    Gate { name: "ReleaseLeaderElectionOnExit", is: Is::On },
+    Gate { name: "CSIVolumeGroupSnapshot", support: GateSupport::Switchable },
+    Gate { name: "ReleaseLeaderElectionOnExit", support: GateSupport::AlwaysOn },
 ];
 
-pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Sidecar, FlagError> {
-    let off = off(&GATES, given)?;
+pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> Result<Sidecar, FlagError> {
+    let disabled = disabled_gates(&GATES, given)?;
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Snapshotter)?;
     let default = Settings::default();
     config.snapshotter = Settings {
@@ -36,11 +41,11 @@ pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Side
         naming: naming(given, "snapshot", default.naming),
         group_naming: naming(given, "groupsnapshot", default.group_naming),
         extra_create_metadata: given.is_set("extra-create-metadata"),
-        groups: !off.contains(&"CSIVolumeGroupSnapshot"),
+        groups: !disabled.contains(&"CSIVolumeGroupSnapshot"),
     };
     if given.is_set("node-deployment") {
         if config.election.is_some() {
-            let error = "-node-deployment and -leader-election exclude each other: each node has snapshots of its own";
+            let error = "-node-deployment and -leader-election are mutually exclusive: each node has its own snapshots";
             return Err(FlagError(error.to_owned()));
         }
         let Some(node) = &environment.node_name else {
@@ -52,7 +57,7 @@ pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Side
     Ok(sidecar)
 }
 
-fn naming(given: &Given, what: &str, default: VolumeNaming) -> VolumeNaming {
+fn naming(given: &ParsedFlags, what: &str, default: VolumeNaming) -> VolumeNaming {
     let prefix = given.text(&format!("{what}-name-prefix")).map_or(default.prefix, str::to_owned);
     let uuid_length = given.number(&format!("{what}-name-uuid-length"));
     VolumeNaming { prefix, uuid_length: uuid_length.and_then(|length| usize::try_from(length).ok()) }

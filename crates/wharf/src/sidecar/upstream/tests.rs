@@ -1,4 +1,4 @@
-//! Command lines as manifests have them, and the documentation of every flag.
+//! Command lines of typical manifests, and the documentation of every flag.
 
 mod controllers;
 
@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use super::*;
 use crate::cli::LogFormat;
-use gates::Is;
+use gates::GateSupport;
 
 fn environment() -> Environment {
     Environment { host_name: Some("host".to_owned()), ..Environment::default() }
 }
 
-fn asked_in(program: Program, line: &str, environment: &Environment) -> Result<Asked, String> {
-    let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    program.asked(&words, environment)
+fn parse_in(program: Program, line: &str, environment: &Environment) -> Result<Invocation, String> {
+    let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+    program.parse(&args, environment)
 }
 
-fn asked(program: Program, line: &str) -> Result<Asked, String> {
-    asked_in(program, line, &environment())
+fn parse_line(program: Program, line: &str) -> Result<Invocation, String> {
+    parse_in(program, line, &environment())
 }
 
-fn work(program: Program, line: &str, environment: &Environment) -> (Work, Vec<String>) {
-    match asked_in(program, line, environment) {
-        Ok(Asked::Run { work, warnings, .. }) => (work, warnings),
+fn task_in(program: Program, line: &str, environment: &Environment) -> (Task, Vec<String>) {
+    match parse_in(program, line, environment) {
+        Ok(Invocation::Run { task, warnings, .. }) => (task, warnings),
         Ok(_) => panic!("{line}: does not run"),
         Err(error) => panic!("{line}: {error}"),
     }
 }
 
 fn sidecar_in(program: Program, line: &str, environment: &Environment) -> (Sidecar, Vec<String>) {
-    match work(program, line, environment) {
-        (Work::Sidecar(sidecar), warnings) => (*sidecar, warnings),
-        (Work::Legacy(_) | Work::SnapshotMetadata(_), _) => panic!("{line}: not a sidecar"),
+    match task_in(program, line, environment) {
+        (Task::Sidecar(sidecar), warnings) => (*sidecar, warnings),
+        (Task::LegacyRegistrar(_) | Task::SnapshotMetadata(_), _) => panic!("{line}: not a sidecar"),
     }
 }
 
@@ -40,17 +40,20 @@ fn sidecar(program: Program, line: &str) -> Sidecar {
     sidecar_in(program, line, &environment()).0
 }
 
-fn pages(sidecar: &Sidecar) -> Vec<(String, bool, Option<&str>)> {
+fn endpoints(sidecar: &Sidecar) -> Vec<(String, bool, Option<&str>)> {
     sidecar.listen.iter().map(|at| (at.address.to_string(), at.health, at.metrics.as_deref())).collect()
 }
 
-fn refused(program: Program, line: &str, said: &str) {
-    let error = asked(program, line).err().expect(line);
-    assert!(error.starts_with(&format!("{}: ", program.name())) && error.contains(said), "{line}: {error}");
+fn assert_refused(program: Program, line: &str, expected: &str) {
+    let error = parse_line(program, line).err().expect(line);
+    assert!(
+        error.starts_with(&format!("{}: ", program.name())) && error.contains(expected),
+        "{line}: {error}"
+    );
 }
 
 #[test]
-fn programs_by_their_names() {
+fn programs_are_selected_by_name() {
     for (argv0, program) in [
         ("/csi-provisioner", Some(Program::Provisioner)),
         ("external-provisioner", Some(Program::Provisioner)),
@@ -69,31 +72,33 @@ fn programs_by_their_names() {
         ("wharf", None),
         ("", None),
     ] {
-        assert_eq!(Program::called(OsStr::new(argv0)), program, "{argv0}");
+        assert_eq!(Program::from_argv0(OsStr::new(argv0)), program, "{argv0}");
     }
 }
 
 /// sidecars.md 1.7
 #[test]
-fn a_registrars_manifest() {
+fn registrar_manifest_is_accepted() {
     let program = Program::NodeDriverRegistrar;
     let line = "--v=5 --csi-address=/csi/csi.sock --kubelet-registration-path=/k/csi.sock --health-port=9809";
     let full = sidecar(program, line);
     assert_eq!(full.driver.as_ref().expect("a driver").path(), Path::new("/csi/csi.sock"));
-    assert_eq!(pages(&full), [(":9809".to_owned(), true, Some("/metrics"))]);
+    assert_eq!(endpoints(&full), [(":9809".to_owned(), true, Some("/metrics"))]);
     assert_eq!(full.probe_timeout, None);
     let config = full.registrar.expect("a registrar");
     assert_eq!(config.kubelet_registration_path, "/k/csi.sock");
     assert_eq!(config.plugin_registration_path, Path::new("/registration"));
     assert_eq!(config.timeout, Duration::from_secs(1));
 
-    let least = sidecar(program, "-kubelet-registration-path /k");
-    assert_eq!(least.driver.as_ref().expect("a driver").path(), Path::new("/run/csi/socket"));
-    assert_eq!(pages(&least), []);
+    let minimal = sidecar(program, "-kubelet-registration-path /k");
+    assert_eq!(minimal.driver.as_ref().expect("a driver").path(), Path::new("/run/csi/socket"));
+    assert_eq!(endpoints(&minimal), []);
     let probe = "--kubelet-registration-path=/k --mode=kubelet-registration-probe";
-    assert!(matches!(asked(program, probe), Ok(Asked::Nothing)));
-    assert!(matches!(asked(program, "--version"), Ok(Asked::Text(text)) if text.starts_with("wharf ")));
-    for (line, said) in [
+    assert!(matches!(parse_line(program, probe), Ok(Invocation::Exit)));
+    assert!(
+        matches!(parse_line(program, "--version"), Ok(Invocation::Print(text)) if text.starts_with("wharf "))
+    );
+    for (line, expected) in [
         ("", "kubelet-registration-path is a required parameter"),
         ("--mode=kubelet-registration-probe", "kubelet-registration-path is a required parameter"),
         ("--kubelet-registration-path=/k --health-port=1 --http-endpoint=:2", "only one of"),
@@ -104,100 +109,115 @@ fn a_registrars_manifest() {
         ("--kubelet-registration-path=/k --logging-format=xml", "neither text nor json"),
         ("--mode=node-register", "KUBE_NODE_NAME"),
     ] {
-        refused(program, line, said);
+        assert_refused(program, line, expected);
     }
 }
 
-/// sidecars.md 1.7, legacy driver-registrar: what each mode is made of.
+/// sidecars.md 1.7, legacy driver-registrar: the settings of each mode.
 #[test]
-fn the_old_modes() {
+fn legacy_registrar_modes_are_accepted() {
     let program = Program::NodeDriverRegistrar;
-    let described = |line: &str| match work(program, line, &environment()).0 {
-        Work::Legacy(legacy::Config {
-            mode: legacy::Mode::Describe { attach_required, pod_info_on_mount },
+    let describe_mode = |line: &str| match task_in(program, line, &environment()).0 {
+        Task::LegacyRegistrar(legacy::Config {
+            mode: legacy::Mode::CsiDriverObject { attach_required, pod_info_on_mount },
             connect,
             ..
         }) => (attach_required, pod_info_on_mount, connect.kubeconfig),
         _ => panic!("{line}: another mode"),
     };
     let mode = "--mode=kubernetes-register";
-    assert_eq!(described(mode), (None, false, None));
+    assert_eq!(describe_mode(mode), (None, false, None));
     let line = "--driver-requires-attachment=false --pod-info-mount-version=v1 --kubeconfig=/k";
-    assert_eq!(described(&format!("{mode} {line}")), (Some(false), true, Some("/k".into())));
-    assert_eq!(described(&format!("{mode} --driver-requires-attachment")).0, Some(true));
+    assert_eq!(describe_mode(&format!("{mode} {line}")), (Some(false), true, Some("/k".into())));
+    assert_eq!(describe_mode(&format!("{mode} --driver-requires-attachment")).0, Some(true));
 
     let on_node = Environment { kube_node_name: Some("n1".to_owned()), ..environment() };
-    match work(program, "--mode=node-register", &on_node).0 {
-        Work::Legacy(legacy::Config { mode: legacy::Mode::NodeId { node }, .. }) => assert_eq!(node, "n1"),
+    match task_in(program, "--mode=node-register", &on_node).0 {
+        Task::LegacyRegistrar(legacy::Config { mode: legacy::Mode::NodeAnnotation { node }, .. }) => {
+            assert_eq!(node, "n1")
+        }
         _ => panic!("another mode"),
     }
-    // With a path it is the socket for kubelet, as without any mode.
+    // With a path, it registers with kubelet, as without a mode.
     assert!(sidecar(program, "--kubelet-registration-path=/k --mode=node-register").registrar.is_some());
 }
 
 /// sidecars.md 1.8 "Start"
 #[test]
-fn a_livenessprobes_manifest() {
+fn livenessprobe_manifest_is_accepted() {
     let program = Program::LivenessProbe;
     let all = |port: &str| vec![(format!(":{port}"), true, None)];
-    assert_eq!(pages(&sidecar(program, "")), all("9808"));
-    assert_eq!(pages(&sidecar(program, "--health-port=9810")), all("9810"));
+    assert_eq!(endpoints(&sidecar(program, "")), all("9808"));
+    assert_eq!(endpoints(&sidecar(program, "--health-port=9810")), all("9810"));
     for line in ["--http-endpoint=:80", "--http-endpoint=:80 --health-port=9808"] {
-        assert_eq!(pages(&sidecar(program, line)), [(":80".to_owned(), true, Some("/metrics"))], "{line}");
+        assert_eq!(
+            endpoints(&sidecar(program, line)),
+            [(":80".to_owned(), true, Some("/metrics"))],
+            "{line}"
+        );
     }
-    let beside = sidecar(program, "--metrics-address=:81 --metrics-path=/m");
-    assert_eq!(pages(&beside), [(":9808".to_owned(), true, None), (":81".to_owned(), false, Some("/m"))]);
-    assert_eq!(beside.probe_timeout, Some(Duration::from_secs(3)));
-    assert!(beside.registrar.is_none());
+    let with_metrics = sidecar(program, "--metrics-address=:81 --metrics-path=/m");
+    assert_eq!(
+        endpoints(&with_metrics),
+        [(":9808".to_owned(), true, None), (":81".to_owned(), false, Some("/m"))]
+    );
+    assert_eq!(with_metrics.probe_timeout, Some(Duration::from_secs(3)));
+    assert!(with_metrics.registrar.is_none());
     let timeout = sidecar(program, "--probe-timeout=1m30s").probe_timeout;
     assert_eq!(timeout, Some(Duration::from_secs(90)));
-    for (line, said) in [
+    for (line, expected) in [
         ("--http-endpoint=:1 --health-port=2", "only one of -health-port"),
         ("--http-endpoint=:1 --metrics-address=:2", "only one of -metrics-address"),
         ("--health-port=x", "not a port"),
         ("--probe-timeout=0s", "probe-timeout"),
-        ("--kubelet-registration-path=/k", "there is no flag"),
+        ("--kubelet-registration-path=/k", "unknown flag"),
     ] {
-        refused(program, line, said);
+        assert_refused(program, line, expected);
     }
 }
 
 #[test]
-fn a_snapshot_metadata_services_manifest() {
+fn snapshot_metadata_manifest_is_accepted() {
     let program = Program::SnapshotMetadata;
-    let config = |line: &str, environment: &Environment| match work(program, line, environment) {
-        (Work::SnapshotMetadata(config), warnings) => (*config, warnings),
+    let config = |line: &str, environment: &Environment| match task_in(program, line, environment) {
+        (Task::SnapshotMetadata(config), warnings) => (*config, warnings),
         _ => panic!("{line}: another program"),
     };
     let files = "--tls-cert=/c --tls-key=/k";
-    let (least, _) = config(files, &environment());
-    assert_eq!(least.driver.path(), Path::new("/run/csi/socket"));
-    assert_eq!((least.tls.cert.as_path(), least.tls.key.as_path()), (Path::new("/c"), Path::new("/k")));
-    assert_eq!(least.address.to_string(), ":50051");
-    assert_eq!(least.pages.map(|address| address.to_string()).as_deref(), Some(":8080"));
-    assert_eq!((least.longest, least.audience, least.tls.only_1_3), (Duration::from_secs(600), None, false));
+    let (minimal, _) = config(files, &environment());
+    assert_eq!(minimal.driver.path(), Path::new("/run/csi/socket"));
+    assert_eq!((minimal.tls.cert.as_path(), minimal.tls.key.as_path()), (Path::new("/c"), Path::new("/k")));
+    assert_eq!(minimal.address.to_string(), ":50051");
+    assert_eq!(minimal.http_endpoint.map(|address| address.to_string()).as_deref(), Some(":8080"));
+    assert_eq!(
+        (minimal.max_stream_duration, minimal.audience, minimal.tls.tls13_only),
+        (Duration::from_secs(600), None, false)
+    );
     let named = Environment { tls_cert: Some("/c".into()), tls_key: Some("/k".into()), ..environment() };
     let line = "--v=5 --csi-address=/csi/csi.sock --port=1 --audience=a --max-streaming-duration-min=2 \
                 --disable-metrics --http-endpoint=:2 --tls-min-version=VersionTLS13 --timeout=10s \
                 --tls-cipher-suites=X --kube-api-qps=20";
     let (full, warnings) = config(line, &named);
     assert_eq!((full.address.to_string().as_str(), full.audience.as_deref()), (":1", Some("a")));
-    assert_eq!((full.longest, full.metrics, full.tls.only_1_3), (Duration::from_secs(120), None, true));
+    assert_eq!(
+        (full.max_stream_duration, full.metrics_path, full.tls.tls13_only),
+        (Duration::from_secs(120), None, true)
+    );
     assert_eq!((full.connect.qps, full.connect.burst), (Some(20.0), Some(10)));
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    for (line, said) in [
+    for (line, expected) in [
         ("", "-tls-cert is required"),
         ("--tls-cert=/c", "-tls-key is required"),
         (&*format!("{files} --port=0"), "not a port"),
-        (&*format!("{files} --tls-min-version=VersionTLS10"), "VersionTLS12 and VersionTLS13"),
-        (&*format!("{files} --leader-election"), "there is no flag"),
+        (&*format!("{files} --tls-min-version=VersionTLS10"), "VersionTLS12 or VersionTLS13"),
+        (&*format!("{files} --leader-election"), "unknown flag"),
     ] {
-        refused(program, line, said);
+        assert_refused(program, line, expected);
     }
 }
 
 #[test]
-fn verbosity_and_format_of_logs() {
+fn verbosity_and_format_select_the_log_filter() {
     const DEBUG: &str = "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug";
     for (line, rust_log, level, format) in [
         ("", None, None, LogFormat::Text),
@@ -207,8 +227,8 @@ fn verbosity_and_format_of_logs() {
         ("-v=10", Some("warn"), Some("warn"), LogFormat::Text),
     ] {
         let environment = Environment { rust_log: rust_log.map(str::to_owned), ..environment() };
-        match asked_in(Program::LivenessProbe, line, &environment) {
-            Ok(Asked::Run { log, .. }) => {
+        match parse_in(Program::LivenessProbe, line, &environment) {
+            Ok(Invocation::Run { log, .. }) => {
                 assert_eq!((log.log_level.as_deref(), log.log_format), (level, format), "{line}");
             }
             _ => panic!("{line}: does not run"),
@@ -217,21 +237,21 @@ fn verbosity_and_format_of_logs() {
 }
 
 fn table(flags: &[Flag]) -> String {
-    let mut text = "| Flag | Default | What becomes of it |\n|---|---|---|\n".to_owned();
+    let mut text = "| Flag | Default | Effect |\n|---|---|---|\n".to_owned();
     for flag in flags {
         let default = if flag.default.is_empty() { String::new() } else { format!("`{}`", flag.default) };
-        let becomes = match flag.becomes {
-            Becomes::Same("") => "the same".to_owned(),
-            Becomes::Same(note) => format!("the same: {note}"),
-            Becomes::Ignored(reason) => format!("accepted with a warning: {reason}"),
+        let effect = match flag.support {
+            Support::Same("") => "supported".to_owned(),
+            Support::Same(note) => format!("supported: {note}"),
+            Support::Ignored(reason) => format!("ignored with a warning: {reason}"),
         };
-        text.push_str(&format!("| `--{}` | {default} | {becomes} |\n", flag.name));
+        text.push_str(&format!("| `--{}` | {default} | {effect} |\n", flag.name));
     }
     text
 }
 
 fn gate_table() -> String {
-    let mut text = "| Program | Gate | What becomes of it |\n|---|---|---|\n".to_owned();
+    let mut text = "| Program | Gate | Effect |\n|---|---|---|\n".to_owned();
     for (program, gates) in [
         (Program::Provisioner, &provisioner::GATES[..]),
         (Program::Attacher, &attacher::GATES),
@@ -241,19 +261,19 @@ fn gate_table() -> String {
         (Program::SnapshotController, &snapshot_controller::GATES),
     ] {
         for gate in gates {
-            let becomes = match gate.is {
-                Is::Free => "the same: on unless `=false` is given",
-                Is::On => "always on; `=false` is accepted with a warning",
-                Is::NotBuilt => "not built; `=true` is accepted with a warning",
+            let effect = match gate.support {
+                GateSupport::Switchable => "supported: on unless set to `false`",
+                GateSupport::AlwaysOn => "always on; `=false` is ignored with a warning",
+                GateSupport::NotImplemented => "not implemented; `=true` is ignored with a warning",
             };
-            text.push_str(&format!("| {} | `{}` | {becomes} |\n", program.name(), gate.name));
+            text.push_str(&format!("| {} | `{}` | {effect} |\n", program.name(), gate.name));
         }
     }
     text
 }
 
 #[test]
-fn the_documentation_has_every_flag() {
+fn documentation_has_every_flag() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sidecar-flags.md");
     let documentation = std::fs::read_to_string(path).expect("docs/sidecar-flags.md");
     let flags = [
@@ -274,9 +294,9 @@ fn the_documentation_has_every_flag() {
     assert!(missing.is_empty(), "docs/sidecar-flags.md lacks these tables:\n\n{}", missing.join("\n"));
 }
 
-/// A flag that stands twice would be read by one of its rows only.
+/// Only one row of a duplicate flag would take effect.
 #[test]
-fn no_flag_stands_twice() {
+fn flag_tables_have_no_duplicates() {
     for program in [
         Program::Provisioner,
         Program::Attacher,

@@ -2,15 +2,15 @@ use super::*;
 use crate::kinds::testing::lines;
 
 #[test]
-fn near_pods() {
-    let of = |term: Value| {
+fn pod_affinity_is_validated() {
+    let errors = |term: Value| {
         let spec = json!({"affinity": {"podAffinity": {REQUIRED: [term]}}});
         let wrong = lines(validate(&spec)).into_iter();
         wrong
             .map(|line| line.replace(&format!("spec.affinity.podAffinity.{REQUIRED}[0]"), "t"))
             .collect::<Vec<_>>()
     };
-    assert!(of(json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}})).is_empty());
+    assert!(errors(json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}})).is_empty());
     for (term, expected) in [
         (
             json!({"topologyKey": "z", "namespaces": ["A"], "labelSelector": {"matchExpressions": [{"key": "k", "operator": "Is"}]}}),
@@ -35,9 +35,9 @@ fn near_pods() {
             ],
         ),
     ] {
-        assert_eq!(of(term.clone()), expected, "{term}");
+        assert_eq!(errors(term.clone()), expected, "{term}");
     }
-    assert_eq!(of(json!({}))[0], "t.topologyKey: Required value: can not be empty");
+    assert_eq!(errors(json!({}))[0], "t.topologyKey: Required value: can not be empty");
     let weighted = json!({"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 101, "podAffinityTerm": {"topologyKey": "z"}}]}}});
     assert_eq!(
         lines(validate(&weighted)),
@@ -48,7 +48,7 @@ fn near_pods() {
 }
 
 #[test]
-fn near_nodes() {
+fn node_affinity_is_validated() {
     let spec = |list: &str, term: Value| json!({"affinity": {"nodeAffinity": {list: term}}});
     let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": ["a b"]}]});
     assert!(validate(&spec(PREFERRED, json!([{"weight": 1, "preference": term}]))).is_empty());
@@ -57,19 +57,19 @@ fn near_nodes() {
 }
 
 #[test]
-fn evenly() {
-    let of = |constraints: Value| {
-        let wrong = lines(spread(&json!({"topologySpreadConstraints": constraints}))).into_iter();
+fn topology_spread_is_validated() {
+    let errors = |constraints: Value| {
+        let wrong = lines(topology_spread(&json!({"topologySpreadConstraints": constraints}))).into_iter();
         wrong.map(|line| line.replace("spec.topologySpreadConstraints", "")).collect::<Vec<_>>()
     };
     let good = json!({"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"});
-    assert!(of(json!([good])).is_empty());
+    assert!(errors(json!([good])).is_empty());
     assert_eq!(
-        of(json!([good, good])),
+        errors(json!([good, good])),
         ["[0].{topologyKey, whenUnsatisfiable}: Duplicate value: \"{z, ScheduleAnyway}\""]
     );
     assert_eq!(
-        of(json!([{"minDomains": 0, "whenUnsatisfiable": "Never", "nodeTaintsPolicy": "x"}])),
+        errors(json!([{"minDomains": 0, "whenUnsatisfiable": "Never", "nodeTaintsPolicy": "x"}])),
         [
             "[0].maxSkew: Invalid value: 0: must be greater than zero",
             "[0].topologyKey: Required value: can not be empty",
@@ -82,13 +82,13 @@ fn evenly() {
 }
 
 #[test]
-fn keys_become_what_the_pod_has_there() {
+fn label_keys_are_merged_with_pod_labels() {
     let term = json!({"labelSelector": {}, "matchLabelKeys": ["a", "none"], "mismatchLabelKeys": ["b"]});
     let mut pod = json!({"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {
         "affinity": {"podAffinity": {PREFERRED: [{"podAffinityTerm": term}], REQUIRED: [{"matchLabelKeys": ["a"]}]}},
         "topologySpreadConstraints": [term],
     }});
-    merge_keys(&mut pod);
+    merge_label_keys(&mut pod);
     let (same, other) = (
         json!({"key": "a", "operator": "In", "values": ["1"]}),
         json!({"key": "b", "operator": "NotIn", "values": ["2"]}),

@@ -4,17 +4,17 @@ use super::*;
 use crate::kinds::testing::lines;
 
 #[test]
-fn of_pods() {
-    let of = |context: Value| {
+fn pod_security_context_is_validated() {
+    let errors = |context: Value| {
         let wrong = lines(pod(&json!({"hostNetwork": true, "hostPID": true, "securityContext": context})));
         wrong.into_iter().map(|line| line.replace("spec.securityContext", "")).collect::<Vec<_>>()
     };
     let good = json!({
-        "fsGroup": 0, "runAsUser": LARGEST_ID, "fsGroupChangePolicy": "Always", "seLinuxChangePolicy": "Recursive",
+        "fsGroup": 0, "runAsUser": MAX_ID, "fsGroupChangePolicy": "Always", "seLinuxChangePolicy": "Recursive",
         "seccompProfile": {"type": "Localhost", "localhostProfile": "a/b"}, "appArmorProfile": {"type": "Unconfined"},
         "sysctls": [{"name": "kernel.shm_rmid_forced"}, {"name": "vm/overcommit_memory"}],
     });
-    assert_eq!(of(good), Vec::<String>::new());
+    assert_eq!(errors(good), Vec::<String>::new());
     for (context, expected) in [
         (
             json!({"fsGroup": -1, "supplementalGroups": [1, 2_147_483_648_i64]}),
@@ -59,22 +59,22 @@ fn of_pods() {
             ],
         ),
     ] {
-        assert_eq!(of(context.clone()), expected, "{context}");
+        assert_eq!(errors(context.clone()), expected, "{context}");
     }
 }
 
 #[test]
-fn of_containers() {
-    let of = |context: Value| lines(container(&json!({"securityContext": context}), "c", true));
-    assert!(of(json!({"privileged": true, "procMount": "Default", "runAsUser": 0})).is_empty());
+fn container_security_context_is_validated() {
+    let errors = |context: Value| lines(container(&json!({"securityContext": context}), "c", true));
+    assert!(errors(json!({"privileged": true, "procMount": "Default", "runAsUser": 0})).is_empty());
     assert_eq!(
-        of(json!({"procMount": "Unmasked", "runAsGroup": -1})),
+        errors(json!({"procMount": "Unmasked", "runAsGroup": -1})),
         [
             "c.securityContext.runAsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive",
             "c.securityContext.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
         ]
     );
-    let escalates = of(json!({"privileged": true, "allowPrivilegeEscalation": false}));
+    let escalates = errors(json!({"privileged": true, "allowPrivilegeEscalation": false}));
     assert_eq!(escalates.len(), 1);
     assert!(
         escalates[0]
@@ -86,7 +86,7 @@ fn of_containers() {
 }
 
 #[test]
-fn parts_of_the_host() {
+fn host_namespaces_and_os_are_validated() {
     let spec =
         json!({"hostUsers": false, "hostIPC": true, "containers": [{"volumeDevices": [{"name": "v"}]}]});
     assert_eq!(
@@ -107,7 +107,7 @@ fn parts_of_the_host() {
     ] {
         assert_eq!(namespace(sysctl), expected, "{sysctl}");
     }
-    for (os, expected) in [
+    for (name, expected) in [
         ("", "spec.os.name: Required value"),
         ("plan9", "spec.os: Unsupported value: \"plan9\": supported values: \"linux\", \"windows\""),
         (
@@ -115,7 +115,7 @@ fn parts_of_the_host() {
             "spec.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",
         ),
     ] {
-        let spec = json!({"os": {"name": os}, "securityContext": {"windowsOptions": {}}});
-        assert_eq!(lines(system(&spec)), [expected]);
+        let spec = json!({"os": {"name": name}, "securityContext": {"windowsOptions": {}}});
+        assert_eq!(lines(os(&spec)), [expected]);
     }
 }

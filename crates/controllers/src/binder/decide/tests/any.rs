@@ -1,4 +1,4 @@
-//! Sets 1, 13 and 14: claims that take any volume that fits.
+//! Sets 1, 13 and 14: claims that take any volume that matches.
 
 use serde_json::{Value, json};
 
@@ -13,10 +13,10 @@ const NONE: &str =
 
 /// kubernetes.md 1.1 "Any volume", "Bind", "Best match", "No class"; upstream's set 1.
 #[test]
-fn set_1() {
+fn set_1_claim_takes_any_matching_volume() {
     let labels = json!({"zone": "a"});
     let selector = |zone: &str| json!({"spec.selector": {"matchLabels": {"zone": zone}}});
-    for (id, volumes, claims, state, told) in [
+    for (id, volumes, claims, state, events) in [
         (
             "1-1 bind",
             vec![volume("v", json!({}))],
@@ -69,21 +69,21 @@ fn set_1() {
             &[],
         ),
         (
-            "1-7 reserved for another",
+            "1-7 reserved for another claim",
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
             vec![claim("c", json!({}))],
             &["v Available other:", "c Pending - -"],
             &[NONE],
         ),
         (
-            "1-8 died after the volume named the claim",
+            "1-8 crash after the volume's claimRef was written",
             vec![volume("v", json!({"spec.claimRef": reference("c", "uid"), "annotations": ["ctl"]}))],
             vec![claim("c", json!({}))],
             &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"],
             &[],
         ),
         (
-            "1-9 died after the volume was bound",
+            "1-9 crash after the volume was bound",
             vec![volume(
                 "v",
                 json!({"spec.claimRef": reference("c", "uid"), "annotations": ["ctl"], "status.phase": "Bound"}),
@@ -93,7 +93,7 @@ fn set_1() {
             &[],
         ),
         (
-            "1-10 died after the claim named the volume",
+            "1-10 crash after the claim's volumeName was written",
             vec![volume(
                 "v",
                 json!({"spec.claimRef": reference("c", "uid"), "annotations": ["ctl"], "status.phase": "Bound"}),
@@ -103,14 +103,14 @@ fn set_1() {
             &[],
         ),
         (
-            "1-11 selected",
+            "1-11 selector matches",
             vec![volume("v1", json!({})), volume("v2", json!({"metadata.labels": labels}))],
             vec![claim("c", selector("a"))],
             &["v1 Available -", "v2 Bound c:uid +ctl", "c Bound v2 1Gi +done +ctl"],
             &[],
         ),
         (
-            "1-12 not selected",
+            "1-12 selector does not match",
             vec![volume("v", json!({"metadata.labels": labels}))],
             vec![claim("c", selector("b"))],
             &["v Available -", "c Pending - -"],
@@ -127,7 +127,7 @@ fn set_1() {
             &[],
         ),
         (
-            "new volumes are offered first, then bound",
+            "new volume becomes Available, then Bound",
             vec![volume("v", json!({"status.phase": "Pending"}))],
             vec![claim("c", json!({}))],
             &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"],
@@ -153,36 +153,36 @@ fn set_1() {
             &[NONE],
         ),
         (
-            "going claims are bound too",
+            "a claim that is being deleted is bound too",
             vec![volume("v", json!({}))],
             vec![claim("c", json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}))],
             &["v Bound c:uid +ctl", "c Bound v 1Gi +done +ctl"],
             &[],
         ),
     ] {
-        check(id, &world(volumes, claims), state, told);
+        check(id, &world(volumes, claims), state, events);
     }
 }
 
-/// kubernetes.md 1.1 "Pending": whatever a claim without volume shows of one is taken off.
+/// kubernetes.md 1.1 "Pending": the status of a claim without a volume reports nothing of one.
 #[test]
-fn what_a_pending_claim_shows() {
-    for shows in [
+fn pending_claim_status_is_cleared() {
+    for status_fields in [
         json!({"accessModes": ["ReadWriteOnce"]}),
         json!({"capacity": {"storage": "1Gi"}}),
         json!({"currentVolumeAttributesClassName": "gold"}),
     ] {
-        let mut status = shows.clone();
+        let mut status = status_fields.clone();
         status["phase"] = json!("Pending");
         let mut world = world(vec![], vec![claim("c", json!({"status": status}))]);
         world.run(usize::MAX);
-        assert_eq!(world.claims[0]["status"], json!({"phase": "Pending"}), "{shows}");
+        assert_eq!(world.claims[0]["status"], json!({"phase": "Pending"}), "{status_fields}");
     }
 }
 
 /// kubernetes.md 1.1 "Delay", "First consumer", "Delayed match"; upstream's 1-13 to 1-16.
 #[test]
-fn set_1_delayed() {
+fn set_1_delayed_binding_waits_for_consumer() {
     let class = || vec![storage_class("wait", json!({"volumeBindingMode": "WaitForFirstConsumer"}))];
     let of_class = |changes: Value| {
         let mut all = json!({"spec.storageClassName": "wait"});
@@ -200,9 +200,9 @@ fn set_1_delayed() {
     let one = "claim: Normal WaitForPodScheduled: waiting for pod p1 to be scheduled";
     let two = "claim: Normal WaitForPodScheduled: waiting for pods p1,p2 to be scheduled";
     let (waits, free) = ("c Pending - - wait", || volume("v", of_class(json!({}))));
-    for (id, volumes, pods, state, told) in [
+    for (id, volumes, pods, state, events) in [
         (
-            "1-13 waits, though a volume would fit",
+            "1-13 waits, though a volume matches",
             vec![free()],
             vec![],
             &["v Available -", waits][..],
@@ -210,8 +210,8 @@ fn set_1_delayed() {
         ),
         ("for a pod", vec![], vec![pod("p1", "", "Pending")], &[waits], &[one]),
         ("for pods", vec![], vec![pod("p1", "", "Pending"), pod("p2", "", "Pending")], &[waits], &[two]),
-        ("for a pod that has its node", vec![], vec![pod("p1", "n", "Pending")], &[waits], &[first]),
-        ("for a pod that has ended", vec![], vec![pod("p1", "", "Failed")], &[waits], &[first]),
+        ("for a pod that has a node", vec![], vec![pod("p1", "n", "Pending")], &[waits], &[first]),
+        ("for a terminated pod", vec![], vec![pod("p1", "", "Failed")], &[waits], &[first]),
         (
             "1-14 the scheduler chose a volume",
             vec![volume(
@@ -223,7 +223,7 @@ fn set_1_delayed() {
             &[],
         ),
         (
-            "1-16 a person reserved a volume",
+            "1-16 a user reserved a volume",
             vec![volume("v", of_class(json!({"spec.claimRef": reference("c", "")})))],
             vec![],
             &["v Bound c:uid", "c Bound v 1Gi wait +done +ctl"],
@@ -231,9 +231,9 @@ fn set_1_delayed() {
         ),
     ] {
         let claims = vec![claim("c", of_class(json!({})))];
-        check(id, &World { volumes, claims, pods, classes: class(), ..World::default() }, state, told);
+        check(id, &World { volumes, claims, pods, classes: class(), ..World::default() }, state, events);
     }
-    // 1-15: a claim that names its volume does not wait.
+    // 1-15: a claim with a volumeName does not wait.
     let world = World {
         volumes: vec![free()],
         claims: vec![claim("c", of_class(json!({"spec.volumeName": "v"})))],
@@ -241,7 +241,7 @@ fn set_1_delayed() {
         ..World::default()
     };
     check("1-15", &world, &["v Bound c:uid +ctl", "c Bound v 1Gi wait +done"], &[]);
-    // kubernetes.md 1.1 "Delay": a class without a mode.
+    // kubernetes.md 1.1 "Delay": a class without volumeBindingMode.
     let world = World {
         claims: vec![claim("c", of_class(json!({})))],
         classes: vec![storage_class("wait", json!({"volumeBindingMode": null}))],
@@ -253,9 +253,9 @@ fn set_1_delayed() {
 
 /// kubernetes.md 1.1 "Best match", "Class lookup"; upstream's set 13.
 #[test]
-fn set_13() {
+fn set_13_class_must_match() {
     let gold = || json!({"spec.storageClassName": "gold"});
-    for (id, volumes, claim_is, state, told) in [
+    for (id, volumes, claim_is, state, events) in [
         (
             "13-1 of the class",
             vec![volume("v1", json!({})), volume("v2", gold())],
@@ -295,20 +295,20 @@ fn set_13() {
             &[NONE],
         ),
         (
-            "the annotation of before wins",
+            "the beta annotation takes precedence",
             vec![volume("v", gold())],
             json!({"spec.storageClassName": "x", "annotations": ["volume.beta.kubernetes.io/storage-class=gold"]}),
             &["v Bound c:uid +ctl", "c Bound v 1Gi x +done +ctl"],
             &[],
         ),
     ] {
-        check(id, &world(volumes, vec![claim("c", claim_is)]), state, told);
+        check(id, &world(volumes, vec![claim("c", claim_is)]), state, events);
     }
 }
 
 /// kubernetes.md 1.1 "Best match", "Claim undecided"; upstream's set 14, where the claim takes any volume.
 #[test]
-fn set_14() {
+fn set_14_volume_mode_must_match() {
     let (block, file) = (json!({"spec.volumeMode": "Block"}), json!({"spec.volumeMode": "Filesystem"}));
     let reserved =
         |mode: &str, uid: &str| json!({"spec.volumeMode": mode, "spec.claimRef": reference("c", uid)});
@@ -317,10 +317,10 @@ fn set_14() {
     let not: &[&str] = &["v Available -", "c Pending - -"];
     let of_volume = "v: Warning VolumeMismatch: Cannot bind PersistentVolume to requested PersistentVolumeClaim \"c\" due to incompatible volumeMode.";
     let of_claim = "claim: Warning VolumeMismatch: Cannot bind PersistentVolume \"v\" to requested PersistentVolumeClaim due to incompatible volumeMode.";
-    for (id, volume_is, claim_is, state, told) in [
+    for (id, volume_is, claim_is, state, events) in [
         ("14-1", block.clone(), block.clone(), bound, &[][..]),
         ("14-2", file.clone(), file.clone(), bound, &[]),
-        ("14-2, not said", json!({}), file.clone(), bound, &[]),
+        ("14-2, default", json!({}), file.clone(), bound, &[]),
         ("14-3", file.clone(), block.clone(), not, &[NONE]),
         ("14-4", block.clone(), file.clone(), not, &[NONE]),
         ("14-7", reserved("Block", "uid"), block.clone(), kept, &[]),
@@ -342,6 +342,6 @@ fn set_14() {
         ),
         ("14-13, by name", reserved("Filesystem", ""), block, &["v Available c:", "c Pending - -"], &[NONE]),
     ] {
-        check(id, &world(vec![volume("v", volume_is)], vec![claim("c", claim_is)]), state, told);
+        check(id, &world(vec![volume("v", volume_is)], vec![claim("c", claim_is)]), state, events);
     }
 }

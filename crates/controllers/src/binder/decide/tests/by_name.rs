@@ -1,4 +1,4 @@
-//! Set 2, and those of set 14 where the claim asks for a certain volume.
+//! Set 2, and the rows of set 14 in which the claim names its volume.
 
 use serde_json::{Value, json};
 
@@ -6,147 +6,148 @@ use super::world::*;
 
 /// kubernetes.md 1.1 "By name", "Another's volume"; upstream's set 2 and 14-5-2 to 14-11.
 #[test]
-fn set_2() {
-    let asks = |changes: Value| {
+fn set_2_claim_names_its_volume() {
+    let named_claim = |changes: Value| {
         let mut all = json!({"spec.volumeName": "v"});
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
         claim("c", all)
     };
     let with_status =
         json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}});
-    let mismatch =
-        |why: &str| format!("claim: Warning VolumeMismatch: Cannot bind to requested volume \"v\": {why}");
+    let mismatch = |reason: &str| {
+        format!("claim: Warning VolumeMismatch: Cannot bind to requested volume \"v\": {reason}")
+    };
     let another =
         || "claim: Warning FailedBinding: volume \"v\" already bound to a different claim.".to_owned();
     let (free, pending): (&[&str], &str) = (&["v Available -", "c Pending v -"], "c Pending v -");
     let bound: &[&str] = &["v Bound c:uid +ctl", "c Bound v 1Gi +done"];
-    for (id, volumes, claim, state, told) in [
-        ("2-1 no such volume", vec![], asks(json!({})), &[pending][..], vec![]),
+    for (id, volumes, claim, state, events) in [
+        ("2-1 no such volume", vec![], named_claim(json!({})), &[pending][..], vec![]),
         (
-            "2-2 no such volume, and another status",
+            "2-2 no such volume, and status set",
             vec![],
-            asks(json!({"status": with_status})),
+            named_claim(json!({"status": with_status})),
             &[pending],
             vec![],
         ),
-        ("2-3 free", vec![volume("v", json!({}))], asks(json!({})), bound, vec![]),
+        ("2-3 free", vec![volume("v", json!({}))], named_claim(json!({})), bound, vec![]),
         (
             "2-3 free, but not available yet",
             vec![volume("v", json!({"status.phase": "Pending"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             bound,
             vec![],
         ),
         (
             "2-4 reserved by name",
             vec![volume("v", json!({"spec.claimRef": reference("c", "")}))],
-            asks(json!({})),
+            named_claim(json!({})),
             &["v Bound c:uid", "c Bound v 1Gi +done"],
             vec![],
         ),
         (
             "2-5 reserved by identity",
             vec![volume("v", json!({"spec.claimRef": reference("c", "uid")}))],
-            asks(json!({})),
+            named_claim(json!({})),
             &["v Bound c:uid", "c Bound v 1Gi +done"],
             vec![],
         ),
         (
-            "2-6 another's",
+            "2-6 reserved for another claim",
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
-            asks(json!({})),
+            named_claim(json!({})),
             &["v Available other:", pending],
             vec![another()],
         ),
         (
-            "2-7 another's, and chosen by a controller: the phase stays",
+            "2-7 reserved for another claim, and chosen by a controller: the phase stays",
             vec![volume("v", json!({"spec.claimRef": reference("other", "")}))],
-            asks(json!({"annotations": ["ctl"], "status": with_status})),
+            named_claim(json!({"annotations": ["ctl"], "status": with_status})),
             &["v Available other:", "c Bound v 1Gi +ctl"],
             vec![another()],
         ),
         (
-            "a namesake's",
+            "bound to an earlier claim of the same name",
             vec![volume(
                 "v",
                 json!({"spec.claimRef": reference("c", "earlier"), "status.phase": "Released"}),
             )],
-            asks(json!({})),
+            named_claim(json!({})),
             &["v Released c:earlier", pending],
             vec![another()],
         ),
         (
-            "2-8 the selector is not asked",
+            "2-8 the selector is ignored",
             vec![volume("v", json!({}))],
-            asks(json!({"spec.selector": {"matchLabels": {"zone": "a"}}})),
+            named_claim(json!({"spec.selector": {"matchLabels": {"zone": "a"}}})),
             bound,
             vec![],
         ),
         (
             "2-9 too small",
             vec![volume("v", json!({"spec.capacity.storage": "1Mi"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             free,
             vec![mismatch("requested PV is too small")],
         ),
         (
             "2-10 another class",
             vec![volume("v", json!({"spec.storageClassName": "gold"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             free,
             vec![mismatch("storageClassName does not match")],
         ),
         (
-            "2-11 another mutable class",
+            "2-11 another VolumeAttributesClass",
             vec![volume("v", json!({"spec.volumeAttributesClassName": "gold"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             free,
             vec![mismatch("volumeAttributesClassName does not match")],
         ),
         (
-            "2-12 the same mutable class",
+            "2-12 the same VolumeAttributesClass",
             vec![volume("v", json!({"spec.volumeAttributesClassName": "gold"}))],
-            asks(json!({"spec.volumeAttributesClassName": "gold"})),
+            named_claim(json!({"spec.volumeAttributesClassName": "gold"})),
             bound,
             vec![],
         ),
         (
             "14-8 another mode",
             vec![volume("v", json!({"spec.volumeMode": "Block"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             free,
             vec![mismatch("incompatible volumeMode")],
         ),
         (
             "14-9 the same mode",
             vec![volume("v", json!({"spec.volumeMode": "Block"}))],
-            asks(json!({"spec.volumeMode": "Block"})),
+            named_claim(json!({"spec.volumeMode": "Block"})),
             bound,
             vec![],
         ),
         (
             "access modes",
             vec![volume("v", json!({}))],
-            asks(json!({"spec.accessModes": ["ReadWriteMany"]})),
+            named_claim(json!({"spec.accessModes": ["ReadWriteMany"]})),
             free,
             vec![mismatch("incompatible accessMode")],
         ),
         (
-            "going",
+            "volume is being deleted",
             vec![volume("v", json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"}))],
-            asks(json!({})),
+            named_claim(json!({})),
             free,
             vec![mismatch("the volume is marked for deletion \"v\"")],
         ),
     ] {
-        let told: Vec<&str> = told.iter().map(String::as_str).collect();
-        check(id, &World { volumes, claims: vec![claim], ..World::default() }, state, &told);
+        let events: Vec<&str> = events.iter().map(String::as_str).collect();
+        check(id, &World { volumes, claims: vec![claim], ..World::default() }, state, &events);
     }
 }
 
-/// kubernetes.md 1.1 "Bound claim": what the claim shows of its volume.
+/// kubernetes.md 1.1 "Bound claim": what the claim's status reports of its volume.
 #[test]
-fn what_a_bound_claim_shows() {
+fn bound_claim_status_reports_its_volume() {
     let world = World {
         volumes: vec![volume(
             "v",
@@ -174,7 +175,7 @@ fn what_a_bound_claim_shows() {
             "resourceVersion": "1",
         })
     );
-    // The size of before an expansion, which the node has yet to finish (upstream's 5-2-3); a size nobody can read is none.
+    // The size before an expansion that the node has yet to finish (upstream's 5-2-3); an invalid size is ignored.
     for (annotation, size) in [("1Gi", "1Gi"), ("much", "5Gi")] {
         let mut world = world.clone();
         world.volumes[0]["metadata"]["annotations"]["volume.alpha.kubernetes.io/pre-resize-capacity"] =
@@ -182,7 +183,7 @@ fn what_a_bound_claim_shows() {
         world.run(usize::MAX);
         assert_eq!(world.claims[0]["status"]["capacity"]["storage"], json!(size));
     }
-    // Once it is bound, its size and its class in force are for those who change them; its modes are the volume's.
+    // Once the claim is bound, capacity and current class belong to the resizer; access modes follow the volume.
     bound.volumes[0]["spec"]["capacity"]["storage"] = json!("9Gi");
     bound.volumes[0]["spec"]["volumeAttributesClassName"] = json!("silver");
     bound.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce"]);
@@ -194,13 +195,13 @@ fn what_a_bound_claim_shows() {
             "currentVolumeAttributesClassName": "gold",
         })
     );
-    // A claim that was lost keeps what those who modify said of it.
+    // A lost claim keeps the current class that the resizer wrote.
     let mut found = world.clone();
     found.claims[0]["status"] = json!({"phase": "Lost"});
     found.run(usize::MAX);
     let status = &found.claims[0]["status"];
     assert_eq!((&status["phase"], status.get("currentVolumeAttributesClassName")), (&json!("Bound"), None));
-    // A mode that we do not know is not ours to show.
+    // Unknown access modes are not reported.
     let mut odd = world.clone();
     odd.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce", "New"]);
     odd.run(usize::MAX);
@@ -208,14 +209,14 @@ fn what_a_bound_claim_shows() {
         (&odd.claims[0]["status"]["phase"], odd.claims[0]["status"].get("accessModes")),
         (&json!("Bound"), None)
     );
-    // A volume that says no size cannot be shown.
+    // A volume without capacity cannot be reported.
     let mut world = world;
     world.volumes[0]["spec"]["capacity"] = json!({});
     world.claims[0]["spec"]["resources"] = json!({});
     world.run(usize::MAX);
     assert_eq!(
-        world.told(),
+        world.events(),
         ["problem: PersistentVolume \"v\" is without a storage capacity: set spec.capacity.storage"]
     );
-    assert_ne!(world.claims[0]["status"]["phase"], json!("Bound"), "nothing is shown of it");
+    assert_ne!(world.claims[0]["status"]["phase"], json!("Bound"), "status unchanged");
 }

@@ -1,4 +1,4 @@
-//! Sets 11, 12 and 15: claims for which a volume is to be made, and claims that name no class.
+//! Sets 11, 12 and 15: claims that need a provisioned volume, and claims that name no class.
 
 use serde_json::{Value, json};
 
@@ -14,15 +14,15 @@ fn gold(changes: Value) -> Value {
     all
 }
 
-/// kubernetes.md 1.1 "Hand over"; upstream's set 11 without what in-tree plugins do.
+/// kubernetes.md 1.1 "Hand over"; upstream's set 11 without the in-tree plugins.
 #[test]
-fn set_11() {
+fn set_11_claim_is_assigned_to_provisioner() {
     let class = |changes: Value| vec![storage_class("gold", changes)];
-    let made = || {
+    let provisioned = || {
         volume(
             "pvc-uid",
             gold(json!({
-                "spec.claimRef": reference("c", "uid"), "status.phase": "Pending", "annotations": ["made"],
+                "spec.claimRef": reference("c", "uid"), "status.phase": "Pending", "annotations": ["provisioned"],
                 "spec.persistentVolumeReclaimPolicy": "Delete",
             })),
         )
@@ -31,33 +31,33 @@ fn set_11() {
     let in_tree =
         |name: &str| format!("claim: Warning ProvisioningFailed: no volume plugin matched name: {name}");
     let ebs = WAITS.replace("d.test", "ebs.csi.aws.com");
-    for (id, volumes, claim_is, classes, state, told) in [
+    for (id, volumes, claim_is, classes, state, events) in [
         (
-            "11-17 handed over",
+            "11-17 assigned",
             vec![],
             gold(json!({})),
             class(json!({})),
-            &["c Pending - - gold +handed"][..],
+            &["c Pending - - gold +provisioner"][..],
             vec![WAITS.to_owned()],
         ),
         (
-            "11-7, 12-2 the volume is there",
-            vec![made()],
+            "11-7, 12-2 the volume exists",
+            vec![provisioned()],
             gold(json!({})),
             class(json!({})),
             &["pvc-uid Bound c:uid", "c Bound pvc-uid 1Gi gold +done +ctl"],
             vec![],
         ),
         (
-            "12-4 the volume is there, and the claim was handed over",
-            vec![made()],
+            "12-4 the volume exists, and the claim is assigned",
+            vec![provisioned()],
             gold(json!({"annotations": ["volume.kubernetes.io/storage-provisioner=d.test"]})),
             class(json!({})),
-            &["pvc-uid Bound c:uid", "c Bound pvc-uid 1Gi gold +done +ctl +handed"],
+            &["pvc-uid Bound c:uid", "c Bound pvc-uid 1Gi gold +done +ctl +provisioner"],
             vec![],
         ),
         (
-            "11-6, 11-22 a volume is to be had",
+            "11-6, 11-22 a volume is available",
             vec![volume("v", gold(json!({})))],
             gold(json!({})),
             class(json!({})),
@@ -81,7 +81,7 @@ fn set_11() {
             vec![no_class.to_owned()],
         ),
         (
-            "11-18 a plugin that nobody knows",
+            "11-18 unknown in-tree plugin",
             vec![],
             gold(json!({})),
             class(json!({"provisioner": "kubernetes.io/no-provisioner"})),
@@ -89,40 +89,40 @@ fn set_11() {
             vec![in_tree("kubernetes.io/no-provisioner")],
         ),
         (
-            "11-21 a plugin that a driver took over from",
+            "11-21 migrated in-tree plugin",
             vec![],
             gold(json!({})),
             class(json!({"provisioner": "kubernetes.io/aws-ebs"})),
-            &["c Pending - - gold +handed"],
+            &["c Pending - - gold +provisioner"],
             vec![ebs],
         ),
         (
-            "11-26 with a source",
+            "11-26 with a data source",
             vec![],
             gold(
                 json!({"spec.dataSource": {"kind": "VolumeSnapshot", "name": "s", "apiGroup": "snapshot.storage.k8s.io"}}),
             ),
             class(json!({})),
-            &["c Pending - - gold +handed"],
+            &["c Pending - - gold +provisioner"],
             vec![WAITS.to_owned()],
         ),
         (
-            "of another provisioner before",
+            "assigned to another provisioner before",
             vec![],
             gold(json!({"annotations": ["volume.kubernetes.io/storage-provisioner=other.test"]})),
             class(json!({})),
-            &["c Pending - - gold +handed"],
+            &["c Pending - - gold +provisioner"],
             vec![WAITS.to_owned()],
         ),
     ] {
         let world = World { volumes, claims: vec![claim("c", claim_is)], classes, ..World::default() };
-        check(id, &world, state, &told.iter().map(String::as_str).collect::<Vec<_>>());
+        check(id, &world, state, &events.iter().map(String::as_str).collect::<Vec<_>>());
     }
 }
 
 /// kubernetes.md 1.1 "Hand over", "Migration".
 #[test]
-fn both_annotations() {
+fn provisioner_is_written_to_both_annotations() {
     let mut world = World {
         claims: vec![claim("c", gold(json!({"annotations": ["pv.kubernetes.io/migrated-to=x"]})))],
         classes: vec![storage_class("gold", json!({}))],
@@ -135,49 +135,49 @@ fn both_annotations() {
             "volume.kubernetes.io/storage-provisioner": "d.test",
             "volume.beta.kubernetes.io/storage-provisioner": "d.test",
         }),
-        "and nobody took this one over"
+        "migrated-to is removed: no driver replaces this provisioner"
     );
 }
 
-/// kubernetes.md 1.1 "First consumer" (upstream's 11-23, 11-24), and kubernetes#100485: a node that is gone is not
-/// waited for.
+/// kubernetes.md 1.1 "First consumer" (upstream's 11-23, 11-24), and kubernetes#100485: the claim does not wait for a
+/// deleted node.
 #[test]
-fn the_node_that_was_chosen() {
+fn deleted_selected_node_is_cleared() {
     let node = "volume.kubernetes.io/selected-node=n";
-    let world = |nodes: &[&str], leave_nodes: bool, changes: Value| World {
+    let world = |nodes: &[&str], keep_selected_node: bool, changes: Value| World {
         claims: vec![claim("c", gold(changes))],
         classes: vec![storage_class("gold", json!({"volumeBindingMode": "WaitForFirstConsumer"}))],
         nodes: nodes.iter().map(|&node| node.to_owned()).collect(),
-        leave_nodes,
+        keep_selected_node,
         ..World::default()
     };
     let chosen = || json!({"annotations": [node]});
     let first = "claim: Normal WaitForFirstConsumer: waiting for first consumer to be created before binding";
-    let handed: &[&str] = &["c Pending - - gold +handed +node"];
-    check("11-24 there", &world(&["n"], false, chosen()), handed, &[WAITS]);
-    check("gone", &world(&[], false, chosen()), &["c Pending - - gold"], &[first]);
-    check("gone, as upstream", &world(&[], true, chosen()), handed, &[WAITS]);
-    let going = json!({"annotations": [node], "metadata.deletionTimestamp": "2026-01-01T00:00:00Z"});
-    check("gone, and so is the claim", &world(&[], false, going), handed, &[WAITS]);
-    let asked = |mut world: World| {
+    let assigned: &[&str] = &["c Pending - - gold +provisioner +node"];
+    check("11-24 exists", &world(&["n"], false, chosen()), assigned, &[WAITS]);
+    check("deleted", &world(&[], false, chosen()), &["c Pending - - gold"], &[first]);
+    check("deleted, upstream's setting", &world(&[], true, chosen()), assigned, &[WAITS]);
+    let deleting = json!({"annotations": [node], "metadata.deletionTimestamp": "2026-01-01T00:00:00Z"});
+    check("deleted, and the claim is being deleted", &world(&[], false, deleting), assigned, &[WAITS]);
+    let fetched = |mut world: World| {
         world.run(usize::MAX);
-        world.asked()
+        world.live_reads()
     };
-    assert_eq!([asked(world(&["n"], false, chosen())), asked(world(&[], false, chosen()))], [0, 1]);
-    // One that only our store does not know yet is not gone.
-    let mut unseen = world(&["n"], false, chosen());
-    unseen.unseen.insert("n".to_owned());
-    check("not seen yet", &unseen, handed, &[WAITS]);
-    assert_eq!(asked(unseen), 1);
-    // A class that does not wait does not ask for the node either.
+    assert_eq!([fetched(world(&["n"], false, chosen())), fetched(world(&[], false, chosen()))], [0, 1]);
+    // A node that only the store lacks is not deleted.
+    let mut uncached = world(&["n"], false, chosen());
+    uncached.uncached.insert("n".to_owned());
+    check("not in the store yet", &uncached, assigned, &[WAITS]);
+    assert_eq!(fetched(uncached), 1);
+    // A class with immediate binding does not read the node.
     let mut immediate = world(&[], false, chosen());
     immediate.classes = vec![storage_class("gold", json!({}))];
-    check("immediate", &immediate, handed, &[WAITS]);
+    check("immediate", &immediate, assigned, &[WAITS]);
 }
 
 /// kubernetes.md 1.1 "Default class"; upstream's set 15.
 #[test]
-fn set_15() {
+fn set_15_default_class_is_assigned() {
     let class = |name: &str, day: u8, changes: Value| {
         let mut all = json!({"metadata.creationTimestamp": format!("2026-01-{day:02}T00:00:00Z")});
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -185,7 +185,7 @@ fn set_15() {
     };
     let default = || json!({"annotations": ["default"]});
     let none = "claim: Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
-    for (id, volumes, claim, classes, state, told) in [
+    for (id, volumes, claim, classes, state, events) in [
         (
             "15-1 no default",
             vec![],
@@ -199,11 +199,11 @@ fn set_15() {
             vec![],
             claim("c", json!({})),
             vec![class("a", 1, default()), class("b", 3, default()), class("c", 2, default())],
-            &["c Pending - - b +handed"],
+            &["c Pending - - b +provisioner"],
             &[WAITS],
         ),
         (
-            "15-3 bound before",
+            "15-3 already bound",
             vec![volume("v", json!({"spec.claimRef": reference("c", "uid"), "status.phase": "Bound"}))],
             bound_claim("c", "v", json!({})),
             vec![class("gold", 1, default())],
@@ -211,7 +211,7 @@ fn set_15() {
             &[],
         ),
         (
-            "15-4 it names its volume",
+            "15-4 names its volume",
             vec![volume("v", json!({}))],
             claim("c", json!({"spec.volumeName": "v"})),
             vec![class("gold", 1, default())],
@@ -219,7 +219,7 @@ fn set_15() {
             &[],
         ),
         (
-            "a volume without class is to be had",
+            "a volume without class is available",
             vec![volume("v", json!({}))],
             claim("c", json!({})),
             vec![class("gold", 1, default())],
@@ -227,11 +227,11 @@ fn set_15() {
             &[],
         ),
         (
-            "15-5 there is a default",
+            "15-5 a default exists",
             vec![],
             claim("c", json!({})),
             vec![class("gold", 1, default())],
-            &["c Pending - - gold +handed"],
+            &["c Pending - - gold +provisioner"],
             &[WAITS],
         ),
         (
@@ -243,7 +243,7 @@ fn set_15() {
             &[none],
         ),
         (
-            "15-7 so is the annotation",
+            "15-7 so is the empty annotation",
             vec![],
             claim("c", json!({"annotations": ["volume.beta.kubernetes.io/storage-class="]})),
             vec![class("gold", 1, default())],
@@ -251,6 +251,6 @@ fn set_15() {
             &[none],
         ),
     ] {
-        check(id, &World { volumes, claims: vec![claim], classes, ..World::default() }, state, told);
+        check(id, &World { volumes, claims: vec![claim], classes, ..World::default() }, state, events);
     }
 }

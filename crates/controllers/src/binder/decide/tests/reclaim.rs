@@ -1,12 +1,12 @@
-//! Sets 6, 8 and 9: volumes whose claim is gone.
+//! Sets 6, 8 and 9: volumes whose claim was deleted.
 
 use serde_json::{Value, json};
 
 use super::world::*;
 
-/// kubernetes.md 1.1 "Reclaim", "Recycle"; upstream's sets 6 and 8, without what in-tree plugins do.
+/// kubernetes.md 1.1 "Reclaim", "Recycle"; upstream's sets 6 and 8, without the in-tree plugins.
 #[test]
-fn by_policy() {
+fn released_volume_follows_reclaim_policy() {
     let orphan = |policy: &str, changes: Value| {
         let mut all = json!({
             "spec.claimRef": reference("c", "uid"), "status.phase": "Bound",
@@ -27,18 +27,18 @@ fn by_policy() {
     let no_plugin = "v: Warning VolumeFailedDelete: error getting deleter volume plugin for volume \"v\": no volume plugin matched";
     let no_recycler = "v: Warning VolumeFailedRecycle: No recycler plugin found for the volume!";
     let in_use = "v: Normal VolumeFailedRecycle: Volume is used by pods: ns/p";
-    for (id, volume, pods, state, told) in [
+    for (id, volume, pods, state, events) in [
         ("Retain", orphan("Retain", json!({})), vec![], released, &[][..]),
         (
-            "8-10-1 a driver made it",
-            orphan("Delete", json!({"annotations": ["made"]})),
+            "8-10-1 provisioned by a driver",
+            orphan("Delete", json!({"annotations": ["provisioned"]})),
             vec![],
             released,
             &[],
         ),
-        ("8-10-2 a person made it for a driver", orphan("Delete", json!({})), vec![], released, &[]),
+        ("8-10-2 created by a user for a driver", orphan("Delete", json!({})), vec![], released, &[]),
         (
-            "8-10-3 a driver took over",
+            "8-10-3 migrated to a driver",
             orphan(
                 "Delete",
                 json!({"annotations": ["pv.kubernetes.io/provisioned-by=kubernetes.io/aws-ebs"], "spec.csi": null}),
@@ -47,24 +47,24 @@ fn by_policy() {
             released,
             &[],
         ),
-        ("8-2 a person reserved it", orphan("Delete", json!({"annotations": []})), vec![], released, &[]),
+        ("8-2 reserved by a user", orphan("Delete", json!({"annotations": []})), vec![], released, &[]),
         (
-            "8-13 going",
+            "8-13 being deleted",
             orphan("Delete", json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"})),
             vec![],
             released,
             &[],
         ),
-        ("8-3 nobody deletes it", orphan("Delete", not_csi()), vec![], failed, &[no_plugin]),
+        ("8-3 no deleter", orphan("Delete", not_csi()), vec![], failed, &[no_plugin]),
         (
-            "8-3 nobody took over",
+            "8-3 not migrated",
             orphan("Delete", json!({"annotations": ["pv.kubernetes.io/migrated-to="], "spec.csi": null})),
             vec![],
             failed,
             &[no_plugin],
         ),
         (
-            "8-3 a plugin made it",
+            "8-3 provisioned by an in-tree plugin",
             orphan(
                 "Delete",
                 json!({"annotations": ["pv.kubernetes.io/provisioned-by=kubernetes.io/host-path"], "spec.csi": null}),
@@ -74,24 +74,36 @@ fn by_policy() {
             &["v: Warning VolumeFailedDelete: no volume plugin matched name: kubernetes.io/host-path"],
         ),
         (
-            "9-1 it failed before",
+            "9-1 failed before",
             orphan("Delete", json!({"spec.csi": null, "status.phase": "Failed"})),
             vec![],
             failed,
             &[],
         ),
-        ("6-3 nobody recycles it", orphan("Recycle", json!({})), vec![], failed, &[no_recycler]),
-        ("6-11 a pod runs", orphan("Recycle", json!({})), vec![pod("Running")], released, &[in_use]),
-        ("6-12 a pod waits", orphan("Recycle", json!({})), vec![pod("Pending")], released, &[in_use]),
+        ("6-3 no recycler", orphan("Recycle", json!({})), vec![], failed, &[no_recycler]),
         (
-            "6-13 a pod has ended",
+            "6-11 used by a running pod",
+            orphan("Recycle", json!({})),
+            vec![pod("Running")],
+            released,
+            &[in_use],
+        ),
+        (
+            "6-12 used by a pending pod",
+            orphan("Recycle", json!({})),
+            vec![pod("Pending")],
+            released,
+            &[in_use],
+        ),
+        (
+            "6-13 used by a terminated pod",
             orphan("Recycle", json!({})),
             vec![pod("Succeeded")],
             failed,
             &[no_recycler],
         ),
         (
-            "6-10 a policy that nobody knows",
+            "6-10 unknown policy",
             orphan("Compost", json!({})),
             vec![],
             failed,
@@ -107,13 +119,13 @@ fn by_policy() {
         } else {
             ""
         };
-        check(id, &world, &[&format!("{state}{marks}")], told);
+        check(id, &world, &[&format!("{state}{marks}")], events);
     }
 }
 
-/// Upstream's 6-14: a claim of the same name is there, so the pods are its users.
+/// Upstream's 6-14: a claim of the same name exists, so the pods use that one.
 #[test]
-fn a_namesake_has_the_users() {
+fn pods_use_the_current_claim_of_that_name() {
     let world = World {
         volumes: vec![volume(
             "v",
@@ -141,10 +153,10 @@ fn a_namesake_has_the_users() {
     );
 }
 
-/// kubernetes.md 1.1 "Claim gone": to be retained by now, it is still seen to have failed; with its claim out, it is
-/// to be had.
+/// kubernetes.md 1.1 "Claim gone": phase Failed stays after the policy changes to Retain; a volume whose claimRef is
+/// removed becomes available.
 #[test]
-fn after_a_failure() {
+fn failed_volume_is_available_once_unclaimed() {
     let failed = |changes: Value| {
         let mut all = json!({"spec.csi": null, "status.phase": "Failed"});
         all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
@@ -152,12 +164,12 @@ fn after_a_failure() {
     };
     check("retained", &failed(json!({"spec.claimRef": reference("c", "uid")})), &["v Failed c:uid"], &[]);
     check("reserved again", &failed(json!({"spec.claimRef": reference("c", "")})), &["v Available c:"], &[]);
-    check("to be had", &failed(json!({})), &["v Available -"], &[]);
+    check("claimRef removed", &failed(json!({})), &["v Available -"], &[]);
 }
 
-/// kubernetes.md 1.1 "In-tree finalizer": what stands for an in-tree plugin's deletion goes with the plugin.
+/// kubernetes.md 1.1 "In-tree finalizer": removed once a driver replaces the plugin.
 #[test]
-fn in_tree_finalizers() {
+fn in_tree_finalizer_is_removed_after_migration() {
     let mut world = World {
         volumes: vec![volume(
             "v",

@@ -1,4 +1,4 @@
-//! A server of nothing but objects, and the binder's loop over it, without a runtime.
+//! A fake API server that only holds objects, and the binder's loop over it, without a runtime.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,15 +6,17 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wharf_cluster::Patch;
-use wharf_model::matching::{Seeker, best, class};
+use wharf_model::matching::{MatchFor, class_or_empty, find_matching_volume};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
-use super::super::super::view::{Found, Live, Rules, Subject, View, default_class, has_ended, is_waiting};
+use super::super::super::view::{
+    LiveObject, LiveReads, Rules, View, WorkItem, default_class, is_terminated, is_waiting,
+};
 use super::super::super::write::write;
 use super::*;
 
-/// A claim of 1Gi as it comes from a user, in namespace `ns` and with the identity `uid`, and these changes.
+/// A new claim of 1Gi in namespace `ns` with the UID `uid`, plus these changes.
 pub(super) fn claim(name: &str, changes: Value) -> Value {
     let claim = json!({
         "metadata": {"name": name, "namespace": "ns", "uid": "uid", "resourceVersion": "1", "annotations": {}},
@@ -24,7 +26,7 @@ pub(super) fn claim(name: &str, changes: Value) -> Value {
     with(claim, changes)
 }
 
-/// The same, bound to a volume.
+/// A claim that is bound to a volume, plus these changes.
 pub(super) fn bound_claim(name: &str, volume: &str, changes: Value) -> Value {
     let bound = claim(
         name,
@@ -37,7 +39,7 @@ pub(super) fn bound_claim(name: &str, volume: &str, changes: Value) -> Value {
     with(bound, changes)
 }
 
-/// A CSI volume of 1Gi that is to be had, and these changes.
+/// An available CSI volume of 1Gi, plus these changes.
 pub(super) fn volume(name: &str, changes: Value) -> Value {
     let volume = json!({
         "metadata": {"name": name, "uid": name, "resourceVersion": "1", "annotations": {}},
@@ -50,7 +52,7 @@ pub(super) fn volume(name: &str, changes: Value) -> Value {
     with(volume, changes)
 }
 
-/// For `spec.claimRef` of a volume.
+/// A value for `spec.claimRef` of a volume.
 pub(super) fn reference(name: &str, uid: &str) -> Value {
     json!({"namespace": "ns", "name": name, "uid": uid})
 }
@@ -63,7 +65,7 @@ pub(super) fn storage_class(name: &str, changes: Value) -> Value {
     )
 }
 
-/// `a.b` is a path; `annotations` takes short words for the usual ones, or whole ones.
+/// `a.b` is a path; `annotations` takes short names for the usual ones, or `key=value`.
 fn with(mut object: Value, changes: Value) -> Value {
     for (path, value) in changes.as_object().unwrap() {
         if path == "annotations" {
@@ -73,8 +75,8 @@ fn with(mut object: Value, changes: Value) -> Value {
             }
             continue;
         }
-        let place = path.split('.').fold(&mut object, |object, part| &mut object[part]);
-        *place = value.clone();
+        let field = path.split('.').fold(&mut object, |object, part| &mut object[part]);
+        *field = value.clone();
     }
     object
 }
@@ -83,13 +85,13 @@ fn annotation(word: &str) -> (&str, &str) {
     match word {
         "done" => ("pv.kubernetes.io/bind-completed", "yes"),
         "ctl" => ("pv.kubernetes.io/bound-by-controller", "yes"),
-        "made" => ("pv.kubernetes.io/provisioned-by", "d.test"),
+        "provisioned" => ("pv.kubernetes.io/provisioned-by", "d.test"),
         "default" => ("storageclass.kubernetes.io/is-default-class", "true"),
-        whole => whole.split_once('=').unwrap(),
+        full => full.split_once('=').unwrap(),
     }
 }
 
-/// Claims and volumes, and all else that the binder looks at.
+/// All objects that the binder reads.
 #[derive(Clone, Default)]
 pub(super) struct World {
     pub(super) claims: Vec<Value>,
@@ -97,15 +99,15 @@ pub(super) struct World {
     pub(super) classes: Vec<Value>,
     pub(super) pods: Vec<Value>,
     pub(super) nodes: Vec<String>,
-    /// Objects that the server has and the stores have not yet, by name.
-    pub(super) unseen: BTreeSet<String>,
-    /// `clear_selected_node`.
-    pub(super) leave_nodes: bool,
-    /// Told with a write: once.
-    pub(super) said: Vec<String>,
-    /// Told by the last look at everything.
-    pub(super) told: Vec<String>,
-    pub(super) asked: usize,
+    /// Objects that the API server has and the stores lack, by name.
+    pub(super) uncached: BTreeSet<String>,
+    /// The inverse of `clear_selected_node`.
+    pub(super) keep_selected_node: bool,
+    /// Events recorded with a write, each once.
+    pub(super) write_events: Vec<String>,
+    /// Events recorded by the last idle steps.
+    pub(super) events: Vec<String>,
+    pub(super) live_reads: usize,
     pub(super) writes: usize,
 }
 
@@ -114,35 +116,39 @@ fn typed<K: DeserializeOwned>(values: &[Value]) -> Vec<Arc<K>> {
 }
 
 impl World {
-    fn seen<K: Kind>(&self, values: &[Value]) -> Vec<Arc<K>> {
-        let seen = |object: &Arc<K>| !self.unseen.contains(&object.meta().name);
-        typed::<K>(values).into_iter().filter(seen).collect()
+    fn cached<K: Kind>(&self, values: &[Value]) -> Vec<Arc<K>> {
+        let is_cached = |object: &Arc<K>| !self.uncached.contains(&object.meta().name);
+        typed::<K>(values).into_iter().filter(is_cached).collect()
     }
 
-    pub(super) fn look(&self, key: &Key, live: &Live) -> View {
+    pub(super) fn view(&self, key: &Key, live: &LiveReads) -> View {
         let (claims, all): (Vec<Arc<PersistentVolumeClaim>>, Vec<Arc<PersistentVolume>>) =
-            (self.seen(&self.claims), self.seen(&self.volumes));
+            (self.cached(&self.claims), self.cached(&self.volumes));
         let classes: Vec<Arc<StorageClass>> = typed(&self.classes);
-        let gone = live.claim == Some(Found::Gone);
-        let claim = claims.into_iter().find(|claim| claim.key() == *key && !gone);
+        let deleted = live.claim == Some(LiveObject::Absent);
+        let claim = claims.into_iter().find(|claim| claim.key() == *key && !deleted);
         let pods: Vec<Arc<Pod>> = typed(&self.pods);
         let users: Vec<_> = pods
             .iter()
-            .filter(|pod| !has_ended(pod) && pod.claims().any(|claim| claim == key.name))
+            .filter(|pod| !is_terminated(pod) && pod.claims().any(|claim| claim == key.name))
             .collect();
         let of_class = |name: &str| classes.iter().find(|class| class.metadata.name == name).cloned();
         let waiting = claim.clone().filter(|claim| is_waiting(claim));
         let offer = waiting.as_ref().and_then(|claim| {
-            best(claim, all.iter().map(|volume| &**volume), Seeker::Binder { delayed: false })
-                .filter(|volume| volume.spec.claim_ref.is_none())
-                .and_then(|volume| all.iter().find(|seen| seen.metadata.name == volume.metadata.name))
-                .cloned()
+            find_matching_volume(
+                claim,
+                all.iter().map(|volume| &**volume),
+                MatchFor::Binder { delayed: false },
+            )
+            .filter(|volume| volume.spec.claim_ref.is_none())
+            .and_then(|volume| all.iter().find(|cached| cached.metadata.name == volume.metadata.name))
+            .cloned()
         });
         View {
-            rules: Rules { clear_selected_node: !self.leave_nodes },
-            class: waiting.as_ref().and_then(|claim| of_class(class(claim))),
+            rules: Rules { clear_selected_node: !self.keep_selected_node },
+            class: waiting.as_ref().and_then(|claim| of_class(class_or_empty(claim))),
             default_class: waiting.as_ref().and_then(|_| default_class(&classes)),
-            named: claim
+            named_volume: claim
                 .as_ref()
                 .and_then(|claim| all.iter().find(|volume| volume.metadata.name == claim.spec.volume_name))
                 .cloned(),
@@ -160,66 +166,68 @@ impl World {
                 .map(|pod| pod.metadata.name.clone())
                 .collect(),
             users: users.iter().map(|pod| pod.key().to_string()).collect(),
-            node_known: claim
+            selected_node_known: claim
                 .as_ref()
                 .and_then(|claim| claim.selected_node().map(str::to_owned))
-                .is_none_or(|node| self.nodes.contains(&node) && !self.unseen.contains(&node)),
+                .is_none_or(|node| self.nodes.contains(&node) && !self.uncached.contains(&node)),
             live: live.clone(),
             claim,
         }
     }
 
-    fn ask(&mut self, values: &[Value], name: &str) -> Found {
-        self.asked += 1;
-        // What the server says enters the stores.
-        self.unseen.remove(name);
+    fn get_live(&mut self, values: &[Value], name: &str) -> LiveObject {
+        self.live_reads += 1;
+        // A live read updates the stores.
+        self.uncached.remove(name);
         let found = values.iter().find(|value| value["metadata"]["name"] == *name);
-        found.map_or(Found::Gone, |value| Found::There(value["metadata"]["uid"].as_str().unwrap().to_owned()))
+        found.map_or(LiveObject::Absent, |value| {
+            LiveObject::Present(value["metadata"]["uid"].as_str().unwrap().to_owned())
+        })
     }
 
-    /// Works on one claim and its volumes; `false` once the writes are used up.
+    /// Reconciles one claim and its volumes; `false` once the budget of writes is used up.
     fn work_on_claim(&mut self, key: &Key, budget: &mut usize) -> bool {
-        let mut live = Live::default();
+        let mut live = LiveReads::default();
         for _ in 0..50 {
-            let view = self.look(key, &live);
+            let view = self.view(key, &live);
             let step = decide(&view);
             match &step {
-                Step::Rest(Rest { told, problem }) => {
-                    self.told.extend(told.iter().map(text));
-                    self.told.extend(problem.iter().map(|problem| format!("problem: {problem}")));
+                Step::Idle(Idle { events, problem }) => {
+                    self.events.extend(events.iter().map(text));
+                    self.events.extend(problem.iter().map(|problem| format!("problem: {problem}")));
                     return true;
                 }
-                Step::AskClaim => {
+                Step::FetchClaim => {
                     let claims = self.claims.clone();
-                    live.claim = Some(self.ask(&claims, &key.name));
+                    live.claim = Some(self.get_live(&claims, &key.name));
                 }
-                Step::AskVolume { name } => {
+                Step::FetchVolume { name } => {
                     let volumes = self.volumes.clone();
-                    live.volume = Some((name.clone(), self.ask(&volumes, name)));
+                    live.volume = Some((name.clone(), self.get_live(&volumes, name)));
                 }
-                Step::AskNode { name } => {
+                Step::FetchNode { name } => {
                     let nodes: Vec<Value> = self
                         .nodes
                         .iter()
                         .map(|name| json!({"metadata": {"name": name, "uid": name}}))
                         .collect();
-                    live.node = Some((name.clone(), self.ask(&nodes, name)));
+                    live.node = Some((name.clone(), self.get_live(&nodes, name)));
                 }
                 _ => {
                     if *budget == 0 {
                         return false;
                     }
                     *budget -= 1;
-                    self.apply(key, write(&step, &view).expect("what is decided can be written"));
-                    if let Step::VolumePhase { told: Some(told), .. }
-                    | Step::ClaimPhase { told: Some(told), .. } = &step
+                    self.apply(key, write(&step, &view).expect("every writing step has a patch"));
+                    if let Step::SetVolumePhase { event: Some(event), .. }
+                    | Step::SetClaimPhase { event: Some(event), .. } = &step
                     {
-                        self.said.push(text(told));
+                        self.write_events.push(text(event));
                     }
                 }
             }
         }
-        panic!("no end: {:?}", decide(&self.look(key, &live)));
+        panic!("the steps do not converge: {:?}", decide(&self.view(key, &live)));
     }
 
     fn work_on_volume(&mut self, name: &str, budget: &mut usize) -> bool {
@@ -227,15 +235,15 @@ impl World {
             let volumes: Vec<Arc<PersistentVolume>> = typed(&self.volumes);
             let volume = volumes.into_iter().find(|volume| volume.metadata.name == name);
             let Some(volume) = volume.filter(|volume| volume.spec.claim_ref.is_none()) else { return true };
-            let step = free(&volume);
-            let mut view = self.look(&Key::namespaced("ns", "nobody"), &Live::default());
+            let step = decide_unclaimed(&volume);
+            let mut view = self.view(&Key::namespaced("ns", "unused"), &LiveReads::default());
             view.volumes = vec![volume];
             match write(&step, &view) {
                 None => return true,
                 Some(_) if *budget == 0 => return false,
                 Some(write) => {
                     *budget -= 1;
-                    self.apply(&Key::namespaced("ns", "nobody"), write);
+                    self.apply(&Key::namespaced("ns", "unused"), write);
                 }
             }
         }
@@ -254,7 +262,7 @@ impl World {
                 assert_eq!(metadata["uid"], object["metadata"]["uid"]);
                 assert_eq!(metadata["resourceVersion"], object["metadata"]["resourceVersion"]);
                 let has_status = body.get("status").is_some();
-                assert_eq!(has_status, part == Part::Status, "only the status goes to the status: {body}");
+                assert_eq!(has_status, part == Part::Status, "a status patch holds only the status: {body}");
                 assert!(!(has_status && body.get("spec").is_some()), "{body}");
                 merge(object, &body);
             }
@@ -273,28 +281,28 @@ impl World {
         object["metadata"]["resourceVersion"] = json!((version + 1).to_string());
     }
 
-    fn subjects(&self) -> BTreeSet<Subject> {
+    fn items(&self) -> BTreeSet<WorkItem> {
         let claims = typed::<PersistentVolumeClaim>(&self.claims);
         let volumes = typed::<PersistentVolume>(&self.volumes);
         claims
             .iter()
-            .map(|claim| Subject::Claim(claim.key()))
-            .chain(volumes.iter().map(|v| Subject::of(v)))
+            .map(|claim| WorkItem::Claim(claim.key()))
+            .chain(volumes.iter().map(|v| WorkItem::of(v)))
             .collect()
     }
 
-    /// Works until nothing is left to do, or so many writes were done. What is told is told once.
+    /// Reconciles until nothing is left to do or the budget of writes is used up.
     pub(super) fn run(&mut self, mut budget: usize) {
         loop {
             let before = self.writes;
-            self.told.clear();
-            for subject in self.subjects() {
-                let goes_on = match subject {
-                    Subject::Claim(key) => self.work_on_claim(&key, &mut budget),
-                    Subject::Volume(name) => self.work_on_volume(&name, &mut budget),
-                    Subject::Class(_) => true,
+            self.events.clear();
+            for item in self.items() {
+                let finished = match item {
+                    WorkItem::Claim(key) => self.work_on_claim(&key, &mut budget),
+                    WorkItem::Volume(name) => self.work_on_volume(&name, &mut budget),
+                    WorkItem::Class(_) => true,
                 };
-                if !goes_on {
+                if !finished {
                     return;
                 }
             }
@@ -309,23 +317,23 @@ impl World {
         self.volumes.iter().map(of_volume).chain(self.claims.iter().map(of_claim)).collect()
     }
 
-    /// What was told with writes, then what is told by a look at the world as it is.
-    pub(super) fn told(&self) -> Vec<&str> {
-        self.said.iter().chain(&self.told).map(String::as_str).collect()
+    /// Events recorded with writes, then those of the last idle steps.
+    pub(super) fn events(&self) -> Vec<&str> {
+        self.write_events.iter().chain(&self.events).map(String::as_str).collect()
     }
 
-    /// How often the server was asked.
-    pub(super) fn asked(&self) -> usize {
-        self.asked
+    /// Number of live reads.
+    pub(super) fn live_reads(&self) -> usize {
+        self.live_reads
     }
 }
 
-fn text(told: &Told) -> String {
-    let about = match &told.about {
-        About::Claim => "claim",
-        About::Volume(name) => name,
+fn text(event: &EventRecord) -> String {
+    let target = match &event.target {
+        EventTarget::Claim => "claim",
+        EventTarget::Volume(name) => name,
     };
-    format!("{about}: {:?} {}: {}", told.kind, told.reason, told.note)
+    format!("{target}: {:?} {}: {}", event.kind, event.reason, event.note)
 }
 
 fn marks(object: &Value, names: &[(&str, &str)]) -> String {
@@ -334,7 +342,7 @@ fn marks(object: &Value, names: &[(&str, &str)]) -> String {
     names.iter().filter(|(key, _)| has(key)).map(|(_, mark)| format!(" +{mark}")).collect()
 }
 
-/// `v1 Bound c:uid +ctl`: name, phase, claim, who bound it.
+/// `v1 Bound c:uid +ctl`: name, phase, claim, and `+ctl` if a controller bound it.
 fn of_volume(volume: &Value) -> String {
     let text = |path: &str| volume.pointer(path).and_then(Value::as_str).unwrap_or("");
     let claim = match volume["spec"]["claimRef"].is_object() {
@@ -345,14 +353,14 @@ fn of_volume(volume: &Value) -> String {
     format!("{} {} {claim}{marks}", text("/metadata/name"), text("/status/phase"))
 }
 
-/// `c Bound v1 1Gi +done +ctl`: name, phase, volume, size, and marks.
+/// `c Bound v1 1Gi +done +ctl`: name, phase, volume, size, and marks for annotations.
 fn of_claim(claim: &Value) -> String {
     let text = |path: &str| claim.pointer(path).and_then(Value::as_str).unwrap_or("");
     let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let names = [
         ("pv.kubernetes.io/bind-completed", "done"),
         ("pv.kubernetes.io/bound-by-controller", "ctl"),
-        ("volume.kubernetes.io/storage-provisioner", "handed"),
+        ("volume.kubernetes.io/storage-provisioner", "provisioner"),
         ("volume.kubernetes.io/selected-node", "node"),
     ];
     let class = claim.pointer("/spec/storageClassName").and_then(Value::as_str);
@@ -378,17 +386,17 @@ fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Runs a world to its end, compares, and does so again with a crash after every write.
-pub(super) fn check(id: &str, world: &World, state: &[&str], told: &[&str]) {
-    let mut whole = world.clone();
-    whole.run(usize::MAX);
-    assert_eq!(whole.state(), state, "{id}");
-    assert_eq!(whole.told(), told, "{id}");
-    for died_after in 0..whole.writes {
+/// Runs a world to completion and compares; then does the same with a crash after every write.
+pub(super) fn check(id: &str, world: &World, state: &[&str], events: &[&str]) {
+    let mut uninterrupted = world.clone();
+    uninterrupted.run(usize::MAX);
+    assert_eq!(uninterrupted.state(), state, "{id}");
+    assert_eq!(uninterrupted.events(), events, "{id}");
+    for crash_after in 0..uninterrupted.writes {
         let mut world = world.clone();
-        world.run(died_after);
+        world.run(crash_after);
         world.run(usize::MAX);
-        assert_eq!(world.state(), state, "{id}, after a crash behind write {died_after}");
-        assert_eq!(world.writes, whole.writes, "{id}: nothing is written twice");
+        assert_eq!(world.state(), state, "{id}, after a crash behind write {crash_after}");
+        assert_eq!(world.writes, uninterrupted.writes, "{id}: nothing is written twice");
     }
 }

@@ -47,9 +47,9 @@ fn kind_of(next: &Next) -> &'static str {
     match next {
         Next::Start => "start",
         Next::Await(_) => "await",
-        Next::Find(_) => "find",
-        Next::Look(_) => "look",
-        Next::LookAtDroplet(_) => "droplet",
+        Next::FindRunning(_) => "find",
+        Next::GetVolume(_) => "look",
+        Next::GetDroplet(_) => "droplet",
         Next::Pause(_) => "pause",
         Next::Done(_) => "done",
         Next::Fail(_) => "fail",
@@ -57,9 +57,9 @@ fn kind_of(next: &Next) -> &'static str {
 }
 
 #[test]
-fn after_the_api_was_asked_to_begin() {
+fn start_response_determines_the_next_step() {
     let accepted = |status| Ok(action(1, "attach_volume", status));
-    // the answer, whether we have searched before, what comes next
+    // response, whether we searched before, next step
     let table = [
         (accepted(ActionStatus::InProgress), false, "await"),
         (accepted(ActionStatus::Unknown), false, "await"),
@@ -80,91 +80,99 @@ fn after_the_api_was_asked_to_begin() {
         (Err(refusal(429, "API Rate limit exceeded.")), false, "fail"),
         (Err(refusal(400, "bad")), false, "fail"),
     ];
-    for (answer, searched, next) in table {
-        let shown = format!("{answer:?} {searched}");
-        assert_eq!(kind_of(&after_start(ATTACH, answer, searched)), next, "{shown}");
+    for (response, searched, next) in table {
+        let shown = format!("{response:?} {searched}");
+        assert_eq!(kind_of(&after_start(ATTACH, response, searched)), next, "{shown}");
     }
 }
 
-/// The volume's own attach may be under way: only its actions tell.
+/// An attach of the volume may be running: only its list of actions shows that.
 #[test]
-fn a_detach_that_is_refused_looks_for_what_is_under_way() {
+fn refused_detach_searches_for_running_actions() {
     for (status, words) in [
         (422, "Attachment not found"),
         (422, "something new"),
         (404, "The resource you requested could not be found."),
     ] {
         for searched in [false, true] {
-            let refused = Doubt::Refused(refusal(status, words));
+            let refused = CheckReason::Refused(refusal(status, words));
             let next = after_start(DETACH, Err(refusal(status, words)), searched);
-            assert_eq!(next, Next::Find(refused.clone()), "{words}");
+            assert_eq!(next, Next::FindRunning(refused.clone()), "{words}");
             let attaching = [action(5, "attach_volume", ActionStatus::InProgress)];
-            assert_eq!(kind_of(&after_find(DETACH, Some(&attaching), refused.clone())), "pause", "{words}");
+            assert_eq!(
+                kind_of(&after_find_running(DETACH, Some(&attaching), refused.clone())),
+                "pause",
+                "{words}"
+            );
             let attached = [action(5, "attach_volume", ActionStatus::Completed)];
-            assert_eq!(after_find(DETACH, Some(&attached), refused.clone()), Next::Look(refused), "{words}");
+            assert_eq!(
+                after_find_running(DETACH, Some(&attached), refused.clone()),
+                Next::GetVolume(refused),
+                "{words}"
+            );
         }
     }
     assert_eq!(kind_of(&after_start(DETACH, Err(pending()), true)), "pause");
 }
 
 #[test]
-fn a_running_action_is_taken_up() {
+fn running_action_is_resumed() {
     use ActionStatus::{Completed, Errored, InProgress};
     let attaching = action(5, "attach_volume", InProgress);
     let detaching = action(6, "detach_volume", InProgress);
     let resizing = action(7, "resize_volume", InProgress);
     let ended = [action(1, "attach_volume", Completed), action(2, "detach_volume", Errored)];
-    let doubt = || Doubt::Refused(pending());
+    let check = || CheckReason::Refused(pending());
     for (goal, running, next) in [
         (ATTACH, Some(&attaching), Next::Await(5)),
         (DETACH, Some(&detaching), Next::Await(6)),
         (RESIZE, Some(&resizing), Next::Await(7)),
-        (ATTACH, None, Next::Look(doubt())),
-        (DETACH, None, Next::Look(doubt())),
+        (ATTACH, None, Next::GetVolume(check())),
+        (DETACH, None, Next::GetVolume(check())),
     ] {
         let actions: Vec<Action> = ended.iter().chain(running).cloned().collect();
-        assert_eq!(after_find(goal, Some(&actions), doubt()), next);
+        assert_eq!(after_find_running(goal, Some(&actions), check()), next);
     }
     for (goal, running) in [(ATTACH, &detaching), (DETACH, &attaching), (RESIZE, &attaching)] {
-        assert_eq!(kind_of(&after_find(goal, Some(std::slice::from_ref(running)), doubt())), "pause");
+        assert_eq!(kind_of(&after_find_running(goal, Some(std::slice::from_ref(running)), check())), "pause");
     }
-    assert_eq!(after_find(DETACH, None, doubt()), Next::Done(None));
-    assert_eq!(after_find(ATTACH, None, doubt()), Next::Fail(Failure::NoVolume));
-    assert_eq!(after_find(RESIZE, None, doubt()), Next::Fail(Failure::NoVolume));
+    assert_eq!(after_find_running(DETACH, None, check()), Next::Done(None));
+    assert_eq!(after_find_running(ATTACH, None, check()), Next::Fail(Failure::NoVolume));
+    assert_eq!(after_find_running(RESIZE, None, check()), Next::Fail(Failure::NoVolume));
 }
 
 #[test]
-fn an_errored_action_is_an_error_at_once() {
+fn errored_action_fails_at_once() {
     for goal in [ATTACH, DETACH, RESIZE] {
         assert_eq!(after_wait(goal, 9, Outcome::Errored, true), Next::Fail(Failure::Errored(9)));
-        assert_eq!(after_wait(goal, 9, Outcome::Vanished, true), Next::Look(Doubt::Vanished));
+        assert_eq!(after_wait(goal, 9, Outcome::Vanished, true), Next::GetVolume(CheckReason::Vanished));
     }
     assert_eq!(after_wait(DETACH, 9, Outcome::Completed, true), Next::Done(None));
-    // Somebody else's detach may have been from another droplet.
-    assert_eq!(after_wait(DETACH, 9, Outcome::Completed, false), Next::Look(Doubt::Completed));
-    assert_eq!(after_wait(ATTACH, 9, Outcome::Completed, true), Next::Look(Doubt::Completed));
+    // A detach started by another call may have been from another droplet.
+    assert_eq!(after_wait(DETACH, 9, Outcome::Completed, false), Next::GetVolume(CheckReason::Completed));
+    assert_eq!(after_wait(ATTACH, 9, Outcome::Completed, true), Next::GetVolume(CheckReason::Completed));
 }
 
 #[test]
-fn what_the_volume_shows_is_what_counts() {
-    let unheard = || Doubt::Unheard(refusal(500, "server error"));
-    let missing = || Doubt::Refused(refusal(404, "could not be found"));
-    let already = || Doubt::Refused(refusal(422, "This volume is already attached"));
-    let nowhere = || Doubt::Refused(refusal(422, "Attachment not found"));
-    let too_many = || Doubt::Refused(refusal(422, "cannot attach more volumes to the Droplet"));
-    let other = || Doubt::Refused(refusal(422, "something new"));
-    // goal, where it is attached and how large it is, why we look, what comes next
+fn volume_state_determines_the_next_step() {
+    let no_response = || CheckReason::NoResponse(refusal(500, "server error"));
+    let missing = || CheckReason::Refused(refusal(404, "could not be found"));
+    let already = || CheckReason::Refused(refusal(422, "This volume is already attached"));
+    let nowhere = || CheckReason::Refused(refusal(422, "Attachment not found"));
+    let too_many = || CheckReason::Refused(refusal(422, "cannot attach more volumes to the Droplet"));
+    let other = || CheckReason::Refused(refusal(422, "something new"));
+    // goal, (attached droplets, size), reason for the check, next step
     let table = [
         (ATTACH, Some((vec![7], 1)), already(), "done"),
-        (ATTACH, Some((vec![7], 1)), unheard(), "done"),
+        (ATTACH, Some((vec![7], 1)), no_response(), "done"),
         (ATTACH, Some((vec![7], 1)), too_many(), "done"),
         (ATTACH, Some((vec![8], 1)), already(), "fail"),
-        (ATTACH, Some((vec![8], 1)), Doubt::Completed, "fail"),
+        (ATTACH, Some((vec![8], 1)), CheckReason::Completed, "fail"),
         (ATTACH, Some((vec![], 1)), already(), "pause"),
-        (ATTACH, Some((vec![], 1)), Doubt::Completed, "pause"),
-        (ATTACH, Some((vec![], 1)), Doubt::Vanished, "pause"),
-        (ATTACH, Some((vec![], 1)), unheard(), "pause"),
-        (ATTACH, Some((vec![], 1)), Doubt::Refused(pending()), "pause"),
+        (ATTACH, Some((vec![], 1)), CheckReason::Completed, "pause"),
+        (ATTACH, Some((vec![], 1)), CheckReason::Vanished, "pause"),
+        (ATTACH, Some((vec![], 1)), no_response(), "pause"),
+        (ATTACH, Some((vec![], 1)), CheckReason::Refused(pending()), "pause"),
         (ATTACH, Some((vec![], 1)), missing(), "droplet"),
         (ATTACH, Some((vec![], 1)), too_many(), "droplet"),
         (ATTACH, Some((vec![], 1)), other(), "fail"),
@@ -172,43 +180,43 @@ fn what_the_volume_shows_is_what_counts() {
         (DETACH, Some((vec![], 1)), nowhere(), "done"),
         (DETACH, Some((vec![8], 1)), nowhere(), "done"),
         (DETACH, Some((vec![7], 1)), nowhere(), "pause"),
-        // Not attached yet, perhaps.
-        (DETACH, Some((vec![], 1)), Doubt::Refused(pending()), "pause"),
-        (DETACH, Some((vec![8], 1)), Doubt::Refused(pending()), "pause"),
-        (DETACH, Some((vec![], 1)), unheard(), "done"),
-        (DETACH, Some((vec![7], 1)), unheard(), "pause"),
+        // It may not be attached yet.
+        (DETACH, Some((vec![], 1)), CheckReason::Refused(pending()), "pause"),
+        (DETACH, Some((vec![8], 1)), CheckReason::Refused(pending()), "pause"),
+        (DETACH, Some((vec![], 1)), no_response(), "done"),
+        (DETACH, Some((vec![7], 1)), no_response(), "pause"),
         (DETACH, Some((vec![7], 1)), missing(), "droplet"),
         (DETACH, None, missing(), "done"),
         (RESIZE, Some((vec![7], 20)), other(), "done"),
-        (RESIZE, Some((vec![7], 21)), unheard(), "done"),
+        (RESIZE, Some((vec![7], 21)), no_response(), "done"),
         (RESIZE, Some((vec![7], 19)), other(), "fail"),
         (RESIZE, Some((vec![7], 19)), missing(), "fail"),
-        (RESIZE, Some((vec![7], 19)), Doubt::Completed, "pause"),
+        (RESIZE, Some((vec![7], 19)), CheckReason::Completed, "pause"),
         (RESIZE, None, missing(), "fail"),
     ];
-    for (goal, seen, doubt, next) in table {
-        let shown = format!("{goal} {seen:?} {doubt:?}");
+    for (goal, seen, check, next) in table {
+        let shown = format!("{goal} {seen:?} {check:?}");
         let seen = seen.map(|(droplets, size)| volume(&droplets, size));
-        assert_eq!(kind_of(&after_look(goal, seen, doubt)), next, "{shown}");
+        assert_eq!(kind_of(&after_get_volume(goal, seen, check)), next, "{shown}");
     }
     assert_eq!(
-        after_look(ATTACH, Some(volume(&[8], 1)), already()),
+        after_get_volume(ATTACH, Some(volume(&[8], 1)), already()),
         Next::Fail(Failure::AttachedElsewhere(8))
     );
 }
 
 #[test]
-fn a_droplet_that_is_gone_holds_nothing() {
+fn missing_droplet_completes_detach_and_fails_attach() {
     let missing = refusal(404, "could not be found");
     let too_many = refusal(422, "cannot attach more volumes to the Droplet");
-    assert_eq!(after_droplet(DETACH, None, missing.clone()), Next::Done(None));
-    assert_eq!(after_droplet(ATTACH, None, missing.clone()), Next::Fail(Failure::NoDroplet));
+    assert_eq!(after_get_droplet(DETACH, None, missing.clone()), Next::Done(None));
+    assert_eq!(after_get_droplet(ATTACH, None, missing.clone()), Next::Fail(Failure::NoDroplet));
     let both_there = Next::Fail(Failure::Api(missing.clone()));
-    assert_eq!(after_droplet(ATTACH, Some(&droplet(0)), missing.clone()), both_there);
-    assert_eq!(after_droplet(DETACH, Some(&droplet(1)), missing), both_there);
+    assert_eq!(after_get_droplet(ATTACH, Some(&droplet(0)), missing.clone()), both_there);
+    assert_eq!(after_get_droplet(DETACH, Some(&droplet(1)), missing), both_there);
     for (count, attached) in [(7, Some(7)), (0, None)] {
         let Next::Fail(Failure::TooManyVolumes { attached: learnt, .. }) =
-            after_droplet(ATTACH, Some(&droplet(count)), too_many.clone())
+            after_get_droplet(ATTACH, Some(&droplet(count)), too_many.clone())
         else {
             panic!("no failure")
         };

@@ -1,4 +1,4 @@
-//! What holds whatever is asked, in whatever order.
+//! Invariants that hold for any requests in any order.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Debug, Clone)]
-enum Ask {
+enum Operation {
     Create(u8),
     Delete(u8),
     Attach(u8, u64),
@@ -17,18 +17,18 @@ enum Ask {
     Wait(Millis),
 }
 
-fn asks() -> impl Strategy<Value = Vec<Ask>> {
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let (volume, droplet) = (0..6u8, 1..4u64);
-    let ask = prop_oneof![
-        3 => volume.clone().prop_map(Ask::Create),
-        1 => volume.clone().prop_map(Ask::Delete),
-        6 => (volume.clone(), droplet.clone()).prop_map(|(volume, droplet)| Ask::Attach(volume, droplet)),
-        3 => (volume.clone(), droplet.clone()).prop_map(|(volume, droplet)| Ask::Detach(volume, droplet)),
-        1 => (volume, 1..9u64).prop_map(|(volume, size)| Ask::Resize(volume, size)),
-        1 => droplet.prop_map(Ask::DeleteDroplet),
-        4 => (1..1500i64).prop_map(Ask::Wait),
+    let operation = prop_oneof![
+        3 => volume.clone().prop_map(Operation::Create),
+        1 => volume.clone().prop_map(Operation::Delete),
+        6 => (volume.clone(), droplet.clone()).prop_map(|(volume, droplet)| Operation::Attach(volume, droplet)),
+        3 => (volume.clone(), droplet.clone()).prop_map(|(volume, droplet)| Operation::Detach(volume, droplet)),
+        1 => (volume, 1..9u64).prop_map(|(volume, size)| Operation::Resize(volume, size)),
+        1 => droplet.prop_map(Operation::DeleteDroplet),
+        4 => (1..1500i64).prop_map(Operation::Wait),
     ];
-    prop::collection::vec(ask, 1..80)
+    prop::collection::vec(operation, 1..80)
 }
 
 fn id_of(cloud: &Cloud, number: u8) -> String {
@@ -43,49 +43,49 @@ fn unique<T: Ord>(items: impl Iterator<Item = T>) -> bool {
 
 proptest! {
     #[test]
-    fn the_cloud_stays_sound(asks in asks()) {
+    fn state_invariants_hold_for_any_requests(operations in operations()) {
         let mut cloud = Cloud::with(|knobs| knobs.volumes_per_droplet = 2);
-        for ask in asks {
+        for operation in operations {
             let before = cloud.state.clone();
-            let answer = match &ask {
-                Ask::Create(number) => {
+            let response = match &operation {
+                Operation::Create(number) => {
                     let body = json!({ "name": format!("v{number}"), "region": "nyc3", "size_gigabytes": 2 });
-                    cloud.ask("POST", "/v2/volumes", body)
+                    cloud.request("POST", "/v2/volumes", body)
                 }
-                Ask::Delete(number) => {
+                Operation::Delete(number) => {
                     let path = format!("/v2/volumes/{}", id_of(&cloud, *number));
-                    cloud.ask("DELETE", &path, Value::Null)
+                    cloud.request("DELETE", &path, Value::Null)
                 }
-                Ask::Attach(number, droplet) => {
+                Operation::Attach(number, droplet) => {
                     let id = id_of(&cloud, *number);
                     cloud.attach(&id, *droplet)
                 }
-                Ask::Detach(number, droplet) => {
+                Operation::Detach(number, droplet) => {
                     let id = id_of(&cloud, *number);
                     cloud.detach(&id, *droplet)
                 }
-                Ask::Resize(number, size) => {
+                Operation::Resize(number, size) => {
                     let id = id_of(&cloud, *number);
                     cloud.act(&id, json!({ "type": "resize", "size_gigabytes": size }))
                 }
-                Ask::DeleteDroplet(id) => cloud.ask("DELETE", &format!("/v2/droplets/{id}"), Value::Null),
-                Ask::Wait(millis) => {
+                Operation::DeleteDroplet(id) => cloud.request("DELETE", &format!("/v2/droplets/{id}"), Value::Null),
+                Operation::Wait(millis) => {
                     cloud.now += millis;
                     cloud.state.advance(cloud.now);
                     (200, Value::Null)
                 }
             };
             let state = &cloud.state;
-            prop_assert!(answer.0 < 500, "{ask:?} gave {answer:?}");
-            prop_assert!(answer.0 < 400 || *state == before, "{ask:?} was refused and had an effect");
+            prop_assert!(response.0 < 500, "{operation:?} gave {response:?}");
+            prop_assert!(response.0 < 400 || *state == before, "{operation:?} was refused but had an effect");
             for droplet in 1..4 {
-                prop_assert!(state.volumes_of(droplet).count() <= 2, "too many at {droplet}");
+                prop_assert!(state.volumes_of(droplet).count() <= 2, "too many volumes on {droplet}");
             }
             prop_assert!(unique(state.pending().filter_map(|action| action.kind.droplet())));
             prop_assert!(unique(state.pending().map(|action| &action.volume)));
             prop_assert!(unique(state.volumes.values().map(|volume| &volume.name)));
             for action in state.pending() {
-                prop_assert!(state.volumes.contains_key(&action.volume), "{action:?} of a volume that is gone");
+                prop_assert!(state.volumes.contains_key(&action.volume), "{action:?} of a deleted volume");
             }
             for volume in state.volumes.values() {
                 let droplet = volume.attached.map(|place| place.droplet);

@@ -15,7 +15,7 @@ fn world(pod: &Arc<Pod>, released: bool) -> World {
     world
 }
 
-fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, Want) {
+fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, DesiredMount) {
     let persistent = json!({"metadata": {"name": "pv1"}, "spec": {
         "claimRef": {"uid": ""}, "csi": {"driver": "d", "volumeHandle": "h"},
     }});
@@ -23,44 +23,44 @@ fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, Want) {
     resolve::persistent(pod, volume, Arc::default(), persistent, None).unwrap()
 }
 
-/// kubernetes.md 1.8 "Wanted volumes": the same claim twice in a pod is one mount, for writing if either wants that.
+/// kubernetes.md 1.8 "Wanted volumes": the same claim twice in a pod is one mount, writable if either is.
 #[test]
-fn one_claim_twice() {
+fn claim_used_twice_is_mounted_once() {
     let claim = |name: &str, read_only: bool| json!({"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
     let pod = pod(json!([claim("a", true), claim("b", false), claim("c", true)]));
     let mut world = world(&pod, false);
     for (volume, read_only, names) in [(0, true, 1), (1, false, 2), (2, false, 3)] {
         let volume = &pod.spec.volumes[volume];
-        let (known, want) = resolved(&pod, volume);
-        assert!(add(&mut world, "u1", volume, "uvn", known, want));
-        let want = &world.volumes["uvn"].wants["u1"];
-        assert_eq!((want.read_only, want.names.len()), (read_only, names), "{}", volume.name);
+        let (known, desired) = resolved(&pod, volume);
+        assert!(add(&mut world, "u1", volume, "uvn", known, desired));
+        let desired = &world.volumes["uvn"].desired["u1"];
+        assert_eq!((desired.read_only, desired.names.len()), (read_only, names), "{}", volume.name);
     }
     assert_eq!(world.pods["u1"].resolved.len(), 3);
 }
 
-/// What is told again changes nothing, and who was released gets nothing.
+/// A repeated request changes nothing, and a released pod gets no mount.
 #[test]
-fn again_and_too_late() {
+fn repeated_or_late_request_changes_nothing() {
     let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
     let volume = &pod.spec.volumes[0];
-    let (known, want) = resolved(&pod, volume);
+    let (known, desired) = resolved(&pod, volume);
     let mut first = world(&pod, false);
-    assert!(add(&mut first, "u1", volume, "uvn", known.clone(), want.clone()));
-    assert!(!add(&mut first, "u1", volume, "uvn", known.clone(), want.clone()));
+    assert!(add(&mut first, "u1", volume, "uvn", known.clone(), desired.clone()));
+    assert!(!add(&mut first, "u1", volume, "uvn", known.clone(), desired.clone()));
     let mut gone = world(&pod, true);
-    assert!(!add(&mut gone, "u1", volume, "uvn", known, want));
+    assert!(!add(&mut gone, "u1", volume, "uvn", known, desired));
     assert!(gone.volumes.is_empty());
 }
 
-/// kubernetes#85476: a volume that was found staged learns its name from the first pod that wants it.
+/// kubernetes#85476: a volume found staged gets its name from the first pod that uses it.
 #[test]
-fn a_found_volume_learns_its_name() {
+fn found_volume_gets_its_name_from_the_first_pod() {
     let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
-    let (known, want) = resolved(&pod, &pod.spec.volumes[0]);
+    let (known, desired) = resolved(&pod, &pod.spec.volumes[0]);
     let mut world = world(&pod, false);
     let found = Volume { spec: "0a1b2c".into(), ..known.clone() };
     world.volumes.insert("uvn".into(), found);
-    assert!(add(&mut world, "u1", &pod.spec.volumes[0], "uvn", known, want));
+    assert!(add(&mut world, "u1", &pod.spec.volumes[0], "uvn", known, desired));
     assert_eq!(world.volumes["uvn"].spec, "pv1");
 }

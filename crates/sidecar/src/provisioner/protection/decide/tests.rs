@@ -1,4 +1,4 @@
-//! Protection's end as tables.
+//! Tables for the removal of protection finalizers.
 
 use serde_json::{Value, json};
 
@@ -27,11 +27,11 @@ fn waiting() -> Vec<Arc<PersistentVolumeClaim>> {
 }
 
 fn held_by_claim() -> Step {
-    Step::Wait(Hold::Claim(Key::namespaced("ns", "new")))
+    Step::Wait(HeldBy::Claim(Key::namespaced("ns", "new")))
 }
 
 fn held_by_intent() -> Step {
-    Step::Wait(Hold::Intent("pvc-1".into()))
+    Step::Wait(HeldBy::Intent("pvc-1".into()))
 }
 
 fn volume_source(handle: &str) -> Option<ContentSource> {
@@ -48,7 +48,7 @@ struct Cloned {
     volume: Value,
     waiting: Vec<Arc<PersistentVolumeClaim>>,
     intents: Vec<Arc<Intent>>,
-    own: Option<OwnNode>,
+    node: Option<LocalNode>,
 }
 
 impl Cloned {
@@ -74,7 +74,7 @@ impl Cloned {
             }),
             waiting: Vec::new(),
             intents: Vec::new(),
-            own: None,
+            node: None,
         }
     }
 
@@ -85,24 +85,24 @@ impl Cloned {
 
     fn on(self, node: &str) -> Self {
         let place = [("node".to_owned(), node.to_owned())].into();
-        Self { own: Some(OwnNode { name: node.into(), place }), ..self }
+        Self { node: Some(LocalNode { name: node.into(), topology: place }), ..self }
     }
 
     fn decide(&self) -> Step {
-        cloned(&CloneView {
+        decide_clone(&CloneView {
             claim: &of(&self.claim),
             volume: of::<Option<PersistentVolume>>(&self.volume).as_ref(),
             waiting: &self.waiting,
             intents: &self.intents,
             driver: DRIVER,
-            own: self.own.as_ref(),
+            node: self.node.as_ref(),
         })
     }
 }
 
 /// sidecars.md 1.1 "Clone finalizer"
 #[test]
-fn clone_sources() {
+fn unused_clone_source_in_deletion_is_released() {
     let deleted = Cloned::deleted;
     let no_volume = || deleted().with(|scene| scene.volume = Value::Null);
     let by = |driver: &str| {
@@ -111,10 +111,10 @@ fn clone_sources() {
     };
     for (scene, expected) in [
         (deleted(), Step::Remove),
-        (deleted().with(|scene| scene.claim["metadata"]["deletionTimestamp"] = Value::Null), Step::Nothing),
-        (deleted().with(|scene| scene.claim["metadata"]["finalizers"] = json!(["x"])), Step::Nothing),
+        (deleted().with(|scene| scene.claim["metadata"]["deletionTimestamp"] = Value::Null), Step::Idle),
+        (deleted().with(|scene| scene.claim["metadata"]["finalizers"] = json!(["x"])), Step::Idle),
         (deleted().with(|scene| scene.waiting = waiting()), held_by_claim()),
-        // Our own intents, by the handle that they name.
+        // Intents, by the handle of their source.
         (deleted().with(|scene| scene.intents = vec![intent("ns", volume_source("v-1"))]), held_by_intent()),
         (
             deleted().with(|scene| scene.intents = vec![intent("other", volume_source("v-1"))]),
@@ -129,14 +129,14 @@ fn clone_sources() {
             }),
             held_by_intent(),
         ),
-        // Without its volume, by the namespace.
+        // Without the source's volume, by namespace.
         (no_volume(), Step::Remove),
         (
             no_volume().with(|scene| scene.intents = vec![intent("ns", volume_source("v-2"))]),
             held_by_intent(),
         ),
         (no_volume().with(|scene| scene.intents = vec![intent("other", volume_source("v-2"))]), Step::Remove),
-        // A volume that is not bound to it tells nothing.
+        // A volume that is not bound to the claim does not count.
         (
             deleted().with(|scene| {
                 scene.volume["spec"]["claimRef"]["uid"] = json!("u-another");
@@ -144,13 +144,13 @@ fn clone_sources() {
             }),
             held_by_intent(),
         ),
-        // Other drivers' and other nodes' are theirs to judge.
-        (deleted().with(|scene| scene.volume["spec"]["csi"]["driver"] = json!("x")), Step::Nothing),
-        (by("x"), Step::Nothing),
+        // Sources of other drivers and nodes are left to them.
+        (deleted().with(|scene| scene.volume["spec"]["csi"]["driver"] = json!("x")), Step::Idle),
+        (by("x"), Step::Idle),
         (by(DRIVER), Step::Remove),
         (no_volume().with(|scene| scene.claim["metadata"]["annotations"] = json!({})), Step::Remove),
         (deleted().on("a"), Step::Remove),
-        (deleted().on("b"), Step::Nothing),
+        (deleted().on("b"), Step::Idle),
         (no_volume().on("b"), Step::Remove),
     ] {
         assert_eq!(scene.decide(), expected, "{} {}", scene.claim, scene.volume);
@@ -159,7 +159,7 @@ fn clone_sources() {
 
 /// sidecars.md 1.1 "Snapshot finalizer"
 #[test]
-fn snapshot_sources() {
+fn unused_snapshot_source_is_released() {
     let snapshot =
         json!({"metadata": {"namespace": "ns", "name": "snap", "finalizers": [SNAPSHOT_SOURCE_PROTECTION]}});
     let bare = json!({"metadata": {"namespace": "ns", "name": "snap", "finalizers": ["x"]}});
@@ -171,8 +171,8 @@ fn snapshot_sources() {
     let none = Value::Null;
     for (snapshot, content, waiting, intents, expected) in [
         (&snapshot, &content, vec![], vec![], Step::Remove),
-        (&bare, &content, vec![], vec![], Step::Nothing),
-        (&snapshot, &others, vec![], vec![], Step::Nothing),
+        (&bare, &content, vec![], vec![], Step::Idle),
+        (&snapshot, &others, vec![], vec![], Step::Idle),
         (&snapshot, &content, waiting(), vec![], held_by_claim()),
         (&snapshot, &content, vec![], vec![intent("ns", snapshot_source("s-1"))], held_by_intent()),
         (&snapshot, &content, vec![], vec![intent("ns", snapshot_source("s-2"))], Step::Remove),
@@ -183,7 +183,7 @@ fn snapshot_sources() {
         (&snapshot, &none, vec![], vec![intent("other", snapshot_source("s-2"))], Step::Remove),
         (&snapshot, &unnamed, vec![], vec![intent("ns", snapshot_source("s-2"))], held_by_intent()),
     ] {
-        let step = restored(&SnapshotView {
+        let step = decide_snapshot(&SnapshotView {
             snapshot: &of(snapshot),
             content: of::<Option<VolumeSnapshotContent>>(content).as_ref(),
             waiting: &waiting,

@@ -1,25 +1,25 @@
-//! The rules for groups, row by row.
+//! Table tests of the group rules.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::group_snapshot::MemberInfo;
+use wharf_model::group_snapshot::VolumeSnapshotInfo;
 use wharf_model::{SecretRef, VolumeGroupSnapshotClass, VolumeSnapshot};
 
-use super::super::view::{GroupNode, Member, Source, View};
+use super::super::view::{GroupNode, Member, SourceClaim, View};
 use super::*;
 
-/// One group and its world, by default one that can be taken.
+/// One group and its related objects. By default the group can be created.
 struct World {
     group: Value,
     content: Option<Value>,
-    asked: bool,
+    content_fetched: bool,
     class: Option<Value>,
     defaults: Vec<Value>,
     sources: Option<Vec<(Value, Option<Value>)>>,
     node: GroupNode,
     members: Vec<(Option<Value>, Option<Value>)>,
-    owned: Vec<Value>,
+    member_snapshots: Vec<Value>,
     restoring: bool,
 }
 
@@ -49,13 +49,13 @@ impl Default for World {
                 },
             }),
             content: None,
-            asked: true,
+            content_fetched: true,
             class: Some(class("fast", "d")),
             defaults: Vec::new(),
             sources: Some(vec![source("a"), source("b")]),
             node: GroupNode::Any,
             members: Vec::new(),
-            owned: Vec::new(),
+            member_snapshots: Vec::new(),
             restoring: false,
         }
     }
@@ -76,48 +76,52 @@ fn content() -> Value {
     })
 }
 
-fn of<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+fn parse<T: serde::de::DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).unwrap()
 }
 
-fn info() -> MemberInfo {
-    MemberInfo { volume_handle: "a".into(), snapshot_handle: "sa".into(), ..MemberInfo::default() }
+fn info() -> VolumeSnapshotInfo {
+    VolumeSnapshotInfo {
+        volume_handle: "a".into(),
+        snapshot_handle: "sa".into(),
+        ..VolumeSnapshotInfo::default()
+    }
 }
 
 impl World {
     fn step(&self) -> Step {
-        let group: VolumeGroupSnapshot = of(&self.group);
-        let content: Option<VolumeGroupSnapshotContent> = self.content.as_ref().map(of);
-        let class: Option<VolumeGroupSnapshotClass> = self.class.as_ref().map(of);
+        let group: VolumeGroupSnapshot = parse(&self.group);
+        let content: Option<VolumeGroupSnapshotContent> = self.content.as_ref().map(parse);
+        let class: Option<VolumeGroupSnapshotClass> = self.class.as_ref().map(parse);
         let defaults: Vec<Arc<VolumeGroupSnapshotClass>> =
-            self.defaults.iter().map(|class| Arc::new(of(class))).collect();
-        let sources: Option<Vec<Source>> = self.sources.as_ref().map(|sources| {
-            let source = |(claim, volume): &(Value, Option<Value>)| Source {
-                claim: of(claim),
-                volume: volume.as_ref().map(of),
+            self.defaults.iter().map(|class| Arc::new(parse(class))).collect();
+        let sources: Option<Vec<SourceClaim>> = self.sources.as_ref().map(|sources| {
+            let source = |(claim, volume): &(Value, Option<Value>)| SourceClaim {
+                claim: parse(claim),
+                volume: volume.as_ref().map(parse),
             };
             sources.iter().map(source).collect()
         });
         let member = |(snapshot, content): &(Option<Value>, Option<Value>)| Member {
             info: info(),
-            volume: source("a").1.map(|volume| Arc::new(of(&volume))),
-            snapshot: snapshot.as_ref().map(|snapshot| Arc::new(of(snapshot))),
-            content: content.as_ref().map(|content| Arc::new(of(content))),
+            volume: source("a").1.map(|volume| Arc::new(parse(&volume))),
+            snapshot: snapshot.as_ref().map(|snapshot| Arc::new(parse(snapshot))),
+            content: content.as_ref().map(|content| Arc::new(parse(content))),
         };
         let members: Vec<Member> = self.members.iter().map(member).collect();
-        let owned: Vec<Arc<VolumeSnapshot>> =
-            self.owned.iter().map(|snapshot| Arc::new(of(snapshot))).collect();
+        let member_snapshots: Vec<Arc<VolumeSnapshot>> =
+            self.member_snapshots.iter().map(|snapshot| Arc::new(parse(snapshot))).collect();
         let restoring = Key::namespaced("shop", "m");
         decide(&View {
             group: Some(&group),
-            content: Found::of(content.as_ref(), self.asked),
-            asked: self.asked,
+            content: Lookup::new(content.as_ref(), self.content_fetched),
+            content_fetched: self.content_fetched,
             class: class.as_ref(),
             defaults: &defaults,
             sources: sources.as_deref(),
             node: &self.node,
             members: &members,
-            owned: &owned,
+            member_snapshots: &member_snapshots,
             restoring: self.restoring.then_some(&restoring),
         })
     }
@@ -131,15 +135,15 @@ fn step(change: impl FnOnce(&mut World)) -> Step {
 
 fn reason(step: &Step) -> (&'static str, &str) {
     match step {
-        Step::Fail(fault) => (fault.reason, &fault.message),
+        Step::Fail(failure) => (failure.reason, &failure.message),
         other => panic!("{other:?}"),
     }
 }
 
-/// sidecars.md 1.4 "Group": taken of all claims with the labels.
+/// sidecars.md 1.4 "Group": created from all selected claims.
 #[test]
-fn a_group_is_taken() {
-    let creation = GroupCreation {
+fn group_is_created_from_all_selected_claims() {
+    let new_content = NewGroupContent {
         class: "fast".into(),
         driver: "d".into(),
         policy: DeletionPolicy::Delete,
@@ -148,8 +152,8 @@ fn a_group_is_taken() {
         secret: None,
     };
     let unguarded = |world: &mut World| world.group["metadata"]["finalizers"] = json!([]);
-    assert_eq!(step(unguarded), Step::Guard);
-    // Nothing is made for it yet, so there is nothing to protect.
+    assert_eq!(step(unguarded), Step::AddFinalizer);
+    // Nothing is created for it yet, so there is nothing to protect.
     let nothing = step(|world| {
         unguarded(world);
         world.sources = Some(Vec::new());
@@ -160,11 +164,14 @@ fn a_group_is_taken() {
         world.class = None;
     });
     assert_eq!(reason(&no_class).0, "GetGroupSnapshotClassFailed");
-    assert_eq!(step(|world| world.asked = false), Step::AskContent("groupsnapcontent-u".into()));
-    assert_eq!(step(|world| world.sources = None), Step::AskSources);
-    assert_eq!(step(|_| {}), Step::CreateContent(creation.clone()));
-    let placed = step(|world| world.node = GroupNode::One("n".into()));
-    assert_eq!(placed, Step::CreateContent(GroupCreation { node: Some("n".into()), ..creation.clone() }));
+    assert_eq!(step(|world| world.content_fetched = false), Step::FetchContent("groupsnapcontent-u".into()));
+    assert_eq!(step(|world| world.sources = None), Step::FetchSources);
+    assert_eq!(step(|_| {}), Step::CreateContent(new_content.clone()));
+    let placed = step(|world| world.node = GroupNode::Node("n".into()));
+    assert_eq!(
+        placed,
+        Step::CreateContent(NewGroupContent { node: Some("n".into()), ..new_content.clone() })
+    );
     let secret = step(|world| {
         world.class.as_mut().unwrap()["parameters"] = json!({
             "csi.storage.k8s.io/group-snapshotter-secret-name": "${volumegroupsnapshot.name}",
@@ -172,7 +179,7 @@ fn a_group_is_taken() {
         });
     });
     let reference = SecretRef { name: "g".into(), namespace: "x".into() };
-    assert_eq!(secret, Step::CreateContent(GroupCreation { secret: Some(reference), ..creation }));
+    assert_eq!(secret, Step::CreateContent(NewGroupContent { secret: Some(reference), ..new_content }));
     let no_class = |world: &mut World| {
         world.group["spec"]["volumeGroupSnapshotClassName"] = Value::Null;
         world.class = None;
@@ -181,13 +188,13 @@ fn a_group_is_taken() {
         no_class(world);
         world.defaults = vec![class("other", "e"), class("ours", "d")];
     });
-    assert_eq!(chosen, Step::SetClass("ours".into()));
+    assert_eq!(chosen, Step::SetDefaultClass("ours".into()));
     assert_eq!(reason(&step(no_class)).0, "SetDefaultGroupSnapshotClassFailed");
 }
 
-/// sidecars.md 1.4 "Group", "Events": why not.
+/// sidecars.md 1.4 "Group", "Events": failures.
 #[test]
-fn a_group_cannot_be_taken() {
+fn group_that_cannot_be_created_reports_upstreams_reason() {
     let failed = "failed to create group snapshot content with error ";
     let input = format!("{failed}failed to get input parameters to create group snapshot g: ");
     type Case = (fn(&mut World), &'static str, String);
@@ -225,10 +232,10 @@ fn a_group_cannot_be_taken() {
             ),
         ),
         (
-            |world| world.node = GroupNode::Apart,
+            |world| world.node = GroupNode::NoCommonNode,
             "GroupSnapshotContentCreationFailed",
             format!(
-                "{failed}its volumes are on different nodes, and each node takes snapshots of its own: ask for the volumes of one node"
+                "{failed}its volumes are on different nodes, and each node takes the snapshots of its own volumes: select volumes of one node"
             ),
         ),
     ];
@@ -239,35 +246,41 @@ fn a_group_cannot_be_taken() {
 
 /// sidecars.md 1.4 "Group": a snapshot and a content for each member, in this order.
 #[test]
-fn members_come() {
+fn member_gets_snapshot_then_content_then_binding() {
     let member = |snapshot: Option<Value>, content_of_member: Option<Value>| {
         step(|world| {
             world.content = Some(content());
             world.members = vec![(snapshot, content_of_member)];
         })
     };
-    let made = json!({"metadata": {"name": "m", "uid": "mu"}});
-    let told = json!({"snapshotHandle": "sa", "volumeGroupSnapshotHandle": "gh"});
+    let snapshot = json!({"metadata": {"name": "m", "uid": "mu"}});
+    let status = json!({"snapshotHandle": "sa", "volumeGroupSnapshotHandle": "gh"});
     let of_member = |uid: &str, status: Value| json!({"metadata": {"name": "mc"}, "spec": {"volumeSnapshotRef": {"uid": uid}}, "status": status});
     assert_eq!(member(None, None), Step::CreateMember { info: info(), claim: "a".into() });
     assert_eq!(
-        member(Some(made.clone()), None),
+        member(Some(snapshot.clone()), None),
         Step::CreateMemberContent { info: info(), volume_mode: None, snapshot: "mu".into() }
     );
     assert_eq!(
-        member(Some(made.clone()), Some(of_member("", Value::Null))),
+        member(Some(snapshot.clone()), Some(of_member("", Value::Null))),
         Step::BindMemberContent { content: "mc".into(), snapshot: "mu".into() }
     );
-    assert_eq!(member(Some(made.clone()), Some(of_member("mu", Value::Null))), Step::TellMember(info()));
-    assert_eq!(member(Some(made.clone()), Some(of_member("mu", told.clone()))), Step::BindMember(info()));
-    let mut bound = made;
+    assert_eq!(
+        member(Some(snapshot.clone()), Some(of_member("mu", Value::Null))),
+        Step::WriteMemberStatus(info())
+    );
+    assert_eq!(
+        member(Some(snapshot.clone()), Some(of_member("mu", status.clone()))),
+        Step::BindMember(info())
+    );
+    let mut bound = snapshot;
     bound["status"] = json!({"boundVolumeSnapshotContentName": "mc"});
-    assert!(matches!(member(Some(bound), Some(of_member("mu", told))), Step::Mirror(_)));
+    assert!(matches!(member(Some(bound), Some(of_member("mu", status))), Step::WriteStatus(_)));
 }
 
-/// sidecars.md 1.4 "Binding", "Group": contents that were there before, and those of others.
+/// sidecars.md 1.4 "Binding", "Group": pre-provisioned contents, and those of other groups.
 #[test]
-fn bindings() {
+fn pre_provisioned_content_is_bound_and_foreign_one_rejected() {
     let pre = |change: fn(&mut World)| {
         step(|world| {
             world.group["spec"] = json!({"source": {"volumeGroupSnapshotContentName": "pre"}});
@@ -291,22 +304,28 @@ fn bindings() {
     assert_eq!(reason(&pre(|world| classed(world, "e"))).0, "GroupSnapshotBindFailed");
     assert!(matches!(
         pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("u")),
-        Step::Mirror(_)
+        Step::WriteStatus(_)
     ));
     let other = pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("x"));
     assert_eq!(reason(&other).0, "GroupSnapshotContentMisbound");
-    assert!(matches!(other, Step::Fail(Fault { beside: Some(("GroupSnapshotFinalizerError", _)), .. })));
+    assert!(matches!(
+        other,
+        Step::Fail(Failure { extra_event: Some(("GroupSnapshotFinalizerError", _)), .. })
+    ));
     assert_eq!(reason(&pre(|world| world.content = None)).0, "GroupSnapshotContentMissing");
     let dynamic = pre(|world| spec(world)["source"] = json!({"volumeHandles": ["a"]}));
     assert_eq!(reason(&dynamic).0, "GroupSnapshotContentMismatch");
-    assert!(matches!(dynamic, Step::Fail(Fault { beside: Some(("GroupSnapshotFinalizerError", _)), .. })));
+    assert!(matches!(
+        dynamic,
+        Step::Fail(Failure { extra_event: Some(("GroupSnapshotFinalizerError", _)), .. })
+    ));
     let taken = step(|world| {
         let mut content = content();
         content["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("x");
         world.content = Some(content);
     });
     assert_eq!(reason(&taken).0, "GroupSnapshotContentMisbound");
-    // It was cut, and its content is gone: it is not taken anew.
+    // It was created and its content is gone: it is not created again.
     let lost = step(|world| world.group["status"] = json!({"creationTime": "2026-01-01T00:00:00Z"}));
     assert_eq!(reason(&lost).0, "GroupSnapshotContentMissing");
     let ready = step(|world| {
@@ -314,19 +333,19 @@ fn bindings() {
         world.group["status"] =
             json!({"boundVolumeGroupSnapshotContentName": "groupsnapcontent-u", "readyToUse": true});
     });
-    assert_eq!(ready, Step::Done);
+    assert_eq!(ready, Step::Idle);
 }
 
 /// sidecars.md 1.4 "Group", "Delete": with its members.
 #[test]
-fn a_group_goes() {
-    let going = |change: fn(&mut World)| {
+fn deleted_group_is_released_after_members_and_content() {
+    let deleting = |change: fn(&mut World)| {
         step(|world| {
             world.group["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
             world.content = Some(content());
             world.class = None;
             world.sources = None;
-            world.owned = vec![json!({"metadata": {"name": "m", "namespace": "shop"}})];
+            world.member_snapshots = vec![json!({"metadata": {"name": "m", "namespace": "shop"}})];
             change(world);
         })
     };
@@ -336,59 +355,59 @@ fn a_group_goes() {
     fn marked(world: &mut World) {
         metadata(world)["annotations"] = json!({names::GROUP_BEING_DELETED: "yes"});
     }
-    fn content_goes(world: &mut World) {
+    fn content_deleting(world: &mut World) {
         marked(world);
         metadata(world)["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     }
-    fn members_go(world: &mut World) {
-        world.owned[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    fn members_deleting(world: &mut World) {
+        world.member_snapshots[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     }
     let member = || Key::namespaced("shop", "m");
-    assert_eq!(going(|world| world.restoring = true), Step::WaitRestore(member()));
-    assert_eq!(going(|_| {}), Step::MarkContent);
-    assert_eq!(going(marked), Step::DeleteContent);
-    assert_eq!(going(content_goes), Step::DeleteMember(member()));
+    assert_eq!(deleting(|world| world.restoring = true), Step::WaitForRestore(member()));
+    assert_eq!(deleting(|_| {}), Step::MarkContentBeingDeleted);
+    assert_eq!(deleting(marked), Step::DeleteContent);
+    assert_eq!(deleting(content_deleting), Step::DeleteMember(member()));
     assert_eq!(
-        going(|world| {
-            content_goes(world);
-            members_go(world);
+        deleting(|world| {
+            content_deleting(world);
+            members_deleting(world);
         }),
-        Step::WaitContent
+        Step::WaitForContent
     );
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.content = None;
-            members_go(world);
+            members_deleting(world);
         }),
-        Step::Release
+        Step::RemoveFinalizer
     );
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             marked(world);
             world.content.as_mut().unwrap()["spec"]["deletionPolicy"] = json!("Retain");
-            members_go(world);
+            members_deleting(world);
         }),
-        Step::Release
+        Step::RemoveFinalizer
     );
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             world.content = None;
-            world.asked = false;
+            world.content_fetched = false;
         }),
-        Step::AskContent("groupsnapcontent-u".into())
+        Step::FetchContent("groupsnapcontent-u".into())
     );
-    // The store may have it as it was before it was bound.
+    // The cache may have the version before it was bound.
     fn unbound(world: &mut World) {
         world.content.as_mut().unwrap()["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("");
-        members_go(world);
+        members_deleting(world);
     }
     assert_eq!(
-        going(|world| {
+        deleting(|world| {
             unbound(world);
-            world.asked = false;
+            world.content_fetched = false;
         }),
-        Step::AskContent("groupsnapcontent-u".into())
+        Step::FetchContent("groupsnapcontent-u".into())
     );
-    assert_eq!(going(unbound), Step::Release);
-    assert_eq!(going(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Done);
+    assert_eq!(deleting(unbound), Step::RemoveFinalizer);
+    assert_eq!(deleting(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Idle);
 }

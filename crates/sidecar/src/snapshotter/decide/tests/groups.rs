@@ -1,13 +1,14 @@
-//! Groups, and contents of a node.
+//! Group contents, and contents with one sidecar per node.
 
 use super::*;
 
-/// The same rules for groups, with their own words.
+/// The same rules apply to groups, with their own annotations and reasons.
 #[test]
-fn groups() {
-    let nothing = Memory::default();
+fn group_content_is_created_and_deleted() {
+    let nothing = ContentState::default();
     let step = next(&group(json!({})), &nothing);
-    let Step::Mark { ask: Ask { call: Call::CreateGroup(request), .. }, .. } = step else {
+    let Step::MarkBeingCreated { request: CallRequest { call: Call::CreateGroup(request), .. }, .. } = step
+    else {
         panic!("{step:?}")
     };
     assert_eq!(
@@ -21,16 +22,16 @@ fn groups() {
         ready: true,
         size: 9,
     });
-    let answer = Answer {
+    let info = SnapshotInfo {
         handle: "hg".into(),
         ready: true,
         created: 1_500_000_000,
         members: members.into(),
-        ..Answer::default()
+        ..SnapshotInfo::default()
     };
     let marked = group(annotated(names::GROUP_BEING_CREATED));
-    let Step::Tell { patch: Patch::Merge(body) } = next(&marked, &answered(answer, NOW)) else {
-        panic!("silent")
+    let Step::WriteStatus { patch: Patch::Merge(body) } = next(&marked, &state_with_info(info, NOW)) else {
+        panic!("expected WriteStatus")
     };
     let status = json!({
         "volumeGroupSnapshotHandle": "hg", "readyToUse": true, "creationTime": "1970-01-01T00:00:01Z",
@@ -40,11 +41,13 @@ fn groups() {
         ],
     });
     assert_eq!(body["status"], status);
-    let going =
+    let being_deleted =
         both(annotated(names::GROUP_BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
-    let going = group(both(going, json!({"status": status})));
-    let Step::Delete { ask: Ask { call: Deletion::Group(request), .. } } = next(&going, &nothing) else {
-        panic!("kept")
+    let being_deleted = group(both(being_deleted, json!({"status": status})));
+    let Step::DeleteSnapshot { request: CallRequest { call: DeleteCall::Group(request), .. } } =
+        next(&being_deleted, &nothing)
+    else {
+        panic!("expected DeleteSnapshot")
     };
     assert_eq!(
         (request.group_snapshot_id.as_str(), request.snapshot_ids),
@@ -54,19 +57,24 @@ fn groups() {
         "volumeHandles": null,
         "groupSnapshotHandles": {"volumeGroupSnapshotHandle": "hg", "volumeSnapshotHandles": ["h-v"]},
     }}}));
-    assert_eq!(word(&next(&there, &nothing)), "GetVolumeGroupSnapshot");
-    let memory = failed(Doing::Create, Code::Unavailable, NOW);
-    assert_eq!(status::reason(&marked, memory.failure.as_ref().unwrap()), "GroupSnapshotCreationFailed");
-    let without = Rules { can: Capabilities::default(), ..rules() };
-    let Step::Refuse { why, .. } = next_with(&marked, &nothing, &without, &[]) else { panic!("asked") };
-    assert!(why.to_string().contains("has no group snapshots"), "{why}");
+    assert_eq!(step_name(&next(&there, &nothing)), "GetVolumeGroupSnapshot");
+    let state = failed(Action::Create, Code::Unavailable, NOW);
+    assert_eq!(
+        patches::event_reason(&marked, state.failure.as_ref().unwrap()),
+        "GroupSnapshotCreationFailed"
+    );
+    let without = Rules { capabilities: Capabilities::default(), ..rules() };
+    let Step::Refuse { refusal, .. } = next_with(&marked, &nothing, &without, &[]) else {
+        panic!("expected Refuse")
+    };
+    assert!(refusal.to_string().contains("does not support group snapshots"), "{refusal}");
 }
 
-/// sidecars.md 1.5 "Node mode": a snapshot's label says whose it is; a group is its first volume's node's, which says
-/// so before it does anything, and refuses what is not all there.
+/// sidecars.md 1.5 "Node mode": the label names the owning node of a snapshot. The node of the first volume owns a
+/// group, labels it before anything else, and refuses a group whose volumes are not all on that node.
 #[test]
-fn on_nodes() {
-    use crate::snapshotter::groups::place;
+fn node_of_first_volume_owns_group() {
+    use crate::snapshotter::ownership::ownership;
 
     let labelled = |node: &str| json!({"metadata": {"labels": {names::MANAGED_BY: node}}});
     let here = |handle: &str| match handle {
@@ -75,51 +83,64 @@ fn on_nodes() {
         _ => None,
     };
     let of = |volumes: &[&str]| json!({"spec": {"source": {"volumeHandles": volumes}}});
-    let made = json!({"status": {"volumeGroupSnapshotHandle": "hg"}});
+    let created = json!({"status": {"volumeGroupSnapshotHandle": "hg"}});
     for (object, expected) in [
-        (content(json!({})), Place::Elsewhere),
-        (content(labelled("n")), Place::Ours),
-        (content(labelled("m")), Place::Elsewhere),
-        (group(json!({})), Place::Unclaimed),
-        (group(labelled("m")), Place::Elsewhere),
-        (group(labelled("n")), Place::Ours),
-        (group(of(&["v", "far"])), Place::Unclaimed),
-        (group(of(&["far", "v"])), Place::Elsewhere),
-        (group(of(&["strange", "v"])), Place::Unknown),
-        (group(both(labelled("n"), of(&["v", "far"]))), Place::Across("far".into())),
-        (group(both(labelled("n"), of(&["v", "strange"]))), Place::Across("strange".into())),
-        (group(both(both(labelled("n"), of(&["strange"])), made)), Place::Ours),
+        (content(json!({})), Ownership::OtherNode),
+        (content(labelled("n")), Ownership::Ours),
+        (content(labelled("m")), Ownership::OtherNode),
+        (group(json!({})), Ownership::Unclaimed),
+        (group(labelled("m")), Ownership::OtherNode),
+        (group(labelled("n")), Ownership::Ours),
+        (group(of(&["v", "far"])), Ownership::Unclaimed),
+        (group(of(&["far", "v"])), Ownership::OtherNode),
+        (group(of(&["strange", "v"])), Ownership::Undetermined),
+        (group(both(labelled("n"), of(&["v", "far"]))), Ownership::SpansNodes("far".into())),
+        (group(both(labelled("n"), of(&["v", "strange"]))), Ownership::SpansNodes("strange".into())),
+        (group(both(both(labelled("n"), of(&["strange"])), created)), Ownership::Ours),
     ] {
-        assert_eq!(place(&object, Some("n"), true, here), expected, "{object:?}");
-        assert_eq!(place(&object, None, true, here), Place::Ours, "no node of its own");
+        assert_eq!(ownership(&object, Some("n"), true, here), expected, "{object:?}");
+        assert_eq!(ownership(&object, None, true, here), Ownership::Ours, "not one sidecar per node");
     }
-    // After a start volumes are not known before they are listed.
+    // After a start, volumes are unknown until they are listed.
     for (volumes, expected) in [
-        (["v", "strange"], Place::Unknown),
-        (["v", "far"], Place::Across("far".into())),
-        (["v", "w"], Place::Ours),
+        (["v", "strange"], Ownership::Undetermined),
+        (["v", "far"], Ownership::SpansNodes("far".into())),
+        (["v", "w"], Ownership::Ours),
     ] {
         let object = group(both(labelled("n"), of(&volumes)));
-        assert_eq!(place(&object, Some("n"), false, here), expected, "{object:?}");
+        assert_eq!(ownership(&object, Some("n"), false, here), expected, "{object:?}");
     }
     let node = Rules { node: Some("n".into()), ..rules() };
     let parameters = BTreeMap::new();
-    let next = |object: &Object, place: Place| {
+    let next = |object: &Object, ownership: Ownership| {
         let class = Class::Found { driver: "d.test", parameters: &parameters };
-        decide(&View { rules: &node, object, class, place, memory: &Memory::default(), confirmed: true }, NOW)
+        decide(
+            &View {
+                rules: &node,
+                object,
+                class,
+                ownership,
+                state: &ContentState::default(),
+                confirmed: true,
+            },
+            NOW,
+        )
     };
-    let Step::Claim { patch: Patch::Merge(body) } = next(&group(json!({})), Place::Unclaimed) else {
-        panic!("not claimed")
+    let Step::ClaimForNode { patch: Patch::Merge(body) } = next(&group(json!({})), Ownership::Unclaimed)
+    else {
+        panic!("expected ClaimForNode")
     };
     assert_eq!(body["metadata"]["labels"], json!({names::MANAGED_BY: "n"}));
     let across = group(labelled("n"));
-    let Step::Refuse { why, .. } = next(&across, Place::Across("far".into())) else { panic!("taken") };
-    assert!(why.to_string().contains("have to be on one node"), "{why}");
-    assert_eq!(next(&group(json!({})), Place::Elsewhere), Step::Done);
-    assert_eq!(word(&next(&group(json!({})), Place::Unknown)), "wait");
-    // A group that goes before anybody has claimed it hangs on nobody.
-    let going =
+    let Step::Refuse { refusal, .. } = next(&across, Ownership::SpansNodes("far".into())) else {
+        panic!("expected Refuse")
+    };
+    assert!(refusal.to_string().contains("must be on one node"), "{refusal}");
+    assert_eq!(next(&group(json!({})), Ownership::OtherNode), Step::Idle);
+    assert_eq!(step_name(&next(&group(json!({})), Ownership::Undetermined)), "wait");
+    // Any node may release a group that is deleted before a node claimed it.
+    let being_deleted =
         both(annotated(names::GROUP_BEING_DELETED), json!({"metadata": {"deletionTimestamp": GOING}}));
-    assert_eq!(word(&next(&group(going.clone()), Place::Unknown)), "release");
-    assert_eq!(word(&next(&group(both(going, labelled("m"))), Place::Elsewhere)), "done");
+    assert_eq!(step_name(&next(&group(being_deleted.clone()), Ownership::Undetermined)), "release");
+    assert_eq!(step_name(&next(&group(both(being_deleted, labelled("m"))), Ownership::OtherNode)), "idle");
 }

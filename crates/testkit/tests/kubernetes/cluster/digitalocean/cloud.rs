@@ -1,5 +1,5 @@
-//! The double of DigitalOcean beside a cluster, with the driver's controller, its sidecar, and its node half on each
-//! node; and objects as the driver that ran before has written them.
+//! A fake of the DigitalOcean API for a test cluster, with the driver's controller, its sidecar, and its Node
+//! service on each node; and objects as the previous driver wrote them.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -10,23 +10,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use wharf_testkit::{Beside, TestCluster, built, free_address, node_sidecar};
+use wharf_testkit::{ChildProcess, TestCluster, built_program, free_address, node_sidecar};
 
 use super::super::MINUTE;
 
 pub(super) const DRIVER: &str = "dobs.csi.digitalocean.com";
 pub(super) const DROPLETS: [u64; 2] = [101, 102];
-/// The names of two volumes from before: one in use, one never formatted.
+/// The names of two existing volumes: one in use, one never formatted.
 pub(super) const TAKEN_OVER: (&str, &str) =
     ("pvc-0d1fa5c3-7f4a-4c66-8b3e-0a5ad5f9d001", "pvc-0d1fa5c3-7f4a-4c66-8b3e-0a5ad5f9d002");
 const REGION: &str = "nyc3";
 const TOKEN: &str = "dop_v1_for_tests";
 
-/// Everything that runs.
+/// The fake API, the drivers and the sidecars.
 pub(super) struct Cloud {
-    sidecars: Vec<Beside>,
-    drivers: Vec<Beside>,
-    fake: Beside,
+    sidecars: Vec<ChildProcess>,
+    drivers: Vec<ChildProcess>,
+    fake: ChildProcess,
     api: String,
     by_id: PathBuf,
 }
@@ -46,26 +46,28 @@ impl Cloud {
         args.extend(["--token-file", &token, "--attach-real", &links]);
         args.extend(["--action-delay", "500ms", "--device-delay", "300ms", "--snapshot-interval", "0"]);
         args.extend(droplets.iter().flat_map(|droplet| ["--droplet", droplet]));
-        let fake = Beside::start(&built("wharf"), &args, &log(cluster, "fake"));
+        let fake = ChildProcess::start(&built_program("wharf"), &args, &log(cluster, "fake"));
         cluster.eventually("the double listens", MINUTE, |_| TcpStream::connect(&api).ok());
 
         cluster.apply(&csi_driver());
         let (kubeconfig, url) = (text(&cluster.kubeconfig()), format!("http://{api}"));
-        let crds =
-            Command::new(built("wharf")).args(["install", "crds", "--kubeconfig", &kubeconfig]).output();
+        let crds = Command::new(built_program("wharf"))
+            .args(["install", "crds", "--kubeconfig", &kubeconfig])
+            .output();
         let crds = crds.unwrap();
         assert!(crds.status.success(), "{}", String::from_utf8_lossy(&crds.stderr));
         let socket = dir.join("csi.sock");
         let (endpoint, socket) = (format!("unix://{}", socket.display()), text(&socket));
         let mut args = vec!["driver", "digitalocean", "--endpoint", &endpoint, "--url", &url];
         args.extend(["--token-file", &token, "--region", REGION, "--do-tag", "k8s:test"]);
-        let mut drivers = vec![Beside::start(&built("wharf"), &args, &log(cluster, "controller"))];
+        let mut drivers =
+            vec![ChildProcess::start(&built_program("wharf"), &args, &log(cluster, "controller"))];
         let pages = ["--http-endpoint", "127.0.0.1:0"];
         let args = ["sidecar", "--csi-address", &socket, "--kubeconfig", &kubeconfig, pages[0], pages[1]];
         let mut sidecars = vec![
-            Beside::start(&built("wharf"), &args, &log(cluster, "sidecar")),
-            Beside::start(
-                &built("wharf"),
+            ChildProcess::start(&built_program("wharf"), &args, &log(cluster, "sidecar")),
+            ChildProcess::start(
+                &built_program("wharf"),
                 &["snapshot-controller", "--kubeconfig", &kubeconfig],
                 &log(cluster, "snapshot-controller"),
             ),
@@ -78,7 +80,11 @@ impl Cloud {
             let (devices, notes) = (text(&by_id.join(droplet.to_string())), text(&plugin.join("volumes")));
             let mut args = vec!["driver", "digitalocean", "--endpoint", &endpoint];
             args.extend(["--metadata-url", &metadata, "--device-dir", &devices, "--state-dir", &notes]);
-            drivers.push(Beside::start(&built("wharf"), &args, &log(cluster, &format!("driver-{node}"))));
+            drivers.push(ChildProcess::start(
+                &built_program("wharf"),
+                &args,
+                &log(cluster, &format!("driver-{node}")),
+            ));
             let log = log(cluster, &format!("node-sidecar-{node}"));
             sidecars.push(node_sidecar(cluster, node, &socket, &log));
             let registered = format!("jsonpath={{.spec.drivers[0].name}}={DRIVER}");
@@ -87,13 +93,13 @@ impl Cloud {
         Self { sidecars, drivers, fake, api, by_id }
     }
 
-    /// Ends drivers and sidecars in order, when the double holds nothing any more: no volume, no snapshot, no device.
+    /// Stops drivers and sidecars in order, once the fake has no volume, snapshot or device left.
     pub(super) fn ends_empty(&mut self, cluster: &TestCluster) {
         cluster.eventually("the cloud is empty", 2 * MINUTE, |_| {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
         });
-        // The object goes after what it stands for.
+        // The PersistentVolume is deleted after the volume.
         cluster
             .eventually("no volume is left", MINUTE, |cluster| cluster.names("pv").is_empty().then_some(()));
         for droplet in DROPLETS {
@@ -105,7 +111,7 @@ impl Cloud {
         }
     }
 
-    /// A volume, made by somebody else; its id.
+    /// Creates a volume outside of the driver; returns its ID.
     pub(super) fn make_volume(&self, name: &str, gib: u64) -> String {
         let wanted = json!({
             "name": name, "region": REGION, "size_gigabytes": gib,
@@ -118,7 +124,7 @@ impl Cloud {
         self.act(id, droplet, "attach", true);
     }
 
-    /// Makes an xfs on a volume, as the driver before did, with one file on it; and detaches it.
+    /// Formats a volume with xfs as the previous driver did, writes one file to it, and detaches it.
     pub(super) fn fill(&self, id: &str, name: &str, word: &str) {
         self.attach(id, DROPLETS[0]);
         let link = self.by_id.join(DROPLETS[0].to_string()).join(format!("scsi-0DO_Volume_{name}"));
@@ -149,7 +155,7 @@ impl Cloud {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        panic!("{action} of {id} does not end");
+        panic!("{action} of volume {id} did not complete");
     }
 
     fn call(&self, method: &str, path: &str, body: Option<Value>) -> Value {
@@ -164,30 +170,30 @@ impl Cloud {
             body.len()
         )
         .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {answer}");
+        let mut response = String::new();
+        stream.read_to_string(&mut response).unwrap();
+        let (head, body) = response.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {response}");
         serde_json::from_str(body).unwrap()
     }
 }
 
 impl Drop for Cloud {
-    /// The double lets go of its devices only if it may end in order, also after a test that failed.
+    /// The fake releases its devices only if it exits in order, also after a failed test.
     fn drop(&mut self) {
-        self.fake.end();
+        self.fake.terminate();
     }
 }
 
-/// As the attach-detach controller names the attachment of a volume, by its id, to the first node.
+/// The name that the attach/detach controller gives the attachment of a volume, by its ID, to the first node.
 pub(super) fn attachment_name(id: &str) -> String {
     let hash = Sha256::digest(format!("{id}{DRIVER}node-a"));
     hash.iter().fold("csi-".to_owned(), |name, byte| format!("{name}{byte:02x}"))
 }
 
-/// A volume and its claim as the provisioner beside the driver before has written them.
+/// A volume and its claim as the previous driver's provisioner wrote them.
 pub(super) fn as_before(name: &str, id: &str) -> String {
-    // One that is grown in use must be of a kind that can be here.
+    // A volume that is expanded in use needs a file system that can be expanded here.
     let fs = if name == TAKEN_OVER.0 { "xfs" } else { "ext4" };
     format!(
         r#"
@@ -226,7 +232,7 @@ spec:
     )
 }
 
-/// Its attachment to the first node.
+/// The volume's attachment to the first node.
 pub(super) fn attachment_as_before(volume: &str, id: &str) -> String {
     let name = attachment_name(id);
     let finalizer = DRIVER.replace('.', "-");
@@ -244,7 +250,7 @@ spec: {{attacher: {DRIVER}, nodeName: node-a, source: {{persistentVolumeName: {v
     )
 }
 
-/// What the attacher has written into it.
+/// The status that the attacher wrote to it.
 pub(super) fn attached_as_before(volume: &str) -> String {
     let metadata = json!({format!("{DRIVER}/volume-name"): volume});
     json!({"status": {"attached": true, "attachmentMetadata": metadata}}).to_string()
@@ -262,8 +268,8 @@ fn run(program: &str, args: &[&str]) {
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn log(cluster: &TestCluster, who: &str) -> PathBuf {
-    cluster.directory().join(format!("log/do-{who}.log"))
+fn log(cluster: &TestCluster, program: &str) -> PathBuf {
+    cluster.directory().join(format!("log/do-{program}.log"))
 }
 
 fn text(path: &Path) -> String {

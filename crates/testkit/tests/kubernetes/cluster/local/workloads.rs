@@ -1,4 +1,4 @@
-//! Stories of pods and their claims.
+//! Pods and their claims.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use wharf_linux::FsType;
 use super::super::MINUTE;
 use super::super::objects::{claim, pod};
 use super::super::static_volumes::statistic;
-use super::{BOUND, GIB, READY, Story};
+use super::{BOUND, GIB, LocalCluster, READY};
 
-/// Three replicas with claims of their own, deleted and made again.
-pub(super) fn stateful_set(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// Three replicas with their own claims, deleted and recreated.
+pub(super) fn stateful_set(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     let pods = ["web-0", "web-1", "web-2"];
     cluster.apply(STATEFUL_SET);
     let ready = |cluster: &wharf_testkit::TestCluster| {
         for pod in pods {
-            cluster.eventually("the pod is made", MINUTE, |cluster| {
+            cluster.eventually("the pod is created", MINUTE, |cluster| {
                 (!cluster.field(&format!("pod/{pod}"), ".metadata.name").is_empty()).then_some(())
             });
             cluster.wait_for(&format!("pod/{pod}"), READY, 2 * MINUTE);
         }
     };
     ready(cluster);
-    let places: Vec<String> = pods.iter().map(|pod| story.place(pod)).collect();
+    let places: Vec<String> = pods.iter().map(|pod| local.node_of(pod)).collect();
     for pod in pods {
-        story.run(pod, &format!("echo I am {pod} > /data/who && sync"));
+        local.run(pod, &format!("echo I am {pod} > /data/who && sync"));
     }
     let capacity = cluster.eventually("kubelet's statistics of the claim", MINUTE, |cluster| {
         statistic(&cluster.kubelet_metrics(&places[0]), "capacity_bytes", "data-web-0")
@@ -37,52 +37,52 @@ pub(super) fn stateful_set(story: &Story<'_>) {
     cluster.apply(STATEFUL_SET);
     ready(cluster);
     for (pod, place) in pods.iter().zip(&places) {
-        assert_eq!(story.run(pod, "cat /data/who"), format!("I am {pod}\n"));
-        assert_eq!(story.place(pod), *place, "{pod} follows its volume");
+        assert_eq!(local.run(pod, "cat /data/who"), format!("I am {pod}\n"));
+        assert_eq!(local.node_of(pod), *place, "{pod} follows its volume");
     }
     cluster.kubectl(&["delete", "statefulset", "web", "--timeout=60s"]);
-    story
+    local
         .delete(&pods, &pods.map(|pod| format!("data-{pod}")).iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// The scheduler knows from the capacities where the claim has room.
-pub(super) fn too_big_for_one_node(story: &Story<'_>) {
-    story.cluster.apply(&[claim("big", "xfs", "6Gi", ""), pod("big", "big", "")].concat());
-    story.cluster.wait_for("pod/big", READY, MINUTE);
-    assert_eq!(story.place("big"), "node-b");
-    story.delete(&["big"], &["big"]);
+/// The scheduler knows from the CSIStorageCapacity objects where the claim fits.
+pub(super) fn too_big_for_one_node(local: &LocalCluster<'_>) {
+    local.cluster.apply(&[claim("big", "xfs", "6Gi", ""), pod("big", "big", "")].concat());
+    local.cluster.wait_for("pod/big", READY, MINUTE);
+    assert_eq!(local.node_of("big"), "node-b");
+    local.delete(&["big"], &["big"]);
 }
 
-pub(super) fn raw_block(story: &Story<'_>) {
+pub(super) fn raw_block(local: &LocalCluster<'_>) {
     let block = claim("block", "xfs", "64Mi", "volumeMode: Block");
-    story.cluster.apply(&[block.as_str(), BLOCK_POD].concat());
-    story.cluster.wait_for("pod/block", READY, MINUTE);
-    let written = story
+    local.cluster.apply(&[block.as_str(), BLOCK_POD].concat());
+    local.cluster.wait_for("pod/block", READY, MINUTE);
+    let written = local
         .run("block", "echo as bytes | dd of=/dev/data conv=notrunc 2>/dev/null; sync; head -c 9 /dev/data");
     assert_eq!(written, "as bytes\n");
-    story.delete(&["block"], &["block"]);
+    local.delete(&["block"], &["block"]);
 }
 
-/// The copy is on the node of its source: there is no other place for it.
-pub(super) fn clone(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// The clone is on the node of its source, the only possible node.
+pub(super) fn clone(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&[claim("source", "ext4", "64Mi", ""), pod("source", "source", "")].concat());
     cluster.wait_for("pod/source", READY, MINUTE);
-    story.run("source", "echo copied > /data/file && sync");
-    let place = story.place("source");
+    local.run("source", "echo copied > /data/file && sync");
+    let place = local.node_of("source");
     let from = "dataSource: {kind: PersistentVolumeClaim, name: source}";
     let there = format!("nodeSelector: {{kubernetes.io/hostname: {place}}}");
     cluster.apply(&[claim("copy", "ext4", "64Mi", from), pod("copy", "copy", &there)].concat());
     cluster.wait_for("pod/copy", READY, MINUTE);
-    assert_eq!(story.run("copy", "cat /data/file"), "copied\n");
-    story.run("copy", "echo changed > /data/file && sync");
-    assert_eq!(story.run("source", "cat /data/file"), "copied\n");
-    story.delete(&["source", "copy"], &["source", "copy"]);
+    assert_eq!(local.run("copy", "cat /data/file"), "copied\n");
+    local.run("copy", "echo changed > /data/file && sync");
+    assert_eq!(local.run("source", "cat /data/file"), "copied\n");
+    local.delete(&["source", "copy"], &["source", "copy"]);
 }
 
 /// ReadWriteOncePod.
-pub(super) fn one_pod_only(story: &Story<'_>) {
-    let cluster = story.cluster;
+pub(super) fn one_pod_only(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     let own = claim("own", "ext4", "64Mi", "accessModes: [ReadWriteOncePod]");
     cluster.apply(&[own, pod("owner", "own", "")].concat());
     cluster.wait_for("pod/owner", READY, MINUTE);
@@ -91,21 +91,21 @@ pub(super) fn one_pod_only(story: &Story<'_>) {
     assert_eq!(cluster.field("pod/other", ".status.phase"), "Pending");
     cluster.kubectl(&["delete", "pod", "owner", "--timeout=60s"]);
     cluster.wait_for("pod/other", READY, MINUTE);
-    story.delete(&["other"], &["own"]);
+    local.delete(&["other"], &["own"]);
 }
 
-/// A claim whose class waits for nobody goes to one of the nodes.
-pub(super) fn immediate(story: &Story<'_>) {
-    story.cluster.apply(&claim("now", "immediate", "64Mi", ""));
-    story.cluster.wait_for("pvc/now", BOUND, MINUTE);
-    story.cluster.apply(&pod("now", "now", ""));
-    story.cluster.wait_for("pod/now", READY, MINUTE);
-    story.delete(&["now"], &["now"]);
+/// An Immediate claim is provisioned on one of the nodes.
+pub(super) fn immediate(local: &LocalCluster<'_>) {
+    local.cluster.apply(&claim("now", "immediate", "64Mi", ""));
+    local.cluster.wait_for("pvc/now", BOUND, MINUTE);
+    local.cluster.apply(&pod("now", "now", ""));
+    local.cluster.wait_for("pod/now", READY, MINUTE);
+    local.delete(&["now"], &["now"]);
 }
 
-/// A volume outlives its claim, until its owner thinks otherwise.
-pub(super) fn retain(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// With reclaim policy Retain, a volume outlives its claim until its owner changes the policy.
+pub(super) fn retain(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&[claim("kept", "retain", "64Mi", ""), pod("kept", "kept", "")].concat());
     cluster.wait_for("pod/kept", READY, MINUTE);
     let volume = format!("pv/{}", cluster.field("pvc/kept", ".spec.volumeName"));
@@ -119,14 +119,14 @@ pub(super) fn retain(story: &Story<'_>) {
     cluster.wait_for(&volume, "delete", MINUTE);
 }
 
-pub(super) fn late_node(story: &Story<'_>) {
-    story.cluster.join("node-c");
-    story.add_node("node-c", FsType::Ext4, GIB);
-    story.wait_for_capacity("node-c");
+pub(super) fn late_node(local: &LocalCluster<'_>) {
+    local.cluster.join("node-c");
+    local.add_node("node-c", FsType::Ext4, GIB);
+    local.wait_for_capacity("node-c");
     let there = "nodeSelector: {kubernetes.io/hostname: node-c}";
-    story.cluster.apply(&[claim("late", "ext4", "64Mi", ""), pod("late", "late", there)].concat());
-    story.cluster.wait_for("pod/late", READY, MINUTE);
-    story.delete(&["late"], &["late"]);
+    local.cluster.apply(&[claim("late", "ext4", "64Mi", ""), pod("late", "late", there)].concat());
+    local.cluster.wait_for("pod/late", READY, MINUTE);
+    local.delete(&["late"], &["late"]);
 }
 
 const STATEFUL_SET: &str = r#"

@@ -6,7 +6,7 @@ use wharf_linux::FsType;
 use wharf_testkit::TestCluster;
 
 use super::super::MINUTE;
-use super::super::local::{DRIVER, GIB, READY, Story};
+use super::super::local::{DRIVER, GIB, LocalCluster, READY};
 use super::super::objects::{claim, pod};
 use super::{
     content_of, controller, delete, from_snapshot, install, no_contents, ready, snapshot, snapshot_class,
@@ -18,27 +18,27 @@ fn each_node_snapshots_its_own_volumes() {
     let cluster = TestCluster::start();
     install(&cluster);
     let mut control = controller(&cluster, &["--enable-distributed-snapshotting"]);
-    let story = Story::new(&cluster);
-    story.add_node("node-a", FsType::Xfs, 2 * GIB);
-    story.add_node("node-b", FsType::Xfs, 2 * GIB);
-    story.classes();
+    let local = LocalCluster::new(&cluster);
+    local.add_node("node-a", FsType::Xfs, 2 * GIB);
+    local.add_node("node-b", FsType::Xfs, 2 * GIB);
+    local.classes();
     cluster.apply(
         &[snapshot_class("snap", DRIVER, "Delete"), snapshot_class("kept", DRIVER, "Retain")].concat(),
     );
     cluster.apply(GROUP_CLASS);
-    let tell = |name: &str, story_of: &dyn Fn(&Story<'_>)| {
+    let run_step = |name: &str, story_of: &dyn Fn(&LocalCluster<'_>)| {
         let began = Instant::now();
-        story_of(&story);
+        story_of(&local);
         println!("{name}: {:.1?}", began.elapsed());
     };
-    tell("restore, and a clone of what was restored", &restore);
-    tell("restore into the other volume mode", &other_mode);
-    tell("a group under load", &group_under_load);
-    tell("a group across nodes", &group_across_nodes);
-    tell("retained, then bound again", &retained);
-    tell("deletion in any order", &deletion_orders);
+    run_step("restore, and a clone of what was restored", &restore);
+    run_step("restore into the other volume mode", &other_mode);
+    run_step("a group under load", &group_under_load);
+    run_step("a group across nodes", &group_across_nodes);
+    run_step("retained, then bound again", &retained);
+    run_step("deletion in any order", &deletion_orders);
     no_contents(&cluster);
-    story.end();
+    local.end();
     control.stop();
 }
 
@@ -46,39 +46,39 @@ fn on(node: &str) -> String {
     format!("nodeSelector: {{kubernetes.io/hostname: {node}}}")
 }
 
-fn restore(story: &Story<'_>) {
-    let cluster = story.cluster;
+fn restore(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let there = on(&story.place("data"));
-    story.run("data", "echo before > /data/file && sync");
+    let there = on(&local.node_of("data"));
+    local.run("data", "echo before > /data/file && sync");
     cluster.apply(&snapshot("first", "snap", "data"));
     ready(cluster, "first");
     assert_eq!(
         cluster.field(&format!("volumesnapshotcontent/{}", content_of(cluster, "first")), ".metadata.labels"),
-        format!(r#"{{"snapshot.storage.kubernetes.io/managed-by":"{}"}}"#, story.place("data"))
+        format!(r#"{{"snapshot.storage.kubernetes.io/managed-by":"{}"}}"#, local.node_of("data"))
     );
-    story.run("data", "echo after > /data/file && sync");
+    local.run("data", "echo after > /data/file && sync");
     cluster.apply(
         &[claim("back", "ext4", "64Mi", &from_snapshot("first")), pod("back", "back", &there)].concat(),
     );
     cluster.wait_for("pod/back", READY, MINUTE);
-    assert_eq!(story.run("back", "cat /data/file"), "before\n");
+    assert_eq!(local.run("back", "cat /data/file"), "before\n");
     let copy = "dataSource: {kind: PersistentVolumeClaim, name: back}";
     cluster.apply(&[claim("copy", "ext4", "64Mi", copy), pod("copy", "copy", &there)].concat());
     cluster.wait_for("pod/copy", READY, MINUTE);
-    assert_eq!(story.run("copy", "cat /data/file"), "before\n");
+    assert_eq!(local.run("copy", "cat /data/file"), "before\n");
     delete(cluster, &["first"]);
-    story.delete(&["data", "back", "copy"], &["data", "back", "copy"]);
+    local.delete(&["data", "back", "copy"], &["data", "back", "copy"]);
 }
 
-/// A file system becomes bare blocks only where an administrator says so on the content.
-fn other_mode(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// A file system snapshot can be restored as a raw block volume only if an administrator allows it on the content.
+fn other_mode(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let there = on(&story.place("data"));
-    story.run("data", "echo before > /data/file && sync");
+    let there = on(&local.node_of("data"));
+    local.run("data", "echo before > /data/file && sync");
     cluster.apply(&snapshot("files", "snap", "data"));
     ready(cluster, "files");
     let block = format!("volumeMode: Block\n  {}", from_snapshot("files"));
@@ -87,7 +87,7 @@ fn other_mode(story: &Story<'_>) {
         "securityContext: {privileged: true}\n    volumeDevices: [{name: data, devicePath: /dev/data}]",
     );
     cluster.apply(&[claim("raw", "ext4", "64Mi", &block), reader].concat());
-    cluster.eventually("it is refused, and says why", MINUTE, |cluster| {
+    cluster.eventually("it is rejected with a reason", MINUTE, |cluster| {
         let events = cluster.kubectl(&["get", "events", "--field-selector", "involvedObject.name=raw"]);
         events.contains("allow-volume-mode-change").then_some(())
     });
@@ -96,22 +96,23 @@ fn other_mode(story: &Story<'_>) {
     let allowed = "snapshot.storage.kubernetes.io/allow-volume-mode-change=true";
     cluster.kubectl(&["annotate", "volumesnapshotcontent", &content, allowed]);
     cluster.wait_for("pod/raw", READY, 2 * MINUTE);
-    assert_eq!(story.run("raw", "grep -q before /dev/data && echo the same bytes"), "the same bytes\n");
+    assert_eq!(local.run("raw", "grep -q before /dev/data && echo the same bytes"), "the same bytes\n");
     delete(cluster, &["files"]);
-    story.delete(&["data", "raw"], &["data", "raw"]);
+    local.delete(&["data", "raw"], &["data", "raw"]);
 }
 
-/// A pod writes the same number to two volumes, one after the other: in a group they agree, or the first is one ahead.
-fn group_under_load(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// A pod writes increasing numbers to two volumes, one after the other: in a group snapshot they are equal, or the
+/// first is one ahead.
+fn group_under_load(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(
         &[claim("left", "ext4", "64Mi", ""), claim("right", "ext4", "64Mi", ""), WRITER.to_owned()].concat(),
     );
     cluster.kubectl(&["label", "pvc", "left", "right", "group=pair"]);
     cluster.wait_for("pod/writer", READY, MINUTE);
-    let there = on(&story.place("writer"));
+    let there = on(&local.node_of("writer"));
     cluster.eventually("it writes", MINUTE, |_| {
-        (story.run("writer", "cat /right/count 2>/dev/null; true").len() > 1).then_some(())
+        (local.run("writer", "cat /right/count 2>/dev/null; true").len() > 1).then_some(())
     });
     cluster.apply(GROUP);
     cluster.wait_for("volumegroupsnapshot/pair", "jsonpath={.status.readyToUse}=true", 2 * MINUTE);
@@ -127,49 +128,56 @@ fn group_under_load(story: &Story<'_>) {
             &[claim(&name, "ext4", "64Mi", &from_snapshot(member)), pod(&name, &name, &there)].concat(),
         );
         cluster.wait_for(&format!("pod/{name}"), READY, MINUTE);
-        let words = story.run(&name, "cat /data/count");
+        let words = local.run(&name, "cat /data/count");
         let (side, count) = words.trim().split_once(' ').expect("a side and a count");
         counts.push((side.to_owned(), count.parse::<i64>().expect("a count")));
     }
     counts.sort();
     let [(left, first), (right, second)] = &counts[..] else { panic!("{counts:?}") };
     assert_eq!((left.as_str(), right.as_str()), ("left", "right"));
-    assert!(*first == *second || *first == second + 1, "they were not cut at one moment: {counts:?}");
+    assert!(
+        *first == *second || *first == second + 1,
+        "the members were not taken at one point in time: {counts:?}"
+    );
     cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
     no_contents(cluster);
-    assert_eq!(cluster.names("volumesnapshots"), Vec::<String>::new(), "members go with their group");
-    story.delete(&["writer", "back-0", "back-1"], &["left", "right", "back-0", "back-1"]);
+    assert_eq!(
+        cluster.names("volumesnapshots"),
+        Vec::<String>::new(),
+        "members must be deleted with their group"
+    );
+    local.delete(&["writer", "back-0", "back-1"], &["left", "right", "back-0", "back-1"]);
 }
 
-fn group_across_nodes(story: &Story<'_>) {
-    let cluster = story.cluster;
+fn group_across_nodes(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     for node in ["node-a", "node-b"] {
         cluster.apply(&[claim(node, "ext4", "64Mi", ""), pod(node, node, &on(node))].concat());
         cluster.wait_for(&format!("pod/{node}"), READY, MINUTE);
         cluster.kubectl(&["label", "pvc", node, "group=pair"]);
     }
     cluster.apply(GROUP);
-    cluster.eventually("it is refused, and says why", MINUTE, |cluster| {
+    cluster.eventually("it is rejected with a reason", MINUTE, |cluster| {
         let said = cluster.field("volumegroupsnapshot/pair", ".status.error.message");
         said.contains("on different nodes").then_some(())
     });
     cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
     no_contents(cluster);
-    story.delete(&["node-a", "node-b"], &["node-a", "node-b"]);
+    local.delete(&["node-a", "node-b"], &["node-a", "node-b"]);
 }
 
-/// A snapshot outlives its objects, and is bound again as one that was there before.
-fn retained(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// A retained snapshot outlives its objects, and is bound again as a pre-provisioned one.
+fn retained(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
-    let node = story.place("data");
+    let node = local.node_of("data");
     cluster.apply(&snapshot("kept", "kept", "data"));
     ready(cluster, "kept");
     let content = format!("volumesnapshotcontent/{}", content_of(cluster, "kept"));
     let handle = cluster.field(&content, ".status.snapshotHandle");
     cluster.kubectl(&["delete", "volumesnapshot", "kept", "--timeout=60s"]);
-    assert_eq!(cluster.field(&content, ".status.snapshotHandle"), handle, "it stays");
+    assert_eq!(cluster.field(&content, ".status.snapshotHandle"), handle, "the content must be retained");
     cluster.kubectl(&["delete", &content, "--timeout=60s"]);
     cluster.apply(&format!(
         r#"
@@ -193,12 +201,12 @@ spec: {{source: {{volumeSnapshotContentName: again}}}}
     cluster.apply(&[restored, pod("back", "back", &on(&node))].concat());
     cluster.wait_for("pod/back", READY, MINUTE);
     delete(cluster, &["again"]);
-    story.delete(&["data", "back"], &["data", "back"]);
+    local.delete(&["data", "back"], &["data", "back"]);
 }
 
-/// The orders in which upstream hangs.
-fn deletion_orders(story: &Story<'_>) {
-    let cluster = story.cluster;
+/// The deletion orders in which upstream hangs.
+fn deletion_orders(local: &LocalCluster<'_>) {
+    let cluster = local.cluster;
     cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
     cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
     cluster.wait_for("pod/data", READY, MINUTE);
@@ -214,7 +222,7 @@ fn deletion_orders(story: &Story<'_>) {
     cluster.kubectl(&["delete", "volumesnapshot", "content-first", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshot", "class-first", "--timeout=60s"]);
-    story.delete(&["data"], &["data"]);
+    local.delete(&["data"], &["data"]);
     delete(cluster, &["claim-first"]);
 
     cluster.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: passing}\n");

@@ -1,8 +1,9 @@
-//! A driver that needs a minute, fails, and loses answers; a snapshotter that dies: nothing is left in the driver.
+//! A driver that needs a minute, fails and loses responses, and a snapshotter that is killed: no snapshot is left
+//! in the driver.
 
 use std::time::Duration;
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster};
+use wharf_testkit::{ChildProcess, ScriptedDriver, TestCluster};
 
 use super::super::objects::{claim, class};
 use super::super::{API_ONLY, MINUTE};
@@ -14,14 +15,14 @@ const BEING_CREATED: &str =
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
-fn slow_failing_and_dying() {
+fn slow_and_failing_driver_leaks_no_snapshot() {
     let cluster = TestCluster::start_with(API_ONLY);
     let mut driver = ScriptedDriver::start(&cluster, DRIVER, &["--snapshot-ready-after", "60000"]);
     let _provisioner = driver.sidecar("provisioner", &["--roles", "provisioner"]);
-    // Before there are snapshots at all, and under upstream's rules.
-    let rights = cluster.kubeconfig_of("snapshotter");
+    // Started before the CRDs exist, and with upstream's RBAC rules.
+    let rights = cluster.sidecar_kubeconfig("snapshotter");
     let mut snapshotter = driver.sidecar_with("snapshotter", &rights, &["--roles", "snapshotter"]);
-    cluster.eventually("it says what it waits for", MINUTE, |_| {
+    cluster.eventually("the snapshotter reports what it waits for", MINUTE, |_| {
         snapshotter.log().contains("not served by this cluster").then_some(())
     });
     install(&cluster);
@@ -52,47 +53,47 @@ fn calls(driver: &ScriptedDriver, method: &str) -> usize {
     driver.calls().iter().filter(|call| call.method == method).count()
 }
 
-/// Ready after a minute: asked for now and then, and told soon after.
+/// Ready after a minute: polled at intervals, and reported soon after.
 fn a_minute(cluster: &TestCluster, driver: &ScriptedDriver) {
     cluster.apply(&snapshot("slow", "snap", "data"));
     let content = format!("volumesnapshotcontent/{}", content_of(cluster, "slow"));
-    cluster.eventually("it is cut", MINUTE, |cluster| {
+    cluster.eventually("the snapshot has a handle", MINUTE, |cluster| {
         (!cluster.field(&content, ".status.snapshotHandle").is_empty()).then_some(())
     });
     assert_eq!(cluster.field(&content, ".status.readyToUse"), "false");
     assert_eq!(cluster.field(&content, BEING_CREATED), "");
     ready(cluster, "slow");
-    let asked = calls(driver, "CreateSnapshot");
-    assert!((4..=16).contains(&asked), "asked {asked} times in a minute");
+    let polls = calls(driver, "CreateSnapshot");
+    assert!((4..=16).contains(&polls), "polled {polls} times in a minute");
     delete(cluster, &["slow"]);
     assert!(driver.snapshots().is_empty());
 }
 
 fn lost_answers(cluster: &TestCluster, driver: &ScriptedDriver) {
-    driver.faults(
+    driver.set_faults(
         r#"{"CreateSnapshot": {"code": "DeadlineExceeded", "when": "after", "count": 2},
             "DeleteSnapshot": {"code": "Internal", "when": "after", "count": 1}}"#,
     );
     cluster.apply(&snapshot("lost", "snap", "data"));
     ready(cluster, "lost");
     let content = format!("volumesnapshotcontent/{}", content_of(cluster, "lost"));
-    assert_eq!(cluster.field(&content, ".status.error"), "", "what is over is not told");
+    assert_eq!(cluster.field(&content, ".status.error"), "", "a resolved error must be cleared");
     assert_eq!(driver.snapshots().len(), 1, "three calls, one snapshot");
     delete(cluster, &["lost"]);
     let events = cluster.kubectl(&["get", "events", "--output", "jsonpath={.items[*].reason}"]);
     for reason in ["SnapshotCreationFailed", "SnapshotDeleteError"] {
-        assert!(events.split(' ').any(|event| event == reason), "no event {reason} in {events}");
+        assert!(events.split(' ').any(|event| event == reason), "event {reason} is missing in {events}");
     }
-    driver.faults("{}");
+    driver.set_faults("{}");
 }
 
-/// Begins a snapshot whose call takes a while; gives the content once it is marked.
+/// Begins a snapshot whose call takes a while; returns the content once it is annotated.
 fn begun(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str) -> String {
-    // The name makes it another file: then it is counted anew.
-    driver.faults(&format!(r#"{{"CreateSnapshot": {{"delay_ms": 4000, "count": 1}}, "{name}": {{}}}}"#));
+    // The name makes the file's text different, so that counting restarts.
+    driver.set_faults(&format!(r#"{{"CreateSnapshot": {{"delay_ms": 4000, "count": 1}}, "{name}": {{}}}}"#));
     cluster.apply(&snapshot(name, class, "data"));
     let content = format!("volumesnapshotcontent/{}", content_of(cluster, name));
-    cluster.eventually("it is marked", MINUTE, |cluster| {
+    cluster.eventually("the content is annotated", MINUTE, |cluster| {
         (cluster.field(&content, BEING_CREATED) == "yes").then_some(())
     });
     content
@@ -102,7 +103,7 @@ fn gone(cluster: &TestCluster, driver: &ScriptedDriver, name: &str) {
     cluster.wait_for(&format!("volumesnapshot/{name}"), "delete", MINUTE);
     no_contents(cluster);
     assert!(driver.snapshots().is_empty(), "{:?}", driver.snapshots());
-    driver.faults("{}");
+    driver.set_faults("{}");
 }
 
 fn deleted_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
@@ -111,30 +112,30 @@ fn deleted_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
     gone(cluster, driver, "hasty");
 }
 
-fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snapshotter: &mut Beside) {
-    driver.faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after"}}"#);
+fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snapshotter: &mut ChildProcess) {
+    driver.set_faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after"}}"#);
     cluster.apply(&snapshot("orphan", "snap", "data"));
-    cluster.eventually("the driver made it, and nobody heard", MINUTE, |_| {
+    cluster.eventually("the driver created the snapshot after the snapshotter was killed", MINUTE, |_| {
         (driver.snapshots().len() == 1).then_some(())
     });
     snapshotter.kill();
-    driver.faults("{}");
+    driver.set_faults("{}");
     cluster.kubectl(&["delete", "volumesnapshot", "orphan", "--wait=false"]);
     snapshotter.restart();
     gone(cluster, driver, "orphan");
 }
 
-/// Upstream keeps asking for the class, for ever.
+/// Upstream keeps reading the missing class forever.
 fn class_gone_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
     cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
     begun(cluster, driver, "classless", "passing");
-    driver.faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after", "count": 1}}"#);
+    driver.set_faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after", "count": 1}}"#);
     cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
     cluster.kubectl(&["delete", "volumesnapshot", "classless", "--wait=false"]);
     gone(cluster, driver, "classless");
 }
 
-/// A content of a snapshot that the driver does not have says so, and goes when it is told to.
+/// The content of a snapshot that the driver does not have reports that, and can be deleted.
 fn missing_is_told(cluster: &TestCluster) {
     cluster.apply(&format!(
         r#"
@@ -148,9 +149,9 @@ spec:
   volumeSnapshotRef: {{name: missing, namespace: default}}
 "#
     ));
-    cluster.eventually("it says that there is none", MINUTE, |cluster| {
-        let said = cluster.field("volumesnapshotcontent/missing", ".status.error.message");
-        said.contains("can not find snapshot for snapshotID nowhere").then_some(())
+    cluster.eventually("the content reports that the snapshot does not exist", MINUTE, |cluster| {
+        let message = cluster.field("volumesnapshotcontent/missing", ".status.error.message");
+        message.contains("can not find snapshot for snapshotID nowhere").then_some(())
     });
     std::thread::sleep(Duration::from_millis(500));
     cluster.kubectl(&["delete", "volumesnapshotcontent", "missing", "--timeout=60s"]);

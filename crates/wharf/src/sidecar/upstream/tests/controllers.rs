@@ -1,4 +1,4 @@
-//! The provisioner's, attacher's, resizer's and snapshotter's manifests.
+//! Command lines of typical manifests of the controllers.
 
 use wharf_sidecar::controller::{Config, Role};
 
@@ -28,7 +28,7 @@ const fn s(seconds: u64) -> Duration {
 
 /// sidecars.md 1.0 "Leader election"
 #[test]
-fn without_flags_as_upstream_but_without_its_brakes() {
+fn defaults_are_upstreams_without_rate_limits() {
     for (program, role) in CONTROLLERS {
         let config = config(program, "");
         assert_eq!(config.roles, Some([role].into()));
@@ -58,7 +58,7 @@ fn without_flags_as_upstream_but_without_its_brakes() {
 
 /// sidecars.md 1.0 "Leader election", "HTTP"; 2: QPS only if it is given
 #[test]
-fn what_all_controllers_take() {
+fn common_flags_are_accepted_by_all_controllers() {
     let in_pod = Environment {
         pod_name: Some("p-0".to_owned()),
         namespace: Some("ns".to_owned()),
@@ -72,7 +72,7 @@ fn what_all_controllers_take() {
                     --timeout=1m30s --http-endpoint=:8080 --metrics-path=/m";
         let (sidecar, warnings) = sidecar_in(program, line, &in_pod);
         assert_eq!(warnings, [""; 0]);
-        assert_eq!(pages(&sidecar), [(":8080".to_owned(), true, Some("/m"))]);
+        assert_eq!(endpoints(&sidecar), [(":8080".to_owned(), true, Some("/m"))]);
         let config = sidecar.controller.expect("a controller");
         assert_eq!((config.identity.as_str(), config.namespace.as_deref()), ("p-0", Some("ns")));
         assert_eq!(config.connect.kubeconfig.as_deref(), Some(Path::new("/k")));
@@ -99,52 +99,55 @@ fn what_all_controllers_take() {
         assert_eq!(config.identity, "me");
         assert_eq!(config.election.and_then(|election| election.namespace).as_deref(), Some("other"));
         let metrics = sidecar_in(program, "--metrics-address=:9", &in_pod).0;
-        assert_eq!(pages(&metrics), [(":9".to_owned(), false, Some("/metrics"))]);
-        // A burst alone limits nothing, a rate has upstream's burst.
+        assert_eq!(endpoints(&metrics), [(":9".to_owned(), false, Some("/metrics"))]);
+        // A burst alone has no effect; a rate gets upstream's default burst.
         assert_eq!(config_in(program, "--kube-api-burst=5", &in_pod).0.connect.burst, None);
         assert_eq!(config_in(program, "--kube-api-qps=5", &in_pod).0.connect.burst, Some(10));
         assert!(config_in(program, "--leader-election=false", &in_pod).0.election.is_none());
-        for (line, said) in [
+        for (line, expected) in [
             ("--http-endpoint=:1 --metrics-address=:2", "only one of -metrics-address"),
             ("--leader-election --leader-election-labels=a", "\"a\" is not key:value"),
             ("--leader-election --leader-election-lease-duration=5s", "longer than the renew"),
             ("--timeout=0s", "timeout"),
             ("--kube-api-qps=many", "is not a decimal number"),
-            ("--nonsense", "there is no flag"),
-            ("--feature-gates=Nonsense=true", "there is no gate \"Nonsense\""),
+            ("--nonsense", "unknown flag"),
+            ("--feature-gates=Nonsense=true", "unknown gate \"Nonsense\""),
             ("--feature-gates=Topology", "write Name=true"),
         ] {
-            refused(program, line, said);
+            assert_refused(program, line, expected);
         }
     }
 }
 
 /// sidecars.md 1.5 "Create", "Params", "Node mode"
 #[test]
-fn a_snapshotters_manifest() {
+fn snapshotter_manifest_is_accepted() {
     let default = config(Program::Snapshotter, "").snapshotter;
     assert_eq!((default.pace.workers, default.pace.timeout), (100, s(60)));
     assert!(default.groups && !default.extra_create_metadata);
     let line = "--snapshot-name-prefix=snap --snapshot-name-uuid-length=8 --groupsnapshot-name-prefix=group \
                 --groupsnapshot-name-uuid-length=9 --worker-threads=7 --extra-create-metadata \
                 --feature-gates=CSIVolumeGroupSnapshot=false";
-    let told = config(Program::Snapshotter, line).snapshotter;
-    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("snap", Some(8)));
-    assert_eq!((told.group_naming.prefix.as_str(), told.group_naming.uuid_length), ("group", Some(9)));
-    assert_eq!(told.pace.workers, 7);
-    assert!(told.extra_create_metadata && !told.groups);
+    let settings = config(Program::Snapshotter, line).snapshotter;
+    assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("snap", Some(8)));
+    assert_eq!(
+        (settings.group_naming.prefix.as_str(), settings.group_naming.uuid_length),
+        ("group", Some(9))
+    );
+    assert_eq!(settings.pace.workers, 7);
+    assert!(settings.extra_create_metadata && !settings.groups);
 
     let on_node = Environment { node_name: Some("n1".to_owned()), ..environment() };
     let (config, warnings) =
         config_in(Program::Snapshotter, "--node-deployment --resync-period=1h", &on_node);
     assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
-    refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
-    refused(Program::Snapshotter, "--node-deployment --leader-election", "exclude each other");
+    assert_refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
+    assert_refused(Program::Snapshotter, "--node-deployment --leader-election", "mutually exclusive");
 }
 
 /// sidecars.md 1.6 "Modes", "Node watcher"
 #[test]
-fn a_health_monitors_manifest() {
+fn health_monitor_manifest_is_accepted() {
     let program = Program::HealthMonitor;
     let default = config(program, "").health_monitor;
     assert_eq!((default.pace.workers, default.pace.timeout), (10, s(15)));
@@ -157,23 +160,25 @@ fn a_health_monitors_manifest() {
     assert_eq!((monitor.monitor_interval, monitor.list_volumes_interval), (s(30), s(120)));
     assert!(monitor.node_watcher && monitor.pace.workers == 4);
     assert_eq!(warnings.len(), 3, "{warnings:?}");
-    refused(program, "--monitor-interval=0s", "monitor-interval");
+    assert_refused(program, "--monitor-interval=0s", "monitor-interval");
 }
 
 /// sidecars.md 1.1 "PV / volume name", "fsType", "extra-create-metadata", "Topology", "Volume-mode change"
 #[test]
-fn a_provisioners_manifest() {
+fn provisioner_manifest_is_accepted() {
     let line = "--volume-name-prefix=kube --volume-name-uuid-length=10 --worker-threads=7 --default-fstype=xfs \
                 --strict-topology --immediate-topology=false --extra-create-metadata=true \
                 --controller-publish-readonly --prevent-volume-mode-conversion=false --master=https://api:6443";
     let full = config(Program::Provisioner, line);
     assert_eq!(full.connect.server.as_deref(), Some("https://api:6443"));
-    let told = full.provisioner;
-    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("kube", Some(10)));
-    assert_eq!((told.pace.workers, told.default_fstype.as_str()), (7, "xfs"));
-    assert!(told.strict_topology && told.extra_create_metadata && told.controller_publish_readonly);
-    assert!(!told.immediate_topology && !told.prevent_volume_mode_conversion);
-    assert_eq!(told.orphan_sweep, Some(s(300)));
+    let settings = full.provisioner;
+    assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("kube", Some(10)));
+    assert_eq!((settings.pace.workers, settings.default_fstype.as_str()), (7, "xfs"));
+    assert!(
+        settings.strict_topology && settings.extra_create_metadata && settings.controller_publish_readonly
+    );
+    assert!(!settings.immediate_topology && !settings.prevent_volume_mode_conversion);
+    assert_eq!(settings.orphan_sweep, Some(s(300)));
     for (line, sweep) in [("1h", Some(s(3600))), ("0", None)] {
         let line = format!("--snapshot-orphan-sweep-interval={line}");
         assert_eq!(config(Program::Provisioner, &line).provisioner.orphan_sweep, sweep);
@@ -188,16 +193,16 @@ fn a_provisioners_manifest() {
     let (old, warnings) = config_in(Program::Provisioner, old, &environment());
     assert!(old.election.is_some());
     assert_eq!(warnings.len(), 3, "{warnings:?}");
-    // Words between flags do not end them.
+    // Positional arguments do not end the flags.
     let (between, warnings) =
         config_in(Program::Provisioner, "--leader-election true --strict-topology", &environment());
     assert!(between.provisioner.strict_topology && between.election.is_some());
-    assert_eq!(warnings, ["not a flag, ignored: \"true\""]);
+    assert_eq!(warnings, ["positional argument \"true\" is ignored"]);
 }
 
 /// sidecars.md 1.1 "Capacity", "Node deployment"
 #[test]
-fn capacity_and_node_deployment() {
+fn capacity_and_node_deployment_flags_are_accepted() {
     let on_node =
         Environment { pod_name: Some("p".to_owned()), node_name: Some("n1".to_owned()), ..environment() };
     let line = "--enable-capacity --capacity-ownerref-level=2 --capacity-for-immediate-binding \
@@ -218,34 +223,37 @@ fn capacity_and_node_deployment() {
         ("--capacity-controller-deployment-mode=central", true),
         ("--capacity-controller-deployment-mode=", false),
     ] {
-        let told = config_in(Program::Provisioner, line, &on_node).0.provisioner.capacity;
-        assert_eq!(told.is_some(), on, "{line}");
+        let settings = config_in(Program::Provisioner, line, &on_node).0.provisioner.capacity;
+        assert_eq!(settings.is_some(), on, "{line}");
     }
     let unowned = "--enable-capacity --capacity-ownerref-level=-1";
     assert_eq!(
-        super::controllers::config(Program::Provisioner, unowned).provisioner.capacity.map(|told| told.pod),
+        super::controllers::config(Program::Provisioner, unowned)
+            .provisioner
+            .capacity
+            .map(|settings| settings.pod),
         Some(None)
     );
-    for (line, said) in [
+    for (line, expected) in [
         ("--enable-capacity", "POD_NAME"),
         ("--enable-capacity=maybe", "is not a boolean"),
         ("--capacity-controller-deployment-mode=local", "is not central"),
         ("--node-deployment", "NODE_NAME"),
     ] {
-        refused(Program::Provisioner, line, said);
+        assert_refused(Program::Provisioner, line, expected);
     }
 }
 
 /// sidecars.md 1.1 "Topology", "Cross-namespace", "HonorPVReclaimPolicy"; 1.3 "State machine (RecoverVolumeExpansionFailure GA)"
 #[test]
-fn feature_gates() {
+fn feature_gates_are_applied_or_warned_about() {
     for (program, line, topology, warned) in [
         (Program::Provisioner, "Topology=true", true, None),
         (Program::Provisioner, "Topology=false", false, None),
         (Program::Provisioner, "Topology=false,Topology=true", true, None),
         (Program::Provisioner, "HonorPVReclaimPolicy=true,VolumeAttributesClass=true", true, None),
         (Program::Provisioner, "VolumeAttributesClass=false", true, Some("always on")),
-        (Program::Provisioner, "CrossNamespaceVolumeDataSource=true", true, Some("not built")),
+        (Program::Provisioner, "CrossNamespaceVolumeDataSource=true", true, Some("not implemented")),
         (Program::Provisioner, "CrossNamespaceVolumeDataSource=false", true, None),
         (Program::Provisioner, "AllAlpha=true", true, Some("one by one")),
         (Program::Attacher, "MutableCSINodeAllocatableCount=true", true, None),
@@ -256,14 +264,16 @@ fn feature_gates() {
         assert_eq!(config.topology, topology, "{line}");
         match warned {
             None => assert_eq!(warnings, [""; 0], "{line}"),
-            Some(said) => assert!(warnings.len() == 1 && warnings[0].contains(said), "{line}: {warnings:?}"),
+            Some(expected) => {
+                assert!(warnings.len() == 1 && warnings[0].contains(expected), "{line}: {warnings:?}")
+            }
         }
     }
 }
 
 /// sidecars.md 1.2 "Reconcile", 1.3 "Errors"; the end of 1.7: removed flags still found in manifests
 #[test]
-fn an_attachers_and_a_resizers_manifest() {
+fn attacher_and_resizer_manifests_are_accepted() {
     let line = "--worker-threads=25 --reconcile-sync=10m --max-entries=50 --default-fstype=ext4";
     let attacher = config(Program::Attacher, line).attacher;
     assert_eq!((attacher.pace.workers, attacher.reconcile_interval, attacher.max_entries), (25, s(600), 50));
@@ -280,15 +290,15 @@ fn an_attachers_and_a_resizers_manifest() {
     ] {
         assert_eq!(config_in(program, line, &environment()).1.len(), warnings, "{line}");
     }
-    // Each has its own word for its workers, as upstream.
-    refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
-    refused(Program::Attacher, "--workers=5", "--workers=5");
-    refused(Program::Attacher, "--worker-threads=-5", "is not a number of at least 0");
+    // The flag for the concurrency has different names, as upstream.
+    assert_refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
+    assert_refused(Program::Attacher, "--workers=5", "--workers=5");
+    assert_refused(Program::Attacher, "--worker-threads=-5", "is not a non-negative number");
 }
 
 /// sidecars.md 1.0 "Leader election", 1.4 "CRDs": the snapshot controller's manifest.
 #[test]
-fn a_snapshot_controllers_manifest() {
+fn snapshot_controller_manifest_is_accepted() {
     let program = Program::SnapshotController;
     let plain = config(program, "--v=5 --leader-election=true");
     assert_eq!(plain.roles, Some([Role::SnapshotController].into()));
@@ -306,6 +316,6 @@ fn a_snapshot_controllers_manifest() {
     assert_eq!((settings.pace.workers, settings.pace.retry_start), (3, s(2)));
     let (_, warnings) = config_in(program, "--retry-crd-interval-max=1m --resync-period=1m", &environment());
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    refused(program, "--csi-address=/csi/csi.sock", "there is no flag");
-    refused(program, "--feature-gates=Nonsense=true", "there is no gate");
+    assert_refused(program, "--csi-address=/csi/csi.sock", "unknown flag");
+    assert_refused(program, "--feature-gates=Nonsense=true", "unknown gate");
 }

@@ -1,0 +1,107 @@
+//! Pods on another implementation of `Containers`, as a CRI client would be.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::json;
+use tokio::sync::watch;
+use wharf_cluster::now;
+use wharf_node::containers::{Containers, RunResult};
+use wharf_node::runtime::{
+    Cause, ContainerId, ContainerInfo, ContainerSpec, Exit, ListError, RemoveError, StartError, State,
+};
+
+use crate::harness::TestNode;
+
+/// A fake runtime that only records containers.
+#[derive(Default)]
+struct Written(Mutex<BTreeMap<ContainerId, (ContainerSpec, watch::Sender<State>)>>);
+
+impl Written {
+    fn end(&self, id: &ContainerId, code: i32) {
+        let (started, finished) = (now(), now());
+        let exit = Exit { code, signal: None, started, finished, cause: Cause::Ended };
+        if let Some((_, state)) = self.0.lock().unwrap().get(id) {
+            state.send_replace(State::Exited(exit));
+        }
+    }
+
+    /// The only container.
+    fn only(&self) -> (ContainerId, ContainerSpec) {
+        let all = self.0.lock().unwrap();
+        assert_eq!(all.len(), 1);
+        all.iter().next().map(|(id, (spec, _))| (id.clone(), spec.clone())).unwrap()
+    }
+}
+
+#[async_trait]
+impl Containers for Written {
+    fn list(&self) -> Result<Vec<ContainerInfo>, ListError> {
+        let all = self.0.lock().unwrap();
+        let found = |(id, (spec, state)): (&ContainerId, &(ContainerSpec, watch::Sender<State>))| {
+            let ContainerSpec { namespace, pod, pod_uid, container, attempt, labels, .. } = spec.clone();
+            let (id, state) = (id.clone(), state.borrow().clone());
+            ContainerInfo { id, namespace, pod, pod_uid, container, attempt, labels, this_boot: true, state }
+        };
+        Ok(all.iter().map(found).collect())
+    }
+
+    fn state(&self, id: &ContainerId) -> State {
+        self.0.lock().unwrap().get(id).map_or(State::Unknown, |(_, state)| state.borrow().clone())
+    }
+
+    async fn exited(&self, id: &ContainerId) -> Option<Exit> {
+        let mut state = self.0.lock().unwrap().get(id).map(|(_, state)| state.subscribe())?;
+        let ended = state.wait_for(|state| matches!(state, State::Exited(_))).await.ok()?.clone();
+        match ended {
+            State::Exited(exit) => Some(exit),
+            State::Running { .. } | State::Unknown => None,
+        }
+    }
+
+    async fn start(&self, spec: ContainerSpec) -> Result<ContainerId, StartError> {
+        let (id, running) = (spec.id(), State::Running { pid: 0, started: now() });
+        self.0.lock().unwrap().entry(id.clone()).or_insert_with(|| (spec, watch::Sender::new(running)));
+        Ok(id)
+    }
+
+    async fn stop(&self, id: &ContainerId, _grace: Duration) -> Option<Exit> {
+        self.end(id, 143);
+        self.exited(id).await
+    }
+
+    async fn remove(&self, id: &ContainerId) -> Result<(), RemoveError> {
+        self.0.lock().unwrap().remove(id);
+        Ok(())
+    }
+
+    async fn run(&self, _id: &ContainerId, command: &[String], _limit: Duration) -> RunResult {
+        RunResult::Ended { code: i32::from(command != ["ready"]), output: String::new() }
+    }
+}
+
+#[tokio::test]
+async fn pod_runs_on_another_container_runtime() {
+    let written = Arc::new(Written::default());
+    let node = TestNode::on(Arc::clone(&written) as _).await;
+    node.pod("p", "exit 1", |pod| {
+        pod["spec"]["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["ready"]}});
+    })
+    .await;
+    let ready = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+    let pod = node.until("p", ready).await;
+    let (first, spec) = written.only();
+    assert_eq!(spec.command, ["/bin/sh", "-c", "exit 1"]);
+    assert_eq!(pod["status"]["containerStatuses"][0]["containerID"], format!("wharf://{first}"));
+    // It fails and is restarted.
+    written.end(&first, 3);
+    let again = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
+    let pod = node.until("p", |pod| again(pod) && ready(pod)).await;
+    let before = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!((&before["exitCode"], &before["reason"]), (&json!(3), &json!("Error")));
+    node.delete("p").await;
+    node.gone("p", pod["metadata"]["uid"].as_str().unwrap()).await;
+    assert!(written.list().unwrap().is_empty(), "no container is left");
+}

@@ -1,0 +1,152 @@
+//! The attacher's in-process state between two reconciles of a volume. It may be lost at any time: then idempotent CSI
+//! calls are repeated and backoffs are shorter.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use wharf_model::VolumeAttachment;
+
+use super::view::{AttachState, Subject};
+
+/// The state of all volumes.
+#[derive(Default)]
+pub(super) struct AttachStates {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    volumes: HashMap<Subject, VolumeState>,
+    /// Volumes, by name and UID, that wait for a reference check.
+    checks: BTreeMap<String, String>,
+}
+
+/// The state of one volume.
+#[derive(Default)]
+struct VolumeState {
+    attachments: BTreeMap<String, AttachState>,
+    unreferenced: Option<String>,
+}
+
+impl AttachStates {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of an attachment. Empty if the stored state belongs to another attachment of the same name.
+    pub(super) fn get(&self, subject: &Subject, attachment: &VolumeAttachment) -> AttachState {
+        let inner = self.lock();
+        let known = inner.volumes.get(subject).and_then(|v| v.attachments.get(&attachment.metadata.name));
+        let known = known.filter(|state| state.uid == attachment.metadata.uid);
+        known
+            .cloned()
+            .unwrap_or_else(|| AttachState { uid: attachment.metadata.uid.clone(), ..AttachState::default() })
+    }
+
+    /// Updates the state of an attachment.
+    pub(super) fn update(
+        &self,
+        subject: &Subject,
+        attachment: &VolumeAttachment,
+        update: impl FnOnce(&mut AttachState),
+    ) {
+        let mut inner = self.lock();
+        let volume = inner.volumes.entry(subject.clone()).or_default();
+        let state = volume.attachments.entry(attachment.metadata.name.clone()).or_default();
+        if state.uid != attachment.metadata.uid {
+            *state = AttachState { uid: attachment.metadata.uid.clone(), ..AttachState::default() };
+        }
+        update(state);
+    }
+
+    /// Clears the failure of an attachment after a change that may let it succeed.
+    pub(super) fn wake(&self, subject: &Subject, attachment: &str) {
+        let mut inner = self.lock();
+        let volume = inner.volumes.get_mut(subject);
+        if let Some(state) = volume.and_then(|volume| volume.attachments.get_mut(attachment)) {
+            state.clear_failure();
+        }
+    }
+
+    /// Drops the state of attachments that are not among these, and returns their names.
+    pub(super) fn retain(&self, subject: &Subject, present: &BTreeSet<&str>) -> Vec<String> {
+        let mut inner = self.lock();
+        let Some(volume) = inner.volumes.get_mut(subject) else { return Vec::new() };
+        let gone: Vec<String> =
+            volume.attachments.keys().filter(|name| !present.contains(name.as_str())).cloned().collect();
+        for name in &gone {
+            volume.attachments.remove(name);
+        }
+        if volume.attachments.is_empty() && volume.unreferenced.is_none() {
+            inner.volumes.remove(subject);
+        }
+        gone
+    }
+
+    /// The UID of the volume that the server confirmed as unreferenced.
+    pub(super) fn unreferenced(&self, subject: &Subject) -> Option<String> {
+        self.lock().volumes.get(subject)?.unreferenced.clone()
+    }
+
+    /// Records that no attachment refers to the volume with this UID.
+    pub(super) fn set_unreferenced(&self, subject: &Subject, uid: String) {
+        let mut inner = self.lock();
+        inner.volumes.entry(subject.clone()).or_default().unreferenced = Some(uid);
+    }
+
+    /// Drops the confirmation for a volume without our finalizer, since its deletion is not reported here.
+    pub(super) fn expire_unreferenced(&self, subject: &Subject, has_finalizer: bool) {
+        if !has_finalizer && let Some(volume) = self.lock().volumes.get_mut(subject) {
+            volume.unreferenced = None;
+        }
+    }
+
+    /// Requests a reference check for a volume.
+    pub(super) fn request_check(&self, volume: &str, uid: String) {
+        self.lock().checks.insert(volume.to_owned(), uid);
+    }
+
+    /// Takes all requested reference checks.
+    pub(super) fn take_checks(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut self.lock().checks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attachment(name: &str, uid: &str) -> VolumeAttachment {
+        let mut attachment = VolumeAttachment::default();
+        (attachment.metadata.name, attachment.metadata.uid) = (name.into(), uid.into());
+        attachment
+    }
+
+    #[test]
+    fn state_belongs_to_one_uid() {
+        let (states, subject) = (AttachStates::default(), Subject::Volume("v".into()));
+        states.update(&subject, &attachment("a", "1"), AttachState::record_unpublished);
+        assert!(states.get(&subject, &attachment("a", "1")).unpublished);
+        assert!(!states.get(&subject, &attachment("a", "2")).unpublished, "another object of the same name");
+        states.update(&subject, &attachment("a", "2"), |state| assert!(!state.unpublished));
+        assert!(!states.get(&subject, &attachment("a", "1")).unpublished);
+    }
+
+    #[test]
+    fn state_of_deleted_attachments_is_dropped() {
+        let (states, subject) = (AttachStates::default(), Subject::Volume("v".into()));
+        for name in ["a", "b"] {
+            states.update(&subject, &attachment(name, "1"), AttachState::record_unpublished);
+        }
+        assert_eq!(states.retain(&subject, &["b"].into()), ["a"]);
+        assert!(states.get(&subject, &attachment("b", "1")).unpublished);
+        states.set_unreferenced(&subject, "u".into());
+        assert_eq!(states.retain(&subject, &[].into()), ["b"]);
+        states.expire_unreferenced(&subject, true);
+        assert_eq!(states.unreferenced(&subject).as_deref(), Some("u"));
+        // Our finalizer is removed; other finalizers may hold the volume for long.
+        states.expire_unreferenced(&subject, false);
+        assert!(states.retain(&subject, &[].into()).is_empty());
+        assert!(states.lock().volumes.is_empty());
+    }
+}

@@ -1,0 +1,296 @@
+//! The provisioner's watched objects. Lookups use indexes: nothing here waits or scans a whole store.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wharf_cluster::{Cluster, Store, WatchOptions};
+use wharf_model::names::annotation;
+use wharf_model::topology::{self, Segments, TopologyError};
+use wharf_model::{
+    CSINode, Key, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+};
+
+use super::act::ProvisionStates;
+use super::intent::Intent;
+use super::journal::Journal;
+use super::protection;
+use super::source::{self, SourceRef};
+use super::view::{FixedNodes, Nodes, ProvisionState, ProvisionView, ProvisionerConfig, claimant};
+
+/// Unbound claims, by the name that their volume would have.
+const BY_VOLUME: &str = "provisioner/volume";
+/// Unbound claims, by their class.
+const BY_CLASS: &str = "provisioner/class";
+/// Unbound claims, by the driver that is to provision them.
+const BY_DRIVER: &str = "provisioner/driver";
+/// Volumes, by driver and handle.
+const BY_HANDLE: &str = "provisioner/handle";
+/// CSINodes, by the drivers that have topology keys there.
+const BY_KEYS: &str = "provisioner/keys";
+/// Attachments, by volume.
+const BY_ATTACHED: &str = "provisioner/attached";
+
+/// The watched objects.
+#[derive(Clone)]
+pub(crate) struct Stores {
+    pub(crate) config: Arc<ProvisionerConfig>,
+    pub(crate) claims: Store<PersistentVolumeClaim>,
+    pub(crate) volumes: Store<PersistentVolume>,
+    pub(crate) classes: Store<StorageClass>,
+    /// Only if the driver attaches volumes.
+    pub(crate) attachments: Option<Store<VolumeAttachment>>,
+    /// Only if the driver supports topology and this process acts for all nodes.
+    pub(crate) nodes: Option<StoredNodes>,
+    fixed_nodes: FixedNodes,
+}
+
+/// The drivers that a claim's annotations name as its provisioner.
+fn drivers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
+    let migrated = claim.metadata.annotation(annotation::MIGRATED_TO);
+    claim.provisioner().into_iter().chain(migrated)
+}
+
+fn handle_key(driver: &str, handle: &str) -> String {
+    // Driver names contain no slash.
+    format!("{driver}/{handle}")
+}
+
+impl Stores {
+    /// Starts the watches, or joins existing ones.
+    pub(crate) fn watch(cluster: &Cluster, config: &Arc<ProvisionerConfig>) -> Self {
+        let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
+        let naming = config.settings.naming.clone();
+        let unbound = |claim: &PersistentVolumeClaim| claim.spec.volume_name.is_empty();
+        claims.add_index(BY_VOLUME, move |claim| match unbound(claim) {
+            true => naming.name(&claim.metadata.uid).into_iter().collect(),
+            false => Vec::new(),
+        });
+        claims.add_index(BY_CLASS, move |claim| match unbound(claim) {
+            true => claim.class().map(str::to_owned).into_iter().collect(),
+            false => Vec::new(),
+        });
+        claims.add_index(BY_DRIVER, move |claim| match unbound(claim) {
+            true => drivers(claim).map(str::to_owned).collect(),
+            false => Vec::new(),
+        });
+        protection::index(&claims);
+        let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
+        volumes.add_index(BY_HANDLE, |volume| {
+            let csi = volume.spec.csi.as_ref();
+            csi.map(|csi| handle_key(&csi.driver, &csi.volume_handle)).into_iter().collect()
+        });
+        let attachments = config.can.publish_unpublish_volume.then(|| {
+            let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
+            attachments.add_index(BY_ATTACHED, |attachment| {
+                attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
+            });
+            attachments
+        });
+        let nodes = (config.can.topology && config.node.is_none()).then(|| StoredNodes::watch(cluster));
+        let fixed_nodes =
+            config.node.as_ref().map(|node| FixedNodes::one(&config.driver, node)).unwrap_or_default();
+        let classes = cluster.store(WatchOptions::default());
+        Self { config: Arc::clone(config), claims, volumes, classes, attachments, nodes, fixed_nodes }
+    }
+
+    /// Waits until all stores are synced: an object that is not listed yet must not be taken for deleted.
+    pub(crate) async fn synced(&self) {
+        self.claims.wait_synced().await;
+        self.volumes.wait_synced().await;
+        self.classes.wait_synced().await;
+        if let Some(attachments) = &self.attachments {
+            attachments.wait_synced().await;
+        }
+        if let Some(nodes) = &self.nodes {
+            nodes.csi_nodes.wait_synced().await;
+            nodes.nodes.wait_synced().await;
+        }
+    }
+
+    /// The name of the volume that a claim has or would get, if the claim is for this driver.
+    pub(crate) fn volume_name_for(&self, claim: &PersistentVolumeClaim) -> Option<String> {
+        let ours = drivers(claim).any(|driver| driver == self.config.driver);
+        ours.then(|| self.config.settings.naming.name(&claim.metadata.uid).ok()).flatten()
+    }
+
+    /// Whether a change of the volume may matter to this driver.
+    pub(crate) fn is_relevant(&self, volume: &PersistentVolume, journal: &Journal) -> bool {
+        let driver = Some(self.config.driver.as_str());
+        let name = &volume.metadata.name;
+        volume.is_for_driver(&self.config.driver)
+            || volume.metadata.annotation(annotation::PROVISIONED_BY) == driver
+            || volume.metadata.annotation(annotation::MIGRATED_TO) == driver
+            || journal.get(name).is_some()
+            || !self.claims.by_index(BY_VOLUME, name).is_empty()
+    }
+
+    /// Pending claims of a class.
+    pub(crate) fn pending_for_class(&self, class: &str) -> Vec<Arc<PersistentVolumeClaim>> {
+        self.claims.by_index(BY_CLASS, class)
+    }
+
+    /// Pending claims that clone this one.
+    pub(crate) fn pending_clones_of(&self, claim: &Key) -> Vec<Arc<PersistentVolumeClaim>> {
+        protection::waiting_for(&self.claims, &SourceRef::Claim(claim.clone()))
+    }
+
+    /// All pending claims of this driver.
+    pub(crate) fn pending_claims(&self) -> Vec<Arc<PersistentVolumeClaim>> {
+        self.claims.by_index(BY_DRIVER, &self.config.driver)
+    }
+
+    /// The current inputs for deciding about a volume.
+    pub(crate) fn inputs(&self, volume: &str, journal: &Journal, states: &ProvisionStates) -> Inputs {
+        let state = states.get(volume);
+        let intent = journal.get(volume);
+        let pv = self.volumes.get(&Key::cluster(volume));
+        let claim = match &intent {
+            Some(intent) => self
+                .claims
+                .get(&Key::namespaced(&intent.claim.namespace, &intent.claim.name))
+                .filter(|claim| claim.metadata.uid == intent.claim.uid),
+            None => claimant(self.claims.by_index(BY_VOLUME, volume), pv.as_deref()),
+        };
+        let class = claim.as_ref().and_then(|claim| claim.class()).map(Key::cluster);
+        let class = class.and_then(|key| self.classes.get(&key));
+        let handle_owner = state.created().and_then(|created| {
+            let key = handle_key(&self.config.driver, &created.handle);
+            self.volumes.by_index(BY_HANDLE, &key).first().map(|volume| volume.metadata.name.clone())
+        });
+        let source_claim = claim.as_ref().and_then(|claim| match source::requested_source(claim) {
+            Ok(Some(SourceRef::Claim(key))) => self.claims.get(&key),
+            _ => None,
+        });
+        let source_volume = source_claim
+            .as_ref()
+            .and_then(|source| self.volumes.get(&Key::cluster(source.spec.volume_name.as_str())));
+        let pv_class = pv.as_ref().map(|pv| pv.spec.storage_class_name.as_str());
+        let pv_class = pv_class.and_then(|class| self.classes.get(&Key::cluster(class)));
+        let siblings = pv.as_ref().map(|pv| self.siblings(pv)).unwrap_or_default();
+        let attached = match (&pv, &self.attachments) {
+            (Some(_), Some(attachments)) => {
+                let attached = attachments.by_index(BY_ATTACHED, volume);
+                attached.iter().map(|attachment| attachment.metadata.name.clone()).collect()
+            }
+            _ => Vec::new(),
+        };
+        Inputs {
+            pv,
+            claim,
+            class,
+            intent,
+            handle_owner,
+            state,
+            source_claim,
+            source_volume,
+            pv_class,
+            siblings,
+            attached,
+        }
+    }
+
+    /// The volumes with the same handle, including this one.
+    pub(crate) fn siblings(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
+        let Some(csi) = &volume.spec.csi else { return Vec::new() };
+        self.volumes.by_index(BY_HANDLE, &handle_key(&csi.driver, &csi.volume_handle))
+    }
+
+    fn nodes(&self) -> &dyn Nodes {
+        match &self.nodes {
+            Some(nodes) => nodes,
+            None => &self.fixed_nodes,
+        }
+    }
+}
+
+/// The inputs of one decision about a volume.
+#[derive(Default)]
+pub(crate) struct Inputs {
+    pub(crate) pv: Option<Arc<PersistentVolume>>,
+    pub(crate) claim: Option<Arc<PersistentVolumeClaim>>,
+    pub(crate) class: Option<Arc<StorageClass>>,
+    intent: Option<Arc<Intent>>,
+    handle_owner: Option<String>,
+    state: ProvisionState,
+    source_claim: Option<Arc<PersistentVolumeClaim>>,
+    source_volume: Option<Arc<PersistentVolume>>,
+    pv_class: Option<Arc<StorageClass>>,
+    siblings: Vec<Arc<PersistentVolume>>,
+    attached: Vec<String>,
+}
+
+impl Inputs {
+    /// The view that the rules read.
+    pub(crate) fn view<'a>(&'a self, volume: &'a str, stores: &'a Stores) -> ProvisionView<'a> {
+        ProvisionView {
+            volume,
+            config: &stores.config,
+            pv: self.pv.as_deref(),
+            claim: self.claim.as_deref(),
+            class: self.class.as_deref(),
+            intent: self.intent.as_ref(),
+            handle_owner: self.handle_owner.as_deref(),
+            state: &self.state,
+            source_claim: self.source_claim.as_deref(),
+            source_volume: self.source_volume.as_deref(),
+            nodes: stores.nodes(),
+            pv_class: self.pv_class.as_deref(),
+            attached: &self.attached,
+            siblings: &self.siblings,
+        }
+    }
+}
+
+/// The nodes of the cluster, from stores.
+#[derive(Clone)]
+pub(crate) struct StoredNodes {
+    pub(crate) csi_nodes: Store<CSINode>,
+    pub(crate) nodes: Store<Node>,
+    /// The segments of all nodes, as last computed: claims arrive far more often than nodes change.
+    cache: Arc<Mutex<Option<CachedTopology>>>,
+}
+
+struct CachedTopology {
+    revision: u64,
+    keys: Vec<String>,
+    topologies: Vec<Segments>,
+}
+
+impl StoredNodes {
+    fn watch(cluster: &Cluster) -> Self {
+        let csi_nodes = cluster.store::<CSINode>(WatchOptions::default());
+        csi_nodes.add_index(BY_KEYS, |node| {
+            let located = node.spec.drivers.iter().filter(|driver| !driver.topology_keys.is_empty());
+            located.map(|driver| driver.name.clone()).collect()
+        });
+        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()), cache: Arc::default() }
+    }
+}
+
+impl Nodes for StoredNodes {
+    fn csi_node(&self, name: &str) -> Option<Arc<CSINode>> {
+        self.csi_nodes.get(&Key::cluster(name))
+    }
+
+    fn node(&self, name: &str) -> Option<Arc<Node>> {
+        self.nodes.get(&Key::cluster(name))
+    }
+
+    fn keys(&self, driver: &str) -> Vec<String> {
+        let located = self.csi_nodes.first_by_index(BY_KEYS, driver);
+        located.map(|node| topology::topology_keys(&node, driver).to_vec()).unwrap_or_default()
+    }
+
+    fn topologies(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read first: a node that changes in between only causes another computation.
+        let revision = self.nodes.revision();
+        if let Some(cache) =
+            cache.as_ref().filter(|cached| cached.revision == revision && cached.keys == keys)
+        {
+            return Ok(cache.topologies.clone());
+        }
+        let topologies = topology::cluster_segments(keys, self.nodes.all().iter().map(|node| &**node))?;
+        *cache = Some(CachedTopology { revision, keys: keys.to_vec(), topologies: topologies.clone() });
+        Ok(topologies)
+    }
+}

@@ -1,0 +1,360 @@
+//! In-process state of a claim between two steps. It can be lost at any time: a process without it treats a call in
+//! progress as uncertain and repeats it.
+//!
+//! The state is valid only while no other process acts: it is cleared when the lease is lost.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tonic::Code;
+use wharf_csi::ErrorClass;
+use wharf_model::{Key, Quantity, Time};
+
+use super::decide::ResizeStep;
+use super::view::PodUse;
+use crate::driver::go_status_text;
+
+/// The state of one claim.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ResizeState {
+    pub(crate) expansion: ExpansionState,
+    pub(crate) modification: ModificationState,
+}
+
+/// The state of an expansion.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ExpansionState {
+    /// The size that this process recorded as in progress.
+    pub(crate) begun: Option<Quantity>,
+    /// Whether the last call ended with a final error: then no call can still run.
+    pub(crate) ended: bool,
+    /// The driver's result, until it is recorded.
+    pub(crate) expanded: Option<Expanded>,
+    /// The last failed call.
+    pub(crate) failed: Option<FailedCall<ExpandRequest>>,
+    /// Whether an event reported that the volume is in use.
+    pub(crate) in_use_reported: bool,
+}
+
+/// The result of an expansion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Expanded {
+    /// The requested size.
+    pub(crate) requested: Quantity,
+    /// The actual size.
+    pub(crate) size: Quantity,
+    /// Whether the node has to expand the volume, too.
+    pub(crate) node_expansion_required: bool,
+}
+
+/// The state of a modification.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ModificationState {
+    /// The class that this process recorded as in progress.
+    pub(crate) begun: Option<String>,
+    /// Whether the last call has certainly ended.
+    pub(crate) certain: bool,
+    /// The class that the driver applied, until it is recorded.
+    pub(crate) applied: Option<String>,
+    /// The last failed call.
+    pub(crate) failed: Option<FailedCall<ModifyRequest>>,
+    /// The missing class that an event reported.
+    pub(crate) missing_class_reported: Option<String>,
+}
+
+/// The inputs of a ControllerExpandVolume call. A call with other inputs need not wait for the backoff of this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpandRequest {
+    /// What the user requested.
+    pub(crate) requested: Quantity,
+    /// What was requested from the driver.
+    pub(crate) size: Quantity,
+    /// Whether pods used the volume.
+    pub(crate) pod_use: PodUse,
+}
+
+/// The inputs of a ControllerModifyVolume call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ModifyRequest {
+    /// What the user requested.
+    pub(crate) requested: Option<String>,
+    /// What was requested from the driver.
+    pub(crate) target: String,
+}
+
+/// A failed call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FailedCall<Q> {
+    pub(crate) request: Q,
+    pub(crate) failure: Failure,
+    /// Consecutive failures of the same request.
+    pub(crate) failures: u32,
+    pub(crate) at: Time,
+    /// When the backoff ends.
+    pub(crate) again: Time,
+    /// Whether it was reported in the claim.
+    pub(crate) reported: bool,
+}
+
+/// The error of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The error class. `None`: the driver was not called.
+    pub(crate) class: Option<ErrorClass>,
+    pub(crate) code: Code,
+    /// The driver's message, or ours if it was not called.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// The text as upstream writes it: a gRPC error in Go's format.
+    pub(crate) fn text(&self) -> String {
+        match self.class {
+            Some(_) => go_status_text(self.code, &self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    /// Whether the driver refused because the volume is in use.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.class.is_some() && self.code == Code::FailedPrecondition
+    }
+}
+
+impl ExpansionState {
+    /// A call is about to be sent: from now on it may run in the driver.
+    pub(crate) fn call_started(&mut self) {
+        self.ended = false;
+        self.in_use_reported = false;
+    }
+
+    /// Records a successful call.
+    pub(crate) fn succeeded(&mut self, expanded: Expanded) {
+        *self = Self { begun: self.begun, expanded: Some(expanded), ..Self::default() };
+    }
+
+    /// Records a failed call, or one that was not sent.
+    pub(crate) fn failed(
+        &mut self,
+        request: ExpandRequest,
+        failure: Failure,
+        now: Time,
+        pause: impl Fn(&Failure, u32) -> Duration,
+    ) {
+        if let Some(class) = failure.class {
+            self.ended = class != ErrorClass::StillRunning;
+        }
+        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, pause));
+    }
+}
+
+impl ModificationState {
+    /// A call is about to be sent: from now on it may run in the driver.
+    pub(crate) fn call_started(&mut self) {
+        self.certain = false;
+    }
+
+    /// Records a successful call.
+    pub(crate) fn succeeded(&mut self, target: &str) {
+        *self = Self {
+            begun: self.begun.take(),
+            certain: true,
+            applied: Some(target.to_owned()),
+            ..Self::default()
+        };
+    }
+
+    /// Records a failed call, or one that was not sent.
+    pub(crate) fn failed(
+        &mut self,
+        request: ModifyRequest,
+        failure: Failure,
+        now: Time,
+        pause: impl Fn(&Failure, u32) -> Duration,
+    ) {
+        if let Some(class) = failure.class {
+            self.certain = class != ErrorClass::StillRunning;
+        }
+        self.failed = Some(FailedCall::new(self.failed.take(), request, failure, now, pause));
+    }
+}
+
+impl<Q: PartialEq> FailedCall<Q> {
+    fn new(
+        before: Option<Self>,
+        request: Q,
+        failure: Failure,
+        now: Time,
+        pause: impl Fn(&Failure, u32) -> Duration,
+    ) -> Self {
+        let same = before.filter(|before| before.request == request);
+        let failures = same.map_or(0, |same| same.failures);
+        let again = now.plus(pause(&failure, failures));
+        Self { request, failure, failures: failures.saturating_add(1), at: now, again, reported: false }
+    }
+
+    /// When this request may be sent again, if that is in the future. A clock that was set back causes no wait.
+    pub(crate) fn pause(&self, request: &Q, now: Time) -> Option<Time> {
+        (self.request == *request && now >= self.at && now < self.again).then_some(self.again)
+    }
+}
+
+impl ResizeState {
+    /// Updates the state after a step other than a call.
+    pub(crate) fn apply(&mut self, step: &ResizeStep) {
+        let Self { expansion, modification } = self;
+        match step {
+            ResizeStep::BeginExpansion { size, .. } => {
+                expansion.begun = Some(*size);
+                // The failure of another size must not be reported for this one.
+                expansion.failed = expansion.failed.take().filter(|failed| failed.request.size == *size);
+            }
+            ResizeStep::ReportExpansion => {
+                if let Some(failed) = &mut expansion.failed {
+                    failed.reported = true;
+                }
+            }
+            ResizeStep::ReportInUse => expansion.in_use_reported = true,
+            ResizeStep::MarkNodeExpansionPending | ResizeStep::FinishExpansion { .. } => {
+                *expansion = ExpansionState::default()
+            }
+            ResizeStep::BeginModification { target } => modification.begun = Some(target.clone()),
+            ResizeStep::ReportModification => {
+                if let Some(failed) = &mut modification.failed {
+                    failed.reported = true;
+                }
+            }
+            ResizeStep::MarkPending { target } | ResizeStep::ReportMissingClass { target } => {
+                modification.missing_class_reported = Some(target.clone());
+            }
+            ResizeStep::CompleteModification { .. } => *modification = ModificationState::default(),
+            ResizeStep::Wait(_)
+            | ResizeStep::DropState
+            | ResizeStep::RemovePreResizeCapacity
+            | ResizeStep::Expand { .. }
+            | ResizeStep::UpdateVolumeSize { .. }
+            | ResizeStep::Modify { .. }
+            | ResizeStep::RecordClass { .. }
+            | ResizeStep::CancelModification => {}
+        }
+    }
+}
+
+/// The state of all claims.
+#[derive(Default)]
+pub(crate) struct ResizeStates {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// State from an earlier epoch is not stored any more.
+    epoch: u64,
+    by_claim: HashMap<Key, (String, ResizeState)>,
+}
+
+/// When a state was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Epoch(u64);
+
+impl ResizeStates {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of the claim with this UID.
+    pub(crate) fn get(&self, key: &Key, uid: &str) -> (Epoch, ResizeState) {
+        let inner = self.lock();
+        let known = inner.by_claim.get(key).filter(|(known, _)| known == uid);
+        (Epoch(inner.epoch), known.map(|(_, state)| state.clone()).unwrap_or_default())
+    }
+
+    /// Stores the state, unless everything was cleared since `epoch`.
+    pub(crate) fn put(&self, key: &Key, uid: &str, epoch: Epoch, state: ResizeState) {
+        let mut inner = self.lock();
+        if Epoch(inner.epoch) != epoch {
+            return;
+        }
+        match state == ResizeState::default() {
+            true => inner.by_claim.remove(key),
+            false => inner.by_claim.insert(key.clone(), (uid.to_owned(), state)),
+        };
+    }
+
+    /// Whether a claim of this name has state.
+    pub(crate) fn contains(&self, key: &Key) -> bool {
+        self.lock().by_claim.contains_key(key)
+    }
+
+    /// Removes the state of a deleted claim.
+    pub(crate) fn remove(&self, key: &Key) {
+        self.lock().by_claim.remove(key);
+    }
+
+    /// Clears everything: another process may have acted.
+    pub(crate) fn clear(&self) {
+        let mut inner = self.lock();
+        inner.epoch += 1;
+        inner.by_claim.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_belongs_to_one_uid_and_lease_term() {
+        let states = ResizeStates::default();
+        let key = Key::namespaced("shop", "data");
+        let stored = ResizeState {
+            expansion: ExpansionState { ended: true, ..ExpansionState::default() },
+            ..ResizeState::default()
+        };
+        let (epoch, nothing) = states.get(&key, "u");
+        assert_eq!(nothing, ResizeState::default());
+        states.put(&key, "u", epoch, stored.clone());
+        assert_eq!(states.get(&key, "u"), (epoch, stored.clone()));
+        assert_eq!(states.get(&key, "another").1, ResizeState::default(), "another claim of the same name");
+        assert!(states.contains(&key));
+
+        states.clear();
+        assert!(!states.contains(&key));
+        states.put(&key, "u", epoch, stored.clone());
+        assert!(!states.contains(&key), "read before the lease was lost");
+
+        let (epoch, _) = states.get(&key, "u");
+        states.put(&key, "u", epoch, stored);
+        states.put(&key, "u", epoch, ResizeState::default());
+        assert!(!states.contains(&key), "the default state is not stored");
+    }
+
+    /// sidecars.md 1.3 "Errors": the backoff grows for the same request only.
+    #[test]
+    fn backoff_grows_for_same_request_only() {
+        let pause = |_: &Failure, failures: u32| Duration::from_secs(1 << failures);
+        let failure = || Failure {
+            class: Some(ErrorClass::StillRunning),
+            code: Code::Unavailable,
+            message: "no".into(),
+        };
+        let request = |size| ExpandRequest {
+            requested: Quantity::from_bytes(9),
+            size: Quantity::from_bytes(size),
+            pod_use: PodUse::Unknown,
+        };
+        let mut expansion = ExpansionState { ended: true, ..ExpansionState::default() };
+        expansion.failed(request(9), failure(), Time(0), pause);
+        assert!(!expansion.ended);
+        expansion.failed(request(9), failure(), Time(1000), pause);
+        let failed = expansion.failed.clone().unwrap();
+        assert_eq!((failed.failures, failed.again), (2, Time(3000)));
+        assert_eq!(failed.pause(&request(9), Time(2999)), Some(Time(3000)));
+        assert_eq!(failed.pause(&request(9), Time(3000)), None);
+        assert_eq!(failed.pause(&request(9), Time(999)), None, "a clock that was set back causes no wait");
+        assert_eq!(failed.pause(&request(8), Time(2000)), None);
+        expansion.failed(request(8), failure(), Time(4000), pause);
+        assert_eq!(expansion.failed.unwrap().again, Time(5000));
+    }
+}

@@ -1,0 +1,170 @@
+//! Serves a driver in `wharf up`: creates its API objects and runs its sidecar.
+//!
+//! - A driver may start late, stop and restart at any time; nothing else waits for it. If it comes back with more
+//!   capabilities, the missing objects are created.
+//! - One snapshot controller binds the snapshots of all drivers. It does not need any of them.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use wharf_cluster::{Backoff, Cluster, ConnectOptions};
+use wharf_csi::{Client, Endpoint, SocketIdentity};
+use wharf_driver_local::DRIVER_NAME;
+use wharf_sidecar::controller::{self, Role};
+use wharf_sidecar::driver::{DriverInfo, discover};
+use wharf_sidecar::health_registry::HealthRegistry;
+use wharf_sidecar::process::{self, Sidecar, SidecarError};
+use wharf_sidecar::provisioner::{self, CapacitySettings};
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
+
+use super::external_driver::DriverOptions;
+use super::{DataDir, objects};
+
+/// A driver that has not responded after this time is reported as missing.
+const SLOW_START: Duration = Duration::from_secs(1);
+/// How often the socket is checked for replacement, which means that the driver was restarted.
+const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A driver and the environment in which it is served.
+#[derive(Clone)]
+pub(super) struct ServedDriver {
+    pub(super) endpoint: Endpoint,
+    pub(super) options: DriverOptions,
+    pub(super) cluster: Cluster,
+    pub(super) data_dir: DataDir,
+    pub(super) node: String,
+    pub(super) health_registry: HealthRegistry,
+}
+
+impl ServedDriver {
+    /// Serves the driver until `stop`. Sends to `ready` when the driver has responded and its objects exist.
+    pub(super) async fn run(
+        self,
+        ready: oneshot::Sender<()>,
+        stop: CancellationToken,
+    ) -> Result<(), SidecarError> {
+        let client = Client::new(&self.endpoint);
+        let mut last_socket = SocketIdentity::of_path(self.endpoint.path()).ok();
+        let info = tokio::select! {
+            info = self.discover(&client) => info,
+            () = stop.cancelled() => return Ok(()),
+        };
+        // The receiver may be gone: it stops waiting after a grace period.
+        let _ = ready.send(());
+        let watch_socket = async {
+            loop {
+                sleep(SOCKET_POLL_INTERVAL).await;
+                let now = SocketIdentity::of_path(self.endpoint.path()).ok();
+                if now.is_some() && now != last_socket {
+                    self.discover(&client).await;
+                    last_socket = now;
+                }
+            }
+        };
+        let registered_as = (info.name.clone(), self.health_registry.clone());
+        let sidecar = sidecar_for(&self.data_dir, &self.endpoint, &info, &self.node);
+        tokio::select! {
+            ended = process::run_with_registry(self.cluster.clone(), sidecar, registered_as, stop.cancelled()) => ended,
+            () = watch_socket => Ok(()),
+        }
+    }
+
+    /// Waits for the driver and creates the API objects that its capabilities require.
+    async fn discover(&self, client: &Client) -> DriverInfo {
+        let describing = discover(client);
+        tokio::pin!(describing);
+        let info = match timeout(SLOW_START, &mut describing).await {
+            Ok(info) => info,
+            Err(_) => {
+                tracing::warn!(socket = %self.endpoint, "waiting for driver: no response");
+                describing.await
+            }
+        };
+        let backoff = Backoff { max: Duration::from_secs(10), ..Backoff::default() };
+        let mut failures = 0;
+        while let Err(error) = objects::create_missing(&self.cluster, objects_for(&info, &self.options)).await
+        {
+            tracing::warn!(driver = info.name, %error, "failed to create the driver's API objects; retrying");
+            sleep(backoff.delay(failures)).await;
+            failures += 1;
+        }
+        tracing::info!(driver = info.name, socket = %self.endpoint, "serving driver");
+        info
+    }
+}
+
+fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::InitialObject> {
+    let mut objects = vec![objects::csi_driver(&info.name, &info.capabilities, options)];
+    let local = info.name == DRIVER_NAME;
+    match local {
+        true => objects.extend(objects::local_classes(&info.name)),
+        false if info.capabilities.create_delete_volume => {
+            objects.push(objects::class(&info.name, &info.capabilities))
+        }
+        false => {}
+    }
+    if info.capabilities.create_delete_snapshot {
+        objects.push(objects::snapshot_class(if local { "local" } else { &info.name }, &info.name));
+    }
+    objects
+}
+
+/// The sidecar of a driver: as on a cluster, but without leader election, because there is only one replica.
+fn sidecar_for(data_dir: &DataDir, endpoint: &Endpoint, info: &DriverInfo, node: &str) -> Sidecar {
+    let capacity = (info.capabilities.get_capacity && info.capabilities.topology).then(|| CapacitySettings {
+        immediate_binding: false,
+        poll_interval: Duration::from_secs(60),
+        owner_level: -1,
+        pod: None,
+    });
+    Sidecar {
+        driver: Some(endpoint.clone()),
+        registrar: Some(registrar::Config {
+            plugin_registration_path: data_dir.plugin_registry(),
+            kubelet_registration_path: endpoint.path().display().to_string(),
+            timeout: Duration::from_secs(10),
+        }),
+        probe_timeout: None,
+        // The driver's current capabilities select the roles.
+        controller: Some(controller::Config {
+            provisioner: provisioner::Settings { capacity, ..provisioner::Settings::default() },
+            ..config(node, None)
+        }),
+        // The status pages of all components are served together.
+        listen: Vec::new(),
+    }
+}
+
+/// The snapshot controller, for all drivers.
+pub(super) fn snapshot_controller(node: &str) -> Sidecar {
+    let roles = BTreeSet::from([Role::SnapshotController]);
+    Sidecar {
+        driver: None,
+        registrar: None,
+        probe_timeout: None,
+        controller: Some(config(node, Some(roles))),
+        listen: Vec::new(),
+    }
+}
+
+fn config(node: &str, roles: Option<BTreeSet<Role>>) -> controller::Config {
+    controller::Config {
+        // Not used: the sidecar gets this process's API client.
+        connect: ConnectOptions::default(),
+        roles,
+        identity: node.to_owned(),
+        namespace: Some("kube-system".to_owned()),
+        election: None,
+        topology: true,
+        node: None,
+        provisioner: provisioner::Settings::default(),
+        attacher: attacher::Settings::default(),
+        resizer: resizer::Settings::default(),
+        snapshotter: snapshotter::Settings::default(),
+        health_monitor: health_monitor::Settings::default(),
+        snapshot_controller: snapshot_controller::Settings::default(),
+    }
+}
