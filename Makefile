@@ -1,7 +1,7 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build up down kubectl demo test test-up test-cargo test-sanity test-clients test-vm test-cluster differential test-all mutants bench fmt \
-  clippy tools
+.PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-cluster differential \
+  test-all fuzz mutants bench fmt clippy deny docs tools
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -9,17 +9,21 @@ help: ## list the commands
 build: ## build the release binary: target/release/wharf
 	cargo build --release --package wharf
 
-up: tools ## run Kubernetes storage on this machine, in the background; WHARF_DATA_DIR is its directory
-	hack/up.sh
+up: ## run Kubernetes storage on this machine, in the background; WHARF_DATA_DIR is its directory
+	@hack/tools.sh run
+	@hack/up.sh
 
 down: ## stop it: pods end, volumes are unmounted, data stays
-	hack/up.sh down
+	@hack/up.sh down
 
 kubectl: ## build a kubectl, and say where it is
 	@test/cluster/cluster.sh kubectl
 
 demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
 	hack/demo.sh
+
+check: ## format, lints and the unit tests: no root, no network, under two minutes once compiled
+	@hack/check.sh
 
 test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
 	hack/test.sh cargo sanity clients vm up kubectl slice leaks
@@ -33,7 +37,7 @@ test-sanity: tools ## csi-sanity against the local driver and the SDK's example
 test-clients: tools ## the clients of others against our fakes
 	hack/test.sh clients
 
-test-up: tools ## the README's tour, word for word
+test-up: tools ## the tour in docs/getting-started.md, word for word
 	hack/test.sh up
 
 test-vm: tools ## what needs a kernel of its own
@@ -46,7 +50,10 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak
+	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak fuzz
+
+fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
+	hack/fuzz.sh
 
 mutants: ## change the rules one by one and see whether their tests notice (hours)
 	hack/mutants.sh
@@ -62,6 +69,12 @@ fmt: ## format the code
 
 clippy: ## lint the code
 	cargo clippy --workspace --all-targets -- -D warnings
+
+docs: ## build the book into target/book; broken links fail
+	hack/docs.sh
+
+deny: ## check licences, duplicate versions and sources of the dependencies; advisories=yes checks advisories too (network)
+	hack/deny.sh $(if $(advisories),advisories)
 
 tools: ## install what the commands need and this machine lacks
 	@hack/tools.sh

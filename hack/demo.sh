@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A volume's whole life on a throwaway pool: what `wharf driver local` does when Kubernetes asks it to, step by
-# step, each with its time. Whatever is not as it must be ends the demo with an error; nothing stays behind.
+# Takes a volume through its whole lifecycle on a throwaway pool, step by step, and prints the time of each step: the CSI calls
+# that Kubernetes makes to `wharf driver local`. An unexpected result ends the demo with an error. Nothing is left behind.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -9,17 +9,17 @@ need_root
 wharf=$TARGET/release/wharf
 
 csi() { "$wharf" csi --endpoint "unix://$SOCKET" "$@"; }
-# A field of a JSON object; of nested ones the first that comes.
+# Prints a field of a JSON object; `nested` prints the first match at any depth.
 field() { sed -nE "s/^  \"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2"; }
 nested() { sed -nE "s/^ +\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2" | head -n 1; }
 line() { printf '  %-52s %8s%s\n' "$1" "$2" "${3:+  $3}"; }
 
-# step WHAT COMMAND...: runs it, keeps its output in $OUT, prints how long it took.
+# step WHAT COMMAND...: runs the command, stores its output in $OUT, prints the duration.
 step() {
   local what=$1 begin end
   shift
   begin=$(milliseconds)
-  # Not in a subshell: the driver is this shell's child, and only its parent can wait for it.
+  # Not in a subshell: the driver is a child of this shell, and only its parent can wait for it.
   "$@" >"$WORK/out" 2>&1 || {
     line "$what" failed ""
     cat "$WORK/out" >&2
@@ -34,7 +34,7 @@ step() {
 expect() {
   local what=$1
   shift
-  "$@" || die "not as it must be: $what"
+  "$@" || die "check failed: $what"
   line "  $what" "" yes
 }
 
@@ -82,19 +82,19 @@ step "restore the snapshot into a volume of 3 GiB" \
   csi --output json volume create restored --size 3GiB --fs-type xfs --from-snapshot "$snapshot"
 restored=$(field volume_id "$OUT")
 mounted "$restored" restored
-expect "holds what was there before" same "$WORK/restored/file" "$original"
+expect "the restored volume has the content of the snapshot" same "$WORK/restored/file" "$original"
 
 step "clone the volume" csi --output json volume create clone --size 2GiB --fs-type xfs --from-volume "$data"
 clone=$(field volume_id "$OUT")
 mounted "$clone" clone
-expect "mounted beside its source, with the same content" same "$WORK/clone/file" "$changed"
+expect "mounted together with its source, with the same content" same "$WORK/clone/file" "$changed"
 
 before=$(size "$WORK/data")
 step "expand to 4 GiB" csi volume expand "$data" --size 4GiB --fs-type xfs
 step "  grow the mounted file system" \
   csi node expand "$data" --path "$WORK/data" --staging-path "$WORK/staging/data" --size 4GiB --fs-type xfs
 expect "df: $(human "$before"), now $(human "$(size "$WORK/data")")" larger "$WORK/data" $((3 << 30))
-expect "the file is what it was" same "$WORK/data/file" "$changed"
+expect "the file is unchanged" same "$WORK/data/file" "$changed"
 
 step "stats" csi --output json node stats "$data" --path "$WORK/data" --staging-path "$WORK/staging/data"
 expect "bytes: $(human "$(nested used "$OUT")") of $(human "$(nested total "$OUT")") used" \

@@ -1,7 +1,7 @@
-# Shared by the scripts: throwaway pools, a driver on them, and cleaning up whatever happens. To be sourced.
+# Shared by the scripts: throwaway pools, a driver on them, and cleanup on every exit. Source this file.
 # shellcheck shell=bash
 
-# shellcheck disable=SC2034 # those who source this use them
+# shellcheck disable=SC2034 # used by the scripts that source this file
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGET=${CARGO_TARGET_DIR:-$ROOT/target}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/wharf
@@ -19,9 +19,23 @@ need_root() {
   [ "$(id -u)" = 0 ] || die "needs root: it mounts file systems and sets up loop devices"
 }
 
-# A private directory that is gone when the script ends, however it ends, with everything in and on it.
+# cargo_tool NAME VERSION FLAG...: prints the path of a program from crates.io, installed on first use outside the checkout.
+cargo_tool() {
+  local name=$1 version=$2
+  shift 2
+  local root=$CACHE/$name-$version
+  if [ ! -x "$root/bin/$name" ]; then
+    printf 'building %s %s (once, a few minutes)\n' "$name" "$version" >&2
+    # Outside the checkout, so that its own toolchain and settings apply, not ours.
+    (cd / && cargo install --quiet --locked --root "$root" --target-dir "$root/target" "$@" "$name@$version" >&2)
+    rm -rf "$root/target"
+  fi
+  printf '%s\n' "$root/bin/$name"
+}
+
+# Creates a private directory. It is removed on every exit, with everything mounted or attached beneath it.
 work_up() {
-  # A mount table or losetup shows paths without symlinks; so that they can be compared, so are ours.
+  # The mount table and losetup show resolved paths: resolve ours too, so that they compare equal.
   WORK=$(realpath "$(mktemp -d "${TMPDIR:-/tmp}/wharf.XXXXXX")")
   trap work_down EXIT
   trap 'exit 130' INT
@@ -37,19 +51,19 @@ work_down() {
   exit "$status"
 }
 
-# Mounts beneath $WORK, newest first; a path's odd characters stay escaped as in the mount table.
+# Lists mounts beneath $WORK, newest first. Special characters stay escaped as in the mount table.
 mounts_in_work() {
   awk -v work="$WORK/" 'index($5, work) == 1 { print $5 }' /proc/self/mountinfo | tac
 }
 
-# Loop devices over files beneath a directory, deleted files included.
+# Lists loop devices over files beneath a directory, including deleted files.
 loops_in() {
   losetup --list --noheadings --output NAME,BACK-FILE | awk -v dir="$1/" 'index($2, dir) == 1 { print $1 }'
 }
 
 release_all() {
   local round target device
-  # Several rounds: a mount on a volume's device keeps the volume's image busy, and that keeps the pool busy.
+  # Several rounds: a mounted volume keeps its image busy, and the image keeps the pool busy.
   for round in 1 2 3 4 5; do
     while read -r target; do umount "$target" 2>/dev/null || true; done < <(mounts_in_work)
     while read -r device; do losetup --detach "$device" 2>/dev/null || true; done < <(loops_in "$WORK")
@@ -59,13 +73,13 @@ release_all() {
   mounts_in_work | sed 's/^/still mounted: /' >&2
 }
 
-# pool_up FS SIZE: a pool directory ($POOL) on a file system of its own, in a sparse file.
+# pool_up FS SIZE: creates a pool directory ($POOL) on a new file system in a sparse file.
 pool_up() {
   local fs=$1 size=$2
   truncate --size "$size" "$WORK/disk.img"
   case $fs in
     ext4) mkfs.ext4 -q -F "$WORK/disk.img" ;;
-    # Whoever reads this has read the advice that mkfs.btrfs gives each time.
+    # mkfs.btrfs prints advice on every run.
     xfs | btrfs) "mkfs.$fs" -q -f "$WORK/disk.img" >/dev/null ;;
     *) die "no pool on $fs" ;;
   esac
@@ -75,7 +89,7 @@ pool_up() {
   mkdir "$POOL"
 }
 
-# With whatever is still mounted or attached on it.
+# Removes the pool, with everything still mounted or attached on it.
 pool_down() {
   release_all
   rm -f "$WORK/disk.img"
@@ -94,10 +108,10 @@ driver_start() {
     sleep 0.05
   done
   tail -n 50 "$DRIVER_LOG" >&2
-  die "the driver does not listen on $SOCKET"
+  die "the driver did not start listening on $SOCKET"
 }
 
-# Asks it to stop and waits; fails if it does not end well.
+# Sends SIGTERM to the driver and waits; fails if its exit status is not 0.
 driver_stop() {
   local pid=$DRIVER_PID status=0
   DRIVER_PID=
@@ -105,7 +119,7 @@ driver_stop() {
   wait "$pid" || status=$?
   [ "$status" = 0 ] || {
     tail -n 50 "$DRIVER_LOG" >&2
-    printf 'the driver ended with status %s\n' "$status" >&2
+    printf 'the driver exited with status %s\n' "$status" >&2
     return 1
   }
 }
@@ -117,8 +131,8 @@ driver_kill() {
   DRIVER_PID=
 }
 
-# What a driver that has nothing to keep must not leave behind; prints it and fails if there is any.
-# Images are purged in the background, so they get a moment.
+# Fails, and prints what is left, if loop devices, mounts or pool files remain after all volumes are deleted.
+# Retries, because images are purged in the background.
 leftovers() {
   local left i
   for ((i = 0; i < 100; i++)); do
@@ -134,8 +148,8 @@ leftovers() {
   return 1
 }
 
-# Builds the programs that tests run. Of the whole workspace and with an example, which needs what tests need: any other choice
-# has other features of the crates below, and everything would be compiled once more.
+# Builds the programs that tests run. The selection (whole workspace, one example) enables the same features of dependencies as
+# the test build does; any other selection would compile everything again.
 programs_up() {
   (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --example tmpfs)
 }
@@ -145,8 +159,8 @@ milliseconds() {
   printf '%s' $((now / 1000))
 }
 
-# section_write TITLE FILE: replaces this section of bench/RESULTS.md by the file. A new one goes before the sidecar's, which
-# are written anew from their head to the end.
+# section_write TITLE FILE: replaces this section of bench/RESULTS.md with the file. A new section goes before those of the
+# sidecar, which bench/sidecar.sh rewrites from their first heading to the end of the file.
 section_write() {
   awk -v title="## $1" -v section="$2" '
     function put() { while ((getline line <section) > 0) print line; print ""; done = 1 }

@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Runs tiers of tests and adds them up. The last line is the sum: `N passed, N failed`.
+# Runs test tiers and adds up their results. The last line is the sum: `N passed, N failed`.
 #
-#   cargo    every crate's own tests: rules as tables, properties, and the real kernel
-#   sanity   csi-sanity against our drivers
-#   clients  the clients of others against our fakes
-#   vm       what needs a kernel of its own
-#   up       the README's tour, word for word
-#   kubectl  logs and commands of pods, asked by kubectl itself
-#   slice    the fast part of differential
+#   cargo         every crate's own tests: rules as tables, properties, and the real kernel
+#   sanity        csi-sanity against our drivers
+#   clients       DigitalOcean's own clients against our fake of its API
+#   vm            tests that need a kernel of their own
+#   up            the tour in docs/getting-started.md, word for word
+#   kubectl       kubectl logs and kubectl exec
+#   slice         the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
-#   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
-#   three-ways  our sidecars, scenario by scenario, on the embedded API within a process, over HTTPS, and on a real API server
-#   leaks    claims, snapshots and groups at random on a real API server, while everybody dies: ten minutes
-#   soak     what takes long: the other cargo tests marked `ignored`, and `leaks` for an hour
+#   cluster       the cargo tests marked `ignored` in modules named `cluster`, on a real Kubernetes
+#   three-ways    our sidecars, scenario by scenario, on the embedded API in one process, over HTTPS, and on a real API server
+#   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: ten minutes
+#   soak          the other cargo tests marked `ignored`, and `leaks` for an hour
+#   fuzz          every parser of untrusted or persisted input, FUZZ_SECONDS each
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
 need_root
-# In a mount namespace of their own: a container that somebody starts on this machine meanwhile would get copies of the
-# tests' mounts, and hold their devices. And whatever a test leaves mounted goes with the namespace.
+# Run in a separate mount namespace: a container started on this machine during the tests would get copies of the tests'
+# mounts and keep their devices busy. Mounts that a test leaves behind disappear with the namespace.
 [ -n "${IN_OWN_NAMESPACE:-}" ] || IN_OWN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 work_up
 passed=0 failed=0
 
-# tier NAME PATTERN COMMAND...: its output is ours; "N passed" and "N failed" count in the lines that match,
-# the tier's own sums.
+# tier NAME PATTERN COMMAND...: runs a tier and adds up "N passed" and "N failed" of the output lines that match PATTERN.
 tier() {
   local name=$1 pattern=$2 status=0 good bad
   sum() { sed -nE "/$pattern/s/.*[^0-9]([0-9]+) $1.*/\\1/p" "$WORK/log" | awk '{ n += $1 } END { print n + 0 }'; }
@@ -33,20 +33,20 @@ tier() {
   "$@" </dev/null 2>&1 | tee "$WORK/log" || status=$?
   good=$(sum passed)
   bad=$(sum failed)
-  # It did not build, or it died: then there is no count that says so.
+  # A tier that failed to build or crashed prints no count.
   [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
   printf '== %s: %d passed, %d failed\n' "$name" "$good" "$bad"
   passed=$((passed + good)) failed=$((failed + bad))
 }
 
-# One after the other, since there is one cluster at a time.
+# Serial, because only one cluster runs at a time.
 cluster() {
   "$ROOT/hack/tools.sh" cluster &&
     cargo test --workspace --no-fail-fast -- --ignored --test-threads=1 cluster::
 }
 
-# differential all|slice: the slice is the resizer's, so that a fresh machine has one program of upstream's to build. Where one
-# test is named, cargo does not build the programs that it runs.
+# differential all|slice: the slice compares the resizer only, so that a fresh machine builds only one upstream program. With a
+# single test selected, cargo does not build the programs that the test runs; programs_up does.
 differential() {
   case $1 in
     all) "$ROOT/hack/tools.sh" cluster ;;
@@ -67,18 +67,18 @@ kubectl() {
     cargo test --workspace --test pods -- --ignored kubectl::
 }
 
-# SOAK_SECONDS says how long, if it is set.
+# SOAK_SECONDS sets the duration.
 leaks() {
   "$ROOT/hack/tools.sh" kubernetes &&
     programs_up &&
     SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --workspace --test leaks -- --ignored --nocapture
 }
 
-# All but what has a tier of its own, what other tests start and kill, and what only prints figures.
+# Skips tests that have their own tier, helper processes that other tests start and kill, and tests that only print figures.
 soak() {
   "$ROOT/hack/tools.sh" kubernetes &&
     cargo test --workspace --no-fail-fast -- --ignored --nocapture --skip cluster:: --skip differential_ \
-      --skip three_ways_ --skip kubectl:: --skip writes_until_it_is_killed --skip driver_process --skip figures
+      --skip three_ways_ --skip kubectl:: --skip writes_until_killed --skip driver_process --skip figures
 }
 
 cd "$ROOT"
@@ -94,7 +94,8 @@ for name in "$@"; do
     three-ways) tier three-ways '^three-ways: ' three_ways ;;
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak) tier "$name" '^test result: ' "$name" ;;
-    *) die "there is no tier $name: cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak" ;;
+    fuzz) tier fuzz '^fuzz: ' hack/fuzz.sh ;;
+    *) die "unknown tier $name: use cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak or fuzz" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
