@@ -48,6 +48,10 @@ pub(crate) struct WatchPlan {
     pub(crate) timeout: Option<Duration>,
 }
 
+/// The longest timeout of a watch. A client may ask for any number of seconds; added to the current time, the largest
+/// ones overflow.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
+
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 const EXACT: &str = "Exact";
 
@@ -138,11 +142,8 @@ pub(crate) fn watch(query: &Query) -> Result<WatchPlan, StatusError> {
         (revision, _) => Start::After(revision),
     };
     let timeout = query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
-    Ok(WatchPlan {
-        start,
-        bookmarks,
-        timeout: timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs),
-    })
+    let timeout = timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs);
+    Ok(WatchPlan { start, bookmarks, timeout: timeout.map(|timeout| timeout.min(MAX_TIMEOUT)) })
 }
 
 /// The minimum revision of a read, if given.

@@ -79,7 +79,12 @@ fn watch_options_select_the_start() {
         let plan = watch(&Query::parse(query)).unwrap();
         assert_eq!(plan, WatchPlan { start, bookmarks, timeout: None }, "{query}");
     }
-    assert_eq!(watch(&Query::parse("timeoutSeconds=5")).unwrap().timeout, Some(Duration::from_secs(5)));
+    let timeout = |seconds: i64| watch(&Query::parse(&format!("timeoutSeconds={seconds}"))).unwrap().timeout;
+    assert_eq!(timeout(5), Some(Duration::from_secs(5)));
+    assert_eq!(timeout(0), None);
+    assert_eq!(timeout(-5), None);
+    // Adding this to the current time must not overflow.
+    assert_eq!(timeout(i64::MAX), Some(MAX_TIMEOUT));
 }
 
 #[test]
