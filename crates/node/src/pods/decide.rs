@@ -92,11 +92,11 @@ fn terminate(view: &View, cause: TerminationCause, now: Time) -> Step {
     let by = killed_at(view, cause, now);
     let running: Vec<&ContainerView> = view.containers.iter().filter(|observed| observed.runs()).collect();
     if !running.is_empty() {
-        let (spawn_task, others): (Vec<&ContainerView>, Vec<&ContainerView>) =
+        let (sidecars, others): (Vec<&ContainerView>, Vec<&ContainerView>) =
             running.into_iter().partition(|observed| observed.role == Role::Sidecar);
         // Sidecars serve the main containers, and the sidecars that started before them, until the end.
         let now_ending =
-            if others.is_empty() { spawn_task.last().into_iter().copied().collect() } else { others };
+            if others.is_empty() { sidecars.last().into_iter().copied().collect() } else { others };
         // A stop in progress can be shortened, not extended.
         let sooner = |observed: &&ContainerView| {
             observed.stopping.is_none_or(|killed| killed > by && cause == TerminationCause::Deleted)

@@ -181,9 +181,9 @@ fn container_states_match_kubelet() {
 fn terminal_phase_is_reported_after_all_containers_exited() {
     let running = json!({"status": {"phase": "Running"}, "spec": {"restartPolicy": "Never"}});
     let sidecar = row("s", Role::Sidecar);
-    let spawn_task =
+    let sidecar_running =
         view(running.clone(), VolumesState::Mounted, &[sidecar.clone().runs(), main_("a").ended(0)]);
-    assert_eq!(status(&spawn_task, Some(TerminationCause::Finished), NOW)["phase"], json!("Running"));
+    assert_eq!(status(&sidecar_running, Some(TerminationCause::Finished), NOW)["phase"], json!("Running"));
     let finished = view(running.clone(), VolumesState::Mounted, &[sidecar.ended(143), main_("a").ended(0)]);
     assert_eq!(status(&finished, Some(TerminationCause::Finished), NOW)["phase"], json!("Succeeded"));
     let killed = view(running, VolumesState::Releasing, &[main_("a").ended(137)]);
