@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
-use wharf_cluster::{ApiError, Queue, Store, SyncState, WatchOptions};
+use wharf_cluster::{Queue, Store, SyncState, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
@@ -31,7 +31,7 @@ use crate::finalizer::FinalizerPatcher;
 use groups::Groups;
 use metrics::{ObjectKind, Operation, Operations};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
-use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
+use wharf_cluster::work::{StepLimit, WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
 
 mod act;
 mod decide;
@@ -47,8 +47,8 @@ mod write;
 
 /// Role name in `/debug/attempts` and name of the queue.
 const ROLE: &str = "snapshot-controller";
-/// More steps than this in a row are not progress.
-const MAX_STEPS: usize = 64;
+/// A snapshot takes about ten steps.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 /// How often to check whether a kind is served.
 const SERVED_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long to wait until it is known whether the server has group snapshots. Single snapshots conclude nothing
@@ -123,17 +123,6 @@ struct SnapshotController {
     /// Finalizer patches of claims.
     patching: FinalizerPatcher,
     locks: [Mutex<()>; CLAIM_LOCKS],
-}
-
-/// What the control loop does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
-    /// Decide the next step.
-    Continue,
-    /// Wait for a change.
-    Done,
-    /// Retry with backoff.
-    Retry,
 }
 
 impl SnapshotController {
@@ -255,10 +244,7 @@ impl SnapshotController {
             WorkKey::GroupContent(key) => self.reconcile_group_content(key).await,
         };
         match worked {
-            Ok(Next::Done) => WorkOutcome::Done,
-            // The gate is closed: the leader continues.
-            Ok(Next::Continue) => WorkOutcome::RetryAfter(Duration::ZERO),
-            Ok(Next::Retry) => WorkOutcome::Retry,
+            Ok(outcome) => outcome,
             Err(error) => {
                 tracing::warn!(key = ?item, %error, "failed to reconcile object; retrying");
                 self.record_attempt(&item, Some(error.to_string()));
@@ -310,19 +296,6 @@ impl SnapshotController {
         });
         volumes.wait_synced().await;
         volumes
-    }
-
-    /// Re-reads an object after a rejected write. Returns the error if the object had not changed.
-    async fn refresh<K: Kind>(&self, seen: &K, error: ApiError) -> Result<(), ApiError> {
-        match error {
-            ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_) => {}
-            error => return Err(error),
-        }
-        let same = |now: &K| now.meta().resource_version == seen.meta().resource_version;
-        match self.context.cluster.get::<K>(&seen.key()).await? {
-            Some(now) if same(&now) => Err(error),
-            _ => Ok(()),
-        }
     }
 }
 
