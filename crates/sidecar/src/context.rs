@@ -1,10 +1,9 @@
 //! The dependencies of a controller role: the cluster, the driver, events, attempts and metrics.
 
-use wharf_cluster::{Cluster, EventRecorder, EventType};
+use wharf_cluster::{Attempts, Cluster, EventRecorder, EventType};
 use wharf_model::topology::{Segments, is_accessible_from};
 use wharf_model::{Kind, PersistentVolume};
 
-use crate::attempts::Attempts;
 use crate::driver::Driver;
 use crate::metrics::Metrics;
 use wharf_cluster::work::Gate;

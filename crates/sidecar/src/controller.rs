@@ -14,11 +14,12 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
+use wharf_cluster::{
+    Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions,
+};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
-use crate::attempts::Attempts;
 use crate::context::{ClusterContext, Context, LocalNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;

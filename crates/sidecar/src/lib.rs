@@ -6,12 +6,10 @@
 //! [`snapshot_metadata`] runs next to a driver and serves its changed blocks to backup programs.
 
 pub mod attacher;
-mod attempts;
 mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
-mod finalizer;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
+use wharf_cluster::finalizer::FinalizerPatcher;
 use wharf_cluster::{ApiError, Queue, Store, SyncState, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
@@ -27,7 +28,6 @@ use wharf_model::{
 };
 
 use crate::context::ClusterContext;
-use crate::finalizer::FinalizerPatcher;
 use groups::Groups;
 use metrics::{ObjectKind, Operation, Operations};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use wharf_cluster::finalizer::{self, ProtectError};
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, now};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
@@ -19,7 +20,6 @@ use super::protect::{self, ContentStep, INVALID_SOURCE};
 use super::view::{self, GroupWithContent, Lookup, NodeChoice, ParentGroup, View, is_created, is_ready};
 use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::{MAX_STEPS, Next, SnapshotController, has_node_affinity, wake, write};
-use crate::finalizer::{self, ProtectError};
 
 /// Responses of the API server, kept during one reconcile.
 #[derive(Default)]

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use wharf_model::patch::Patch;
 use wharf_model::testing::{SeededRng, apply_patch};
 
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Snapshot,
