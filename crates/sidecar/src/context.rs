@@ -25,31 +25,6 @@ pub(crate) struct Context {
     pub(crate) node: Option<LocalNode>,
 }
 
-/// The dependencies of a role that works for all drivers. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct ClusterContext {
-    pub(crate) cluster: Cluster,
-    /// Whether the role may act.
-    pub(crate) gate: Gate,
-    /// Records events under the component name of the upstream program.
-    pub(crate) events: EventRecorder,
-    pub(crate) attempts: Attempts,
-    pub(crate) metrics: Metrics,
-}
-
-impl ClusterContext {
-    /// Records an event about an object.
-    pub(crate) fn record_event<K: Kind>(
-        &self,
-        object: &K,
-        kind: EventType,
-        reason: &str,
-        note: impl Into<String>,
-    ) {
-        self.events.record_for(object, kind, reason, note);
-    }
-}
-
 /// The node that a sidecar with node deployment acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalNode {
