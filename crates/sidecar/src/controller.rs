@@ -23,8 +23,9 @@ use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 use crate::context::{Context, LocalNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
-use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
 use wharf_cluster::work::Gate;
+use wharf_controllers::snapshot_controller;
 
 /// How often the driver's socket is checked for a replacement.
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{Address, Listen, Sidecar};
-use wharf_sidecar::{
-    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
-};
+use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::roles::ElectionArgs;
 use super::{Environment, Task, parse_duration};

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_csi::Endpoint;
 use wharf_driver::{Driver, ServeOptions};
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
 
 use crate::sidecar::Environment;
 

@@ -20,7 +20,6 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::finalizer::FinalizerPatcher;
 use wharf_cluster::{ApiError, Attempts, Queue, Store, SyncState, WatchOptions};
-use wharf_controllers::Context;
 use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
@@ -28,6 +27,7 @@ use wharf_model::{
     VolumeSnapshotContent,
 };
 
+use crate::Context;
 use groups::Groups;
 use metrics::{ObjectKind, Operation};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
