@@ -11,8 +11,9 @@ use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
 use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
+use wharf_upstream_flags::Environment;
 
-use super::{Environment, parse_duration};
+use super::parse_duration;
 use health::HealthArgs;
 
 mod health;

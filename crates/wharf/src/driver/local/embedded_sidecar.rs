@@ -14,8 +14,7 @@ use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
 use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
-
-use crate::sidecar::Environment;
+use wharf_upstream_flags::Environment;
 
 /// How nodes compete for a claim that binds immediately. Upstream waits for 20 s to 1 min, because each competing node
 /// sends many requests to the API server. Ours send one write, so a short delay is enough.
