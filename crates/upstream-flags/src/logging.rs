@@ -60,7 +60,9 @@ pub enum LogFormat {
 pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<LogOptions, FlagError> {
     let filter = match given.number("v").unwrap_or_default() {
         // Only Wharf's crates: the libraries would log a dozen debug lines per probe.
-        4..8 => Some("info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug"),
+        4..8 => Some(
+            "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_controllers=debug,wharf_cluster=debug",
+        ),
         8.. => Some("trace"),
         _ => None,
     };

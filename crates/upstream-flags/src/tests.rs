@@ -217,7 +217,8 @@ fn snapshot_metadata_manifest_is_accepted() {
 
 #[test]
 fn verbosity_and_format_select_the_log_filter() {
-    const DEBUG: &str = "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug";
+    const DEBUG: &str =
+        "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_controllers=debug,wharf_cluster=debug";
     for (line, rust_log, filter, format) in [
         ("", None, None, LogFormat::Text),
         ("-v=3", None, None, LogFormat::Text),
