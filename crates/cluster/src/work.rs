@@ -4,6 +4,8 @@
 //! Guarantees: no work starts while the gate is closed. After a stop, running work may finish within a grace period and
 //! is then dropped. That is equivalent to a crash, and every step tolerates one. The gate records that work was dropped:
 //! its call may still be running in the driver.
+//!
+//! Start at [`run_role`]. A worker reconciles its key in [`Steps`], and [`write`](mod@write) has the API writes of a step.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,6 +18,12 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
+
+pub use steps::{StepLimit, StepOutcome, Steps};
+pub use write::WriteOutcome;
+
+mod steps;
+pub mod write;
 
 /// How long running work may continue after a stop.
 const GRACE: Duration = Duration::from_secs(5);

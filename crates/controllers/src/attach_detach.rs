@@ -22,7 +22,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
+};
 use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -30,7 +32,6 @@ use wharf_model::{
 };
 
 use crate::Context;
-use act::StepOutcome;
 use decide::{Report, decide};
 use state::{AttachStates, cancel_announcements, update_timers};
 use view::View;
@@ -68,8 +69,8 @@ const BY_VOLUME: &str = "attach_detach/volume";
 const BY_NODE: &str = "attach_detach/node";
 /// The longest backoff after a failed update of a node's status.
 const REPORT_RETRY_MAX: Duration = Duration::from_secs(30);
-/// A work item is requeued after this many steps, so that others get their turn.
-const STEPS: usize = 64;
+/// A volume takes a few steps for each of its nodes, and each node has its own backoff.
+const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
 /// How often everything is reconciled without a change.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -280,10 +281,8 @@ impl AttachDetach {
 
     /// Reconciles one work item, step by step, until there is nothing to do for it now.
     async fn reconcile(&self, item: &WorkItem) -> WorkOutcome {
-        for _ in 0..STEPS {
-            if !self.context.gate.is_open() {
-                break;
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let result = match item {
                 WorkItem::Volume(name) => {
                     let mut view = self.view(name, &[]);
@@ -300,7 +299,7 @@ impl AttachDetach {
                 return outcome;
             }
         }
-        WorkOutcome::RetryAfter(Duration::ZERO)
+        steps.unfinished(item)
     }
 
     fn view(&self, name: &UniqueVolumeName, extra_nodes: &[&str]) -> View<'_> {

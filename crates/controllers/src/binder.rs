@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
+};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
 use wharf_model::matching::{MatchFor, available_class, class_or_empty, find_matching_volume};
@@ -28,7 +30,7 @@ use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use crate::Context;
-use act::{BindState, StepOutcome};
+use act::BindState;
 use decide::{decide, decide_unclaimed};
 use offers::Offers;
 use view::{LiveObject, LiveReads, Rules, View, WorkItem, default_class, index, is_terminated, is_waiting};
@@ -48,8 +50,8 @@ pub use migration::csi_provisioner;
 pub const COMPONENT: &str = "persistentvolume-controller";
 /// Index of pods by the claims they use, in the store that all controllers share.
 pub(crate) const PODS_BY_CLAIM: &str = "pods/claim";
-/// A work item is requeued after this many steps, so that others get their turn.
-const STEPS: usize = 64;
+/// A binding takes four writes and a few reads.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 /// How often every claim and volume is reconciled without a change.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -212,19 +214,7 @@ impl Binder {
 
     async fn reconcile_claim(&self, key: &Key) -> WorkOutcome {
         let mut state = BindState::new(self.offers.reserve_for(key));
-        let outcome = 'steps: {
-            for _ in 0..STEPS {
-                if !self.context.gate.is_open() {
-                    break;
-                }
-                let view = self.view(key, &mut state);
-                let step = decide(&view);
-                if let StepOutcome::Finish(outcome) = self.act(key, &view, step, &mut state).await {
-                    break 'steps outcome;
-                }
-            }
-            WorkOutcome::RetryAfter(Duration::ZERO)
-        };
+        let outcome = self.reconcile_in_steps(key, &mut state).await;
         // Volumes that were reserved for this claim and are still available: another claim may have been denied them.
         let reserved =
             state.reservation.all_reserved().filter_map(|name| self.volumes.get(&Key::cluster(name)));
@@ -243,21 +233,32 @@ impl Binder {
         outcome
     }
 
-    async fn reconcile_volume(&self, name: &str) -> WorkOutcome {
-        let mut stale = 0;
-        for _ in 0..STEPS {
-            let volume = self.volumes.get(&Key::cluster(name));
-            let Some(volume) = volume.filter(|volume| volume.spec.claim_ref.is_none()) else { break };
-            if !self.context.gate.is_open() {
-                return WorkOutcome::RetryAfter(Duration::ZERO);
-            }
-            let step = decide_unclaimed(&volume);
-            let view = View { volumes: vec![volume], ..self.empty_view() };
-            if let StepOutcome::Finish(outcome) = self.act_on_volume(&view, step, &mut stale).await {
+    async fn reconcile_in_steps(&self, key: &Key, state: &mut BindState) -> WorkOutcome {
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
+            let view = self.view(key, state);
+            let step = decide(&view);
+            if let StepOutcome::Finish(outcome) = self.act(key, &view, step, state).await {
                 return outcome;
             }
         }
-        WorkOutcome::Done
+        steps.unfinished(key)
+    }
+
+    async fn reconcile_volume(&self, name: &str) -> WorkOutcome {
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
+            let volume = self.volumes.get(&Key::cluster(name));
+            let Some(volume) = volume.filter(|volume| volume.spec.claim_ref.is_none()) else {
+                return WorkOutcome::Done;
+            };
+            let step = decide_unclaimed(&volume);
+            let view = View { volumes: vec![volume], ..self.empty_view() };
+            if let StepOutcome::Finish(outcome) = self.act_on_volume(&view, step).await {
+                return outcome;
+            }
+        }
+        steps.unfinished(name)
     }
 
     /// Wakes the claims that wait for a volume of the class and can get one, the oldest first.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
+use wharf_cluster::work::{EnqueueRequest, StepLimit, Steps, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::reason::FAILED_BINDING;
 use wharf_model::whole::Pod;
@@ -26,6 +26,8 @@ mod decide;
 /// The event source component; upstream's name.
 pub const COMPONENT: &str = "ephemeral_volume";
 
+/// A pod takes one step for each of its ephemeral volumes.
+const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
 /// Pods reconciled in parallel.
 const WORKERS: usize = 30;
 /// The backoff after a first failure.
@@ -88,11 +90,9 @@ impl EphemeralController {
     /// Reconciles one pod, claim by claim.
     async fn reconcile(&self, key: &Key) -> WorkOutcome {
         let namespace = key.namespace.as_deref().unwrap_or_default();
-        loop {
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let Some(pod) = self.pods.get(key) else { return WorkOutcome::Done };
-            if !self.context.gate.is_open() {
-                return WorkOutcome::RetryAfter(Duration::ZERO);
-            }
             let (volume, name, body) =
                 match decide(&pod, |name| self.claims.get(&Key::namespaced(namespace, name))) {
                     Step::Idle => return WorkOutcome::Done,
@@ -110,6 +110,7 @@ impl EphemeralController {
                 return WorkOutcome::Retry;
             }
         }
+        steps.unfinished(key)
     }
 
     async fn create_claim(&self, namespace: &str, name: &str, body: &Value) -> Result<(), ApiError> {

@@ -31,7 +31,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{
+    EnqueueRequest, Gate, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_workers,
+};
 use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
 };
@@ -43,7 +45,6 @@ use crate::containers::Containers;
 use crate::paths::Root;
 use crate::runtime::{Cause, Exit, State};
 use crate::volumes::Volumes;
-use act::Next;
 use decide::decide;
 use env::NodeEnv;
 use pod_state::{PodStates, PodVolumes, Presence};
@@ -57,8 +58,8 @@ pub const COMPONENT: &str = "kubelet";
 const SCHEME: &str = "wharf://";
 /// Pods reconciled concurrently. Long operations run as separate tasks.
 const WORKERS: usize = 100;
-/// Steps of one reconcile after which the pod is requeued, so that others get a turn.
-const MAX_STEPS: usize = 64;
+/// A pod takes a few steps for each of its containers, and each container has its own backoff.
+const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
 /// Maximum retry delay after a failed write to the API server.
 const MAX_WRITE_RETRY: Duration = Duration::from_secs(30);
 
@@ -336,20 +337,18 @@ impl Pods {
 
     /// Reconciles one pod, step by step, until nothing is left to do now.
     async fn reconcile(self: &Arc<Self>, uid: &str) -> WorkOutcome {
-        for _ in 0..MAX_STEPS {
-            if !self.agent.gate.is_open() {
-                break;
-            }
+        let mut steps = Steps::new(&self.agent.gate, STEP_LIMIT);
+        while steps.start_next() {
             if let Err(outcome) = self.confirm(uid).await {
                 return outcome;
             }
             let Some(view) = self.inputs_of(uid) else { return WorkOutcome::Done };
             let step = decide(&view, self.crash_backoff, now());
-            if let Next::End(outcome) = self.act(uid, &view, step).await {
+            if let StepOutcome::Finish(outcome) = self.act(uid, &view, step).await {
                 return outcome;
             }
         }
-        WorkOutcome::RetryAfter(Duration::ZERO)
+        steps.unfinished(uid)
     }
 
     fn inputs_of(self: &Arc<Self>, uid: &str) -> Option<View> {

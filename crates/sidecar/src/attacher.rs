@@ -21,13 +21,15 @@ use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
 
 use crate::context::Context;
-use act::{StepContext, StepOutcome};
+use act::StepContext;
 use decide::decide;
 use reconcile::RecordedAttachment;
 use state::AttachStates;
 use view::{AttacherConfig, AttachmentInputs, Subject, VolumeView};
 use wake::{VolumeChange, Wakeup};
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
+};
 
 mod act;
 mod decide;
@@ -35,7 +37,7 @@ mod patches;
 mod reconcile;
 mod request;
 #[cfg(test)]
-pub(crate) mod simulation;
+mod simulation;
 mod state;
 mod trivial;
 mod view;
@@ -51,8 +53,8 @@ const BY_NODE: &str = "attacher/node";
 const REFERENCE_CHECK_DELAY: Duration = Duration::from_millis(200);
 /// The longest pause after a failed write.
 const MAX_WRITE_PAUSE: Duration = Duration::from_secs(30);
-/// After this many steps a volume is requeued, so that others get a turn.
-const MAX_STEPS: usize = 64;
+/// A volume takes a few steps for each of its attachments, and each attachment has its own backoff.
+const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
 /// How often every attachment is reconciled, even without changes.
 const RESYNC: Duration = Duration::from_secs(600);
 
@@ -207,17 +209,15 @@ impl Attacher {
             return self.check_references().await;
         }
         let mut step_context = StepContext::default();
-        for _ in 0..MAX_STEPS {
-            if !self.context.gate.is_open() {
-                break;
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let view = self.view(subject);
             let step = decide(&view, now());
-            if let StepOutcome::Stop(outcome) = self.act(subject, &view, step, &mut step_context).await {
+            if let StepOutcome::Finish(outcome) = self.act(subject, &view, step, &mut step_context).await {
                 return outcome;
             }
         }
-        WorkOutcome::RetryAfter(Duration::ZERO)
+        steps.unfinished(subject)
     }
 
     fn view(&self, subject: &Subject) -> VolumeView<'_> {

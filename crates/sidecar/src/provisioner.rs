@@ -14,7 +14,6 @@
 //! volume.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue, now};
@@ -22,7 +21,7 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
 
-use self::act::{Actor, Next, ProvisionStates, ROLE};
+use self::act::{Actor, ProvisionStates, ROLE};
 use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
@@ -30,7 +29,9 @@ use self::metrics::ProvisionerMetrics;
 use self::stores::Stores;
 use self::view::ProvisionerConfig;
 use crate::context::Context;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_workers,
+};
 
 mod act;
 mod capacity;
@@ -55,6 +56,9 @@ mod volume;
 #[cfg(feature = "fuzzing")]
 pub use journal::rewrite_intent;
 pub use settings::{CapacitySettings, ImmediateBinding, Settings};
+
+/// A volume takes about ten steps.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 
 /// Runs until the gate stops. Without the lease nothing is done. After the lease is acquired again, everything is
 /// reconciled from scratch, since another process may have acted in between.
@@ -140,17 +144,15 @@ async fn run_term(
 
 /// Reconciles a volume, step by step, until it has to wait.
 async fn reconcile(volume: String, stores: Stores, actor: Actor) -> WorkOutcome {
-    loop {
-        if !actor.context.gate.is_open() {
-            return WorkOutcome::RetryAfter(Duration::ZERO);
-        }
+    let mut steps = Steps::new(&actor.context.gate, STEP_LIMIT);
+    while steps.start_next() {
         let inputs = stores.inputs(&volume, &actor.journal, &actor.states);
         let step = decide(&inputs.view(&volume, &stores), now());
-        match actor.act(&volume, &inputs, step).await {
-            Next::Continue => {}
-            Next::Stop(outcome) => return outcome,
+        if let StepOutcome::Finish(outcome) = actor.act(&volume, &inputs, step).await {
+            return outcome;
         }
     }
+    steps.unfinished(&volume)
 }
 
 /// Starts the tasks that enqueue volumes when objects change.

@@ -22,7 +22,9 @@ use decide::{ResizeStep, WaitReason, Waiting, decide};
 use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
 use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, work_item};
-use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
+use wharf_cluster::work::{
+    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_workers,
+};
 
 mod act;
 mod decide;
@@ -37,8 +39,8 @@ mod write;
 /// failure of the other.
 const ROLE: &str = "resizer";
 const MODIFIER: &str = "modifier";
-/// More steps in a row than this indicate a loop.
-const MAX_STEPS: usize = 64;
+/// Expansion and modification take about ten steps each.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 /// Between checks for VolumeAttributesClasses that cannot be read.
 const CLASSES_RECHECK: Duration = Duration::from_secs(5);
 /// Selects pods that have not terminated: terminated pods use no volumes.
@@ -222,10 +224,8 @@ impl Resizer {
     /// Reconciles a claim, step by step, until it has to wait.
     async fn reconcile(&self, key: Key) -> WorkOutcome {
         let driver = self.context.driver.name();
-        for _ in 0..MAX_STEPS {
-            if !self.context.gate.is_open() {
-                return WorkOutcome::RetryAfter(Duration::ZERO);
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let mut inputs = self.inputs(&key);
             let now = now();
             let step = decide(&inputs.view(driver, self.can), now);
@@ -242,7 +242,8 @@ impl Resizer {
                 }
             };
             tracing::debug!(pvc = %key, pv = volume.metadata.name, ?step, "next step");
-            if let Err(error) = self.act(&mut inputs, &claim, &volume, &step).await {
+            let written = self.act(&mut inputs, &claim, &volume, &step).await;
+            let outcome = written.next_step(|error| {
                 tracing::warn!(pvc = %key, pv = volume.metadata.name, ?step, %error, "failed to update claim or volume; retrying");
                 self.context.attempts.record(
                     ROLE,
@@ -250,11 +251,12 @@ impl Resizer {
                     format!("{step:?}"),
                     Some(error.to_string()),
                 );
-                return WorkOutcome::Retry;
+            });
+            if let StepOutcome::Finish(outcome) = outcome {
+                return outcome;
             }
         }
-        tracing::warn!(pvc = %key, steps = MAX_STEPS, "claim does not settle; backing off");
-        WorkOutcome::Retry
+        steps.unfinished(&key)
     }
 
     fn wait(&self, key: &Key, waiting: &Waiting, now: wharf_model::Time) -> WorkOutcome {

@@ -25,12 +25,14 @@ use wharf_model::{
 };
 
 use crate::context::Context;
-use act::{Next, ReconcilePass, StepRunner};
+use act::{ReconcilePass, StepRunner};
 use decide::decide;
 use state::ContentStates;
 use view::{Class, ContentKind, Object, Rules, View};
 use wake::ContentChange;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
+use wharf_cluster::work::{
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_workers,
+};
 
 mod act;
 mod call;
@@ -54,8 +56,8 @@ const BY_HANDLE: &str = "snapshotter/handle";
 const WRITE_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// How often to check whether the snapshot CRDs are served. Reads our own store, which polls the server.
 const SERVED_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// After this many steps a content is requeued so that others get a turn.
-const MAX_STEPS: usize = 32;
+/// A content takes about ten steps.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 
 /// Settings of the snapshotter role.
 #[derive(Debug, Clone)]
@@ -280,10 +282,8 @@ impl Snapshotter {
     /// Handles one content step by step until nothing is left to do for now.
     async fn reconcile(&self, content_key: &ContentKey) -> WorkOutcome {
         let mut pass = ReconcilePass::default();
-        for _ in 0..MAX_STEPS {
-            if !self.context.gate.is_open() {
-                break;
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let Some(object) = self.object(content_key) else {
                 self.states.remove(content_key);
                 self.context.attempts.remove(ROLE, &content_key.name);
@@ -291,14 +291,14 @@ impl Snapshotter {
             };
             let step = self.next(content_key, &object, pass.confirmed);
             let runner = StepRunner { snapshotter: self, content_key, object: &object };
-            if let Next::Stop(outcome) = runner.act(step, &mut pass).await {
+            if let StepOutcome::Finish(outcome) = runner.act(step, &mut pass).await {
                 if outcome == WorkOutcome::Done && object.is_settled() {
                     self.states.remove(content_key);
                 }
                 return outcome;
             }
         }
-        WorkOutcome::RetryAfter(Duration::ZERO)
+        steps.unfinished(content_key)
     }
 
     fn object(&self, content_key: &ContentKey) -> Option<Object> {

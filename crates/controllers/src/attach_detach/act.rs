@@ -5,8 +5,8 @@
 //! in this process.
 
 use serde_json::json;
-use wharf_cluster::work::WorkOutcome;
-use wharf_cluster::{ApiError, EventType, Preconditions, Priority, now};
+use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
+use wharf_cluster::{ApiError, EventType, Priority, now};
 use wharf_model::names::reason;
 use wharf_model::whole::Node;
 use wharf_model::{Key, Kind, VolumeAttachment};
@@ -16,15 +16,6 @@ use super::state::UnconfirmedRequest;
 use super::view::View;
 use super::wake::WorkItem;
 use super::{AttachDetach, messages, report};
-
-/// What the control loop does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StepOutcome {
-    /// Build a new view and decide again.
-    Continue,
-    /// End this reconcile.
-    Finish(WorkOutcome),
-}
 
 /// Why a VolumeAttachment was not deleted.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +46,7 @@ impl AttachDetach {
                 for node in reports {
                     self.queue.add(WorkItem::Node(node), Priority::High);
                 }
-                StepOutcome::Finish(requeue_after.map_or(WorkOutcome::Done, WorkOutcome::RetryAfter))
+                requeue_after.map_or(StepOutcome::DONE, StepOutcome::retry_after)
             }
             Step::Attach { node, volume } => {
                 let done = self.attach(view, &node, &volume).await;
@@ -71,8 +62,8 @@ impl AttachDetach {
                 }
                 self.record_attempt(view, &node, "attach volume", error)
             }
-            Step::Detach { node, attachment, uid, reason } => {
-                let done = self.detach(view, &node, attachment, uid, reason).await;
+            Step::Detach { node, uid, reason, .. } => {
+                let done = self.detach(view, &node, &uid, reason).await;
                 let unconfirmed =
                     matches!(&done, Err(DetachError::Delete { source, .. }) if may_take_effect(source));
                 self.end_attempt(
@@ -190,11 +181,14 @@ impl AttachDetach {
         &self,
         view: &View<'_>,
         node: &str,
-        attachment: String,
-        uid: String,
+        uid: &str,
         reason: DetachReason,
     ) -> Result<(), DetachError> {
         let cluster = &self.context.cluster;
+        let attachment = view.nodes.get(node).and_then(|node_view| node_view.attachment.as_ref());
+        let Some(attachment) = attachment.filter(|attachment| attachment.metadata.uid == uid) else {
+            return Ok(());
+        };
         let volume = view.name.to_string();
         match reason {
             DetachReason::NotInUse => {
@@ -224,15 +218,13 @@ impl AttachDetach {
                 );
             }
         }
-        let key = Key::cluster(attachment.as_str());
-        let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
-        match cluster.delete(&VolumeAttachment::API, &key, preconditions).await {
-            Ok(()) => {
+        match work::write::delete::<VolumeAttachment>(cluster, &attachment.metadata).await {
+            WriteOutcome::Written => {
                 tracing::info!(
                     driver = view.name.driver,
                     volume_handle = view.name.handle,
                     node,
-                    volume_attachment = attachment,
+                    volume_attachment = attachment.metadata.name,
                     "deleted VolumeAttachment"
                 );
                 if let DetachReason::Forced(reason) = reason {
@@ -240,16 +232,11 @@ impl AttachDetach {
                 }
                 Ok(())
             }
-            Err(ApiError::NotFound(_)) => Ok(()),
-            Err(source @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-                // Probably another attachment of that name: this read updates the store.
-                match cluster.get::<VolumeAttachment>(&key).await {
-                    Ok(found) if found.as_ref().is_none_or(|found| found.metadata.uid != uid) => Ok(()),
-                    Ok(_) => Err(DetachError::Delete { attachment, source }),
-                    Err(source) => Err(DetachError::Delete { attachment, source }),
-                }
+            // It is gone, or another one of that name exists: the next view shows it.
+            WriteOutcome::NotFound | WriteOutcome::Stale => Ok(()),
+            WriteOutcome::Failed(source) => {
+                Err(DetachError::Delete { attachment: attachment.metadata.name.clone(), source })
             }
-            Err(source) => Err(DetachError::Delete { attachment, source }),
         }
     }
 
@@ -287,51 +274,34 @@ impl AttachDetach {
 
     /// Writes `status.volumesAttached` of a node.
     pub(super) async fn report_attached(&self, name: &str) -> StepOutcome {
-        let Some(node) = self.nodes.get(&Key::cluster(name)) else {
-            return StepOutcome::Finish(WorkOutcome::Done);
-        };
+        let Some(node) = self.nodes.get(&Key::cluster(name)) else { return StepOutcome::DONE };
         let (views, reports) = self.reports(&node);
         let Some(list) = report::updated_list(&node.status.volumes_attached, &reports) else {
-            return StepOutcome::Finish(WorkOutcome::Done);
+            return StepOutcome::DONE;
         };
-        let (cluster, key) = (&self.context.cluster, Key::cluster(name));
         let patch = report::patch(&node.metadata, &list.volumes);
-        match cluster.patch(&Node::API, &key, Some("status"), patch).await {
-            Ok(_) => {
-                let (added, removed) = (list.added.join(" "), list.removed.join(" "));
-                tracing::debug!(node = name, added, removed, "updated volumesAttached");
-                let added = views.iter().filter(|view| list.added.contains(&view.name.to_string()));
-                for (view, node_view) in added.filter_map(|view| Some((view, view.nodes.get(name)?))) {
-                    for pod in &node_view.pods {
-                        let note = messages::attached(view.display_name(node_view));
-                        let (kind, reason) = (EventType::Normal, reason::SUCCESSFUL_ATTACH_VOLUME);
-                        self.context.events.record_for(&**pod, kind, reason, note);
-                    }
-                }
-                StepOutcome::Continue
-            }
-            Err(ApiError::NotFound(_)) => StepOutcome::Finish(WorkOutcome::Done),
-            Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-                // Probably another node of that name: this read updates the store.
-                match cluster.get::<Node>(&key).await {
-                    Ok(Some(found)) if found.metadata.uid != node.metadata.uid => StepOutcome::Continue,
-                    Ok(None) => StepOutcome::Finish(WorkOutcome::Done),
-                    Ok(Some(_)) => report_failed(name, &error),
-                    Err(error) => report_failed(name, &error),
+        let outcome =
+            work::write::patch::<Node>(&self.context.cluster, &node.metadata, Some("status"), patch).await;
+        if outcome == WriteOutcome::Written {
+            let (added, removed) = (list.added.join(" "), list.removed.join(" "));
+            tracing::debug!(node = name, added, removed, "updated volumesAttached");
+            let added = views.iter().filter(|view| list.added.contains(&view.name.to_string()));
+            for (view, node_view) in added.filter_map(|view| Some((view, view.nodes.get(name)?))) {
+                for pod in &node_view.pods {
+                    let note = messages::attached(view.display_name(node_view));
+                    let (kind, reason) = (EventType::Normal, reason::SUCCESSFUL_ATTACH_VOLUME);
+                    self.context.events.record_for(&**pod, kind, reason, note);
                 }
             }
-            Err(error) => report_failed(name, &error),
         }
+        // If the node's status is unchanged, steps that depend on it keep waiting.
+        outcome.next_step(|error| {
+            tracing::warn!(node = name, %error, "failed to update volumesAttached of node");
+        })
     }
 }
 
 /// Whether a failed request may have taken effect, or may still do so.
 fn may_take_effect(error: &ApiError) -> bool {
     matches!(error, ApiError::Unavailable(_) | ApiError::Other { .. })
-}
-
-/// The node's status is unchanged: retries, and steps that depend on it keep waiting.
-fn report_failed(node: &str, error: &ApiError) -> StepOutcome {
-    tracing::warn!(node, %error, "failed to update volumesAttached of node");
-    StepOutcome::Finish(WorkOutcome::Retry)
 }

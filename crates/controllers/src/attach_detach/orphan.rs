@@ -6,12 +6,11 @@
 //! before it calls the driver. The deletion is limited to the version without finalizers, after the API server itself
 //! reported that the volume does not exist.
 
-use wharf_cluster::work::WorkOutcome;
+use wharf_cluster::work::StepOutcome;
 use wharf_cluster::{ApiError, Preconditions};
 use wharf_model::{Key, Kind as _, PersistentVolume, VolumeAttachment};
 
 use super::AttachDetach;
-use super::act::StepOutcome;
 
 /// Whether this controller created the attachment and no attacher has started on it.
 pub(super) fn is_untouched(attachment: &VolumeAttachment) -> bool {
@@ -28,15 +27,15 @@ impl AttachDetach {
         let cluster = &self.context.cluster;
         let attachment = self.attachments.get(&Key::cluster(name));
         let Some(attachment) = attachment.filter(|attachment| is_untouched(attachment)) else {
-            return StepOutcome::Finish(WorkOutcome::Done);
+            return StepOutcome::DONE;
         };
         let Some(volume) = attachment.spec.source.persistent_volume_name.as_ref() else {
-            return StepOutcome::Finish(WorkOutcome::Done);
+            return StepOutcome::DONE;
         };
         match cluster.get::<PersistentVolume>(&Key::cluster(volume.as_str())).await {
             Ok(None) => {}
             // The volume enters the store and is reconciled as usual.
-            Ok(Some(_)) => return StepOutcome::Finish(WorkOutcome::Done),
+            Ok(Some(_)) => return StepOutcome::DONE,
             Err(error) => return retry_delete(name, &error),
         }
         let preconditions = Preconditions {
@@ -50,9 +49,9 @@ impl AttachDetach {
                     pv = volume,
                     "deleted VolumeAttachment of a volume that does not exist and was never attached"
                 );
-                StepOutcome::Finish(WorkOutcome::Done)
+                StepOutcome::DONE
             }
-            Err(ApiError::NotFound(_)) => StepOutcome::Finish(WorkOutcome::Done),
+            Err(ApiError::NotFound(_)) => StepOutcome::DONE,
             Err(error) => retry_delete(name, &error),
         }
     }
@@ -60,7 +59,7 @@ impl AttachDetach {
 
 fn retry_delete(name: &str, error: &ApiError) -> StepOutcome {
     tracing::warn!(volume_attachment = name, %error, "failed to delete VolumeAttachment of a deleted volume");
-    StepOutcome::Finish(WorkOutcome::Retry)
+    StepOutcome::RETRY
 }
 
 #[cfg(test)]

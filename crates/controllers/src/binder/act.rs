@@ -1,7 +1,7 @@
 //! Performs the one step that was decided, and records its result where the next view reads it: the API server's
 //! responses enter the stores, live reads are kept in [`LiveReads`].
 
-use wharf_cluster::work::WorkOutcome;
+use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
 use wharf_cluster::{ApiError, EventType};
 use wharf_model::volume::VolumePhase;
 use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim};
@@ -10,11 +10,7 @@ use super::Binder;
 use super::decide::{EventRecord, EventTarget, Idle, Step};
 use super::offers::Reservation;
 use super::view::{LiveObject, LiveReads, View};
-use super::write::{Part, Write, write};
-use wharf_cluster::Patch;
-
-/// How many conflicts in a row are answered by a re-read before a conflict counts as a failure.
-const MAX_CONFLICTS: u32 = 10;
+use super::write::{Write, write};
 
 /// State that lasts from one step to the next, until the reconcile of a claim ends.
 pub(super) struct BindState {
@@ -22,22 +18,12 @@ pub(super) struct BindState {
     pub(super) live: LiveReads,
     /// The volume that is reserved for the claim.
     pub(super) reservation: Reservation,
-    /// Conflicts so far.
-    stale: u32,
 }
 
 impl BindState {
     pub(super) fn new(reservation: Reservation) -> Self {
-        Self { live: LiveReads::default(), reservation, stale: 0 }
+        Self { live: LiveReads::default(), reservation }
     }
-}
-
-/// What the control loop does next.
-pub(super) enum StepOutcome {
-    /// Build a new view and decide again.
-    Continue,
-    /// End this reconcile.
-    Finish(WorkOutcome),
 }
 
 impl Binder {
@@ -64,16 +50,16 @@ impl Binder {
                 found.map(|found| state.live.node = Some((name.clone(), found)))
             }
             _ => match write(&step, view) {
-                Some(write) => return self.write(claim, view, &step, write, state).await,
+                Some(write) => return self.write(claim, view, &step, write).await,
                 // The object that the step is about is no longer in the view.
-                None => return StepOutcome::Finish(WorkOutcome::Retry),
+                None => return StepOutcome::RETRY,
             },
         };
         match fetched {
             Ok(()) => StepOutcome::Continue,
             Err(error) => {
                 tracing::warn!(pvc = %claim, %error, "failed to get object; retrying");
-                StepOutcome::Finish(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
         }
     }
@@ -83,10 +69,10 @@ impl Binder {
             self.record_event(view, event);
         }
         match problem {
-            None => StepOutcome::Finish(WorkOutcome::Done),
+            None => StepOutcome::DONE,
             Some(problem) => {
                 tracing::warn!(pvc = %claim, error = %problem, "failed to bind claim");
-                StepOutcome::Finish(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
         }
     }
@@ -111,46 +97,35 @@ impl Binder {
         Ok(found.map_or(LiveObject::Absent, |object| LiveObject::Present(object.meta().uid.clone())))
     }
 
-    async fn write(
-        &self,
-        claim: &Key,
-        view: &View,
-        step: &Step,
-        write: Write,
-        state: &mut BindState,
-    ) -> StepOutcome {
-        let result = match write {
+    async fn write(&self, claim: &Key, view: &View, step: &Step, write: Write) -> StepOutcome {
+        let cluster = &self.context.cluster;
+        let outcome = match write {
             Write::Claim(part, patch) => {
-                self.patch_object::<PersistentVolumeClaim>(claim, part, patch, &mut state.stale).await
+                let Some(seen) = &view.claim else { return StepOutcome::RETRY };
+                let subresource = part.subresource();
+                work::write::patch::<PersistentVolumeClaim>(cluster, &seen.metadata, subresource, patch).await
             }
             Write::Volume(name, part, patch) => {
-                let key = Key::cluster(&name);
-                let sent = self.patch_object::<PersistentVolume>(&key, part, patch, &mut state.stale).await;
+                let Some(seen) = view.volume(&name) else { return StepOutcome::RETRY };
+                let subresource = part.subresource();
+                let outcome =
+                    work::write::patch::<PersistentVolume>(cluster, &seen.metadata, subresource, patch).await;
                 // The watch updates the offers too, only later: until then a bound or deleted volume must not be
                 // offered.
-                let now = self.volumes.get(&key).filter(|_| !matches!(sent, Ok(PatchResult::NotFound)));
+                let now = self.volumes.get(&seen.key()).filter(|_| outcome != WriteOutcome::NotFound);
                 self.offers.update(&name, now.as_deref());
-                sent
+                outcome
             }
         };
-        match result {
-            Ok(PatchResult::Applied) => {
-                if let Step::SetVolumePhase { event: Some(event), .. }
-                | Step::SetClaimPhase { event: Some(event), .. } = step
-                {
-                    self.record_event(view, event);
-                }
-                log_step(claim, step);
-                StepOutcome::Continue
+        if outcome == WriteOutcome::Written {
+            if let Step::SetVolumePhase { event: Some(event), .. }
+            | Step::SetClaimPhase { event: Some(event), .. } = step
+            {
+                self.record_event(view, event);
             }
-            Ok(PatchResult::Stale) => StepOutcome::Continue,
-            // The watch will have removed the object from the store by the next reconcile.
-            Ok(PatchResult::NotFound) => StepOutcome::Finish(WorkOutcome::Retry),
-            Err(error) => {
-                self.record_write_failure(claim, view, step, &error);
-                StepOutcome::Finish(WorkOutcome::Retry)
-            }
+            log_step(claim, step);
         }
+        outcome.next_step(|error| self.record_write_failure(claim, view, step, error))
     }
 
     fn record_write_failure(&self, claim: &Key, view: &View, step: &Step, error: &ApiError) {
@@ -167,52 +142,14 @@ impl Binder {
     }
 
     /// Performs a step for a volume that references no claim.
-    pub(super) async fn act_on_volume(&self, view: &View, step: Step, stale: &mut u32) -> StepOutcome {
-        let Some(Write::Volume(name, part, patch)) = write(&step, view) else {
-            return StepOutcome::Finish(WorkOutcome::Done);
-        };
-        match self.patch_object::<PersistentVolume>(&Key::cluster(&name), part, patch, stale).await {
-            Ok(PatchResult::Applied | PatchResult::Stale) => StepOutcome::Continue,
-            Ok(PatchResult::NotFound) => StepOutcome::Finish(WorkOutcome::Done),
-            Err(error) => {
-                tracing::warn!(pv = name, %error, "failed to update volume");
-                StepOutcome::Finish(WorkOutcome::Retry)
-            }
-        }
+    pub(super) async fn act_on_volume(&self, view: &View, step: Step) -> StepOutcome {
+        let Some(Write::Volume(name, part, patch)) = write(&step, view) else { return StepOutcome::DONE };
+        let Some(seen) = view.volume(&name) else { return StepOutcome::DONE };
+        let (cluster, subresource) = (&self.context.cluster, part.subresource());
+        let outcome =
+            work::write::patch::<PersistentVolume>(cluster, &seen.metadata, subresource, patch).await;
+        outcome.next_step(|error| tracing::warn!(pv = name, %error, "failed to update volume"))
     }
-
-    async fn patch_object<K: Kind>(
-        &self,
-        key: &Key,
-        part: Part,
-        patch: Patch,
-        stale: &mut u32,
-    ) -> Result<PatchResult, ApiError> {
-        let cluster = &self.context.cluster;
-        match cluster.patch(&K::API, key, part.subresource(), patch).await {
-            Ok(_) => Ok(PatchResult::Applied),
-            Err(ApiError::NotFound(_)) => Ok(PatchResult::NotFound),
-            // The store is behind: this read updates it.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if *stale < MAX_CONFLICTS => {
-                *stale += 1;
-                Ok(if cluster.get::<K>(key).await?.is_some() {
-                    PatchResult::Stale
-                } else {
-                    PatchResult::NotFound
-                })
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-/// The result of a patch.
-enum PatchResult {
-    Applied,
-    /// The object had changed; the store now has its current version.
-    Stale,
-    /// The object does not exist.
-    NotFound,
 }
 
 fn log_step(claim: &Key, step: &Step) {

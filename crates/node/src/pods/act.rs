@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
-use wharf_cluster::work::WorkOutcome;
+use wharf_cluster::work::StepOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
@@ -22,14 +22,6 @@ const MAX_START_RETRY: Duration = Duration::from_secs(10);
 /// Exit code of a container whose program could not be started.
 const START_ERROR_CODE: i32 = 128;
 
-/// What the reconcile loop does next.
-pub(super) enum Next {
-    /// Decide the next step.
-    Again,
-    /// Finish this reconcile.
-    End(WorkOutcome),
-}
-
 /// Why a container was not started.
 enum NoStart {
     /// Retried without counting as a restart.
@@ -43,10 +35,10 @@ fn millis(until: Time, from: Time) -> Duration {
 }
 
 impl Pods {
-    pub(super) async fn act(self: &Arc<Self>, uid: &str, view: &View, step: Step) -> Next {
+    pub(super) async fn act(self: &Arc<Self>, uid: &str, view: &View, step: Step) -> StepOutcome {
         match step {
-            Step::Done => return Next::End(WorkOutcome::Done),
-            Step::Wait(pause) => return Next::End(WorkOutcome::RetryAfter(pause)),
+            Step::Done => return StepOutcome::DONE,
+            Step::Wait(pause) => return StepOutcome::retry_after(pause),
             Step::RequestVolumes => self.request_volumes(uid, &view.pod),
             Step::Start { container, attempt } => self.start(uid, view, &container, attempt).await,
             Step::RecordBackOff { container, attempt } => {
@@ -62,7 +54,7 @@ impl Pods {
             Step::Delete => return self.delete(uid, &view.pod).await,
             Step::DropState => return self.drop_state(uid).await,
         }
-        Next::Again
+        StepOutcome::Continue
     }
 
     fn request_volumes(&self, uid: &str, pod: &Arc<Pod>) {
@@ -275,30 +267,30 @@ impl Pods {
         self.pod_states.container(uid, name, |known| known.stopping = Some(stopping));
     }
 
-    async fn report(&self, uid: &str, pod: &Pod, status: Value) -> Next {
+    async fn report(&self, uid: &str, pod: &Pod, status: Value) -> StepOutcome {
         let patch = Patch::Strategic(json!({"metadata": {"uid": uid}, "status": status}));
         match self.agent.cluster.patch(&Pod::API, &pod.key(), Some("status"), patch).await {
             Ok(_) => {
                 self.pod_states.with(uid, |pod_state| pod_state.reported = Some(status));
-                Next::Again
+                StepOutcome::Continue
             }
             Err(error) => self.refused(uid, pod, &error, "failed to update pod status"),
         }
     }
 
-    async fn delete(&self, uid: &str, pod: &Pod) -> Next {
+    async fn delete(&self, uid: &str, pod: &Pod) -> StepOutcome {
         let only = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
         match self.agent.cluster.delete_without_grace(&Pod::API, &pod.key(), only).await {
             Ok(()) => {
                 self.pod_states.with(uid, |pod_state| pod_state.deleted = true);
-                Next::Again
+                StepOutcome::Continue
             }
             Err(error) => self.refused(uid, pod, &error, "failed to delete pod"),
         }
     }
 
     /// A write failed. If the pod may be gone, that is confirmed next.
-    fn refused(&self, uid: &str, pod: &Pod, error: &ApiError, what: &str) -> Next {
+    fn refused(&self, uid: &str, pod: &Pod, error: &ApiError, what: &str) -> StepOutcome {
         match error {
             ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_) => {
                 self.pod_states.with(uid, |pod_state| pod_state.presence = Presence::Unconfirmed);
@@ -306,11 +298,11 @@ impl Pods {
             _ => {}
         }
         tracing::debug!(pod = %pod.key(), %error, "{what}");
-        Next::End(WorkOutcome::Retry)
+        StepOutcome::RETRY
     }
 
     /// Nothing of the pod runs or is mounted: removes its containers' records and its directory.
-    async fn drop_state(&self, uid: &str) -> Next {
+    async fn drop_state(&self, uid: &str) -> StepOutcome {
         let ids = self.pod_states.with(uid, |pod_state| {
             pod_state
                 .containers
@@ -321,11 +313,11 @@ impl Pods {
         for id in ids.unwrap_or_default() {
             if let Err(error) = self.agent.runtime.remove(&id).await {
                 tracing::warn!(pod_uid = uid, %error, "failed to remove exited container; retrying");
-                return Next::End(WorkOutcome::Retry);
+                return StepOutcome::RETRY;
             }
         }
         clean::prune(&self.agent.root.pod(uid));
         self.pod_states.drop_state(uid);
-        Next::End(WorkOutcome::Done)
+        StepOutcome::DONE
     }
 }

@@ -8,7 +8,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
-use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{
+    EnqueueRequest, Gate, StepLimit, Steps, WorkOutcome, enqueue_changes, run_workers,
+};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
@@ -26,8 +28,8 @@ use crate::plugins::NodeCapabilities;
 mod pods;
 mod start;
 
-/// Steps of one reconcile after which the volume is requeued, so that others get a turn.
-const MAX_STEPS: usize = 64;
+/// A volume takes a few steps for each of its pods, and each operation has its own backoff.
+const STEP_LIMIT: StepLimit = StepLimit::Requeue(64);
 /// Timeout after which a waiting caller gets the current problems: upstream's podAttachAndMountTimeout.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(123);
 
@@ -298,11 +300,11 @@ impl Manager {
             () = gate.wait_stopped() => return,
         }
         let one = |subject| {
-            let manager = Arc::clone(self);
+            let (manager, gate) = (Arc::clone(self), gate.clone());
             async move {
                 match subject {
                     Subject::Pod(uid) => manager.reconcile_pod(&uid).await,
-                    Subject::Volume(unique) => manager.reconcile(&unique).await,
+                    Subject::Volume(unique) => manager.reconcile(&unique, &gate).await,
                 }
             }
         };
@@ -318,8 +320,9 @@ impl Manager {
     }
 
     /// Reconciles a volume, step by step, until it has to wait.
-    async fn reconcile(&self, unique: &str) -> WorkOutcome {
-        for _ in 0..MAX_STEPS {
+    async fn reconcile(&self, unique: &str, gate: &Gate) -> WorkOutcome {
+        let mut steps = Steps::new(gate, STEP_LIMIT);
+        while steps.start_next() {
             let Some(inputs) = self.inputs_of(unique) else { return WorkOutcome::Done };
             let step = decide(&inputs.view(self.settings.resync), now());
             if let Step::Idle { until, waiting } = step {
@@ -337,7 +340,7 @@ impl Manager {
             tracing::debug!(volume = unique, ?step, "next step");
             self.act(unique, &inputs, &step).await;
         }
-        WorkOutcome::RetryAfter(Duration::ZERO)
+        steps.unfinished(unique)
     }
 
     /// Takes a snapshot of everything known about a volume.

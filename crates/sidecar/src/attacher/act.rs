@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use tonic::Status;
-use wharf_cluster::{ApiError, Priority, WatchOptions, now};
+use wharf_cluster::{Priority, WatchOptions, now};
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::patch::Patch;
-use wharf_model::{Key, Kind, PersistentVolume, SecretRef, VolumeAttachment};
+use wharf_model::{PersistentVolume, SecretRef, VolumeAttachment};
 
 use super::decide::AttachStep;
 use super::view::{
@@ -16,36 +16,13 @@ use super::view::{
 use super::{Attacher, REFERENCE_CHECK_DELAY, ROLE};
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::WorkOutcome;
-
-/// How often in a row a write may conflict before that counts as a failure.
-const MAX_CONFLICTS: u32 = 5;
+use wharf_cluster::work::{self, StepOutcome, WorkOutcome, WriteOutcome};
 
 /// Carried from one step to the next, and dropped when the worker leaves the volume.
 #[derive(Default)]
 pub(super) struct StepContext {
     /// Read before the finalizer is added, to check that it exists, and used for the call.
     secret: Option<(SecretRef, BTreeMap<String, String>)>,
-    /// How often a write conflicted.
-    stale: u32,
-}
-
-/// What the reconcile loop does after a step.
-pub(super) enum StepOutcome {
-    /// Decide again, from a fresh view.
-    Continue,
-    /// Leave the volume, with this outcome for the queue.
-    Stop(WorkOutcome),
-}
-
-/// The result of a write.
-enum WriteOutcome {
-    Done,
-    /// The object changed concurrently. The store has the current version now.
-    Stale,
-    /// The object does not exist.
-    NotFound,
-    Failed(ApiError),
 }
 
 impl Attacher {
@@ -58,18 +35,16 @@ impl Attacher {
         step_context: &mut StepContext,
     ) -> StepOutcome {
         match step {
-            AttachStep::Idle => StepOutcome::Stop(WorkOutcome::Done),
-            AttachStep::Wait(pause) => StepOutcome::Stop(WorkOutcome::RetryAfter(pause)),
+            AttachStep::Idle => StepOutcome::DONE,
+            AttachStep::Wait(pause) => StepOutcome::retry_after(pause),
             AttachStep::CheckReferences { uid } => {
                 if let Some(volume) = subject.volume() {
                     self.states.request_check(volume, uid);
                     self.queue.add_after(Subject::References, REFERENCE_CHECK_DELAY);
                 }
-                StepOutcome::Stop(WorkOutcome::Done)
+                StepOutcome::DONE
             }
-            AttachStep::RemoveVolumeFinalizer { patch } => {
-                self.remove_volume_finalizer(subject, patch, step_context).await
-            }
+            AttachStep::RemoveVolumeFinalizer { patch } => self.remove_volume_finalizer(view, patch).await,
             AttachStep::AddVolumeFinalizer { ref attachment, .. }
             | AttachStep::PrepareAttachment { ref attachment, .. }
             | AttachStep::Publish { ref attachment, .. }
@@ -82,57 +57,28 @@ impl Attacher {
                 let named = |inputs: &&AttachmentInputs| inputs.attachment.metadata.name == *attachment;
                 match view.attachments.iter().find(named) {
                     Some(inputs) => {
-                        AttachmentActor { attacher: self, subject, inputs }.act(step, step_context).await
+                        let volume = view.volume.as_deref();
+                        AttachmentActor { attacher: self, subject, volume, inputs }
+                            .act(step, step_context)
+                            .await
                     }
-                    None => StepOutcome::Stop(WorkOutcome::Done),
+                    None => StepOutcome::DONE,
                 }
             }
         }
     }
 
-    async fn remove_volume_finalizer(
-        &self,
-        subject: &Subject,
-        patch: Patch,
-        step_context: &mut StepContext,
-    ) -> StepOutcome {
-        let Some(volume) = subject.volume() else { return StepOutcome::Stop(WorkOutcome::Done) };
-        match self.write::<PersistentVolume>(volume, None, patch, step_context).await {
-            WriteOutcome::Done => {
-                tracing::info!(pv = volume, "removed finalizer from PersistentVolume; no attachment is left");
-                StepOutcome::Continue
-            }
-            WriteOutcome::Stale => StepOutcome::Continue,
-            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
-            WriteOutcome::Failed(error) => {
-                tracing::warn!(pv = volume, %error, "failed to remove finalizer from PersistentVolume");
-                StepOutcome::Stop(WorkOutcome::Retry)
-            }
+    async fn remove_volume_finalizer(&self, view: &VolumeView<'_>, patch: Patch) -> StepOutcome {
+        let Some(volume) = &view.volume else { return StepOutcome::DONE };
+        let (cluster, meta) = (&self.context.cluster, &volume.metadata);
+        let outcome = work::write::patch::<PersistentVolume>(cluster, meta, None, patch).await;
+        let pv = meta.name.as_str();
+        if outcome == WriteOutcome::Written {
+            tracing::info!(pv, "removed finalizer from PersistentVolume; no attachment is left");
         }
-    }
-
-    async fn write<K: Kind>(
-        &self,
-        name: &str,
-        subresource: Option<&str>,
-        patch: Patch,
-        step_context: &mut StepContext,
-    ) -> WriteOutcome {
-        let (cluster, key) = (&self.context.cluster, Key::cluster(name));
-        match cluster.patch(&K::API, &key, subresource, patch).await {
-            Ok(_) => WriteOutcome::Done,
-            Err(ApiError::NotFound(_)) => WriteOutcome::NotFound,
-            // The store lags: this read updates it.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if step_context.stale < MAX_CONFLICTS => {
-                step_context.stale += 1;
-                match cluster.get::<K>(&key).await {
-                    Ok(Some(_)) => WriteOutcome::Stale,
-                    Ok(None) => WriteOutcome::NotFound,
-                    Err(error) => WriteOutcome::Failed(error),
-                }
-            }
-            Err(error) => WriteOutcome::Failed(error),
-        }
+        outcome.next_step(|error| {
+            tracing::warn!(pv, %error, "failed to remove finalizer from PersistentVolume");
+        })
     }
 
     /// Lists all attachments once, for all volumes that wait for a reference check.
@@ -176,6 +122,7 @@ impl Attacher {
 struct AttachmentActor<'a> {
     attacher: &'a Attacher,
     subject: &'a Subject,
+    volume: Option<&'a PersistentVolume>,
     inputs: &'a AttachmentInputs,
 }
 
@@ -190,9 +137,7 @@ impl AttachmentActor<'_> {
 
     async fn act(&self, step: AttachStep, step_context: &mut StepContext) -> StepOutcome {
         match step {
-            AttachStep::AddVolumeFinalizer { patch, .. } => {
-                self.add_volume_finalizer(patch, step_context).await
-            }
+            AttachStep::AddVolumeFinalizer { patch, .. } => self.add_volume_finalizer(patch).await,
             AttachStep::PrepareAttachment { patch, secret, .. } => {
                 self.prepare(patch, secret.as_ref(), step_context).await
             }
@@ -203,23 +148,23 @@ impl AttachmentActor<'_> {
                 self.unpublish(request, secret.as_ref(), step_context).await
             }
             AttachStep::MarkAttached { patch, .. } => {
-                let written = self.write(Some("status"), patch, step_context).await;
-                if matches!(written, WriteOutcome::Done) {
+                let written = self.write(Some("status"), patch).await;
+                if written == WriteOutcome::Written {
                     self.update_state(AttachState::record_written);
                     tracing::info!(volume_attachment = self.name(), node = self.node(), "attached volume");
                 }
                 self.after_write(written, "failed to mark VolumeAttachment as attached")
             }
             AttachStep::RemoveAttachmentFinalizer { patch, .. } => {
-                let written = self.write(None, patch, step_context).await;
-                if matches!(written, WriteOutcome::Done) {
+                let written = self.write(None, patch).await;
+                if written == WriteOutcome::Written {
                     tracing::info!(volume_attachment = self.name(), node = self.node(), "detached volume");
                 }
                 self.after_write(written, "failed to remove finalizer from VolumeAttachment")
             }
             AttachStep::MarkDetached { patch, .. } => {
-                let written = self.write(Some("status"), patch, step_context).await;
-                if matches!(written, WriteOutcome::Done) {
+                let written = self.write(Some("status"), patch).await;
+                if written == WriteOutcome::Written {
                     self.update_state(AttachState::record_written);
                 }
                 self.after_write(written, "failed to mark VolumeAttachment as detached")
@@ -231,7 +176,7 @@ impl AttachmentActor<'_> {
             ),
             AttachStep::ReportError { patch, .. } => {
                 // Best effort: the next attempt reports again.
-                if let WriteOutcome::Failed(error) = self.write(Some("status"), patch, step_context).await {
+                if let WriteOutcome::Failed(error) = self.write(Some("status"), patch).await {
                     tracing::warn!(volume_attachment = self.name(), %error, "failed to report error in VolumeAttachment");
                 }
                 self.update_state(|state| {
@@ -245,29 +190,22 @@ impl AttachmentActor<'_> {
             AttachStep::Idle
             | AttachStep::Wait(_)
             | AttachStep::CheckReferences { .. }
-            | AttachStep::RemoveVolumeFinalizer { .. } => StepOutcome::Stop(WorkOutcome::Done),
+            | AttachStep::RemoveVolumeFinalizer { .. } => StepOutcome::DONE,
         }
     }
 
-    async fn add_volume_finalizer(&self, patch: Patch, step_context: &mut StepContext) -> StepOutcome {
-        let Some(volume) = self.subject.volume() else { return StepOutcome::Stop(WorkOutcome::Done) };
+    async fn add_volume_finalizer(&self, patch: Patch) -> StepOutcome {
+        let Some(volume) = self.volume else { return StepOutcome::DONE };
         let step = "add PersistentVolume finalizer";
-        match self.attacher.write::<PersistentVolume>(volume, None, patch, step_context).await {
-            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
+        let (cluster, meta) = (&self.attacher.context.cluster, &volume.metadata);
+        let message = match work::write::patch::<PersistentVolume>(cluster, meta, None, patch).await {
+            WriteOutcome::Written | WriteOutcome::Stale => return StepOutcome::Continue,
             WriteOutcome::NotFound => {
-                let message = format!("could not {step}: PersistentVolume {volume:?} not found");
-                self.record_failure(
-                    AttachOperation::Attach,
-                    step,
-                    retry_soon(AttachOperation::Attach, message),
-                )
+                format!("could not {step}: PersistentVolume {:?} not found", meta.name)
             }
-            WriteOutcome::Failed(error) => self.record_failure(
-                AttachOperation::Attach,
-                step,
-                retry_soon(AttachOperation::Attach, format!("could not {step}: {error}")),
-            ),
-        }
+            WriteOutcome::Failed(error) => format!("could not {step}: {error}"),
+        };
+        self.record_failure(AttachOperation::Attach, step, retry_soon(AttachOperation::Attach, message))
     }
 
     async fn prepare(
@@ -289,9 +227,7 @@ impl AttachmentActor<'_> {
             }
         };
         step_context.secret = secret.cloned().map(|secret| (secret, values));
-        match self.write(None, patch, step_context).await {
-            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
-            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
+        match self.write(None, patch).await {
             WriteOutcome::Failed(error) => {
                 let message = format!("could not save VolumeAttachment: {error}");
                 self.record_failure(
@@ -300,6 +236,7 @@ impl AttachmentActor<'_> {
                     retry_soon(AttachOperation::Attach, message),
                 )
             }
+            outcome => outcome.next_step(|_| {}),
         }
     }
 
@@ -405,26 +342,16 @@ impl AttachmentActor<'_> {
         }
     }
 
-    async fn write(
-        &self,
-        subresource: Option<&str>,
-        patch: Patch,
-        step_context: &mut StepContext,
-    ) -> WriteOutcome {
-        self.attacher.write::<VolumeAttachment>(self.name(), subresource, patch, step_context).await
+    async fn write(&self, subresource: Option<&str>, patch: Patch) -> WriteOutcome {
+        let (cluster, meta) = (&self.attacher.context.cluster, &self.inputs.attachment.metadata);
+        work::write::patch::<VolumeAttachment>(cluster, meta, subresource, patch).await
     }
 
     /// Maps the result of a write that is retried until it succeeds.
     fn after_write(&self, written: WriteOutcome, what: &'static str) -> StepOutcome {
-        match written {
-            WriteOutcome::Done | WriteOutcome::Stale => StepOutcome::Continue,
-            // The attachment is gone; the watch reports that.
-            WriteOutcome::NotFound => StepOutcome::Stop(WorkOutcome::Done),
-            WriteOutcome::Failed(error) => {
-                tracing::warn!(volume_attachment = self.name(), node = self.node(), %error, "{what}");
-                StepOutcome::Stop(WorkOutcome::Retry)
-            }
-        }
+        written.next_step(|error| {
+            tracing::warn!(volume_attachment = self.name(), node = self.node(), %error, "{what}");
+        })
     }
 
     fn record_failure(

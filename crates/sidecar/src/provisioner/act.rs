@@ -27,7 +27,7 @@ use super::{request, source};
 use crate::context::Context;
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::WorkOutcome;
+use wharf_cluster::work::StepOutcome;
 
 mod events;
 
@@ -60,14 +60,6 @@ impl ProvisionStates {
     fn remove(&self, volume: &str) {
         self.lock().remove(volume);
     }
-}
-
-/// What the reconcile loop does after a step.
-pub(crate) enum Next {
-    /// Decide again, from a fresh view.
-    Continue,
-    /// Leave the volume, with this outcome for the queue.
-    Stop(WorkOutcome),
 }
 
 /// Why a step failed.
@@ -103,33 +95,33 @@ pub(crate) struct Actor {
 
 impl Actor {
     /// Performs a step that was decided from these inputs.
-    pub(crate) async fn act(&self, volume: &str, inputs: &Inputs, step: ProvisionStep) -> Next {
+    pub(crate) async fn act(&self, volume: &str, inputs: &Inputs, step: ProvisionStep) -> StepOutcome {
         let claim = inputs.claim.as_deref();
         match step {
             ProvisionStep::Reclaim(step) => match &inputs.pv {
                 Some(pv) => self.reclaim(pv, step).await,
-                None => Next::Continue,
+                None => StepOutcome::Continue,
             },
             ProvisionStep::Idle(reason) => {
                 tracing::debug!(pv = volume, %reason, "nothing to do");
-                Next::Stop(WorkOutcome::Done)
+                StepOutcome::DONE
             }
             ProvisionStep::DropState => {
                 self.states.remove(volume);
-                Next::Stop(WorkOutcome::Done)
+                StepOutcome::DONE
             }
             ProvisionStep::Wait { reason, pause, competing } => {
                 tracing::debug!(pv = volume, %reason, retry_in = ?pause, "waiting");
                 if competing {
                     self.states.apply(volume, Transition::CompetitionStarted);
                 }
-                Next::Stop(WorkOutcome::RetryAfter(pause))
+                StepOutcome::retry_after(pause)
             }
             ProvisionStep::LeaveToPopulator => {
                 if let Some(claim) = claim {
                     self.record_event(&EventTarget::for_claim(volume, claim), &EventRecord::LeftToPopulator);
                 }
-                Next::Stop(WorkOutcome::Done)
+                StepOutcome::DONE
             }
             ProvisionStep::CreateVolume(intent) => self.create(claim, &intent).await,
             ProvisionStep::SavePv { intent, object, retain } => {
@@ -142,7 +134,7 @@ impl Actor {
                 self.journal.finish(&intent.volume);
                 self.states.apply(volume, Transition::IntentDropped);
                 tracing::debug!(pv = volume, "removed intent; no volume exists");
-                if retry { Next::Stop(WorkOutcome::Retry) } else { Next::Continue }
+                if retry { StepOutcome::RETRY } else { StepOutcome::Continue }
             }
             ProvisionStep::FinishIntent { intent, handle_owner } => {
                 let held = handle_owner.is_some();
@@ -156,12 +148,12 @@ impl Actor {
                 self.journal.finish(&intent.volume);
                 self.states.remove(volume);
                 // The claim would get the same result again: back off.
-                if held { Next::Stop(WorkOutcome::Retry) } else { Next::Continue }
+                if held { StepOutcome::RETRY } else { StepOutcome::Continue }
             }
             // All other steps need the claim.
             step => match claim {
                 Some(claim) => self.prepare(volume, claim, inputs, step).await,
-                None => Next::Stop(WorkOutcome::Done),
+                None => StepOutcome::DONE,
             },
         }
     }
@@ -173,7 +165,7 @@ impl Actor {
         claim: &PersistentVolumeClaim,
         inputs: &Inputs,
         step: ProvisionStep,
-    ) -> Next {
+    ) -> StepOutcome {
         let target = EventTarget::for_claim(volume, claim);
         let done = match step {
             ProvisionStep::CompeteForClaim => return self.compete(&target, claim, inputs).await,
@@ -189,7 +181,7 @@ impl Actor {
                 self.record_event(&target, &EventRecord::Provisioning);
                 self.states.apply(volume, Transition::AttemptEnded);
                 self.record_failure(&target, "prepare", &refusal.to_string());
-                return Next::Stop(WorkOutcome::Retry);
+                return StepOutcome::RETRY;
             }
             ProvisionStep::UnselectNode(reason) => {
                 if let Unselect::Topology(_) = reason {
@@ -198,24 +190,24 @@ impl Actor {
                 }
                 match self.unselect(claim).await {
                     // The claim is gone; the watch reports it.
-                    Ok(false) => return Next::Stop(WorkOutcome::Done),
+                    Ok(false) => return StepOutcome::DONE,
                     Ok(true) => Ok(Transition::NodeUnselected),
                     Err(error) => Err(error),
                 }
             }
-            _ => return Next::Stop(WorkOutcome::Done),
+            _ => return StepOutcome::DONE,
         };
         match done {
             Ok(transition) => {
                 self.states.apply(volume, transition);
-                Next::Continue
+                StepOutcome::Continue
             }
             // The lease was lost: not an error that the claim's owner should see.
-            Err(_) if !self.context.gate.is_open() => Next::Stop(WorkOutcome::RetryAfter(Duration::ZERO)),
+            Err(_) if !self.context.gate.is_open() => StepOutcome::retry_after(Duration::ZERO),
             Err(error) => {
                 self.states.apply(volume, Transition::AttemptEnded);
                 self.record_failure(&target, "prepare", &error.to_string());
-                Next::Stop(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
         }
     }
@@ -225,23 +217,23 @@ impl Actor {
         target: &EventTarget<'_>,
         claim: &PersistentVolumeClaim,
         inputs: &Inputs,
-    ) -> Next {
+    ) -> StepOutcome {
         // Only node deployment competes, and only for claims with a class.
         let (Some(node), Some(class)) = (&self.config.node, &inputs.class) else {
-            return Next::Stop(WorkOutcome::Done);
+            return StepOutcome::DONE;
         };
         let timeout = self.config.settings.pace.timeout;
         match competition::compete(&self.context, timeout, claim, class, node).await {
-            Ok(CompeteOutcome::Won) => Next::Continue,
+            Ok(CompeteOutcome::Won) => StepOutcome::Continue,
             // The watch reports the change and wakes the claim. An immediate retry would read the same stale claim.
-            Ok(CompeteOutcome::Conflict) => Next::Stop(WorkOutcome::Retry),
+            Ok(CompeteOutcome::Conflict) => StepOutcome::RETRY,
             Ok(CompeteOutcome::NoCapacity) => {
                 tracing::debug!(pvc = %target.claim, "not enough capacity on this node for the claim");
-                Next::Stop(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
             Err(error) => {
                 self.record_failure(target, "compete for the claim", &error.to_string());
-                Next::Stop(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
         }
     }
@@ -291,7 +283,7 @@ impl Actor {
         Ok(true)
     }
 
-    async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> Next {
+    async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> StepOutcome {
         let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
         let transition = |class, exhausted, inconclusive| {
@@ -308,9 +300,9 @@ impl Actor {
                 self.record_failure(&target, "CreateVolume", &error.to_string());
                 if never_sent {
                     self.states.apply(volume, transition(ErrorClass::Final, false, false));
-                    return Next::Continue;
+                    return StepOutcome::Continue;
                 }
-                return Next::Stop(WorkOutcome::Retry);
+                return StepOutcome::RETRY;
             }
         };
         self.states.apply(volume, Transition::CreateSent);
@@ -329,11 +321,11 @@ impl Actor {
                 Some(created) => {
                     tracing::info!(pv = volume, pvc = %target.claim, volume_handle = created.handle, "created volume");
                     self.states.apply(volume, Transition::Created(Arc::new(created)));
-                    Next::Continue
+                    StepOutcome::Continue
                 }
                 None => {
                     self.record_failure(&target, "CreateVolume", &StepError::NoHandle.to_string());
-                    Next::Stop(WorkOutcome::Retry)
+                    StepOutcome::RETRY
                 }
             },
             Err(status) => {
@@ -344,8 +336,8 @@ impl Actor {
                 self.states.apply(volume, transition(class, exhausted, inconclusive));
                 // Without a final response the call is repeated after a backoff.
                 match self.states.get(volume).outcome {
-                    None => Next::Stop(WorkOutcome::Retry),
-                    Some(_) => Next::Continue,
+                    None => StepOutcome::RETRY,
+                    Some(_) => StepOutcome::Continue,
                 }
             }
         }
@@ -357,7 +349,7 @@ impl Actor {
         intent: &Arc<Intent>,
         object: &Value,
         retain: bool,
-    ) -> Next {
+    ) -> StepOutcome {
         let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
         match self.context.cluster.create(&PersistentVolume::API, None, object).await {
@@ -380,26 +372,26 @@ impl Actor {
                     None,
                 );
                 self.record_event(&target, &EventRecord::Provisioned);
-                Next::Continue
+                StepOutcome::Continue
             }
             // It may be ours or not: the next view compares them.
             Err(ApiError::AlreadyExists(_)) => {
                 match self.context.cluster.get::<PersistentVolume>(&Key::cluster(volume)).await {
-                    Ok(_) => Next::Continue,
+                    Ok(_) => StepOutcome::Continue,
                     Err(error) => self.save_failed(&target, &error),
                 }
             }
             // A retry would be rejected, too: no PersistentVolume can represent the created volume.
             Err(error @ ApiError::Invalid(_)) => {
                 self.states.apply(volume, Transition::SaveRejected(error.to_string()));
-                Next::Continue
+                StepOutcome::Continue
             }
             Err(error) => self.save_failed(&target, &error),
         }
     }
 
     /// The driver's response and the intent are kept: only creating the PersistentVolume is retried.
-    fn save_failed(&self, target: &EventTarget<'_>, error: &ApiError) -> Next {
+    fn save_failed(&self, target: &EventTarget<'_>, error: &ApiError) -> StepOutcome {
         tracing::warn!(pv = target.volume, pvc = %target.claim, %error, "failed to create PersistentVolume");
         self.context.attempts.record(
             ROLE,
@@ -407,7 +399,7 @@ impl Actor {
             "create PersistentVolume",
             Some(error.to_string()),
         );
-        Next::Stop(WorkOutcome::Retry)
+        StepOutcome::RETRY
     }
 
     async fn delete_created(
@@ -417,13 +409,13 @@ impl Actor {
         handle: String,
         problem: InvalidVolume,
         other_pv_uid: Option<String>,
-    ) -> Next {
+    ) -> StepOutcome {
         let target = EventTarget::for_intent(intent, claim);
         let volume = intent.volume.as_str();
         // A missing object in the cache does not prove that there is none, so read from the server: a volume that a
         // PersistentVolume refers to must stay.
         match self.context.cluster.get::<PersistentVolume>(&Key::cluster(volume)).await {
-            Ok(Some(pv)) if Some(&pv.metadata.uid) != other_pv_uid.as_ref() => return Next::Continue,
+            Ok(Some(pv)) if Some(&pv.metadata.uid) != other_pv_uid.as_ref() => return StepOutcome::Continue,
             Ok(_) => {}
             Err(error) => return self.cleanup_failed(&target, problem, error.to_string()),
         }
@@ -445,7 +437,7 @@ impl Actor {
                 tracing::info!(pv = volume, volume_handle = handle, %problem, "deleted invalid volume");
                 self.record_failure(&target, "CreateVolume", &problem.to_string());
                 self.states.apply(volume, Transition::CleanedUp);
-                Next::Continue
+                StepOutcome::Continue
             }
             Err(status) => {
                 self.cleanup_failed(&target, problem, redacted_status_text(&status, &sent_secrets))
@@ -453,26 +445,30 @@ impl Actor {
         }
     }
 
-    fn cleanup_failed(&self, target: &EventTarget<'_>, problem: InvalidVolume, reason: String) -> Next {
+    fn cleanup_failed(
+        &self,
+        target: &EventTarget<'_>,
+        problem: InvalidVolume,
+        reason: String,
+    ) -> StepOutcome {
         let error = StepError::Cleanup { problem, volume: target.volume.to_owned(), reason };
         self.record_failure(target, "DeleteVolume", &error.to_string());
-        Next::Stop(WorkOutcome::Retry)
+        StepOutcome::RETRY
     }
 
-    async fn reclaim(&self, pv: &PersistentVolume, step: ReclaimStep) -> Next {
+    async fn reclaim(&self, pv: &PersistentVolume, step: ReclaimStep) -> StepOutcome {
         let (volume, class) = (pv.metadata.name.as_str(), pv.spec.storage_class_name.as_str());
         match reclaim::act(&self.context, self.config.settings.pace.timeout, pv, step).await {
-            ReclaimOutcome::Continue => Next::Continue,
+            ReclaimOutcome::Next(outcome) => outcome,
             ReclaimOutcome::Deleted(took) => {
                 self.metrics.deleted(class, took);
                 self.states.apply(volume, Transition::VolumeDeleted { uid: pv.metadata.uid.clone() });
-                Next::Continue
+                StepOutcome::Continue
             }
             ReclaimOutcome::Failed => {
                 self.metrics.delete_failed(class);
-                Next::Stop(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
-            ReclaimOutcome::Stop(outcome) => Next::Stop(outcome),
         }
     }
 

@@ -25,7 +25,7 @@ use self::stores::Stores;
 use self::view::{Capacity, Inventory, Subject, View};
 use super::CapacitySettings;
 use crate::context::Context;
-use wharf_cluster::work::{WorkOutcome, WorkerOptions, run_workers};
+use wharf_cluster::work::{StepLimit, Steps, WorkOutcome, WorkerOptions, run_workers};
 
 mod act;
 mod decide;
@@ -41,6 +41,9 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// Concurrent workers: few, since the scheduler can wait and claims cannot.
 const WORKERS: usize = 4;
+/// An object takes a few steps. Duplicates are rare.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
+
 /// Requests refreshes when the capacity may have changed. Clones share the requests.
 #[derive(Clone, Default)]
 pub(crate) struct CapacityHandle {
@@ -226,10 +229,8 @@ impl Controller {
     /// Reconciles one subject.
     async fn reconcile(&self, subject: &Subject) -> WorkOutcome {
         let mut capacity = None;
-        loop {
-            if !self.context.gate.is_open() {
-                return WorkOutcome::RetryAfter(Duration::ZERO);
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let text = subject.text();
             let objects = self.stores.capacities.by_index(stores::BY_SUBJECT, &text);
             let wanted = self.lock().inventory.wanted_class(subject).is_some();
@@ -267,6 +268,7 @@ impl Controller {
                 Err(_) => return WorkOutcome::Retry,
             }
         }
+        steps.unfinished(subject)
     }
 
     async fn get_capacity(&self, subject: &Subject) -> Result<Next, CapacityError> {

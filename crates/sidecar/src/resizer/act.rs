@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
-use wharf_cluster::{ApiError, now};
+use wharf_cluster::now;
+use wharf_cluster::work::{self, WriteOutcome};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::access::AccessError;
 use wharf_model::names::key;
@@ -45,14 +46,14 @@ fn failure(operation: Operation, status: &Status, secrets: &BTreeMap<String, Str
 }
 
 impl Resizer {
-    /// Performs one step. Returns errors of the API server; errors of the driver are recorded in the state.
+    /// Performs one step. Returns the result of its write; errors of the driver are recorded in the state.
     pub(crate) async fn act(
         &self,
         inputs: &mut Inputs,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         step: &ResizeStep,
-    ) -> Result<(), ApiError> {
+    ) -> WriteOutcome {
         let event = EventRecord::of(step, claim, volume, self.context.driver.name());
         match step {
             ResizeStep::Expand { size } => {
@@ -66,11 +67,11 @@ impl Resizer {
             }
             _ => {}
         }
-        if let Some(write) = write(step, claim, volume, &inputs.state, now())
-            && !self.send(claim, volume, write).await?
-        {
-            // The object changed concurrently. The store has the current version now.
-            return Ok(());
+        if let Some(write) = write(step, claim, volume, &inputs.state, now()) {
+            let written = self.send(claim, volume, write).await;
+            if written != WriteOutcome::Written {
+                return written;
+            }
         }
         self.record_event(claim, event);
         inputs.state.apply(step);
@@ -85,34 +86,25 @@ impl Resizer {
             }
             _ => {}
         }
-        Ok(())
+        WriteOutcome::Written
     }
 
-    /// Sends a patch. `false`: the object changed concurrently.
+    /// Sends a patch.
     async fn send(
         &self,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         write: Write,
-    ) -> Result<bool, ApiError> {
+    ) -> WriteOutcome {
         let cluster = &self.context.cluster;
-        let (claim, volume) = (claim.key(), volume.key());
-        let sent = match write {
+        match write {
             Write::Claim(patch) => {
-                cluster.patch(&PersistentVolumeClaim::API, &claim, Some("status"), patch).await
+                let meta = &claim.metadata;
+                work::write::patch::<PersistentVolumeClaim>(cluster, meta, Some("status"), patch).await
             }
-            Write::Volume(patch) => cluster.patch(&PersistentVolume::API, &volume, None, patch).await,
-        };
-        match sent {
-            Ok(_) => Ok(true),
-            Err(ApiError::Conflict(_)) => {
-                tokio::try_join!(
-                    cluster.get::<PersistentVolumeClaim>(&claim),
-                    cluster.get::<PersistentVolume>(&volume),
-                )?;
-                Ok(false)
+            Write::Volume(patch) => {
+                work::write::patch::<PersistentVolume>(cluster, &volume.metadata, None, patch).await
             }
-            Err(error) => Err(error),
         }
     }
 
@@ -122,18 +114,19 @@ impl Resizer {
         inputs: &Inputs,
         claim: &PersistentVolumeClaim,
         called_for: &PersistentVolume,
-    ) -> Result<(), ApiError> {
+    ) -> WriteOutcome {
         if self.claims.get(&inputs.key).is_some_and(|now| now.metadata.uid == inputs.uid) {
-            return Ok(());
+            return WriteOutcome::Written;
         }
         // Not another volume of the same name.
         let same = |volume: &Arc<PersistentVolume>| volume.metadata.uid == called_for.metadata.uid;
-        let Some(volume) = self.volumes.get(&called_for.key()).filter(same) else { return Ok(()) };
+        let Some(volume) = self.volumes.get(&called_for.key()).filter(same) else {
+            return WriteOutcome::Written;
+        };
         let step = orphaned_volume_write(&inputs.state, &volume);
-        let write = step.and_then(|step| write(&step, claim, &volume, &inputs.state, now()));
-        match write {
-            Some(write) => self.send(claim, &volume, write).await.map(drop),
-            None => Ok(()),
+        match step.and_then(|step| write(&step, claim, &volume, &inputs.state, now())) {
+            Some(write) => self.send(claim, &volume, write).await,
+            None => WriteOutcome::Written,
         }
     }
 

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use tonic::Code;
-use wharf_cluster::{ApiError, EventType, now};
+use wharf_cluster::{EventType, now};
 use wharf_model::patch::Patch;
-use wharf_model::{Key, Kind, SecretRef, VolumeGroupSnapshotContent, VolumeSnapshotContent};
+use wharf_model::{Key, SecretRef, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 use super::decide::Step;
 use super::patches::{event_reason, full_message};
@@ -15,18 +15,13 @@ use super::state::{Action, ContentState, FailedAttempt, Failure};
 use super::view::{ContentKind, Object, Source};
 use super::{ContentKey, ROLE, Snapshotter};
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::WorkOutcome;
-
-/// So many stale reads in a row are retried before they count as a failure.
-const STALE: u32 = 5;
+use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
 
 /// Data carried from one step to the next during one reconcile, then dropped.
 #[derive(Default)]
 pub(super) struct ReconcilePass {
     /// Read before the content is marked, to know that the driver can be called, and reused for that call.
     secrets: Option<(Option<SecretRef>, Secrets)>,
-    /// Number of stale reads so far.
-    stale: u32,
     /// The API server returned the content or accepted a write to it.
     pub(super) confirmed: bool,
 }
@@ -37,24 +32,6 @@ struct Secrets {
     values: BTreeMap<String, String>,
     /// The secret does not exist and the call is made without it.
     missing: bool,
-}
-
-/// What the control loop does next.
-pub(super) enum Next {
-    /// Decide the next step.
-    Continue,
-    /// Stop for now.
-    Stop(WorkOutcome),
-}
-
-/// Result of a write.
-enum WriteResult {
-    Written,
-    /// The object had changed. The store now has the current version.
-    Stale,
-    /// The object no longer exists.
-    NotFound,
-    Failed(ApiError),
 }
 
 /// Executes the steps for one content.
@@ -70,10 +47,10 @@ impl StepRunner<'_> {
     }
 
     /// Executes a step.
-    pub(super) async fn act(&self, step: Step, pass: &mut ReconcilePass) -> Next {
+    pub(super) async fn act(&self, step: Step, pass: &mut ReconcilePass) -> StepOutcome {
         match step {
-            Step::Idle => Next::Stop(WorkOutcome::Done),
-            Step::Wait(pause) => Next::Stop(WorkOutcome::RetryAfter(pause)),
+            Step::Idle => StepOutcome::DONE,
+            Step::Wait(pause) => StepOutcome::retry_after(pause),
             Step::ClaimForNode { patch } => {
                 self.write_or_retry(None, patch, pass, "failed to label content with this node").await
             }
@@ -83,7 +60,7 @@ impl StepRunner<'_> {
             Step::WriteStatus { patch } => {
                 let next =
                     self.write_or_retry(Some("status"), patch, pass, "failed to update content status").await;
-                if matches!(next, Next::Continue) {
+                if next == StepOutcome::Continue {
                     // If the content had changed, the driver is called again.
                     self.update_state(ContentState::info_written);
                 }
@@ -108,20 +85,20 @@ impl StepRunner<'_> {
 
     /// Marks the content, provided that the secret for the call exists: a call that cannot be made now must not
     /// delay the content's deletion.
-    async fn mark(&self, patch: Patch, request: CallRequest<Call>, pass: &mut ReconcilePass) -> Next {
+    async fn mark(&self, patch: Patch, request: CallRequest<Call>, pass: &mut ReconcilePass) -> StepOutcome {
         let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
             Err(error) => return self.secret_failed(Action::Create, &error),
         };
         pass.secrets = Some((request.secret, secrets));
         let written = self.write(None, patch, pass).await;
-        if matches!(written, WriteResult::Written) {
+        if written == WriteOutcome::Written {
             self.update_state(|state| state.exclusive = true);
         }
         self.next_after_write(written, "failed to set being-created annotation")
     }
 
-    async fn read_content(&self, pass: &mut ReconcilePass) -> Next {
+    async fn read_content(&self, pass: &mut ReconcilePass) -> StepOutcome {
         let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
         // The store takes over what is read.
         let exists = match self.object.kind() {
@@ -135,13 +112,13 @@ impl StepRunner<'_> {
         match exists {
             Ok(true) => {
                 pass.confirmed = true;
-                Next::Continue
+                StepOutcome::Continue
             }
             // The watch will report the deletion.
-            Ok(false) => Next::Stop(WorkOutcome::Done),
+            Ok(false) => StepOutcome::DONE,
             Err(error) => {
                 tracing::warn!(snapshot_content = self.name(), %error, "failed to get content");
-                Next::Stop(WorkOutcome::Retry)
+                StepOutcome::RETRY
             }
         }
     }
@@ -151,7 +128,7 @@ impl StepRunner<'_> {
         action: Action,
         request: CallRequest<Call>,
         pass: &mut ReconcilePass,
-    ) -> Next {
+    ) -> StepOutcome {
         let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
             Err(error) => return self.secret_failed(action, &error),
@@ -171,7 +148,7 @@ impl StepRunner<'_> {
                 );
                 context.attempts.record(ROLE, self.name(), method, None);
                 self.update_state(|state| state.record_info(info, now()));
-                Next::Continue
+                StepOutcome::Continue
             }
             Err(error) => {
                 let mut message = self.error_message(is_create, &error.message);
@@ -209,7 +186,7 @@ impl StepRunner<'_> {
         format!("{what}: {message:?}")
     }
 
-    async fn delete(&self, request: CallRequest<DeleteCall>, pass: &mut ReconcilePass) -> Next {
+    async fn delete(&self, request: CallRequest<DeleteCall>, pass: &mut ReconcilePass) -> StepOutcome {
         let secrets = match self.secrets(&request, pass).await {
             Ok(secrets) => secrets,
             Err(error) => return self.secret_failed(Action::Delete, &error),
@@ -220,7 +197,7 @@ impl StepRunner<'_> {
             Ok(()) => {
                 context.attempts.record(ROLE, self.name(), method, None);
                 self.update_state(ContentState::record_deletion);
-                Next::Continue
+                StepOutcome::Continue
             }
             Err(error) => {
                 let (action, message, code) = (Action::Delete, error.message, error.code);
@@ -257,7 +234,7 @@ impl StepRunner<'_> {
         }
     }
 
-    fn secret_failed(&self, action: Action, error: &SecretError) -> Next {
+    fn secret_failed(&self, action: Action, error: &SecretError) -> StepOutcome {
         let (noun, content) = (self.object.constants().noun, self.name());
         let message = format!("cannot get credentials for {noun} content {content:?}: {error}");
         let message = match action {
@@ -272,7 +249,7 @@ impl StepRunner<'_> {
         )
     }
 
-    fn refuse(&self, action: Action, refusal: &Refusal) -> Next {
+    fn refuse(&self, action: Action, refusal: &Refusal) -> StepOutcome {
         let message = refusal.to_string();
         self.record_failure(
             "check",
@@ -280,7 +257,7 @@ impl StepRunner<'_> {
         )
     }
 
-    fn record_failure(&self, step: &'static str, failed: FailedAttempt) -> Next {
+    fn record_failure(&self, step: &'static str, failed: FailedAttempt) -> StepOutcome {
         let Snapshotter { context, backoff, .. } = self.snapshotter;
         let (error, action) = (failed.message.clone(), failed.action);
         let what = self.object.constants().failed(action).1;
@@ -291,7 +268,7 @@ impl StepRunner<'_> {
             // Failed deletions are reported only by events.
             self.event();
         }
-        Next::Continue
+        StepOutcome::Continue
     }
 
     /// Records an event for the stored failure.
@@ -305,24 +282,24 @@ impl StepRunner<'_> {
         }
     }
 
-    async fn report(&self, patch: Option<Patch>, pass: &mut ReconcilePass) -> Next {
+    async fn report(&self, patch: Option<Patch>, pass: &mut ReconcilePass) -> StepOutcome {
         let reported = |failure: &mut Failure| failure.reported = true;
         let Some(patch) = patch else {
             // The status and an event have already reported this failure.
             self.update_state(|state| state.failure.iter_mut().for_each(reported));
-            return Next::Continue;
+            return StepOutcome::Continue;
         };
         match self.write(Some("status"), patch, pass).await {
-            WriteResult::Stale => return Next::Continue,
-            WriteResult::Written | WriteResult::NotFound => {}
+            WriteOutcome::Stale => return StepOutcome::Continue,
+            WriteOutcome::Written | WriteOutcome::NotFound => {}
             // Not retried: the next attempt reports again.
-            WriteResult::Failed(error) => {
+            WriteOutcome::Failed(error) => {
                 tracing::warn!(snapshot_content = self.name(), %error, "failed to report failure in content status")
             }
         }
         self.event();
         self.update_state(|state| state.failure.iter_mut().for_each(reported));
-        Next::Continue
+        StepOutcome::Continue
     }
 
     /// Writes, and requeues the content if the write fails.
@@ -332,58 +309,30 @@ impl StepRunner<'_> {
         patch: Patch,
         pass: &mut ReconcilePass,
         what: &'static str,
-    ) -> Next {
+    ) -> StepOutcome {
         let written = self.write(subresource, patch, pass).await;
         self.next_after_write(written, what)
     }
 
-    fn next_after_write(&self, written: WriteResult, what: &'static str) -> Next {
-        match written {
-            WriteResult::Written | WriteResult::Stale => Next::Continue,
-            // The watch will report the deletion. Nothing is left to write.
-            WriteResult::NotFound => Next::Stop(WorkOutcome::Done),
-            WriteResult::Failed(error) => {
-                tracing::warn!(snapshot_content = self.name(), %error, "{what}");
-                self.snapshotter.context.attempts.record(ROLE, self.name(), what, Some(error.to_string()));
-                Next::Stop(WorkOutcome::Retry)
-            }
-        }
+    fn next_after_write(&self, written: WriteOutcome, what: &'static str) -> StepOutcome {
+        written.next_step(|error| {
+            tracing::warn!(snapshot_content = self.name(), %error, "{what}");
+            self.snapshotter.context.attempts.record(ROLE, self.name(), what, Some(error.to_string()));
+        })
     }
 
-    async fn write(&self, subresource: Option<&str>, patch: Patch, pass: &mut ReconcilePass) -> WriteResult {
-        match self.object.kind() {
-            ContentKind::Snapshot => self.write_as::<VolumeSnapshotContent>(subresource, patch, pass).await,
-            ContentKind::Group => self.write_as::<VolumeGroupSnapshotContent>(subresource, patch, pass).await,
-        }
-    }
-
-    async fn write_as<K: Kind>(
-        &self,
-        subresource: Option<&str>,
-        patch: Patch,
-        pass: &mut ReconcilePass,
-    ) -> WriteResult {
-        let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
-        match cluster.patch(&K::API, &key, subresource, patch).await {
-            Ok(_) => {
-                pass.confirmed = true;
-                WriteResult::Written
+    async fn write(&self, subresource: Option<&str>, patch: Patch, pass: &mut ReconcilePass) -> WriteOutcome {
+        let (cluster, meta) = (&self.snapshotter.context.cluster, self.object.meta());
+        let outcome = match self.object.kind() {
+            ContentKind::Snapshot => {
+                work::write::patch::<VolumeSnapshotContent>(cluster, meta, subresource, patch).await
             }
-            Err(ApiError::NotFound(_)) => WriteResult::NotFound,
-            // Our store is stale. It takes over what is read here.
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if pass.stale < STALE => {
-                pass.stale += 1;
-                match cluster.get::<K>(&key).await {
-                    Ok(Some(_)) => {
-                        pass.confirmed = true;
-                        WriteResult::Stale
-                    }
-                    Ok(None) => WriteResult::NotFound,
-                    Err(error) => WriteResult::Failed(error),
-                }
+            ContentKind::Group => {
+                work::write::patch::<VolumeGroupSnapshotContent>(cluster, meta, subresource, patch).await
             }
-            Err(error) => WriteResult::Failed(error),
-        }
+        };
+        pass.confirmed |= matches!(outcome, WriteOutcome::Written | WriteOutcome::Stale);
+        outcome
     }
 
     fn update_state(&self, change: impl FnOnce(&mut ContentState)) {

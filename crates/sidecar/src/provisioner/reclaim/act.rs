@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wharf_cluster::{ApiError, EventType, Preconditions};
+use wharf_cluster::{ApiError, EventType};
 use wharf_csi::v1;
 use wharf_model::names::{finalizer, reason};
 use wharf_model::patch::{self, Patch};
@@ -14,26 +14,22 @@ use super::{BlockedBy, ReclaimStep};
 use crate::context::Context;
 use crate::driver::redacted_status_text;
 use crate::secret::{self, SecretError};
-use wharf_cluster::work::WorkOutcome;
+use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
 
 const ROLE: &str = "provisioner";
-/// Pause until the store has the newer version that the server returned.
-const CATCH_UP: Duration = Duration::from_millis(50);
 /// A blocked volume is woken when the blocking object changes. A watch may skip changes under heavy load, so it is
 /// also checked at this interval.
 const RECHECK: Duration = Duration::from_secs(60);
 
-/// What the reconcile loop does after a step.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReclaimOutcome {
-    /// Decide again, from a fresh view.
-    Continue,
+    /// Nothing to record.
+    Next(StepOutcome),
     /// The driver deleted the volume in this time: record it, then decide again.
     Deleted(Duration),
     /// Deletion failed and was reported: retry after the backoff.
     Failed,
-    /// Leave the volume, with this outcome for the queue.
-    Stop(WorkOutcome),
 }
 
 /// Why DeleteVolume failed.
@@ -57,11 +53,11 @@ pub(crate) async fn act(
     match step {
         ReclaimStep::Idle(reason) => {
             tracing::trace!(pv = name, ?reason, "nothing to reclaim");
-            ReclaimOutcome::Stop(WorkOutcome::Done)
+            ReclaimOutcome::Next(StepOutcome::DONE)
         }
         ReclaimStep::Wait(BlockedBy::Attachments(attachments)) => {
             tracing::debug!(pv = name, ?attachments, "waiting for volume to be detached before deleting it");
-            ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK))
+            ReclaimOutcome::Next(StepOutcome::retry_after(RECHECK))
         }
         ReclaimStep::Wait(BlockedBy::Sibling(other)) => {
             tracing::debug!(
@@ -69,7 +65,7 @@ pub(crate) async fn act(
                 other,
                 "waiting for another PersistentVolume with the same handle to be deleted"
             );
-            ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK))
+            ReclaimOutcome::Next(StepOutcome::retry_after(RECHECK))
         }
         ReclaimStep::Refuse(problem) => record_failure(context, volume, &problem.to_string()),
         ReclaimStep::AddFinalizer => {
@@ -84,10 +80,15 @@ pub(crate) async fn act(
             // The watch may lag, and a deletion cannot be undone: check the current version on the server.
             match context.cluster.get::<PersistentVolume>(&volume.key()).await {
                 Ok(Some(now)) if now.metadata.resource_version == meta.resource_version => {}
-                Ok(Some(_)) => return ReclaimOutcome::Stop(WorkOutcome::RetryAfter(CATCH_UP)),
-                Ok(None) => return ReclaimOutcome::Stop(WorkOutcome::Done),
+                Ok(Some(_)) => return ReclaimOutcome::Next(StepOutcome::Continue),
+                Ok(None) => return ReclaimOutcome::Next(StepOutcome::DONE),
                 Err(error) => {
-                    return after_write(context, volume, "get PersistentVolume before deletion", Err(error));
+                    return after_write(
+                        context,
+                        volume,
+                        "get PersistentVolume before deletion",
+                        WriteOutcome::Failed(error),
+                    );
                 }
             }
             let began = Instant::now();
@@ -101,14 +102,13 @@ pub(crate) async fn act(
             }
         }
         ReclaimStep::DeleteObject => {
-            let only = Preconditions { uid: Some(meta.uid.clone()), ..Preconditions::default() };
-            let deleted = context.cluster.delete(&PersistentVolume::API, &volume.key(), only).await;
+            let deleted = work::write::delete::<PersistentVolume>(&context.cluster, meta).await;
             after_write(context, volume, "delete PersistentVolume", deleted)
         }
         ReclaimStep::Release => {
             let patch = patch::remove_finalizer(meta, finalizer::PROVISIONER);
             let released = patch_volume(context, volume, patch).await;
-            if released.is_ok() {
+            if released == WriteOutcome::Written {
                 tracing::info!(pv = name, "deleted PersistentVolume");
                 context.attempts.remove(ROLE, name);
             }
@@ -117,13 +117,10 @@ pub(crate) async fn act(
     }
 }
 
-async fn patch_volume(
-    context: &Context,
-    volume: &PersistentVolume,
-    patch: Option<Patch>,
-) -> Result<(), ApiError> {
-    let Some(patch) = patch else { return Ok(()) };
-    context.cluster.patch(&PersistentVolume::API, &volume.key(), None, patch).await.map(drop)
+/// Sends the patch, if one is needed.
+async fn patch_volume(context: &Context, volume: &PersistentVolume, patch: Option<Patch>) -> WriteOutcome {
+    let Some(patch) = patch else { return WriteOutcome::Written };
+    work::write::patch::<PersistentVolume>(&context.cluster, &volume.metadata, None, patch).await
 }
 
 /// Maps the result of a write.
@@ -131,25 +128,13 @@ fn after_write(
     context: &Context,
     volume: &PersistentVolume,
     step: &'static str,
-    result: Result<(), ApiError>,
+    written: WriteOutcome,
 ) -> ReclaimOutcome {
     let name = volume.metadata.name.as_str();
-    match result {
-        Ok(()) => ReclaimOutcome::Continue,
-        // It is gone; the watch reports that.
-        Err(ApiError::NotFound(_)) => ReclaimOutcome::Stop(WorkOutcome::Done),
-        // It changed concurrently, for example because another controller removed its finalizer. The watch delivers the
-        // new version and wakes the volume.
-        Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
-            tracing::debug!(pv = name, step, %error, "PersistentVolume changed concurrently; retrying");
-            ReclaimOutcome::Stop(WorkOutcome::Retry)
-        }
-        Err(error) => {
-            tracing::warn!(pv = name, step, %error, "failed to update PersistentVolume; retrying");
-            context.attempts.record(ROLE, name, step, Some(error.to_string()));
-            ReclaimOutcome::Stop(WorkOutcome::Retry)
-        }
-    }
+    ReclaimOutcome::Next(written.next_step(|error| {
+        tracing::warn!(pv = name, step, %error, "failed to update PersistentVolume; retrying");
+        context.attempts.record(ROLE, name, step, Some(error.to_string()));
+    }))
 }
 
 fn record_failure(context: &Context, volume: &PersistentVolume, error: &str) -> ReclaimOutcome {
@@ -213,7 +198,7 @@ mod tests {
         for hold in [BlockedBy::Attachments(vec!["a".into()]), BlockedBy::Sibling("b".into())] {
             let step = ReclaimStep::Wait(hold);
             let acted = act(&context, Duration::ZERO, &volume(json!({})), step).await;
-            assert_eq!(acted, ReclaimOutcome::Stop(WorkOutcome::RetryAfter(RECHECK)));
+            assert_eq!(acted, ReclaimOutcome::Next(StepOutcome::retry_after(RECHECK)));
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use wharf_cluster::{ApiError, EventType, Patch, Preconditions, now};
+use wharf_cluster::finalizer::{self, ProtectError};
+use wharf_cluster::work::{self, StepOutcome, Steps, WorkOutcome, WriteOutcome};
+use wharf_cluster::{ApiError, EventType, Patch, Refusal, now};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
 use wharf_model::{
@@ -18,8 +20,7 @@ use super::mirror::StatusUpdate;
 use super::protect::{self, ContentStep, INVALID_SOURCE};
 use super::view::{self, GroupWithContent, Lookup, NodeChoice, ParentGroup, View, is_created, is_ready};
 use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
-use super::{MAX_STEPS, Next, SnapshotController, has_node_affinity, wake, write};
-use crate::finalizer::{self, ProtectError};
+use super::{STEP_LIMIT, SnapshotController, has_node_affinity, wake, write};
 
 /// Responses of the API server, kept during one reconcile.
 #[derive(Default)]
@@ -87,27 +88,23 @@ impl Inputs {
 
 impl SnapshotController {
     /// Handles a snapshot until it has to wait.
-    pub(super) async fn reconcile_snapshot(&self, key: &Key) -> Result<Next, ApiError> {
+    pub(super) async fn reconcile_snapshot(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let mut fetched = Fetched::default();
-        for _ in 0..MAX_STEPS {
-            if !self.context.gate.is_open() {
-                return Ok(Next::Continue);
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let inputs = self.gather(key, &fetched);
             let step = decide(&inputs.view(&fetched, self.settings.prevent_volume_mode_conversion));
             tracing::debug!(snapshot = %key, ?step, "decided next step");
             let Some(snapshot) = &inputs.snapshot else {
-                self.context.attempts.remove(super::ROLE, &format!("snapshot {key}"));
-                return Ok(Next::Done);
+                self.attempts.remove(super::ROLE, &format!("snapshot {key}"));
+                return Ok(WorkOutcome::Done);
             };
             self.start_metrics(&inputs, snapshot);
-            match self.act(&inputs, snapshot, step, &mut fetched).await? {
-                Next::Continue => {}
-                next => return Ok(next),
+            if let StepOutcome::Finish(outcome) = self.act(&inputs, snapshot, step, &mut fetched).await? {
+                return Ok(outcome);
             }
         }
-        tracing::warn!(snapshot = %key, "too many steps in one reconcile; retrying with backoff");
-        Ok(Next::Retry)
+        Ok(steps.unfinished(key))
     }
 
     /// Reads the cache.
@@ -158,7 +155,7 @@ impl SnapshotController {
         let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
         let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
-        let start = |operation| self.operations.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
+        let start = |operation| self.metrics.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
         if snapshot.metadata.is_deleting() {
             start(Operation::Delete);
         } else if !is_ready(snapshot) {
@@ -175,21 +172,21 @@ impl SnapshotController {
         snapshot: &VolumeSnapshot,
         step: Step,
         fetched: &mut Fetched,
-    ) -> Result<Next, ApiError> {
+    ) -> Result<StepOutcome, ApiError> {
         let cluster = &self.context.cluster;
         let meta = &snapshot.metadata;
         match step {
-            Step::DropState => return Ok(Next::Done),
+            Step::DropState => return Ok(StepOutcome::DONE),
             Step::Idle => {
                 self.record_attempt(&WorkKey::Snapshot(meta.key()), None);
-                return Ok(Next::Done);
+                return Ok(StepOutcome::DONE);
             }
             Step::Wait(waiting) => {
                 self.record_waiting(snapshot, &waiting);
                 // If groups are not watched, nothing reports that one was deleted.
                 return Ok(match (&waiting, &self.groups) {
-                    (WaitingFor::Group(_), None) => Next::Retry,
-                    _ => Next::Done,
+                    (WaitingFor::Group(_), None) => StepOutcome::RETRY,
+                    _ => StepOutcome::DONE,
                 });
             }
             Step::Fail(failure) => return self.report_failure(snapshot, &failure).await,
@@ -269,7 +266,7 @@ impl SnapshotController {
                 self.write(snapshot, None, patch::remove_finalizers(meta, &finalizers)).await?;
             }
         }
-        Ok(Next::Continue)
+        Ok(StepOutcome::Continue)
     }
 
     /// Applies a patch, if any; `false` if the object had changed. It is re-read then.
@@ -280,20 +277,14 @@ impl SnapshotController {
         patch: Option<Patch>,
     ) -> Result<bool, ApiError> {
         let Some(patch) = patch else { return Ok(false) };
-        match self.context.cluster.patch(&K::API, &object.key(), subresource, patch).await {
-            Ok(_) => Ok(true),
-            Err(error) => self.refresh(object, error).await.map(|()| false),
-        }
+        let cluster = &self.context.cluster;
+        written(object, work::write::patch::<K>(cluster, object.meta(), subresource, patch).await)
     }
 
     /// Deletes the object with this UID.
     pub(super) async fn delete<K: Kind>(&self, object: &K) -> Result<(), ApiError> {
-        let uid = Some(object.meta().uid.clone());
-        let preconditions = Preconditions { uid, resource_version: None };
-        match self.context.cluster.delete(&K::API, &object.key(), preconditions).await {
-            Ok(()) => Ok(()),
-            Err(error) => self.refresh(object, error).await,
-        }
+        let deleted = work::write::delete::<K>(&self.context.cluster, object.meta()).await;
+        written(object, deleted).map(drop)
     }
 
     /// Creates an object; `false` if it exists already. The store has it then.
@@ -315,21 +306,25 @@ impl SnapshotController {
         }
     }
 
-    async fn protect_claim(&self, inputs: &Inputs, snapshot: &VolumeSnapshot) -> Result<Next, ApiError> {
-        let Some(claim) = &inputs.claim else { return Ok(Next::Continue) };
+    async fn protect_claim(
+        &self,
+        inputs: &Inputs,
+        snapshot: &VolumeSnapshot,
+    ) -> Result<StepOutcome, ApiError> {
+        let Some(claim) = &inputs.claim else { return Ok(StepOutcome::Continue) };
         let key = claim.key();
         let _lock = self.lock_claim(&key).await;
         let (cluster, api, uid) = (&self.context.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
         let patch = patch::add_finalizer(&claim.metadata, names::CLAIM_PROTECTION);
         if self.patching.try_patch(cluster, api, &key, patch).await {
-            return Ok(Next::Continue);
+            return Ok(StepOutcome::Continue);
         }
         match finalizer::add(cluster, api, &key, uid, names::CLAIM_PROTECTION).await {
-            Ok(()) => Ok(Next::Continue),
+            Ok(()) => Ok(StepOutcome::Continue),
             // The store has seen the deletion by now, and the rules handle it.
-            Err(ProtectError::Deleting { .. }) => Ok(Next::Continue),
+            Err(ProtectError::Deleting { .. }) => Ok(StepOutcome::Continue),
             // The deletion event is about to reach the store.
-            Err(ProtectError::Gone { .. }) => Ok(Next::Retry),
+            Err(ProtectError::Gone { .. }) => Ok(StepOutcome::RETRY),
             Err(ProtectError::Api(error)) => {
                 let message = format!(
                     "Failed to create snapshot content with error snapshot controller failed to update {} on API server: {error}",
@@ -345,8 +340,8 @@ impl SnapshotController {
         inputs: &Inputs,
         snapshot: &VolumeSnapshot,
         new_content: &NewContent,
-    ) -> Result<Next, ApiError> {
-        let Some(claim) = &inputs.claim else { return Ok(Next::Continue) };
+    ) -> Result<StepOutcome, ApiError> {
+        let Some(claim) = &inputs.claim else { return Ok(StepOutcome::Continue) };
         // The finalizer is removed from a claim under the same lock, after a search for snapshots. So either it is
         // still there and our snapshot keeps it, or its absence is observed here.
         let _lock = self.lock_claim(&claim.key()).await;
@@ -354,20 +349,25 @@ impl SnapshotController {
             now.metadata.uid == claim.metadata.uid && now.metadata.has_finalizer(names::CLAIM_PROTECTION)
         });
         if !is_protected {
-            return Ok(Next::Continue);
+            return Ok(StepOutcome::Continue);
         }
         let key = snapshot.key();
         match self.create_object::<VolumeSnapshotContent>(None, &write::content(snapshot, new_content)).await
         {
             Ok(_) => {
                 let note = format!("Waiting for a snapshot {key} to be created by the CSI driver.");
-                self.context.record_event(snapshot, EventType::Normal, "CreatingSnapshot", note);
-                Ok(Next::Continue)
+                self.context.events.record_for(snapshot, EventType::Normal, "CreatingSnapshot", note);
+                Ok(StepOutcome::Continue)
             }
             Err(error) => {
                 let note =
                     format!("Error creating volume snapshot content object for snapshot {key}: {error}.");
-                self.context.record_event(snapshot, EventType::Warning, "CreateSnapshotContentFailed", note);
+                self.context.events.record_for(
+                    snapshot,
+                    EventType::Warning,
+                    "CreateSnapshotContentFailed",
+                    note,
+                );
                 let message = format!(
                     "Failed to create snapshot content with error snapshot controller failed to update {key} on API server: {error}"
                 );
@@ -377,20 +377,24 @@ impl SnapshotController {
     }
 
     /// Reports a failure in the status and as an event.
-    async fn report_failure(&self, snapshot: &VolumeSnapshot, failure: &Failure) -> Result<Next, ApiError> {
+    async fn report_failure(
+        &self,
+        snapshot: &VolumeSnapshot,
+        failure: &Failure,
+    ) -> Result<StepOutcome, ApiError> {
         let reported = snapshot.status.as_ref().and_then(|status| status.error.as_ref());
         let key = snapshot.key();
         if let Some(status) = write::error_status(reported, failure, now()) {
             tracing::info!(snapshot = %key, reason = failure.reason, error = failure.message, "snapshot failed");
-            self.context.record_event(snapshot, EventType::Warning, failure.reason, &*failure.message);
+            self.context.events.record_for(snapshot, EventType::Warning, failure.reason, &*failure.message);
             if let Some((reason, note)) = &failure.extra_event {
-                self.context.record_event(snapshot, EventType::Warning, reason, &**note);
+                self.context.events.record_for(snapshot, EventType::Warning, reason, &**note);
             }
             let patch = write::status(&snapshot.metadata, &status);
             self.write(snapshot, Some("status"), Some(patch)).await?;
         }
         self.record_attempt(&WorkKey::Snapshot(key), Some(failure.message.clone()));
-        Ok(Next::Retry)
+        Ok(StepOutcome::RETRY)
     }
 
     /// Records an event for a rejected write that will be rejected again.
@@ -403,7 +407,7 @@ impl SnapshotController {
     ) {
         if let Err(error @ (ApiError::Forbidden(_) | ApiError::Invalid(_) | ApiError::Other { .. })) = written
         {
-            self.context.record_event(object, EventType::Warning, reason, note(error));
+            self.context.events.record_for(object, EventType::Warning, reason, note(error));
         }
     }
 
@@ -414,56 +418,55 @@ impl SnapshotController {
             WaitingFor::Group(group) => write::member_delete_note(&key, group),
             WaitingFor::Membership | WaitingFor::Content => return,
         };
-        self.context.record_event(snapshot, EventType::Warning, "SnapshotDeletePending", note);
+        self.context.events.record_for(snapshot, EventType::Warning, "SnapshotDeletePending", note);
     }
 
     /// Records events and metrics after a status update.
     fn record_progress(&self, inputs: &Inputs, snapshot: &VolumeSnapshot, update: &StatusUpdate) {
         let key = snapshot.key();
         let driver = inputs.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
-        let finish = |operation| {
-            self.operations.finish(operation, ObjectKind::Snapshot, &snapshot.metadata.uid, driver)
-        };
+        let finish =
+            |operation| self.metrics.finish(operation, ObjectKind::Snapshot, &snapshot.metadata.uid, driver);
         if update.created {
             finish(Operation::Create);
             let note = format!("Snapshot {key} was successfully created by the CSI driver.");
-            self.context.record_event(snapshot, EventType::Normal, "SnapshotCreated", note);
+            self.context.events.record_for(snapshot, EventType::Normal, "SnapshotCreated", note);
         }
         if update.ready {
             finish(Operation::CreateAndReady);
             let note = format!("Snapshot {key} is ready to use.");
-            self.context.record_event(snapshot, EventType::Normal, "SnapshotReady", note);
+            self.context.events.record_for(snapshot, EventType::Normal, "SnapshotReady", note);
             tracing::info!(snapshot = %key, "snapshot is ready to use");
         }
     }
 
     /// Handles a content.
-    pub(super) async fn reconcile_content(&self, key: &Key) -> Result<Next, ApiError> {
-        let Some(content) = self.contents.get(key) else { return Ok(Next::Done) };
+    pub(super) async fn reconcile_content(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
+        let Some(content) = self.contents.get(key) else { return Ok(WorkOutcome::Done) };
         match protect::content_step(&content) {
             ContentStep::Done => {}
             ContentStep::ReportInvalid => {
-                self.context.record_event(
+                self.context.events.record_for(
                     &*content,
                     EventType::Warning,
                     "ContentValidationError",
                     INVALID_SOURCE,
                 );
                 self.record_attempt(&WorkKey::Content(key.clone()), Some(INVALID_SOURCE.to_owned()));
-                return Ok(Next::Retry);
+                return Ok(WorkOutcome::Retry);
             }
             ContentStep::AddFinalizer => {
                 let patch = patch::add_finalizer(&content.metadata, names::CONTENT_PROTECTION);
                 self.write(&*content, None, patch).await?;
             }
         }
-        Ok(Next::Done)
+        Ok(WorkOutcome::Done)
     }
 
     /// Handles a claim that snapshots were created from.
-    pub(super) async fn reconcile_claim(&self, key: &Key) -> Result<Next, ApiError> {
+    pub(super) async fn reconcile_claim(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let _lock = self.lock_claim(key).await;
-        let Some(claim) = self.claims.get(key) else { return Ok(Next::Done) };
+        let Some(claim) = self.claims.get(key) else { return Ok(WorkOutcome::Done) };
         let snapshots = self.snapshots.by_index(BY_CLAIM, &key.to_string());
         if protect::can_release_claim(&claim, snapshots.iter().map(|snapshot| &**snapshot)) {
             let (cluster, api, uid) =
@@ -473,6 +476,21 @@ impl SnapshotController {
                 finalizer::remove(cluster, api, key, uid, names::CLAIM_PROTECTION).await?;
             }
         }
-        Ok(Next::Done)
+        Ok(WorkOutcome::Done)
+    }
+}
+
+/// Whether the object was written; `false` if it had changed. An object that does not exist is an error: the store
+/// still has it, so the same write would be decided again.
+fn written<K: Kind>(object: &K, outcome: WriteOutcome) -> Result<bool, ApiError> {
+    match outcome {
+        WriteOutcome::Written => Ok(true),
+        WriteOutcome::Stale => Ok(false),
+        WriteOutcome::NotFound => Err(ApiError::NotFound(Refusal {
+            method: "WRITE",
+            object: format!("{} {}", K::API.kind, object.key()),
+            message: "the object was deleted".to_owned(),
+        })),
+        WriteOutcome::Failed(error) => Err(error),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use wharf_cluster::work::{StepLimit, StepOutcome, Steps, WorkOutcome};
 use wharf_cluster::{ApiError, EventType, WatchOptions, now};
 use wharf_model::group_snapshot::VolumeSnapshotInfo;
 use wharf_model::patch;
@@ -17,7 +18,7 @@ use super::super::mirror::StatusUpdate;
 use super::super::view::{self as snapshot_view, Lookup};
 use super::super::wake::{self, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::super::write as snapshot_write;
-use super::super::{Next, ROLE, SnapshotController, has_node_affinity};
+use super::super::{ROLE, SnapshotController, has_node_affinity};
 use super::decide::{NewGroupContent, Step, decide};
 use super::view::{
     GroupNode, Member, SourceClaim, View, contains_member, expected_content_name, is_created, is_ready,
@@ -25,8 +26,8 @@ use super::view::{
 };
 use super::{Groups, selector, write};
 
-/// More steps than this in a row are not progress: a group takes four per member.
-const MAX_STEPS: usize = 4096;
+/// A group takes four steps for each member.
+const STEP_LIMIT: StepLimit = StepLimit::BackOff(4096);
 
 /// Responses of the API server, kept during one reconcile.
 #[derive(Default)]
@@ -73,28 +74,25 @@ impl Inputs {
 
 impl SnapshotController {
     /// Handles a group snapshot until it has to wait.
-    pub(in super::super) async fn reconcile_group(&self, key: &Key) -> Result<Next, ApiError> {
-        let Some(groups) = &self.groups else { return Ok(Next::Done) };
+    pub(in super::super) async fn reconcile_group(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
+        let Some(groups) = &self.groups else { return Ok(WorkOutcome::Done) };
         let mut fetched = Fetched::default();
-        for _ in 0..MAX_STEPS {
-            if !self.context.gate.is_open() {
-                return Ok(Next::Continue);
-            }
+        let mut steps = Steps::new(&self.context.gate, STEP_LIMIT);
+        while steps.start_next() {
             let inputs = self.gather_group(groups, key, &fetched).await?;
             let step = decide(&inputs.view(&fetched));
             tracing::debug!(group_snapshot = %key, ?step, "decided next step");
             let Some(group) = &inputs.group else {
-                self.context.attempts.remove(ROLE, &format!("group snapshot {key}"));
-                return Ok(Next::Done);
+                self.attempts.remove(ROLE, &format!("group snapshot {key}"));
+                return Ok(WorkOutcome::Done);
             };
             self.start_group_metrics(&inputs, group);
-            match self.act_on_group(&inputs, group, step, &mut fetched).await? {
-                Next::Continue => {}
-                next => return Ok(next),
+            let outcome = self.act_on_group(&inputs, group, step, &mut fetched).await?;
+            if let StepOutcome::Finish(outcome) = outcome {
+                return Ok(outcome);
             }
         }
-        tracing::warn!(group_snapshot = %key, "too many steps in one reconcile; retrying with backoff");
-        Ok(Next::Retry)
+        Ok(steps.unfinished(key))
     }
 
     async fn gather_group(&self, groups: &Groups, key: &Key, fetched: &Fetched) -> Result<Inputs, ApiError> {
@@ -208,7 +206,7 @@ impl SnapshotController {
         let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
         let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
-        let start = |operation| self.operations.start(operation, ObjectKind::Group, uid, driver, dynamic);
+        let start = |operation| self.metrics.start(operation, ObjectKind::Group, uid, driver, dynamic);
         if group.metadata.is_deleting() {
             start(Operation::Delete);
         } else if !is_ready(group) {
@@ -225,26 +223,26 @@ impl SnapshotController {
         group: &VolumeGroupSnapshot,
         step: Step,
         fetched: &mut Fetched,
-    ) -> Result<Next, ApiError> {
+    ) -> Result<StepOutcome, ApiError> {
         let cluster = &self.context.cluster;
         let meta = &group.metadata;
         let namespace = meta.namespace.as_deref();
         // Steps that act on the content are only decided if it exists.
         let content = inputs.content.as_deref();
         match (step, content) {
-            (Step::DropState, _) => return Ok(Next::Done),
+            (Step::DropState, _) => return Ok(StepOutcome::DONE),
             (Step::Idle, _) => {
                 self.record_attempt(&WorkKey::Group(meta.key()), None);
-                return Ok(Next::Done);
+                return Ok(StepOutcome::DONE);
             }
-            (Step::WaitForContent, _) => return Ok(Next::Done),
+            (Step::WaitForContent, _) => return Ok(StepOutcome::DONE),
             (Step::WaitForRestore(member), _) => {
                 let note = format!(
                     "Snapshot {member} belonging to VolumeGroupSnapshot {} is being used to restore a PVC",
                     meta.key()
                 );
-                self.context.record_event(group, EventType::Warning, "SnapshotDeletePending", note);
-                return Ok(Next::Done);
+                self.context.events.record_for(group, EventType::Warning, "SnapshotDeletePending", note);
+                return Ok(StepOutcome::DONE);
             }
             (Step::Fail(failure), _) => return self.report_group_failure(group, &failure).await,
             (Step::FetchContent(name), _) => {
@@ -349,7 +347,7 @@ impl SnapshotController {
                 None,
             ) => {}
         }
-        Ok(Next::Continue)
+        Ok(StepOutcome::Continue)
     }
 
     /// The selected claims, each with its volume, read from the API server.
@@ -377,7 +375,7 @@ impl SnapshotController {
         &self,
         group: &VolumeGroupSnapshot,
         new_content: &NewGroupContent,
-    ) -> Result<Next, ApiError> {
+    ) -> Result<StepOutcome, ApiError> {
         let key = group.key();
         match self
             .create_object::<VolumeGroupSnapshotContent>(None, &write::content(group, new_content))
@@ -385,14 +383,14 @@ impl SnapshotController {
         {
             Ok(_) => {
                 let note = format!("Waiting for a group snapshot {key} to be created by the CSI driver.");
-                self.context.record_event(group, EventType::Normal, "CreatingGroupSnapshot", note);
-                Ok(Next::Continue)
+                self.context.events.record_for(group, EventType::Normal, "CreatingGroupSnapshot", note);
+                Ok(StepOutcome::Continue)
             }
             Err(error) => {
                 let note = format!(
                     "Error creating volume group snapshot content object for group snapshot {key}: {error}."
                 );
-                self.context.record_event(
+                self.context.events.record_for(
                     group,
                     EventType::Warning,
                     "CreateGroupSnapshotContentFailed",
@@ -412,7 +410,7 @@ impl SnapshotController {
         &self,
         group: &VolumeGroupSnapshot,
         failure: &Failure,
-    ) -> Result<Next, ApiError> {
+    ) -> Result<StepOutcome, ApiError> {
         let reported = group.status.as_ref().and_then(|status| status.error.as_ref());
         let key = group.key();
         if let Some(status) = snapshot_write::error_status(reported, failure, now()) {
@@ -422,15 +420,15 @@ impl SnapshotController {
                 error = failure.message,
                 "group snapshot failed"
             );
-            self.context.record_event(group, EventType::Warning, failure.reason, &*failure.message);
+            self.context.events.record_for(group, EventType::Warning, failure.reason, &*failure.message);
             if let Some((reason, note)) = &failure.extra_event {
-                self.context.record_event(group, EventType::Warning, reason, &**note);
+                self.context.events.record_for(group, EventType::Warning, reason, &**note);
             }
             let patch = snapshot_write::status(&group.metadata, &status);
             self.write(group, Some("status"), Some(patch)).await?;
         }
         self.record_attempt(&WorkKey::Group(key), Some(failure.message.clone()));
-        Ok(Next::Retry)
+        Ok(StepOutcome::RETRY)
     }
 
     /// Records events and metrics after a status update.
@@ -438,42 +436,42 @@ impl SnapshotController {
         let key = group.key();
         let driver = inputs.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
         let finish =
-            |operation| self.operations.finish(operation, ObjectKind::Group, &group.metadata.uid, driver);
+            |operation| self.metrics.finish(operation, ObjectKind::Group, &group.metadata.uid, driver);
         if update.created {
             finish(Operation::Create);
             let note = format!("GroupSnapshot {key} was successfully created by the CSI driver.");
-            self.context.record_event(group, EventType::Normal, "GroupSnapshotCreated", note);
+            self.context.events.record_for(group, EventType::Normal, "GroupSnapshotCreated", note);
         }
         if update.ready {
             finish(Operation::CreateAndReady);
             let note = format!("GroupSnapshot {key} is ready to use.");
-            self.context.record_event(group, EventType::Normal, "GroupSnapshotReady", note);
+            self.context.events.record_for(group, EventType::Normal, "GroupSnapshotReady", note);
             tracing::info!(group_snapshot = %key, "group snapshot is ready to use");
         }
     }
 
     /// Handles a group's content.
-    pub(in super::super) async fn reconcile_group_content(&self, key: &Key) -> Result<Next, ApiError> {
+    pub(in super::super) async fn reconcile_group_content(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let content = self.groups.as_ref().and_then(|groups| groups.contents.get(key));
-        let Some(content) = content else { return Ok(Next::Done) };
+        let Some(content) = content else { return Ok(WorkOutcome::Done) };
         let source = &content.spec.source;
         let has_volumes = source.volume_handles.as_ref().is_some_and(|handles| !handles.is_empty());
         if has_volumes == source.group_snapshot_handles.is_some() {
             const INVALID_SOURCE: &str =
                 "Exactly one of GroupSnapshotHandles and VolumeHandles should be specified";
-            self.context.record_event(
+            self.context.events.record_for(
                 &*content,
                 EventType::Warning,
                 "GroupContentValidationError",
                 INVALID_SOURCE,
             );
-            return Ok(Next::Retry);
+            return Ok(WorkOutcome::Retry);
         }
         let is_bound = !content.spec.volume_group_snapshot_ref.uid.is_empty();
         if is_bound && !content.metadata.is_deleting() {
             let patch = patch::add_finalizer(&content.metadata, names::GROUP_CONTENT_PROTECTION);
             self.write(&*content, None, patch).await?;
         }
-        Ok(Next::Done)
+        Ok(WorkOutcome::Done)
     }
 }
