@@ -16,6 +16,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
+use wharf_model::Attempt;
 use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
 use crate::attempts::Attempts;
@@ -298,8 +299,8 @@ impl Controller {
     }
 
     /// The last attempt for each object, as JSON.
-    pub(crate) fn attempts(&self) -> serde_json::Value {
-        self.attempts.to_json()
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        self.attempts.list()
     }
 
     /// Runs the roles until `stop`.
