@@ -5,6 +5,7 @@
 //! them. Start reading at [`Client`] (the caller's side) and [`bind`] (the server's side).
 
 mod authority;
+mod capability;
 mod class;
 mod client;
 mod deadline;
@@ -17,6 +18,7 @@ mod socket;
 mod watch;
 
 pub use authority::AnyAuthority;
+pub use capability::volume_capability;
 pub use class::{ErrorClass, Operation, classify, is_request_error};
 pub use client::Client;
 pub use deadline::DeadlineChannel;
