@@ -118,8 +118,7 @@ mod tests {
     /// Kubelet's backoff: 500 ms, doubled up to 2m2s.
     #[test]
     fn backoff_doubles_up_to_the_maximum() {
-        let backoff =
-            Backoff { start: Duration::from_millis(500), max: Duration::from_secs(122), jitter: || 0.0 };
+        let backoff = Backoff::without_jitter(Duration::from_millis(500), Duration::from_secs(122));
         let mut failure: Option<Failure> = None;
         let mut pauses = Vec::new();
         for _ in 0..10 {
