@@ -17,6 +17,7 @@ mod finalizer;
 pub mod fuzzing;
 pub mod health_monitor;
 pub mod health_registry;
+mod list_pages;
 pub mod liveness;
 mod metrics;
 pub mod process;
