@@ -19,6 +19,7 @@ rules=(
   'crates/controllers/src/**/decide.rs'
   'crates/controllers/src/attach_detach/{report,view}.rs'
   'crates/controllers/src/binder/decide/{bind,claim,volume}.rs'
+  'crates/controllers/src/snapshot_controller/wake.rs'
   'crates/controllers/src/scheduler/{capacity,claims,fit,limits,volumes,zone}.rs'
   'crates/node/src/**/decide.rs'
   'crates/node/src/plugins/{node_info,validate}.rs'

@@ -2,12 +2,15 @@
 //!
 //! kube's client sends requests and handles credentials; everything else is here. Start reading at [`Cluster`]
 //! (requests, shared watches), then [`Store`] (cached objects), [`Queue`] (keys to reconcile), `EventRecorder`,
-//! [`Leadership`] (leader election) and [`work`] (the control loop that ties them together).
+//! [`Leadership`] (leader election) and [`work`] (the control loop that ties them together). [`finalizer`] adds and removes
+//! finalizers; [`Attempts`] records the last result for each object.
 
+mod attempts;
 mod clock;
 mod cluster;
 mod error;
 mod events;
+pub mod finalizer;
 mod jitter;
 mod lease;
 mod limit;
@@ -22,6 +25,7 @@ mod version;
 mod watch;
 pub mod work;
 
+pub use attempts::Attempts;
 pub use clock::now;
 pub use cluster::{Cluster, ConnectError, ConnectOptions, ObjectList, Preconditions};
 pub use error::{ApiError, Refusal};

@@ -1,5 +1,6 @@
 //! The storage controllers of kube-controller-manager and kube-scheduler: they bind claims to volumes, attach volumes
-//! to nodes, schedule pods and protect objects that are in use.
+//! to nodes, schedule pods and protect objects that are in use. And the snapshot controller, which in upstream is a program
+//! of its own.
 //!
 //! Each controller has four modules: its inputs (`view`), its rules (`decide`), its effects (`act`), and the control
 //! loop in the module's own file. The controllers run against the embedded API server or a cluster's API server, in
@@ -11,6 +12,7 @@ pub mod ephemeral;
 pub mod expand;
 pub mod protection;
 pub mod scheduler;
+pub mod snapshot_controller;
 
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};

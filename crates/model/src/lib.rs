@@ -36,6 +36,9 @@ pub mod secret;
 pub mod secrets;
 pub mod selector;
 pub mod snapshot;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod testing;
 mod time;
 pub mod topology;
 pub mod volume;

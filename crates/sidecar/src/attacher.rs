@@ -35,7 +35,7 @@ mod patches;
 mod reconcile;
 mod request;
 #[cfg(test)]
-pub(crate) mod simulation;
+mod simulation;
 mod state;
 mod trivial;
 mod view;

@@ -1,10 +1,9 @@
 //! The dependencies of a controller role: the cluster, the driver, events, attempts and metrics.
 
-use wharf_cluster::{Cluster, EventRecorder, EventType};
+use wharf_cluster::{Attempts, Cluster, EventRecorder, EventType};
 use wharf_model::topology::{Segments, is_accessible_from};
 use wharf_model::{Kind, PersistentVolume};
 
-use crate::attempts::Attempts;
 use crate::driver::Driver;
 use crate::metrics::Metrics;
 use wharf_cluster::work::Gate;
@@ -24,31 +23,6 @@ pub(crate) struct Context {
     pub(crate) namespace: String,
     /// With node deployment, the node whose volumes this sidecar manages. `None`: it manages all volumes of the driver.
     pub(crate) node: Option<LocalNode>,
-}
-
-/// The dependencies of a role that works for all drivers. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct ClusterContext {
-    pub(crate) cluster: Cluster,
-    /// Whether the role may act.
-    pub(crate) gate: Gate,
-    /// Records events under the component name of the upstream program.
-    pub(crate) events: EventRecorder,
-    pub(crate) attempts: Attempts,
-    pub(crate) metrics: Metrics,
-}
-
-impl ClusterContext {
-    /// Records an event about an object.
-    pub(crate) fn record_event<K: Kind>(
-        &self,
-        object: &K,
-        kind: EventType,
-        reason: &str,
-        note: impl Into<String>,
-    ) {
-        self.events.record_for(object, kind, reason, note);
-    }
 }
 
 /// The node that a sidecar with node deployment acts for.

@@ -14,17 +14,19 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
+use wharf_cluster::{
+    Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions,
+};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_model::Attempt;
 use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
-use crate::attempts::Attempts;
-use crate::context::{ClusterContext, Context, LocalNode};
+use crate::context::{Context, LocalNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
-use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
 use wharf_cluster::work::Gate;
+use wharf_controllers::snapshot_controller;
 
 /// How often the driver's socket is checked for a replacement.
 const SOCKET_POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -348,15 +350,15 @@ impl Controller {
         let leadership = self.start_election(role.lease(""));
         self.state.lock().unwrap_or_else(PoisonError::into_inner).driverless.insert(role, leadership.clone());
         let identity = self.config.identity.as_str();
-        let cluster_context = ClusterContext {
+        let context = wharf_controllers::Context {
             cluster: self.cluster.clone(),
             gate: Gate::new(leadership.clone(), stop.clone()),
             events: EventRecorder::start(&self.cluster, role.component("", identity), identity),
-            attempts: self.attempts.clone(),
-            metrics: self.metrics.clone(),
         };
-        let (events, gate) = (cluster_context.events.clone(), cluster_context.gate.clone());
-        snapshot_controller::run(cluster_context, self.config.snapshot_controller.clone()).await;
+        let (events, gate) = (context.events.clone(), context.gate.clone());
+        let metrics = self.metrics.get_or_register(snapshot_controller::Metrics::register);
+        let settings = self.config.snapshot_controller.clone();
+        snapshot_controller::run(context, settings, metrics, self.attempts.clone()).await;
         shut_down(events, gate, leadership).await;
     }
 

@@ -2,16 +2,15 @@
 //!
 //! On a node, the [`registrar`] registers the driver with kubelet and [`liveness`] reports whether the driver
 //! responds. For the cluster, the [`controller`] runs the [`provisioner`], [`attacher`], [`resizer`],
-//! [`snapshotter`] and [`health_monitor`] of one driver, and the [`snapshot_controller`] for all drivers.
+//! [`snapshotter`] and [`health_monitor`] of one driver, and on request the snapshot controller of
+//! `wharf_controllers`, which works for all drivers.
 //! [`snapshot_metadata`] runs next to a driver and serves its changed blocks to backup programs.
 
 pub mod attacher;
-mod attempts;
 mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
-mod finalizer;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -25,7 +24,6 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 mod secret;
-pub mod snapshot_controller;
 pub mod snapshot_metadata;
 pub mod snapshotter;
 

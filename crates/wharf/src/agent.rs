@@ -21,8 +21,8 @@ use wharf_node::pods::{self, Agent};
 use wharf_node::runtime::{self, Runtime};
 use wharf_node::volumes::{self, Volumes};
 use wharf_sidecar::health_registry::HealthRegistry;
+use wharf_upstream_flags::Environment;
 
-use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 use crate::status_pages;
 use departures::Departure;

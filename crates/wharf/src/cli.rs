@@ -1,6 +1,7 @@
 //! The command line: global flags, and the mapping of commands to modules.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use wharf_upstream_flags::LogOptions;
 
 use crate::agent::{self, NodeArgs};
 use crate::apiserver::{self, ApiserverArgs};
@@ -52,6 +53,16 @@ pub(crate) struct LogArgs {
         help_heading = "Logging"
     )]
     pub(crate) log_format: LogFormat,
+}
+
+impl From<LogOptions> for LogArgs {
+    fn from(LogOptions { filter, format }: LogOptions) -> Self {
+        let log_format = match format {
+            wharf_upstream_flags::LogFormat::Text => LogFormat::Text,
+            wharf_upstream_flags::LogFormat::Json => LogFormat::Json,
+        };
+        Self { log_level: filter, log_format }
+    }
 }
 
 /// Log format.

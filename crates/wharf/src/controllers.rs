@@ -15,8 +15,8 @@ use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
 use wharf_sidecar::health_registry::HealthRegistry;
+use wharf_upstream_flags::Environment;
 
-use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 use crate::status_pages;
 use departures::Departure;

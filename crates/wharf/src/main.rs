@@ -29,9 +29,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
+use wharf_upstream_flags::{Environment, Invocation, Program};
 
 use crate::cli::{Cli, LogArgs};
-use crate::sidecar::{Environment, Invocation, Program};
 
 /// Ends the process with this status and without an error message: the command has already printed its result.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ fn run_as_upstream(program: Program) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Invocation::Exit) => ExitCode::SUCCESS,
-        Ok(Invocation::Run { task, log, warnings }) => run(&log, "info", || async {
+        Ok(Invocation::Run { task, log, warnings }) => run(&log.into(), "info", || async {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }

@@ -1,13 +1,10 @@
 //! `wharf sidecar`: connects a CSI driver to Kubernetes, on a node or for the whole cluster.
 //!
-//! `roles` has the flags of `wharf sidecar`. `upstream` has the flags of the upstream sidecars, which the binary takes when
-//! it is called under their names.
+//! `roles` has the flags of `wharf sidecar`. The flags of the upstream sidecars, which the binary takes when it is called
+//! under their names, are in `wharf_upstream_flags`.
 
-mod environment;
-mod goflags;
 mod roles;
 mod snapshot_controller;
-mod upstream;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,13 +12,12 @@ use std::time::Duration;
 use wharf_csi::Endpoint;
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::registrar::{self, legacy};
+use wharf_upstream_flags::{Environment, HEALTH_PORT, Task};
 
 use crate::signal::{received_stop_signal, stop_signal};
 use roles::RolesArgs;
 
-pub(crate) use environment::Environment;
 pub(crate) use snapshot_controller::{SnapshotControllerArgs, run as run_snapshot_controller};
-pub(crate) use upstream::{Invocation, Program, Task};
 
 const EXPLANATION: &str = "\
 The controller roles and what they replace:
@@ -81,7 +77,7 @@ pub(crate) struct SidecarArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "3s")]
     probe_timeout: Duration,
     /// Port of the HTTP endpoints, on all addresses
-    #[arg(long, value_name = "PORT", default_value_t = upstream::HEALTH_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = HEALTH_PORT)]
     health_port: u16,
     /// Listen address of the HTTP endpoints, instead of --health-port, such as 127.0.0.1:9808 or :9808
     #[arg(long, value_name = "ADDRESS", conflicts_with = "health_port")]
@@ -123,7 +119,7 @@ impl SidecarArgs {
 
 /// Parses a duration in Go's format, as upstream's flags do. Zero is an error.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let duration = goflags::parse_duration(text).filter(|duration| !duration.is_zero());
+    let duration = wharf_upstream_flags::parse_duration(text).filter(|duration| !duration.is_zero());
     duration.ok_or_else(|| {
         format!("{text:?} is not a duration: write numbers and units, such as 500ms, 30s or 1m30s")
     })

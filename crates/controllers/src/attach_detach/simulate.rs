@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use wharf_cluster::Backoff;
+use wharf_model::testing::SeededRng;
 use wharf_model::whole::node::AttachedVolume;
 use wharf_model::{Time, UniqueVolumeName};
 
@@ -22,7 +23,7 @@ use super::view::{View, VolumeObjects};
 
 mod world;
 
-use world::{Objects, Random, World};
+use world::{Objects, World};
 
 /// `x` supports one node, `s` many.
 const VOLUMES: [&str; 2] = ["x", "s"];
@@ -83,7 +84,7 @@ impl Running {
 struct Simulation {
     omit: Omit,
     settings: Settings,
-    random: Random,
+    random: SeededRng,
     world: World,
     /// The controller's stores.
     cache: Objects,
@@ -102,7 +103,18 @@ impl Simulation {
         let bound = VOLUMES.map(|handle| (handle, bound_objects(handle))).into();
         let (states, running) = Default::default();
         let now = Time(1_000_000);
-        Self { omit, settings, random: Random(seed), world, cache, bound, states, running, now, faults: true }
+        Self {
+            omit,
+            settings,
+            random: SeededRng::new(seed),
+            world,
+            cache,
+            bound,
+            states,
+            running,
+            now,
+            faults: true,
+        }
     }
 
     fn run(mut self) -> Result<(), Violation> {

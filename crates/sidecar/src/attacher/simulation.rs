@@ -17,9 +17,10 @@ use super::view::{
     Subject, VolumeView,
 };
 use crate::driver::Capabilities;
+use wharf_model::testing::SeededRng;
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
-pub(crate) mod world;
+mod world;
 
 use world::{Kind, World};
 
@@ -33,27 +34,6 @@ enum QueueKey {
     ByVolume,
     /// Upstream's key. With it, two attachments of one volume are processed concurrently.
     ByAttachment,
-}
-
-/// Pseudorandom numbers from a seed.
-pub(crate) struct SeededRng(pub(crate) u64);
-
-impl SeededRng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
 }
 
 /// A step in progress.
@@ -124,7 +104,7 @@ impl Simulation {
         }
         Self {
             queue_key,
-            rng: SeededRng(seed),
+            rng: SeededRng::new(seed),
             config,
             world,
             now: Time(1_000_000),

@@ -11,7 +11,7 @@
 //! - Without permission to update snapshots, restores run unprotected, as in older upstream releases. That is logged
 //!   once and counted.
 //!
-//! The rules are in [`decide`] and [`wake`]. [`crate::finalizer`] updates the objects, since RBAC does not allow
+//! The rules are in [`decide`] and [`wake`]. [`wharf_cluster::finalizer`] updates the objects, since RBAC does not allow
 //! patching claims.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::sleep;
-use wharf_cluster::{ApiError, Backoff, Cluster, Priority, Queue, Store, WatchOptions};
+use wharf_cluster::{ApiError, Backoff, Cluster, Priority, Queue, Store, WatchOptions, finalizer};
 use wharf_model::names::finalizer::{CLONING_PROTECTION, SNAPSHOT_SOURCE_PROTECTION};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot};
 
@@ -29,13 +29,12 @@ use self::decide::{CloneView, HeldBy, SnapshotView, Step};
 use super::intent::Intent;
 use super::source::{Source, SourceRef, fetch_content};
 use crate::context::Context;
-use crate::finalizer;
 use wharf_cluster::work::{WorkOutcome, enqueue_changes, run_workers};
 
 mod decide;
 mod wake;
 
-pub(crate) use crate::finalizer::ProtectError;
+pub(crate) use wharf_cluster::finalizer::ProtectError;
 
 /// The index of pending claims by data source.
 const BY_SOURCE: &str = "provisioner/source";

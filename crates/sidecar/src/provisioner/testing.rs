@@ -6,14 +6,13 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Cluster, EventRecorder};
+use wharf_cluster::{Attempts, Cluster, EventRecorder};
 use wharf_model::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use super::Settings;
 use super::intent::Intent;
 use super::request::{self, CreateRequest};
 use super::view::{CreatedVolume, FixedNodes, Nodes, ProvisionState, ProvisionView, ProvisionerConfig};
-use crate::attempts::Attempts;
 use crate::context::Context;
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;

@@ -15,6 +15,7 @@ use wharf_model::Time;
 use wharf_model::names::VolumeNaming;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::names;
+use wharf_model::testing::SeededRng;
 
 use super::decide::{Step, decide};
 use super::ownership::Ownership;
@@ -22,7 +23,6 @@ use super::patches::SnapshotInfo;
 use super::request::{Call, DeleteCall};
 use super::state::{Action, ContentState, FailedAttempt};
 use super::view::{Class, Object, Rules, View};
-use crate::attacher::simulation::SeededRng;
 use crate::driver::Capabilities;
 use world::World;
 
@@ -140,7 +140,7 @@ impl Simulation {
         };
         Self {
             bug,
-            chance: SeededRng(seed),
+            chance: SeededRng::new(seed),
             rules,
             world: World::default(),
             now: Time(1_000_000),

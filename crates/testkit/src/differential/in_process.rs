@@ -9,9 +9,7 @@ use wharf_cluster::{Cluster, ConnectOptions};
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{Sidecar, run_on_cluster};
-use wharf_sidecar::{
-    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
-};
+use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 /// A running sidecar.
 pub(super) struct InProcessSidecar {
@@ -121,7 +119,7 @@ fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
         "snapshot-controller" => Role::SnapshotController,
         _ => return Err(format!("{program} cannot run in this process")),
     };
-    let config = Config {
+    let mut config = Config {
         connect: ConnectOptions::default(),
         roles: Some([role].into()),
         identity: pod.to_owned(),
@@ -138,11 +136,9 @@ fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
         resizer: resizer::Settings { pace, ..resizer::Settings::default() },
         snapshotter: snapshotter::Settings { pace, ..snapshotting },
         health_monitor: monitoring,
-        snapshot_controller: snapshot_controller::Settings {
-            pace,
-            ..snapshot_controller::Settings::default()
-        },
+        snapshot_controller: Default::default(),
     };
+    config.snapshot_controller.pace = pace;
     Ok(Sidecar { driver, registrar: None, probe_timeout: None, controller: Some(config), listen: Vec::new() })
 }
 

@@ -9,10 +9,12 @@ use tokio_util::sync::CancellationToken;
 use wharf_apiserver::rest::Api;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
-use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
+use wharf_controllers::{
+    Context, attach_detach, binder, ephemeral, expand, protection, scheduler, snapshot_controller,
+};
 use wharf_node::volumes::Settings;
 use wharf_sidecar::controller::{self, Config, Role};
-use wharf_sidecar::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
+use wharf_sidecar::{attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use crate::api::{self, ProcessRun};
 use crate::driver::{Driver, DriverState};

@@ -12,8 +12,8 @@ use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::Config;
 use wharf_linux::Linux;
+use wharf_upstream_flags::Environment;
 
-use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 use embedded_sidecar::EmbeddedSidecarArgs;
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{
-    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
-};
+use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
+use wharf_upstream_flags::Environment;
 
-use super::{Environment, parse_duration};
+use super::parse_duration;
 use health::HealthArgs;
 
 mod health;

@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{Address, Listen, Sidecar};
-use wharf_sidecar::{
-    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
-};
+use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
+use wharf_upstream_flags::{Environment, Task};
 
+use super::parse_duration;
 use super::roles::ElectionArgs;
-use super::{Environment, Task, parse_duration};
 
 const EXPLANATION: &str = "\
 Run one snapshot controller per cluster; it serves all drivers. It binds VolumeSnapshots to VolumeSnapshotContents, and \

@@ -29,6 +29,7 @@ use wharf_node::pods::Streams;
 use wharf_node::runtime::Runtime;
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
+use wharf_upstream_flags::Environment;
 
 use super::external_driver::{DriverOptions, ExternalDriver};
 use super::served_driver::{self, ServedDriver};
@@ -36,7 +37,6 @@ use super::{DataDir, UpArgs};
 use crate::agent::{self, NodeAgent};
 use crate::apiserver::now;
 use crate::controllers::{Controller, ControllerMetrics, Settings};
-use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 use crate::status_pages;
 

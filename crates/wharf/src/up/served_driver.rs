@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{Backoff, Cluster, ConnectOptions};
+use wharf_controllers::snapshot_controller;
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_driver_local::DRIVER_NAME;
 use wharf_sidecar::controller::{self, Role};
@@ -18,7 +19,7 @@ use wharf_sidecar::driver::{DriverInfo, discover};
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process::{self, Sidecar, SidecarError};
 use wharf_sidecar::provisioner::{self, CapacitySettings};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
 
 use super::external_driver::DriverOptions;
 use super::{DataDir, objects};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use wharf_model::attachment::VolumeError;
+use wharf_model::testing::SeededRng;
 use wharf_model::whole::node::{AttachedVolume, Taint};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{Time, VolumeAttachment};
@@ -12,27 +13,6 @@ use wharf_model::{Time, VolumeAttachment};
 use super::super::testing::object;
 use super::super::view::may_be_running;
 use super::{NODES, VOLUMES, Violation, volume};
-
-/// Random numbers from a seed.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (x ^ (x >> 31)) % n
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
-        (!of.is_empty()).then(|| of[self.below(of.len() as u64) as usize].clone())
-    }
-}
 
 /// Objects by name, in the API server or in a store.
 #[derive(Clone, Default, PartialEq)]
@@ -140,7 +120,7 @@ impl World {
     }
 
     /// Users create and delete pods, and taint or delete nodes that are off.
-    pub(super) fn user_action(&mut self, random: &mut Random, now: Time) {
+    pub(super) fn user_action(&mut self, random: &mut SeededRng, now: Time) {
         let pods: Vec<String> = self.server.pods.keys().cloned().collect();
         match random.below(6) {
             0..=2 if pods.len() < 5 => {
@@ -185,7 +165,7 @@ impl World {
     }
 
     /// A machine fails, or comes back, with or without a restart.
-    pub(super) fn node_failure(&mut self, random: &mut Random) {
+    pub(super) fn node_failure(&mut self, random: &mut SeededRng) {
         let name = NODES[random.below(3) as usize];
         let restarted = random.one_in(2);
         let Some(machine) = self.machines.get_mut(name) else { return };
@@ -204,7 +184,7 @@ impl World {
     }
 
     /// An agent does one thing. As kubelet, it reports what it uses before it reads what is attached.
-    pub(super) fn agent_step(&mut self, random: &mut Random) {
+    pub(super) fn agent_step(&mut self, random: &mut SeededRng) {
         let name = NODES[random.below(3) as usize];
         let Some(node) = self.server.nodes.get(name).cloned() else { return };
         let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.agent_running) else {
@@ -264,7 +244,7 @@ impl World {
     }
 
     /// The attacher processes one attachment. It never rejects a second node by itself.
-    pub(super) fn attacher_step(&mut self, random: &mut Random, faults: bool) -> Result<(), Violation> {
+    pub(super) fn attacher_step(&mut self, random: &mut SeededRng, faults: bool) -> Result<(), Violation> {
         let names: Vec<String> = self.server.attachments.keys().cloned().collect();
         let Some(name) = random.pick(&names) else { return Ok(()) };
         let Some(attachment) = self.server.attachments.get_mut(&name).map(Arc::make_mut) else {

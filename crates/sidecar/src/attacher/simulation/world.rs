@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Value, json};
 use wharf_model::patch::Patch;
+use wharf_model::testing::{SeededRng, apply_patch};
 
-use super::{Attachments, SeededRng, Volumes, decoded};
+use super::{Attachments, Volumes, decoded};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -151,76 +152,4 @@ impl World {
 
 fn refers(attachment: &Value, volume: &str) -> bool {
     text(attachment, "/spec/source/persistentVolumeName") == volume
-}
-
-/// The object with the patch applied. `None`: the server would reject it.
-pub(crate) fn apply_patch(object: &Value, patch: &Patch) -> Option<Value> {
-    let mut changed = object.clone();
-    match patch {
-        Patch::Json(operations) => {
-            for operation in operations.as_array().unwrap() {
-                apply(&mut changed, operation)?;
-            }
-        }
-        Patch::Merge(body) => {
-            let wanted = text(body, "/metadata/resourceVersion");
-            if !wanted.is_empty() && wanted != text(object, "/metadata/resourceVersion") {
-                return None;
-            }
-            merge(&mut changed, body);
-        }
-        Patch::Strategic(_) => panic!("not used here"),
-    }
-    let added =
-        |list: &Vec<Value>| list.iter().any(|f| !finalizers(object).is_some_and(|old| old.contains(f)));
-    let refused = is_deleting(object) && finalizers(&changed).is_some_and(added);
-    let same = text(object, "/metadata/uid") == text(&changed, "/metadata/uid");
-    (same && !refused).then_some(changed)
-}
-
-fn apply(object: &mut Value, operation: &Value) -> Option<()> {
-    let path = text(operation, "/path");
-    let (parent, last) = path.rsplit_once('/')?;
-    let last = last.replace("~1", "/");
-    let value = &operation["value"];
-    match (text(operation, "/op"), object.pointer_mut(parent)?) {
-        ("test", parent) => {
-            let found = match parent {
-                Value::Array(list) => list.get(last.parse::<usize>().ok()?).unwrap_or(&Value::Null),
-                parent => parent.get(&last).unwrap_or(&Value::Null),
-            };
-            (found == value).then_some(())
-        }
-        ("add", Value::Array(list)) => {
-            assert_eq!(last, "-");
-            list.push(value.clone());
-            Some(())
-        }
-        ("add", parent) => {
-            parent[last] = value.clone();
-            Some(())
-        }
-        ("remove", Value::Array(list)) => {
-            let index = last.parse::<usize>().ok()?;
-            (index < list.len()).then(|| drop(list.remove(index)))
-        }
-        other => panic!("not used here: {other:?}"),
-    }
-}
-
-fn merge(object: &mut Value, patch: &Value) {
-    let Value::Object(fields) = patch else {
-        *object = patch.clone();
-        return;
-    };
-    if !object.is_object() {
-        *object = json!({});
-    }
-    for (name, value) in fields {
-        if value.is_null() {
-            object.as_object_mut().unwrap().remove(name);
-        } else {
-            merge(&mut object[name], value);
-        }
-    }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::VolumeSnapshotContent;
 use wharf_model::patch::Patch;
+use wharf_model::testing::apply_patch;
 
 use super::name_of;
-use crate::attacher::simulation::world::apply_patch;
 
 #[derive(Default)]
 pub(super) struct World {

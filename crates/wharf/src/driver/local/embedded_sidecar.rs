@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_csi::Endpoint;
 use wharf_driver::{Driver, ServeOptions};
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
-
-use crate::sidecar::Environment;
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
+use wharf_upstream_flags::Environment;
 
 /// How nodes compete for a claim that binds immediately. Upstream waits for 20 s to 1 min, because each competing node
 /// sends many requests to the API server. Ours send one write, so a short delay is enough.

@@ -24,38 +24,33 @@ const MAX_ATTEMPTS: u32 = 5;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Connection to the service, and the snapshot to query.
-#[derive(Debug, clap::Args)]
-pub(super) struct ServiceArgs {
-    /// Address of the service, such as snapshot-metadata.backup.svc:50051
-    #[arg(long, value_name = "HOST:PORT")]
-    server: String,
-    /// CA certificates of the service, in PEM
-    #[arg(long, value_name = "FILE")]
-    ca_file: PathBuf,
-    /// File with a token for the audience of the driver's SnapshotMetadataService; read again when a stream is resumed
-    #[arg(long, value_name = "FILE")]
-    token_file: PathBuf,
-    /// Namespace of the snapshot
-    #[arg(long, value_name = "NAME")]
-    namespace: String,
-    /// Name of the VolumeSnapshot
-    #[arg(long, value_name = "NAME")]
-    snapshot: String,
+#[derive(Debug, Clone)]
+pub struct ServiceOptions {
+    /// Address of the service, as `HOST:PORT`.
+    pub server: String,
+    /// File with the CA certificates of the service, in PEM.
+    pub ca_file: PathBuf,
+    /// File with a token for the audience of the driver's SnapshotMetadataService; read again when a stream is resumed.
+    pub token_file: PathBuf,
+    /// Namespace of the snapshot.
+    pub namespace: String,
+    /// Name of the VolumeSnapshot.
+    pub snapshot: String,
 }
 
 /// A client of the service for one snapshot.
-pub(super) struct Service {
+pub struct MetadataService {
     client: SnapshotMetadataClient<Channel>,
-    args: ServiceArgs,
+    options: ServiceOptions,
 }
 
-impl Service {
+impl MetadataService {
     /// Creates the client. Does not connect yet.
-    pub(super) fn new(args: ServiceArgs) -> anyhow::Result<Self> {
-        let file = args.ca_file.display();
+    pub fn new(options: ServiceOptions) -> anyhow::Result<Self> {
+        let file = options.ca_file.display();
         let mut roots = RootCertStore::empty();
         let read = || format!("read CA certificates from {file}");
-        for certificate in CertificateDer::pem_file_iter(&args.ca_file).with_context(read)? {
+        for certificate in CertificateDer::pem_file_iter(&options.ca_file).with_context(read)? {
             roots.add(certificate.with_context(read)?).with_context(read)?;
         }
         if roots.is_empty() {
@@ -66,11 +61,11 @@ impl Service {
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let tls = TlsConnector::from(Arc::new(config));
-        let (host, _) = args.server.rsplit_once(':').context("--server must be HOST:PORT")?;
+        let (host, _) = options.server.rsplit_once(':').context("--server must be HOST:PORT")?;
         let host = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(host.clone())
             .with_context(|| format!("{host:?} is not a valid host name"))?;
-        let address = args.server.clone();
+        let address = options.server.clone();
         let connect = tower::service_fn(move |_: Uri| {
             let (tls, name, address) = (tls.clone(), name.clone(), address.clone());
             async move {
@@ -78,11 +73,13 @@ impl Service {
                 tls.connect(name, stream).await.map(TokioIo::new)
             }
         });
-        let origin: Uri = format!("https://{}", args.server).parse().context("--server must be HOST:PORT")?;
+        let origin: Uri =
+            format!("https://{}", options.server).parse().context("--server must be HOST:PORT")?;
         // The connector already uses TLS. With https, tonic would add a second layer.
-        let plain: Uri = format!("http://{}", args.server).parse().context("--server must be HOST:PORT")?;
+        let plain: Uri =
+            format!("http://{}", options.server).parse().context("--server must be HOST:PORT")?;
         let channel = Channel::builder(plain).origin(origin).connect_with_connector_lazy(connect);
-        Ok(Self { client: SnapshotMetadataClient::new(channel), args })
+        Ok(Self { client: SnapshotMetadataClient::new(channel), options })
     }
 
     /// Passes every range that is allocated, or that differs from `base`, to `each`, in order and with the volume's size.
@@ -119,13 +116,13 @@ impl Service {
         response: &mut MetadataResponse,
         each: &mut impl FnMut(u64, Range<u64>) -> anyhow::Result<()>,
     ) -> Result<(), StreamError> {
-        let file = &self.args.token_file;
+        let file = &self.options.token_file;
         let token =
             std::fs::read_to_string(file).with_context(|| format!("read token file {}", file.display()))?;
-        let (security_token, namespace) = (token.trim().to_owned(), self.args.namespace.clone());
+        let (security_token, namespace) = (token.trim().to_owned(), self.options.namespace.clone());
         let starting_offset = i64::try_from(response.position()).context("the volume is too large")?;
         let mut client = self.client.clone();
-        let name = self.args.snapshot.clone();
+        let name = self.options.snapshot.clone();
         let mut accept = |kind, capacity, blocks: &[BlockMetadata]| -> Result<(), StreamError> {
             let ranges = response.accept(kind, capacity, blocks).map_err(anyhow::Error::from)?;
             let size = response.capacity().unwrap_or_default();

@@ -7,15 +7,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wharf_cluster::now;
 use wharf_model::{Attempt, Time};
+
+use crate::now;
 
 const MAX_FAILURES: usize = 4096;
 const MAX_SUCCESSES: usize = 256;
 
 /// The attempts. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Attempts {
+pub struct Attempts {
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -38,25 +39,19 @@ struct Recorded {
 
 impl Attempts {
     /// Records the result of a role's step on an object. `error` is `None` for a success.
-    pub(crate) fn record(
-        &self,
-        role: &'static str,
-        object: &str,
-        step: impl Into<String>,
-        error: Option<String>,
-    ) {
+    pub fn record(&self, role: &'static str, object: &str, step: impl Into<String>, error: Option<String>) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.note((role, object.to_owned()), now(), step.into(), error);
     }
 
     /// Removes the entry of an object that no longer exists.
-    pub(crate) fn remove(&self, role: &'static str, object: &str) {
+    pub fn remove(&self, role: &'static str, object: &str) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         inner.remove(&(role, object.to_owned()));
     }
 
     /// All attempts: failures before successes, the newest first.
-    pub(crate) fn list(&self) -> Vec<Attempt> {
+    pub fn list(&self) -> Vec<Attempt> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = inner.failures.values().rev().chain(inner.successes.values().rev());
         newest

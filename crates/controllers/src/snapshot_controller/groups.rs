@@ -10,7 +10,7 @@ use wharf_model::{
     VolumeSnapshotContent,
 };
 
-use super::metrics::{ObjectKind, Operation, Operations};
+use super::metrics::{Metrics, ObjectKind, Operation};
 use super::view::GroupWithContent;
 use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, BY_NAMESPACE, IS_DEFAULT, WorkKey, queue_entry};
 use wharf_cluster::work::enqueue_changes;
@@ -90,12 +90,12 @@ impl Groups {
         queue: &Queue<WorkKey>,
         snapshots: &Store<VolumeSnapshot>,
         members: &Store<VolumeSnapshotContent>,
-        operations: &Operations,
+        metrics: &Metrics,
     ) {
         let groups = enqueue_changes(self.groups.clone(), queue.clone(), |change| {
             let mut requests = wake::on_group(change);
             if let (Some(deleted), None) = (&change.old, &change.new) {
-                operations.finish(Operation::Delete, ObjectKind::Group, &deleted.metadata.uid, "");
+                metrics.finish(Operation::Delete, ObjectKind::Group, &deleted.metadata.uid, "");
             }
             if !requests.is_empty() {
                 let members = snapshots.by_index(BY_GROUP, &change.key.to_string());

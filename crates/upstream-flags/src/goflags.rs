@@ -218,7 +218,7 @@ pub(super) fn parse_bool(text: &str) -> Option<bool> {
 }
 
 /// Parses a duration in Go's format, such as `1h15m30.5s`. A negative duration counts as zero.
-pub(super) fn parse_duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let (negative, mut rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, text.strip_prefix('+').unwrap_or(text)),

@@ -11,8 +11,8 @@ use super::{
 use Support::Same;
 use ValueKind::{Duration as Time, Text};
 
-/// The default port.
-pub(in crate::sidecar) const HEALTH_PORT: u16 = 9808;
+/// The default port of the health pages.
+pub const HEALTH_PORT: u16 = 9808;
 
 pub(super) static FLAGS: [Flag; 7] = [
     flag("csi-address", Text, CSI_ADDRESS, Same("")),

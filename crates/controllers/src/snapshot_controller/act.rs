@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use wharf_cluster::finalizer::{self, ProtectError};
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, now};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
@@ -19,7 +20,6 @@ use super::protect::{self, ContentStep, INVALID_SOURCE};
 use super::view::{self, GroupWithContent, Lookup, NodeChoice, ParentGroup, View, is_created, is_ready};
 use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::{MAX_STEPS, Next, SnapshotController, has_node_affinity, wake, write};
-use crate::finalizer::{self, ProtectError};
 
 /// Responses of the API server, kept during one reconcile.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl SnapshotController {
             let step = decide(&inputs.view(&fetched, self.settings.prevent_volume_mode_conversion));
             tracing::debug!(snapshot = %key, ?step, "decided next step");
             let Some(snapshot) = &inputs.snapshot else {
-                self.context.attempts.remove(super::ROLE, &format!("snapshot {key}"));
+                self.attempts.remove(super::ROLE, &format!("snapshot {key}"));
                 return Ok(Next::Done);
             };
             self.start_metrics(&inputs, snapshot);
@@ -158,7 +158,7 @@ impl SnapshotController {
         let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
         let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
-        let start = |operation| self.operations.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
+        let start = |operation| self.metrics.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
         if snapshot.metadata.is_deleting() {
             start(Operation::Delete);
         } else if !is_ready(snapshot) {
@@ -361,13 +361,18 @@ impl SnapshotController {
         {
             Ok(_) => {
                 let note = format!("Waiting for a snapshot {key} to be created by the CSI driver.");
-                self.context.record_event(snapshot, EventType::Normal, "CreatingSnapshot", note);
+                self.context.events.record_for(snapshot, EventType::Normal, "CreatingSnapshot", note);
                 Ok(Next::Continue)
             }
             Err(error) => {
                 let note =
                     format!("Error creating volume snapshot content object for snapshot {key}: {error}.");
-                self.context.record_event(snapshot, EventType::Warning, "CreateSnapshotContentFailed", note);
+                self.context.events.record_for(
+                    snapshot,
+                    EventType::Warning,
+                    "CreateSnapshotContentFailed",
+                    note,
+                );
                 let message = format!(
                     "Failed to create snapshot content with error snapshot controller failed to update {key} on API server: {error}"
                 );
@@ -382,9 +387,9 @@ impl SnapshotController {
         let key = snapshot.key();
         if let Some(status) = write::error_status(reported, failure, now()) {
             tracing::info!(snapshot = %key, reason = failure.reason, error = failure.message, "snapshot failed");
-            self.context.record_event(snapshot, EventType::Warning, failure.reason, &*failure.message);
+            self.context.events.record_for(snapshot, EventType::Warning, failure.reason, &*failure.message);
             if let Some((reason, note)) = &failure.extra_event {
-                self.context.record_event(snapshot, EventType::Warning, reason, &**note);
+                self.context.events.record_for(snapshot, EventType::Warning, reason, &**note);
             }
             let patch = write::status(&snapshot.metadata, &status);
             self.write(snapshot, Some("status"), Some(patch)).await?;
@@ -403,7 +408,7 @@ impl SnapshotController {
     ) {
         if let Err(error @ (ApiError::Forbidden(_) | ApiError::Invalid(_) | ApiError::Other { .. })) = written
         {
-            self.context.record_event(object, EventType::Warning, reason, note(error));
+            self.context.events.record_for(object, EventType::Warning, reason, note(error));
         }
     }
 
@@ -414,25 +419,24 @@ impl SnapshotController {
             WaitingFor::Group(group) => write::member_delete_note(&key, group),
             WaitingFor::Membership | WaitingFor::Content => return,
         };
-        self.context.record_event(snapshot, EventType::Warning, "SnapshotDeletePending", note);
+        self.context.events.record_for(snapshot, EventType::Warning, "SnapshotDeletePending", note);
     }
 
     /// Records events and metrics after a status update.
     fn record_progress(&self, inputs: &Inputs, snapshot: &VolumeSnapshot, update: &StatusUpdate) {
         let key = snapshot.key();
         let driver = inputs.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
-        let finish = |operation| {
-            self.operations.finish(operation, ObjectKind::Snapshot, &snapshot.metadata.uid, driver)
-        };
+        let finish =
+            |operation| self.metrics.finish(operation, ObjectKind::Snapshot, &snapshot.metadata.uid, driver);
         if update.created {
             finish(Operation::Create);
             let note = format!("Snapshot {key} was successfully created by the CSI driver.");
-            self.context.record_event(snapshot, EventType::Normal, "SnapshotCreated", note);
+            self.context.events.record_for(snapshot, EventType::Normal, "SnapshotCreated", note);
         }
         if update.ready {
             finish(Operation::CreateAndReady);
             let note = format!("Snapshot {key} is ready to use.");
-            self.context.record_event(snapshot, EventType::Normal, "SnapshotReady", note);
+            self.context.events.record_for(snapshot, EventType::Normal, "SnapshotReady", note);
             tracing::info!(snapshot = %key, "snapshot is ready to use");
         }
     }
@@ -443,7 +447,7 @@ impl SnapshotController {
         match protect::content_step(&content) {
             ContentStep::Done => {}
             ContentStep::ReportInvalid => {
-                self.context.record_event(
+                self.context.events.record_for(
                     &*content,
                     EventType::Warning,
                     "ContentValidationError",

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
+use wharf_model::testing::apply_patch;
 use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
 use super::world::{Kind, is_deleting, text};
 use super::{Simulation, parse};
-use crate::attacher::simulation::world::apply_patch;
 
 impl Simulation {
     /// One step of the snapshotter for one content.

@@ -5,7 +5,6 @@ mod controllers;
 use std::time::Duration;
 
 use super::*;
-use crate::cli::LogFormat;
 use gates::GateSupport;
 
 fn environment() -> Environment {
@@ -218,8 +217,9 @@ fn snapshot_metadata_manifest_is_accepted() {
 
 #[test]
 fn verbosity_and_format_select_the_log_filter() {
-    const DEBUG: &str = "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug";
-    for (line, rust_log, level, format) in [
+    const DEBUG: &str =
+        "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_controllers=debug,wharf_cluster=debug";
+    for (line, rust_log, filter, format) in [
         ("", None, None, LogFormat::Text),
         ("-v=3", None, None, LogFormat::Text),
         ("-v=5", None, Some(DEBUG), LogFormat::Text),
@@ -229,7 +229,7 @@ fn verbosity_and_format_select_the_log_filter() {
         let environment = Environment { rust_log: rust_log.map(str::to_owned), ..environment() };
         match parse_in(Program::LivenessProbe, line, &environment) {
             Ok(Invocation::Run { log, .. }) => {
-                assert_eq!((log.log_level.as_deref(), log.log_format), (level, format), "{line}");
+                assert_eq!((log.filter.as_deref(), log.format), (filter, format), "{line}");
             }
             _ => panic!("{line}: does not run"),
         }

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde_json::{Value, json};
 use wharf_model::patch::Patch;
-
-use crate::attacher::simulation::SeededRng;
-use crate::attacher::simulation::world::apply_patch;
+use wharf_model::testing::{SeededRng, apply_patch};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {

@@ -1,9 +1,12 @@
-//! The upstream programs that the binary replaces, one file per program, with every flag that they have or had.
-//! A test compares `docs/sidecar-flags.md` with these tables. Start reading at [`Program::parse`].
+//! The command lines of the upstream programs that the binary replaces: one file per program, with every flag that it has
+//! or had, and what the flags configure in Wharf. A test compares `docs/sidecar-flags.md` with these tables. Start reading
+//! at [`Program::parse`].
 
 mod attacher;
 mod common;
+mod environment;
 mod gates;
+mod goflags;
 mod health_monitor;
 mod liveness;
 mod logging;
@@ -21,40 +24,57 @@ use wharf_csi::Endpoint;
 use wharf_sidecar::process::{Address, Sidecar};
 use wharf_sidecar::registrar::legacy;
 
-use super::Environment;
-use super::goflags::{Flag, FlagError, ParseUntil, ParsedFlags, Support, ValueKind, parse};
-use crate::cli::LogArgs;
+use goflags::{Flag, FlagError, ParseUntil, ParsedFlags, Support, ValueKind, parse};
 
-pub(super) use liveness::HEALTH_PORT;
+pub use environment::Environment;
+pub use goflags::parse_duration;
+pub use liveness::HEALTH_PORT;
+pub use logging::{LogFormat, LogOptions};
 
 const CSI_ADDRESS: &str = "/run/csi/socket";
 
 /// An upstream program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Program {
+pub enum Program {
+    /// external-provisioner.
     Provisioner,
+    /// external-attacher.
     Attacher,
+    /// external-resizer.
     Resizer,
+    /// csi-snapshotter.
     Snapshotter,
+    /// external-health-monitor.
     HealthMonitor,
+    /// snapshot-controller.
     SnapshotController,
+    /// external-snapshot-metadata.
     SnapshotMetadata,
+    /// node-driver-registrar, and its predecessor driver-registrar.
     NodeDriverRegistrar,
+    /// livenessprobe.
     LivenessProbe,
 }
 
 /// What a command line requests.
-pub(crate) enum Invocation {
+pub enum Invocation {
     /// Print this text and exit.
     Print(String),
     /// Exit successfully: upstream's obsolete probe mode.
     Exit,
     /// Run this task.
-    Run { task: Task, log: LogArgs, warnings: Vec<String> },
+    Run {
+        /// The task.
+        task: Task,
+        /// Log filter and format.
+        log: LogOptions,
+        /// Flags and arguments that were ignored, to be logged.
+        warnings: Vec<String>,
+    },
 }
 
 /// A long-running task.
-pub(crate) enum Task {
+pub enum Task {
     /// Roles of the sidecar.
     Sidecar(Box<Sidecar>),
     /// The snapshot metadata service.
@@ -74,7 +94,7 @@ const NO_RESYNC: Support = Support::Ignored("watches deliver every change, so th
 
 impl Program {
     /// The program under whose name the binary was called.
-    pub(crate) fn from_argv0(argv0: &OsStr) -> Option<Self> {
+    pub fn from_argv0(argv0: &OsStr) -> Option<Self> {
         match Path::new(argv0).file_name()?.to_str()? {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
@@ -92,7 +112,7 @@ impl Program {
     }
 
     /// Parses the program's command line.
-    pub(crate) fn parse(self, args: &[String], environment: &Environment) -> Result<Invocation, String> {
+    pub fn parse(self, args: &[String], environment: &Environment) -> Result<Invocation, String> {
         let flags: Vec<&'static Flag> = self.tables().into_iter().flatten().collect();
         let parse_invocation = || {
             let mut given = parse(&flags, self.parse_until(), args)?;

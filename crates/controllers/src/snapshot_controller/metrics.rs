@@ -52,14 +52,15 @@ struct InFlightOperation {
 
 /// The metrics; clones share them.
 #[derive(Clone)]
-pub(crate) struct Operations {
+pub struct Metrics {
     durations: Family<Labels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
     running: Arc<Mutex<InFlight>>,
 }
 
-impl Operations {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
+impl Metrics {
+    /// Registers the metrics.
+    pub fn register(registry: &mut Registry) -> Self {
         let durations = Family::new_with_constructor((|| Histogram::new(BUCKETS)) as fn() -> Histogram);
         let in_flight = Gauge::default();
         registry.register(
@@ -130,14 +131,20 @@ impl Operations {
 
 #[cfg(test)]
 mod tests {
+    use prometheus_client::encoding::text::encode;
+
     use super::*;
-    use crate::metrics::Metrics;
 
     /// sidecars.md 1.4 "Metrics".
     #[tokio::test(start_paused = true)]
     async fn metrics_use_upstreams_names() {
-        let metrics = Metrics::new();
-        let operations = metrics.get_or_register(Operations::register);
+        let mut registry = Registry::default();
+        let operations = Metrics::register(&mut registry);
+        let encoded = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text
+        };
         operations.start(Operation::Create, ObjectKind::Snapshot, "u", "", true);
         operations.start(Operation::CreateAndReady, ObjectKind::Snapshot, "u", "d", true);
         operations.start(Operation::Create, ObjectKind::Group, "g", "d", false);
@@ -146,10 +153,10 @@ mod tests {
         operations.finish(Operation::Create, ObjectKind::Snapshot, "u", "d");
         operations.finish(Operation::Create, ObjectKind::Snapshot, "u", "d");
         operations.finish(Operation::Create, ObjectKind::Group, "g", "");
-        assert!(metrics.encode().contains("snapshot_controller_operations_in_flight 1"));
+        assert!(encoded().contains("snapshot_controller_operations_in_flight 1"));
         operations.start(Operation::Delete, ObjectKind::Snapshot, "u", "d", true);
         operations.finish(Operation::Delete, ObjectKind::Snapshot, "u", "d");
-        let text = metrics.encode();
+        let text = encoded();
         let count = |operation: &str, kind: &str, status: &str| {
             format!(
                 r#"snapshot_controller_operation_total_seconds_count{{driver_name="d",operation_name="{operation}",snapshot_type="{kind}",operation_status="{status}"}} 1"#

@@ -5,20 +5,34 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
-use wharf_cluster::{ApiError, Cluster};
 use wharf_model::patch::Patch;
 use wharf_model::{ApiResource, Key};
+
+use crate::{ApiError, Cluster};
 
 /// Maximum update attempts. Many claims of one source may need the same finalizer at once.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Why a finalizer could not be added.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProtectError {
+pub enum ProtectError {
+    /// The object does not exist, or another one has its name.
     #[error("{kind} {key} is gone")]
-    Gone { kind: &'static str, key: Key },
+    Gone {
+        /// The kind of the object.
+        kind: &'static str,
+        /// Its key.
+        key: Key,
+    },
+    /// The object is being deleted and accepts no new finalizer.
     #[error("{kind} {key} is being deleted")]
-    Deleting { kind: &'static str, key: Key },
+    Deleting {
+        /// The kind of the object.
+        kind: &'static str,
+        /// Its key.
+        key: Key,
+    },
+    /// A request failed.
     #[error("failed to add finalizer: {0}")]
     Api(#[from] ApiError),
 }
@@ -37,13 +51,13 @@ enum Edit {
 /// Sends finalizer patches for callers that have the object cached. Upstream's RBAC rules do not allow patching
 /// claims: after the first Forbidden, no patch is sent any more and callers fall back to [`add`] and [`remove`].
 #[derive(Debug, Default)]
-pub(crate) struct FinalizerPatcher {
+pub struct FinalizerPatcher {
     forbidden: AtomicBool,
 }
 
 impl FinalizerPatcher {
     /// Sends the patch and returns whether it was applied. If not, [`add`] and [`remove`] report the error.
-    pub(crate) async fn try_patch(
+    pub async fn try_patch(
         &self,
         cluster: &Cluster,
         api: &ApiResource,
@@ -60,7 +74,7 @@ impl FinalizerPatcher {
 }
 
 /// Adds a finalizer to the object with this UID.
-pub(crate) async fn add(
+pub async fn add(
     cluster: &Cluster,
     api: &ApiResource,
     key: &Key,
@@ -76,7 +90,7 @@ pub(crate) async fn add(
 }
 
 /// Removes a finalizer from the object with this UID. An object that no longer exists is a success.
-pub(crate) async fn remove(
+pub async fn remove(
     cluster: &Cluster,
     api: &ApiResource,
     key: &Key,

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
+use wharf_controllers::snapshot_controller;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{
-    WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter,
-};
+use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::{
     CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver,

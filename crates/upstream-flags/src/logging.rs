@@ -1,7 +1,6 @@
 //! Logging flags. All upstream programs have them, under names that changed between releases.
 
 use super::{Environment, Flag, FlagError, NO_GO_RUNTIME, ParsedFlags, Support, ValueKind, flag};
-use crate::cli::{LogArgs, LogFormat};
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Duration as Time, Number, Text};
 
@@ -39,20 +38,40 @@ pub(super) static FLAGS: [Flag; 22] = [
     flag("log_backtrace_at", Text, "", NO_GO_RUNTIME),
 ];
 
-/// The log level and format.
-pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<LogArgs, FlagError> {
-    let level = match given.number("v").unwrap_or_default() {
+/// Log filter and format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogOptions {
+    /// The filter, such as `info,wharf=debug`. `None`: the default.
+    pub filter: Option<String>,
+    /// The format.
+    pub format: LogFormat,
+}
+
+/// Log format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Human-readable lines.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The log filter and format.
+pub(super) fn configure(given: &ParsedFlags, environment: &Environment) -> Result<LogOptions, FlagError> {
+    let filter = match given.number("v").unwrap_or_default() {
         // Only Wharf's crates: the libraries would log a dozen debug lines per probe.
-        4..8 => Some("info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug"),
+        4..8 => Some(
+            "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_controllers=debug,wharf_cluster=debug",
+        ),
         8.. => Some("trace"),
         _ => None,
     };
-    let log_format = match given.text("logging-format") {
+    let format = match given.text("logging-format") {
         None | Some("text") => LogFormat::Text,
         Some("json") => LogFormat::Json,
         Some(other) => {
             return Err(FlagError(format!("flag -logging-format: {other:?} is neither text nor json")));
         }
     };
-    Ok(LogArgs { log_level: environment.rust_log.clone().or(level.map(str::to_owned)), log_format })
+    Ok(LogOptions { filter: environment.rust_log.clone().or(filter.map(str::to_owned)), format })
 }

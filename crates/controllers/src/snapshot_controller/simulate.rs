@@ -14,9 +14,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
+use wharf_model::testing::SeededRng;
 use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use crate::attacher::simulation::SeededRng;
 use world::{Kind, World, has_finalizer, is_deleting, text};
 
 mod groups;
@@ -109,7 +109,7 @@ impl Simulation {
         let class = json!({"metadata": {"name": "fast"}, "driver": "d", "deletionPolicy": "Delete"});
         Self {
             bug,
-            chance: SeededRng(seed),
+            chance: SeededRng::new(seed),
             world: World::default(),
             class: Some(class),
             running: Vec::new(),

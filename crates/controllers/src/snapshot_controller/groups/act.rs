@@ -84,7 +84,7 @@ impl SnapshotController {
             let step = decide(&inputs.view(&fetched));
             tracing::debug!(group_snapshot = %key, ?step, "decided next step");
             let Some(group) = &inputs.group else {
-                self.context.attempts.remove(ROLE, &format!("group snapshot {key}"));
+                self.attempts.remove(ROLE, &format!("group snapshot {key}"));
                 return Ok(Next::Done);
             };
             self.start_group_metrics(&inputs, group);
@@ -208,7 +208,7 @@ impl SnapshotController {
         let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
         let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
-        let start = |operation| self.operations.start(operation, ObjectKind::Group, uid, driver, dynamic);
+        let start = |operation| self.metrics.start(operation, ObjectKind::Group, uid, driver, dynamic);
         if group.metadata.is_deleting() {
             start(Operation::Delete);
         } else if !is_ready(group) {
@@ -243,7 +243,7 @@ impl SnapshotController {
                     "Snapshot {member} belonging to VolumeGroupSnapshot {} is being used to restore a PVC",
                     meta.key()
                 );
-                self.context.record_event(group, EventType::Warning, "SnapshotDeletePending", note);
+                self.context.events.record_for(group, EventType::Warning, "SnapshotDeletePending", note);
                 return Ok(Next::Done);
             }
             (Step::Fail(failure), _) => return self.report_group_failure(group, &failure).await,
@@ -385,14 +385,14 @@ impl SnapshotController {
         {
             Ok(_) => {
                 let note = format!("Waiting for a group snapshot {key} to be created by the CSI driver.");
-                self.context.record_event(group, EventType::Normal, "CreatingGroupSnapshot", note);
+                self.context.events.record_for(group, EventType::Normal, "CreatingGroupSnapshot", note);
                 Ok(Next::Continue)
             }
             Err(error) => {
                 let note = format!(
                     "Error creating volume group snapshot content object for group snapshot {key}: {error}."
                 );
-                self.context.record_event(
+                self.context.events.record_for(
                     group,
                     EventType::Warning,
                     "CreateGroupSnapshotContentFailed",
@@ -422,9 +422,9 @@ impl SnapshotController {
                 error = failure.message,
                 "group snapshot failed"
             );
-            self.context.record_event(group, EventType::Warning, failure.reason, &*failure.message);
+            self.context.events.record_for(group, EventType::Warning, failure.reason, &*failure.message);
             if let Some((reason, note)) = &failure.extra_event {
-                self.context.record_event(group, EventType::Warning, reason, &**note);
+                self.context.events.record_for(group, EventType::Warning, reason, &**note);
             }
             let patch = snapshot_write::status(&group.metadata, &status);
             self.write(group, Some("status"), Some(patch)).await?;
@@ -438,16 +438,16 @@ impl SnapshotController {
         let key = group.key();
         let driver = inputs.content.as_ref().map(|content| content.spec.driver.as_str()).unwrap_or_default();
         let finish =
-            |operation| self.operations.finish(operation, ObjectKind::Group, &group.metadata.uid, driver);
+            |operation| self.metrics.finish(operation, ObjectKind::Group, &group.metadata.uid, driver);
         if update.created {
             finish(Operation::Create);
             let note = format!("GroupSnapshot {key} was successfully created by the CSI driver.");
-            self.context.record_event(group, EventType::Normal, "GroupSnapshotCreated", note);
+            self.context.events.record_for(group, EventType::Normal, "GroupSnapshotCreated", note);
         }
         if update.ready {
             finish(Operation::CreateAndReady);
             let note = format!("GroupSnapshot {key} is ready to use.");
-            self.context.record_event(group, EventType::Normal, "GroupSnapshotReady", note);
+            self.context.events.record_for(group, EventType::Normal, "GroupSnapshotReady", note);
             tracing::info!(group_snapshot = %key, "group snapshot is ready to use");
         }
     }
@@ -461,7 +461,7 @@ impl SnapshotController {
         if has_volumes == source.group_snapshot_handles.is_some() {
             const INVALID_SOURCE: &str =
                 "Exactly one of GroupSnapshotHandles and VolumeHandles should be specified";
-            self.context.record_event(
+            self.context.events.record_for(
                 &*content,
                 EventType::Warning,
                 "GroupContentValidationError",

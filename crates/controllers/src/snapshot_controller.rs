@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
-use wharf_cluster::{ApiError, Queue, Store, SyncState, WatchOptions};
+use wharf_cluster::finalizer::FinalizerPatcher;
+use wharf_cluster::{ApiError, Attempts, Queue, Store, SyncState, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
@@ -26,10 +27,9 @@ use wharf_model::{
     VolumeSnapshotContent,
 };
 
-use crate::context::ClusterContext;
-use crate::finalizer::FinalizerPatcher;
+use crate::Context;
 use groups::Groups;
-use metrics::{ObjectKind, Operation, Operations};
+use metrics::{ObjectKind, Operation};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey, queue_entry};
 use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_workers};
 
@@ -44,6 +44,8 @@ mod simulate;
 mod view;
 mod wake;
 mod write;
+
+pub use metrics::Metrics;
 
 /// Role name in `/debug/attempts` and name of the queue.
 const ROLE: &str = "snapshot-controller";
@@ -82,9 +84,9 @@ impl Default for Settings {
     }
 }
 
-/// Runs the role until it is stopped.
-pub(crate) async fn run(context: ClusterContext, settings: Settings) {
-    let controller = Arc::new(SnapshotController::new(context, settings));
+/// Runs the controller until it is stopped.
+pub async fn run(context: Context, settings: Settings, metrics: Metrics, attempts: Attempts) {
+    let controller = Arc::new(SnapshotController::new(context, settings, metrics, attempts));
     let (queue, gate) = (controller.queue.clone(), controller.context.gate.clone());
     let reconcile = |item| {
         let controller = Arc::clone(&controller);
@@ -106,8 +108,10 @@ pub(crate) async fn run(context: ClusterContext, settings: Settings) {
 
 /// The controller's stores, queue and locks.
 struct SnapshotController {
-    context: ClusterContext,
+    context: Context,
     settings: Settings,
+    metrics: Metrics,
+    attempts: Attempts,
     queue: Queue<WorkKey>,
     snapshots: Store<VolumeSnapshot>,
     contents: Store<VolumeSnapshotContent>,
@@ -119,7 +123,6 @@ struct SnapshotController {
     groups: Option<Groups>,
     /// Watched once the first group has members.
     volumes: OnceLock<Store<PersistentVolume>>,
-    operations: Operations,
     /// Finalizer patches of claims.
     patching: FinalizerPatcher,
     locks: [Mutex<()>; CLAIM_LOCKS],
@@ -137,7 +140,7 @@ enum Next {
 }
 
 impl SnapshotController {
-    fn new(context: ClusterContext, settings: Settings) -> Self {
+    fn new(context: Context, settings: Settings, metrics: Metrics, attempts: Attempts) -> Self {
         let cluster = &context.cluster;
         let snapshots = cluster.store::<VolumeSnapshot>(WatchOptions::default());
         snapshots.add_index(BY_CLAIM, wake::claim_index);
@@ -158,7 +161,6 @@ impl SnapshotController {
             contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
             groups: settings.groups.then(|| Groups::new(cluster)),
-            operations: context.metrics.get_or_register(Operations::register),
             patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),
@@ -167,6 +169,8 @@ impl SnapshotController {
             classes,
             context,
             settings,
+            metrics,
+            attempts,
         }
     }
 
@@ -198,7 +202,7 @@ impl SnapshotController {
     async fn feed(&self) {
         let snapshots = enqueue_changes(self.snapshots.clone(), self.queue.clone(), |change| {
             if let (Some(deleted), None) = (&change.old, &change.new) {
-                self.operations.finish(Operation::Delete, ObjectKind::Snapshot, &deleted.metadata.uid, "");
+                self.metrics.finish(Operation::Delete, ObjectKind::Snapshot, &deleted.metadata.uid, "");
             }
             wake::on_snapshot(change)
         });
@@ -231,7 +235,7 @@ impl SnapshotController {
         let groups = async {
             match &self.groups {
                 Some(groups) => {
-                    groups.feed(&self.queue, &self.snapshots, &self.contents, &self.operations).await;
+                    groups.feed(&self.queue, &self.snapshots, &self.contents, &self.metrics).await;
                 }
                 None => std::future::pending().await,
             }
@@ -281,7 +285,7 @@ impl SnapshotController {
             WorkKey::Group(_) => "group snapshot",
             WorkKey::GroupContent(_) => "group's content",
         };
-        self.context.attempts.record(ROLE, &format!("{step} {key}"), step, error);
+        self.attempts.record(ROLE, &format!("{step} {key}"), step, error);
     }
 
     /// Serializes decisions about a claim's finalizer with the write that follows.

@@ -1,8 +1,8 @@
 //! snapshot-controller. It has no driver, so it does not have all of the common flags.
 
+use wharf_controllers::snapshot_controller::Settings;
 use wharf_sidecar::controller::Role;
 use wharf_sidecar::process::Sidecar;
-use wharf_sidecar::snapshot_controller::Settings;
 
 use super::gates::{Gate, GateSupport, disabled_gates};
 use super::{Environment, Flag, FlagError, NO_RESYNC, ParsedFlags, Support, ValueKind, common, flag};

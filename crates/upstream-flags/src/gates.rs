@@ -1,7 +1,7 @@
 //! Feature gates of the upstream programs, and their support in Wharf.
 
 use super::{FlagError, ParsedFlags};
-use crate::sidecar::goflags::parse_bool;
+use crate::goflags::parse_bool;
 
 /// A gate of an upstream program.
 pub(super) struct Gate {

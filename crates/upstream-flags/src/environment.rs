@@ -2,32 +2,32 @@
 
 /// The environment variables in use. An empty variable counts as unset.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Environment {
+pub struct Environment {
     /// `RUST_LOG`: the log filter.
-    pub(crate) rust_log: Option<String>,
+    pub rust_log: Option<String>,
     /// `POD_NAME`: name of this pod.
-    pub(crate) pod_name: Option<String>,
+    pub pod_name: Option<String>,
     /// `NAMESPACE`: namespace of this pod.
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// `POD_NAMESPACE`: namespace of this pod, which upstream uses for leases.
-    pub(crate) pod_namespace: Option<String>,
+    pub pod_namespace: Option<String>,
     /// `NODE_NAME`: node of this pod.
-    pub(crate) node_name: Option<String>,
+    pub node_name: Option<String>,
     /// `KUBE_NODE_NAME`: node of this pod, under the legacy driver-registrar's name.
-    pub(crate) kube_node_name: Option<String>,
+    pub kube_node_name: Option<String>,
     /// `KUBECONFIG`: path of a kubeconfig.
-    pub(crate) kubeconfig: Option<String>,
+    pub kubeconfig: Option<String>,
     /// `TLS_CERT_PATH`: the certificate of the snapshot metadata service.
-    pub(crate) tls_cert: Option<String>,
+    pub tls_cert: Option<String>,
     /// `TLS_KEY_PATH`: the private key of that certificate.
-    pub(crate) tls_key: Option<String>,
+    pub tls_key: Option<String>,
     /// The host name; in a pod, the pod's name.
-    pub(crate) host_name: Option<String>,
+    pub host_name: Option<String>,
 }
 
 impl Environment {
     /// Reads the current environment.
-    pub(crate) fn read() -> Self {
+    pub fn read() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
         Self {
@@ -45,7 +45,7 @@ impl Environment {
     }
 
     /// The identity of this replica in leases and events.
-    pub(crate) fn identity(&self) -> String {
+    pub fn identity(&self) -> String {
         let named = self.pod_name.clone().or_else(|| self.host_name.clone());
         named.unwrap_or_else(|| std::process::id().to_string())
     }

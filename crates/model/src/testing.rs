@@ -1,0 +1,123 @@
+//! Support for the simulations of roles and controllers; the feature `testing` enables it. Not part of the API.
+
+use serde_json::{Map, Value};
+
+use crate::patch::Patch;
+
+/// Pseudorandom numbers (splitmix64): the same seed gives the same numbers.
+#[derive(Debug, Clone)]
+pub struct SeededRng(u64);
+
+impl SeededRng {
+    /// A generator with this seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+
+    /// `true` with a probability of one in `n`.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    /// A random item of the slice.
+    pub fn pick<T: Clone>(&mut self, items: &[T]) -> Option<T> {
+        (!items.is_empty()).then(|| items[self.below(items.len() as u64) as usize].clone())
+    }
+}
+
+/// The object with the patch applied, by the rules of an API server. `None`: the server would reject it. Supports the
+/// operations that [`crate::patch`] creates and panics on others.
+pub fn apply_patch(object: &Value, patch: &Patch) -> Option<Value> {
+    let mut changed = object.clone();
+    match patch {
+        Patch::Json(operations) => {
+            for operation in operations.as_array().into_iter().flatten() {
+                apply(&mut changed, operation)?;
+            }
+        }
+        Patch::Merge(body) => {
+            let wanted = text(body, "/metadata/resourceVersion");
+            if !wanted.is_empty() && wanted != text(object, "/metadata/resourceVersion") {
+                return None;
+            }
+            merge(&mut changed, body);
+        }
+        Patch::Strategic(_) => unimplemented!("strategic merge patch"),
+    }
+    let added =
+        |list: &Vec<Value>| list.iter().any(|f| !finalizers(object).is_some_and(|old| old.contains(f)));
+    let is_deleting = object.pointer("/metadata/deletionTimestamp").is_some();
+    let refused = is_deleting && finalizers(&changed).is_some_and(added);
+    let same = text(object, "/metadata/uid") == text(&changed, "/metadata/uid");
+    (same && !refused).then_some(changed)
+}
+
+fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn finalizers(object: &Value) -> Option<&Vec<Value>> {
+    object.pointer("/metadata/finalizers").and_then(Value::as_array)
+}
+
+fn apply(object: &mut Value, operation: &Value) -> Option<()> {
+    let path = text(operation, "/path");
+    let (parent, last) = path.rsplit_once('/')?;
+    let last = last.replace("~1", "/");
+    let value = &operation["value"];
+    match (text(operation, "/op"), object.pointer_mut(parent)?) {
+        ("test", parent) => {
+            let found = match parent {
+                Value::Array(list) => list.get(last.parse::<usize>().ok()?).unwrap_or(&Value::Null),
+                parent => parent.get(&last).unwrap_or(&Value::Null),
+            };
+            (found == value).then_some(())
+        }
+        ("add", Value::Array(list)) => {
+            assert_eq!(last, "-", "only appending to a list is supported");
+            list.push(value.clone());
+            Some(())
+        }
+        ("add", parent) => {
+            parent[last] = value.clone();
+            Some(())
+        }
+        ("remove", Value::Array(list)) => {
+            let index = last.parse::<usize>().ok()?;
+            (index < list.len()).then(|| drop(list.remove(index)))
+        }
+        (operation, _) => unimplemented!("operation {operation:?}"),
+    }
+}
+
+fn merge(object: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *object = patch.clone();
+        return;
+    };
+    let mut merged = match object.take() {
+        Value::Object(merged) => merged,
+        _ => Map::new(),
+    };
+    for (name, value) in fields {
+        if value.is_null() {
+            merged.remove(name);
+        } else {
+            merge(merged.entry(name.as_str()).or_insert(Value::Null), value);
+        }
+    }
+    *object = Value::Object(merged);
+}
