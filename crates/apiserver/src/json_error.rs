@@ -53,7 +53,7 @@ pub(crate) fn body_summary(body: &[u8]) -> String {
         None => "<empty>".into(),
         Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
         Some(_) => {
-            let hex: String = start.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = base16ct::lower::encode_string(start);
             format!("{hex}{more}")
         }
     }

@@ -15,6 +15,7 @@ mod discovery;
 mod garbage;
 mod json_error;
 pub mod kinds;
+mod memory_budget;
 mod namespaces;
 pub mod patch;
 pub mod rest;

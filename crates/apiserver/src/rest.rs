@@ -49,9 +49,9 @@ use wharf_model::Time;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
+use crate::memory_budget::MemoryBudget;
 use crate::status::StatusError;
 use crate::store::{Store, WriteError};
-use list_budget::ListBudget;
 pub use lookup::Objects;
 use pods_by_node::PodsByNode;
 use query::Query;
@@ -107,7 +107,7 @@ struct Inner {
     pods_by_node: Arc<PodsByNode>,
     options: Options,
     watches: Arc<Semaphore>,
-    list_budget: ListBudget,
+    list_budget: MemoryBudget,
     /// Held for reading while an object is created in a namespace, and for writing while the deletion of a namespace
     /// starts, so that no object is created in a terminating namespace.
     namespace_deletion: RwLock<()>,
@@ -124,7 +124,7 @@ impl Api {
     /// Creates the API of a store.
     pub fn new(store: Store, access: Access, options: Options) -> Self {
         let watches = Arc::new(Semaphore::new(options.max_watches));
-        let list_budget = ListBudget::new(options.max_list_bytes);
+        let list_budget = MemoryBudget::new(options.max_list_bytes);
         let ready = AtomicBool::new(false);
         let (pods_by_node, namespace_deletion) = (Arc::default(), RwLock::new(()));
         Self(Arc::new(Inner {
@@ -218,7 +218,7 @@ impl Api {
         self.0.watches.clone()
     }
 
-    fn list_budget(&self) -> &ListBudget {
+    fn list_budget(&self) -> &MemoryBudget {
         &self.0.list_budget
     }
 

@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::sync::{Notify, oneshot};
 
 pub use self::backup::{BackupError, RestoreError};
 use self::disk::Disk;
@@ -41,6 +41,7 @@ use self::in_memory::InMemoryWriter;
 use self::state::State;
 pub use self::watch::{Watch, WatchEnd, WatchItem};
 use self::writer::{Request, Writer};
+use crate::memory_budget::MemoryBudget;
 
 /// The store-wide revision. Each write takes the next one. Never 0 for an object.
 pub type Revision = u64;
@@ -237,15 +238,15 @@ enum WriteBackend {
     /// A writer thread commits them to the disk.
     Thread {
         requests: Option<mpsc::Sender<Request>>,
-        /// Limits the size of queued bodies, in KiB, so that a burst of writes cannot exhaust memory.
-        queue_budget: Arc<Semaphore>,
+        /// Limits the size of queued bodies, so that a burst of writes cannot exhaust memory.
+        queue_budget: MemoryBudget,
         writer: Option<JoinHandle<()>>,
     },
     /// The calling task processes them, one at a time.
     Inline(Mutex<InMemoryWriter>),
 }
 
-const QUEUE_BUDGET_KIB: u32 = 32 << 10;
+const QUEUE_BUDGET: usize = 32 << 20;
 
 impl Drop for Handle {
     /// Finishes the queued writes, then closes the file, so that it can be opened again at once.
@@ -329,7 +330,7 @@ impl Store {
         let writer = Writer::new(disk, Publisher(shared.clone()), receiver, options);
         let backend = WriteBackend::Thread {
             requests: Some(requests),
-            queue_budget: Arc::new(Semaphore::new(QUEUE_BUDGET_KIB as usize)),
+            queue_budget: MemoryBudget::new(QUEUE_BUDGET),
             writer: Some(std::thread::spawn(move || writer.run())),
         };
         Self(Arc::new(Handle { shared, backend }))
@@ -355,11 +356,9 @@ impl Store {
             }
         };
         let (Change::Create(body) | Change::Update(_, body) | Change::Delete(_, body)) = &change;
-        let kib =
-            u32::try_from(body.json.len() >> 10).unwrap_or(u32::MAX).saturating_add(1).min(QUEUE_BUDGET_KIB);
-        let queue_budget = queue_budget.clone().acquire_many_owned(kib).await.map_err(|_| Failure::Closed)?;
+        let share = queue_budget.acquire(body.json.len()).await.ok_or(Failure::Closed)?;
         let (reply, response) = oneshot::channel();
-        let request = Request { key, change, reply, _permit: queue_budget };
+        let request = Request { key, change, reply, _share: share };
         let requests = requests.as_ref().ok_or(Failure::Closed)?;
         requests.send(request).map_err(|_| Failure::Closed)?;
         response.await.map_err(|_| Failure::Closed)?

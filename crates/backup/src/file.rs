@@ -128,7 +128,7 @@ impl Writer {
         self.finished = true;
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
-        Ok(hex(&digest))
+        Ok(base16ct::lower::encode_string(&digest))
     }
 }
 
@@ -191,7 +191,7 @@ pub(super) fn read(
     if stored[..] != digest[..] {
         return Err(corrupt("the digest does not match"));
     }
-    Ok(VerifiedBackup { path: path.to_owned(), header, sha256: hex(&digest) })
+    Ok(VerifiedBackup { path: path.to_owned(), header, sha256: base16ct::lower::encode_string(&digest) })
 }
 
 /// Checks that the first backup is full and each of the others is incremental to the one before it.
@@ -239,10 +239,6 @@ impl DigestReader {
         self.read_exact(&mut bytes)?;
         Ok(bytes)
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

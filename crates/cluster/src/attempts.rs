@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Value, json};
-use wharf_model::Time;
+use wharf_model::{Attempt, Time};
 
 use crate::now;
 
@@ -23,13 +22,13 @@ pub struct Attempts {
 
 #[derive(Default)]
 struct Inner {
-    by_object: HashMap<(&'static str, String), Attempt>,
+    by_object: HashMap<(&'static str, String), Recorded>,
     failures: BTreeMap<u64, (&'static str, String)>,
     successes: BTreeMap<u64, (&'static str, String)>,
     last: u64,
 }
 
-struct Attempt {
+struct Recorded {
     number: u64,
     at: Time,
     step: String,
@@ -51,20 +50,23 @@ impl Attempts {
         inner.remove(&(role, object.to_owned()));
     }
 
-    /// All attempts as JSON: failures before successes, the newest first.
-    pub fn to_json(&self) -> Value {
+    /// All attempts: failures before successes, the newest first.
+    pub fn list(&self) -> Vec<Attempt> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = inner.failures.values().rev().chain(inner.successes.values().rev());
-        let list: Vec<Value> = newest
+        newest
             .filter_map(|key| {
-                let attempt = inner.by_object.get(key)?;
-                Some(json!({
-                    "role": key.0, "object": key.1, "time": attempt.at.to_string(), "step": attempt.step,
-                    "error": attempt.error, "failures": attempt.failures,
-                }))
+                let recorded = inner.by_object.get(key)?;
+                Some(Attempt {
+                    role: key.0.to_owned(),
+                    object: key.1.clone(),
+                    time: Some(recorded.at),
+                    step: recorded.step.clone(),
+                    error: recorded.error.clone(),
+                    failures: recorded.failures,
+                })
             })
-            .collect();
-        Value::Array(list)
+            .collect()
     }
 }
 
@@ -86,10 +88,10 @@ impl Inner {
         if let Some(oldest) = oldest {
             self.by_object.remove(&oldest);
         }
-        self.by_object.insert(key, Attempt { number, at, step, error, failures });
+        self.by_object.insert(key, Recorded { number, at, step, error, failures });
     }
 
-    fn remove(&mut self, key: &(&'static str, String)) -> Option<Attempt> {
+    fn remove(&mut self, key: &(&'static str, String)) -> Option<Recorded> {
         let attempt = self.by_object.remove(key)?;
         self.failures.remove(&attempt.number);
         self.successes.remove(&attempt.number);
@@ -107,20 +109,14 @@ mod tests {
         attempts.record("attacher", "a", "publish", Some("no".into()));
         attempts.record("attacher", "a", "publish", Some("still no".into()));
         attempts.record("attacher", "b", "publish", None);
-        let list = attempts.to_json();
-        assert_eq!(list.as_array().map(Vec::len), Some(2));
-        assert_eq!(
-            (&list[0]["object"], &list[0]["error"], &list[0]["failures"]),
-            (&"a".into(), &"still no".into(), &2.into())
-        );
-        assert_eq!(
-            (&list[1]["object"], &list[1]["error"], &list[1]["failures"]),
-            (&"b".into(), &Value::Null, &0.into())
-        );
+        let list = || {
+            let list = attempts.list().into_iter();
+            list.map(|attempt| (attempt.object, attempt.error, attempt.failures)).collect::<Vec<_>>()
+        };
+        assert_eq!(list(), [("a".into(), Some("still no".into()), 2), ("b".into(), None, 0)]);
         attempts.record("attacher", "a", "publish", None);
         attempts.remove("attacher", "b");
-        assert_eq!(attempts.to_json()[0]["failures"], 0);
-        assert_eq!(attempts.to_json().as_array().map(Vec::len), Some(1));
+        assert_eq!(list(), [("a".into(), None, 0)]);
     }
 
     #[test]
@@ -130,7 +126,7 @@ mod tests {
             attempts.record("attacher", &i.to_string(), "publish", Some("no".into()));
             attempts.record("resizer", &i.to_string(), "expand", None);
         }
-        assert_eq!(attempts.to_json().as_array().map(Vec::len), Some(MAX_FAILURES + MAX_SUCCESSES));
+        assert_eq!(attempts.list().len(), MAX_FAILURES + MAX_SUCCESSES);
         assert_eq!(attempts.inner.lock().unwrap().by_object.len(), MAX_FAILURES + MAX_SUCCESSES);
     }
 }

@@ -49,6 +49,16 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// A backoff without jitter: for a loop that does not compete with others, and for tests.
+    pub const fn without_jitter(start: Duration, max: Duration) -> Self {
+        Self { start, max, jitter: || 0.0 }
+    }
+
+    /// The delay after this many failures, the last one included.
+    pub fn after(&self, failures: u32) -> Duration {
+        self.delay(failures.saturating_sub(1))
+    }
+
     /// The delay after a failure, given the number of earlier failures.
     pub fn delay(&self, failures: u32) -> Duration {
         exponential(self.start, self.max, failures, (self.jitter)())

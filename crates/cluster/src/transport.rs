@@ -10,6 +10,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{Method, Request};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use wharf_model::{ApiResource, Key};
@@ -24,6 +25,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 const MAX_RESPONSE: usize = 128 << 20;
 /// HTTP/1.1 uses one connection per request in flight, and each costs memory on both sides.
 const IN_FLIGHT: usize = 64;
+/// All but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Sends requests to the API server; cheap to clone, clones share limits.
 #[derive(Clone)]
@@ -103,7 +106,7 @@ impl<'a> Call<'a> {
             path.push(if position == 0 { '?' } else { '&' });
             path.push_str(name);
             path.push('=');
-            encode(value, &mut path);
+            path.extend(utf8_percent_encode(value, RESERVED));
         }
         Ok(path)
     }
@@ -253,19 +256,6 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn is_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..")
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#\\\"<>[]^`{|}".contains(&byte))
-}
-
-fn encode(value: &str, into: &mut String) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            into.push(byte.into());
-        } else {
-            into.push('%');
-            into.push(HEX[usize::from(byte >> 4)].into());
-            into.push(HEX[usize::from(byte & 15)].into());
-        }
-    }
 }
 
 #[cfg(test)]

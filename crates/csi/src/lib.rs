@@ -5,10 +5,12 @@
 //! them. Start reading at [`Client`] (the caller's side) and [`bind`] (the server's side).
 
 mod authority;
+mod capability;
 mod class;
 mod client;
 mod deadline;
 mod endpoint;
+mod go_text;
 mod in_process;
 mod pages;
 mod redact;
@@ -16,10 +18,12 @@ mod socket;
 mod watch;
 
 pub use authority::AnyAuthority;
+pub use capability::volume_capability;
 pub use class::{ErrorClass, Operation, classify, is_request_error};
 pub use client::Client;
 pub use deadline::DeadlineChannel;
 pub use endpoint::{Endpoint, EndpointError};
+pub use go_text::{go_code_name, go_error_text};
 pub use in_process::InProcessService;
 pub use pages::{HttpPage, PageListener, serve_pages};
 pub use socket::{BindError, SocketFile, SocketIdentity, bind};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wharf_model::attempt::{Attempt, NODE_ROLE};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -9,7 +10,6 @@ use wharf_model::{
     VolumeAttachment, VolumeGroupSnapshot,
 };
 
-use crate::Attempt;
 use crate::explanation::ReportedError;
 
 /// The result of reading an object.
@@ -117,7 +117,7 @@ impl Facts {
     pub fn unmount_error(&self, object: &str) -> Option<ReportedError> {
         let unmounts =
             |attempt: &Attempt| ["NodeUnpublishVolume", "NodeUnstageVolume"].contains(&attempt.step.as_str());
-        self.last_failure("node", object, unmounts)
+        self.last_failure(NODE_ROLE, object, unmounts)
     }
 
     /// The last error of a sidecar role for an object; more precise than an event.

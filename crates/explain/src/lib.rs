@@ -22,7 +22,6 @@ mod volume;
 use wharf_cluster::Cluster;
 use wharf_model::Time;
 
-pub use attempts::Attempt;
 pub use explanation::{Explanation, State, Step};
 pub use facts::Facts;
 pub use gather::GatherError;

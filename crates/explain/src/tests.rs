@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 use wharf_model::whole::Pod;
-use wharf_model::{Event, Time};
+use wharf_model::{Attempt, Event, Time};
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
-use crate::{Attempt, State, Subject, walk};
+use crate::{State, Subject, walk};
 
 mod changes;
 mod deletion;

@@ -1,31 +1,17 @@
 //! CRC-32C (Castagnoli), the checksum of ext4, xfs and btrfs superblocks.
 
-const TABLE: [u32; 256] = table();
+use crc::{CRC_32_ISCSI, Crc};
 
-const fn table() -> [u32; 256] {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut value = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = if value & 1 == 1 { (value >> 1) ^ 0x82F6_3B78 } else { value >> 1 };
-            bit += 1;
-        }
-        table[i] = value;
-        i += 1;
-    }
-    table
-}
+static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
 /// The checksum without the final inversion, as ext4 stores it.
 pub(crate) fn raw(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ (crc >> 8))
+    !crc32c(bytes)
 }
 
 /// The standard checksum, as xfs and btrfs store it.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    !raw(bytes)
+    CRC32C.checksum(bytes)
 }
 
 #[cfg(test)]
@@ -33,5 +19,7 @@ mod tests {
     #[test]
     fn crc32c_matches_the_standard_check_value() {
         assert_eq!(super::crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(super::raw(b"123456789"), 0x1CF9_6D7C);
+        assert_eq!(super::raw(b""), !0);
     }
 }

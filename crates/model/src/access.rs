@@ -2,7 +2,7 @@
 
 use crate::AccessMode;
 
-/// CSI access modes, with their protobuf numbers.
+/// The CSI access modes that Kubernetes requests, with their protobuf numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum CsiAccessMode {
@@ -18,10 +18,10 @@ pub enum CsiAccessMode {
     SingleNodeMultiWriter = 7,
 }
 
-impl CsiAccessMode {
+impl From<CsiAccessMode> for i32 {
     /// The protobuf number.
-    pub const fn number(self) -> i32 {
-        self as i32
+    fn from(mode: CsiAccessMode) -> Self {
+        mode as Self
     }
 }
 
@@ -136,6 +136,6 @@ mod tests {
             SingleNodeSingleWriter,
             SingleNodeMultiWriter,
         ];
-        assert_eq!(modes.map(CsiAccessMode::number), [1, 3, 5, 6, 7]);
+        assert_eq!(modes.map(i32::from), [1, 3, 5, 6, 7]);
     }
 }

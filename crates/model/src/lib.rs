@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod attachment;
+pub mod attempt;
 pub mod attributes_class;
 pub mod capacity;
 pub mod claim;
@@ -45,6 +46,7 @@ mod volume_name;
 pub mod whole;
 
 pub use attachment::VolumeAttachment;
+pub use attempt::Attempt;
 pub use attributes_class::VolumeAttributesClass;
 pub use capacity::CSIStorageCapacity;
 pub use claim::{AccessMode, PersistentVolumeClaim, VolumeMode};

@@ -40,8 +40,7 @@ impl UniqueVolumeName {
     pub fn attachment_name(&self, node: &str) -> String {
         let digest =
             Sha256::new().chain_update(&self.handle).chain_update(&self.driver).chain_update(node).finalize();
-        let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("csi-{hex}")
+        format!("csi-{}", base16ct::lower::encode_string(&digest))
     }
 }
 

@@ -1,7 +1,6 @@
 //! Layout of the node's disk: kubelet's own paths beneath its root directory, so that drivers and operators find
 //! volumes where kubelet puts them.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -85,9 +84,14 @@ impl Root {
 
 /// SHA-256 in hexadecimal: kubelet's directory name for volume handles and other arbitrary strings.
 pub fn hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+    base16ct::lower::encode_string(&Sha256::digest(text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    /// Existing directories must be found again.
+    #[test]
+    fn hash_is_sha256_in_lower_case() {
+        assert_eq!(super::hash("vol-1"), "d2e8363faaac7ae76def3b14091d8eb5755f6b92e9531627aeec833a8731cc49");
+    }
 }

@@ -210,9 +210,9 @@ impl Volumes {
         self.manager.metrics()
     }
 
-    /// The last unresolved failures, in the format of a sidecar's attempts; free of secrets.
-    pub fn attempts(&self) -> serde_json::Value {
-        attempts::page(&self.manager.world())
+    /// The last unresolved failures; free of secrets.
+    pub fn attempts(&self) -> Vec<wharf_model::Attempt> {
+        attempts::list(&self.manager.world())
     }
 
     /// `kubelet_volume_stats_*`, to be registered once.

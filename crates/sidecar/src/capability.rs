@@ -1,7 +1,8 @@
 //! Builds the CSI `VolumeCapability` of a volume, in the same way for every call that needs one.
 
 use wharf_csi::v1;
-use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use wharf_csi::v1::volume_capability::MountVolume;
+use wharf_csi::volume_capability;
 use wharf_model::VolumeMode;
 use wharf_model::access::{AccessError, combined_mode};
 use wharf_model::volume::PersistentVolumeSpec;
@@ -19,22 +20,33 @@ pub(crate) fn for_volume(
         VolumeMode::Filesystem | VolumeMode::Unknown => {
             let fs_type = spec.csi.as_ref().map(|csi| csi.fs_type.as_str()).unwrap_or_default();
             let fs_type = if fs_type.is_empty() { default_fstype } else { fs_type };
-            Some((fs_type, spec.mount_options.as_slice()))
+            Some(mount_volume(fs_type, &spec.mount_options))
         }
     };
-    Ok(capability(mode.number(), mount))
+    Ok(volume_capability(mode, mount))
 }
 
-/// A capability from an access mode's number and, for a mounted volume, the file system and mount flags. `None` is a
-/// block volume.
-pub(crate) fn capability(mode: i32, mount: Option<(&str, &[String])>) -> v1::VolumeCapability {
-    let access_type = match mount {
-        None => AccessType::Block(BlockVolume {}),
-        Some((fs_type, flags)) => AccessType::Mount(MountVolume {
-            fs_type: fs_type.to_owned(),
-            mount_flags: flags.to_vec(),
-            ..MountVolume::default()
-        }),
-    };
-    v1::VolumeCapability { access_mode: Some(AccessMode { mode }), access_type: Some(access_type) }
+/// How a volume is mounted.
+pub(crate) fn mount_volume(fs_type: &str, flags: &[String]) -> MountVolume {
+    MountVolume { fs_type: fs_type.to_owned(), mount_flags: flags.to_vec(), ..MountVolume::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_csi::v1::volume_capability::access_mode::Mode;
+    use wharf_model::access::CsiAccessMode;
+
+    /// The model does not depend on CSI's messages, so it has the numbers of the modes that its rules choose.
+    #[test]
+    fn access_modes_of_the_model_have_the_numbers_of_the_wire() {
+        for (mode, wire) in [
+            (CsiAccessMode::SingleNodeWriter, Mode::SingleNodeWriter),
+            (CsiAccessMode::MultiNodeReaderOnly, Mode::MultiNodeReaderOnly),
+            (CsiAccessMode::MultiNodeMultiWriter, Mode::MultiNodeMultiWriter),
+            (CsiAccessMode::SingleNodeSingleWriter, Mode::SingleNodeSingleWriter),
+            (CsiAccessMode::SingleNodeMultiWriter, Mode::SingleNodeMultiWriter),
+        ] {
+            assert_eq!(Mode::try_from(i32::from(mode)), Ok(wire));
+        }
+    }
 }

@@ -18,6 +18,7 @@ use wharf_cluster::{
     Attempts, Cluster, ConnectError, ConnectOptions, EventRecorder, Leadership, LeaseOptions,
 };
 use wharf_csi::{Client, Endpoint, SocketIdentity};
+use wharf_model::Attempt;
 use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
 use crate::context::{Context, LocalNode};
@@ -300,8 +301,8 @@ impl Controller {
     }
 
     /// The last attempt for each object, as JSON.
-    pub(crate) fn attempts(&self) -> serde_json::Value {
-        self.attempts.to_json()
+    pub(crate) fn attempts(&self) -> Vec<Attempt> {
+        self.attempts.list()
     }
 
     /// Runs the roles until `stop`.

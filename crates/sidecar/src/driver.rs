@@ -12,11 +12,11 @@ use wharf_csi::v1::group_controller_client::GroupControllerClient;
 use wharf_csi::v1::group_controller_service_capability::{self, rpc::Type as GroupRpc};
 use wharf_csi::v1::node_service_capability::{self, rpc::Type as NodeRpc};
 use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
-use wharf_csi::{Client, DeadlineChannel, v1};
+use wharf_csi::{Client, DeadlineChannel, go_error_text, v1};
 use wharf_model::secret::redact;
 use wharf_model::topology::Segments;
 
-use crate::metrics::{Metrics, code_name};
+use crate::metrics::Metrics;
 
 /// Retry interval while the driver is unavailable or not ready.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -233,12 +233,7 @@ impl Driver {
 /// A gRPC error as Go prints it, which is how upstream's events quote drivers, with the secrets of the call
 /// redacted.
 pub(crate) fn redacted_status_text(status: &Status, secrets: &BTreeMap<String, String>) -> String {
-    go_status_text(status.code(), &redact(status.message(), secrets.values()))
-}
-
-/// A gRPC error as Go prints it, for a message without secrets.
-pub(crate) fn go_status_text(code: Code, message: &str) -> String {
-    format!("rpc error: code = {} desc = {message}", code_name(code))
+    go_error_text(status.code(), &redact(status.message(), secrets.values()))
 }
 
 async fn counted<T>(

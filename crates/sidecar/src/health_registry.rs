@@ -8,13 +8,13 @@ use std::fmt::{self, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use http::StatusCode;
-use serde_json::Value;
 use wharf_csi::{HttpPage, PageListener, serve_pages};
+use wharf_model::{Attempt, attempt};
 
 /// Encodes a part's metrics on request.
 type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 /// Lists a part's attempts on request.
-type ListAttempts = Arc<dyn Fn() -> Value + Send + Sync>;
+type ListAttempts = Arc<dyn Fn() -> Vec<Attempt> + Send + Sync>;
 
 /// The registered parts of a process. Clones share them.
 #[derive(Clone, Default)]
@@ -40,12 +40,12 @@ impl HealthRegistry {
         self.put(name.into(), Part { metrics: Arc::new(metrics), attempts: None });
     }
 
-    /// Registers a part's metrics and its attempts, a list in the format of a sidecar's `/debug/attempts`.
+    /// Registers a part's metrics and its attempts.
     pub fn register_with_attempts(
         &self,
         name: impl Into<String>,
         metrics: impl Fn() -> String + Send + Sync + 'static,
-        attempts: impl Fn() -> Value + Send + Sync + 'static,
+        attempts: impl Fn() -> Vec<Attempt> + Send + Sync + 'static,
     ) {
         self.put(name.into(), Part { metrics: Arc::new(metrics), attempts: Some(Arc::new(attempts)) });
     }
@@ -78,13 +78,10 @@ impl HealthRegistry {
                 let parts = self.parts();
                 HttpPage::metrics(merge(parts.iter().map(|(name, part)| (name.as_str(), (part.metrics)()))))
             }
-            "/debug/attempts" => {
+            attempt::PATH => {
                 let lists = self.parts().into_values().filter_map(|part| part.attempts);
-                let all = lists.flat_map(|list| match list() {
-                    Value::Array(list) => list,
-                    _ => Vec::new(),
-                });
-                HttpPage::text(StatusCode::OK, format!("{:#}\n", Value::Array(all.collect())))
+                let all: Vec<Attempt> = lists.flat_map(|list| list()).collect();
+                HttpPage::text(StatusCode::OK, attempt::page(&all))
             }
             _ => HttpPage::text(
                 StatusCode::NOT_FOUND,
@@ -131,8 +128,6 @@ fn add_part_label(sample: &str, part: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -153,13 +148,10 @@ mod tests {
     fn pages_combine_all_parts() {
         let registry = HealthRegistry::default();
         registry.register("node", || "# TYPE up gauge\nup 1\n# EOF\n".to_owned());
-        registry.register_with_attempts(
-            "d".to_owned(),
-            || "# EOF\n".to_owned(),
-            || json!([{"role": "attacher"}]),
-        );
-        let attempts = HttpPage::text(StatusCode::OK, format!("{:#}\n", json!([{"role": "attacher"}])));
-        assert_eq!(registry.page("/debug/attempts"), attempts);
+        let attempts = vec![Attempt { role: "attacher".into(), ..Attempt::default() }];
+        let page = HttpPage::text(StatusCode::OK, attempt::page(&attempts));
+        registry.register_with_attempts("d".to_owned(), || "# EOF\n".to_owned(), move || attempts.clone());
+        assert_eq!(registry.page("/debug/attempts"), page);
         let metrics = HttpPage::metrics("# TYPE up gauge\nup{part=\"node\"} 1\n# EOF\n".to_owned());
         assert_eq!(registry.page("/metrics"), metrics);
         assert_eq!(registry.page("/healthz"), HttpPage::text(StatusCode::OK, "ok"));

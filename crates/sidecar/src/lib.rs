@@ -16,6 +16,7 @@ pub mod driver;
 pub mod fuzzing;
 pub mod health_monitor;
 pub mod health_registry;
+mod list_pages;
 pub mod liveness;
 mod metrics;
 pub mod process;

@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use tonic::Code;
+use wharf_csi::go_code_name;
 
 const BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0];
 
@@ -80,7 +81,7 @@ impl Metrics {
         let labels = [
             ("driver_name", driver.to_owned()),
             ("method_name", method.to_owned()),
-            ("grpc_status_code", code_name(code)),
+            ("grpc_status_code", go_code_name(code).to_owned()),
         ];
         self.operations.get_or_create(&labels).observe(took.as_secs_f64());
     }
@@ -124,15 +125,6 @@ impl Metrics {
         // Writing to a String does not fail.
         let _ = encode(&mut text, &self.registry());
         text
-    }
-}
-
-/// The code's name as Go prints it, which is the value of upstream's label.
-pub(crate) fn code_name(code: Code) -> String {
-    match code {
-        Code::Ok => "OK".to_owned(),
-        Code::Cancelled => "Canceled".to_owned(),
-        code => format!("{code:?}"),
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::{Cluster, ConnectError};
 use wharf_csi::{Client, Endpoint, HttpPage, serve_pages};
+use wharf_model::attempt;
 
 use crate::controller::{self, Controller};
 use crate::health_registry::HealthRegistry;
@@ -263,8 +264,8 @@ impl Pages {
                 Some(controller) => HttpPage::text(StatusCode::OK, controller.lease_status()),
                 None => ok(),
             },
-            "/debug/attempts" if listen.health => match &self.controller {
-                Some(controller) => HttpPage::text(StatusCode::OK, format!("{:#}\n", controller.attempts())),
+            attempt::PATH if listen.health => match &self.controller {
+                Some(controller) => HttpPage::text(StatusCode::OK, attempt::page(&controller.attempts())),
                 None => HttpPage::text(StatusCode::NOT_FOUND, "no controller role runs in this process\n"),
             },
             "/healthz/registration" if listen.health && self.registrar.is_some() => {

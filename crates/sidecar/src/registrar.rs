@@ -23,20 +23,21 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{Instant, sleep_until};
+use wharf_cluster::Backoff;
 use wharf_csi::{Client, Endpoint, SocketIdentity, SocketWatch};
 
 use crate::metrics::Metrics;
 use act::{Socket, SocketError};
 use decide::{ProbeResult, SocketReason, Step, decide};
 use service::Notification;
-use view::{Backoff, Driver, KubeletStatus, NodeInfo, OwnSocket, PathState, View};
+use view::{Driver, KubeletStatus, NodeInfo, OwnSocket, PathState, View};
 
 /// How often to check the sockets without a file system event.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Backoff while the driver does not respond: it may be starting.
-const CALL_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(30) };
+const CALL_BACKOFF: Backoff = Backoff::without_jitter(Duration::from_millis(100), Duration::from_secs(30));
 /// Backoff after kubelet refused the registration or the socket could not be created. Kubelet retries, too.
-const SOCKET_BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+const SOCKET_BACKOFF: Backoff = Backoff::without_jitter(Duration::from_secs(1), Duration::from_secs(60));
 
 /// Configuration of the registrar.
 #[derive(Debug, Clone)]

@@ -10,7 +10,7 @@ use wharf_model::{Secret, SecretRef};
 /// Why a secret could not be read. Never contains a value of the secret.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SecretError {
-    #[error("secret {0} does not exist: create it, or correct the StorageClass parameters that name it")]
+    #[error("secret {0} does not exist: create it, or correct the class whose parameters name it")]
     Missing(wharf_model::Key),
     #[error("secret {key}: {source}")]
     NotText { key: wharf_model::Key, source: NotUtf8 },
@@ -27,4 +27,19 @@ pub(crate) async fn read(
     let key = secret.key();
     let Some(found) = cluster.get::<Secret>(&key).await? else { return Err(SecretError::Missing(key)) };
     found.data.into_text().map_err(|source| SecretError::NotText { key, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attach, expansion and snapshots read secrets, too.
+    #[test]
+    fn missing_secret_does_not_blame_one_kind_of_class() {
+        let text = SecretError::Missing(wharf_model::Key::namespaced("ns", "s")).to_string();
+        assert_eq!(
+            text,
+            "secret ns/s does not exist: create it, or correct the class whose parameters name it"
+        );
+    }
 }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
+use wharf_csi::v1::volume_capability::MountVolume;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use wharf_csi::v1::volume_content_source::{SnapshotSource, Type as SourceType, VolumeSource};
 use wharf_csi::v1::*;
-use wharf_csi::{Client, Endpoint};
+use wharf_csi::{Client, Endpoint, volume_capability};
 
 use crate::driver::{DriverOptions, TestDriver};
 
@@ -31,11 +31,8 @@ pub struct Orchestrator {
 
 /// A volume capability: `""` is raw block, anything else the file system type.
 pub fn capability(fs_type: &str, mode: Mode) -> VolumeCapability {
-    let access_type = match fs_type {
-        "" => AccessType::Block(BlockVolume {}),
-        fs_type => AccessType::Mount(MountVolume { fs_type: fs_type.to_owned(), ..Default::default() }),
-    };
-    VolumeCapability { access_type: Some(access_type), access_mode: Some(AccessMode { mode: mode.into() }) }
+    let mount = MountVolume { fs_type: fs_type.to_owned(), ..Default::default() };
+    volume_capability(mode, (!fs_type.is_empty()).then_some(mount))
 }
 
 /// A content source, by snapshot or volume ID.

@@ -198,17 +198,17 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
             name
         });
     });
-    let ended = tokio::select! {
-        () = stopped => None,
-        () = serving => None,
-        ended = running.join_next() => ended,
+    let result = tokio::select! {
+        () = stopped => Ok(()),
+        error = serving => Err(error),
+        Some(ended) = running.join_next() => Err(match ended {
+            Ok(component) => anyhow::anyhow!("{component} exited unexpectedly"),
+            Err(error) => error.into(),
+        }),
     };
     stop.cancel();
     while running.join_next().await.is_some() {}
-    match ended {
-        None => Ok(()),
-        Some(component) => anyhow::bail!("{} exited unexpectedly", component?),
-    }
+    result
 }
 
 #[cfg(test)]

@@ -188,10 +188,10 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
         let (settings, metrics) = (settings.clone(), counters.clone());
         running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, metrics));
     }
-    tokio::select! {
-        () = stopped => {}
-        () = serving => {}
-    }
+    let result = tokio::select! {
+        () = stopped => Ok(()),
+        error = serving => Err(error),
+    };
     stop.cancel();
     while running.join_next().await.is_some() {}
     if let Some(leadership) = leadership
@@ -199,5 +199,5 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     {
         leadership.release(Duration::from_secs(2)).await;
     }
-    Ok(())
+    result
 }

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
-use wharf_linux::{Files as _, Linux, Mounts as _, PathBeneath};
+use wharf_linux::{Files as _, Linux, MountTable, Mounts as _, PathBeneath};
 use wharf_model::whole::Pod;
 use wharf_model::{Kind as _, VolumeAttachment};
 
@@ -107,18 +107,18 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
             match cluster.delete(&Pod::API, &pod.key(), preconditions).await {
                 Ok(()) | Err(wharf_cluster::ApiError::NotFound(_) | wharf_cluster::ApiError::Conflict(_)) => {
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         wait_until_empty(&pods).await;
         wait_until_empty(&attachments).await;
-        while !mounted_volumes(data_dir).is_empty() {
+        while !mounted_volumes(data_dir)?.is_empty() {
             sleep(MOUNT_POLL_INTERVAL).await;
         }
-        Ok(())
+        anyhow::Ok(())
     };
     match timeout(limit, drained).await {
-        Ok(done) => Ok(done?),
+        Ok(done) => done,
         Err(_) => {
             let pods: Vec<_> = pods.all().iter().map(|pod| format!("pod {}", pod.key())).collect();
             let attached = attachments.all();
@@ -126,7 +126,7 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or("?");
                 format!("volume {volume} on {}", attachment.spec.node_name)
             });
-            let mounts = mounted_volumes(data_dir);
+            let mounts = mounted_volumes(data_dir)?;
             let mounts = mounts.iter().map(|path| format!("mount {}", path.display()));
             let left: Vec<_> = pods.into_iter().chain(attached).chain(mounts).collect();
             anyhow::bail!(
@@ -138,15 +138,21 @@ async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow
     }
 }
 
-/// The mount points of volumes. A driver's own mounts do not count. If the mount table cannot be read, the result is
-/// empty, so that `wharf down` can finish.
-fn mounted_volumes(data_dir: &DataDir) -> Vec<PathBuf> {
-    let ours = ["pods", "plugins/kubernetes.io"].map(|name| data_dir.kubelet_root().join(name));
-    let table = Linux::new().mount_table().inspect_err(|error| {
-        tracing::warn!(%error, "failed to read the mount table; volumes may still be mounted");
-    });
-    let mounts = table.iter().flat_map(|table| table.mounts()).map(|mount| mount.mount_point.clone());
-    mounts.filter(|path| ours.iter().any(|dir| path.starts_with(dir))).collect()
+/// The mount points of volumes. A driver's own mounts do not count.
+fn mounted_volumes(data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
+    volume_mounts(Linux::new().mount_table(), &data_dir.kubelet_root())
+}
+
+/// The mount points of volumes in a mount table. A table that cannot be read is an error: volumes may still be mounted.
+fn volume_mounts<E>(table: Result<MountTable, E>, kubelet_root: &Path) -> anyhow::Result<Vec<PathBuf>>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let table =
+        table.context("read the mount table: volumes may still be mounted; `wharf up` is still running")?;
+    let ours = ["pods", "plugins/kubernetes.io"].map(|name| kubelet_root.join(name));
+    let mounts = table.mounts().iter().map(|mount| mount.mount_point.clone());
+    Ok(mounts.filter(|path| ours.iter().any(|dir| path.starts_with(dir))).collect())
 }
 
 async fn wait_until_empty<K: wharf_model::Kind>(store: &Store<K>) {
@@ -155,5 +161,24 @@ async fn wait_until_empty<K: wharf_model::Kind>(store: &Store<K>) {
         if changes.next().await.is_none() {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_volumes_are_found_and_an_unreadable_table_is_an_error() {
+        let line = |mount_point: &str| format!("36 35 98:0 / {mount_point} rw shared:1 - ext4 /dev/x rw\n");
+        let table =
+            ["/k/pods/u/volumes/v", "/k/plugins/kubernetes.io/csi/d/h", "/k/plugins/d", "/k", "/other"]
+                .map(line)
+                .concat();
+        let mounts = volume_mounts(MountTable::parse(table.as_bytes()), Path::new("/k")).unwrap();
+        let expected = ["/k/pods/u/volumes/v", "/k/plugins/kubernetes.io/csi/d/h"].map(PathBuf::from);
+        assert_eq!(mounts, expected);
+        let error = volume_mounts(Err(std::io::Error::other("no")), Path::new("/k")).unwrap_err();
+        assert!(error.to_string().contains("volumes may still be mounted"), "{error:#}");
     }
 }

@@ -119,7 +119,7 @@ fn user_from_certificate(der: &[u8]) -> Option<User> {
     let subject = certificate::subject(der)?;
     let groups: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
     let mut user = User::new(subject.common_name, &groups);
-    let fingerprint: String = Sha256::digest(der).iter().map(|byte| format!("{byte:02x}")).collect();
+    let fingerprint = base16ct::lower::encode_string(&Sha256::digest(der));
     user.extra.insert(
         "authentication.kubernetes.io/credential-id".into(),
         vec![format!("X509SHA256={fingerprint}")],

@@ -1,8 +1,10 @@
 //! Impersonation (`kubectl --as`). The request of a user without the permission is rejected. If the headers were
 //! ignored instead, the request would run with the user's own identity.
 
-use http::HeaderMap;
 use std::collections::BTreeMap;
+
+use http::HeaderMap;
+use percent_encoding::percent_decode_str;
 
 use super::{AUTHENTICATED, Attributes, Objects, SERVICE_ACCOUNT_PREFIX, UNAUTHENTICATED, User, authorize};
 use crate::status::StatusError;
@@ -105,21 +107,16 @@ impl ImpersonationHeaders {
     }
 }
 
-/// Decodes percent-encoding: an extra key may contain characters that are not allowed in header names.
+/// Decodes percent-encoding: an extra key may contain characters that are not allowed in header names. `None` if an
+/// escape is malformed.
 fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
+    let is_escape = |after: &str| {
+        after.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    Some(percent_decode_str(text).decode_utf8().ok()?.into_owned())
 }
 
 #[cfg(test)]

@@ -141,7 +141,8 @@ impl Api {
         let (revision, token) = (page.revision, String::new());
         let mut list = List { objects, revision, token, remaining: None, budget: None };
         // The deletion is done, so respond even without a memory reservation.
-        list.budget = self.list_budget().acquire(list_budget::weight(&list, format)).await.ok();
+        let weight = list_budget::weight(&list, format);
+        list.budget = list_budget::acquire(self.list_budget(), weight).await.ok();
         Ok(ApiResponse::List(list))
     }
 }

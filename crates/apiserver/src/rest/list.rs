@@ -31,7 +31,7 @@ impl Api {
         if share.is_none() {
             // Hold nothing while waiting, and read the list again afterwards.
             drop(list);
-            share = Some(self.list_budget().acquire(weight).await?);
+            share = Some(list_budget::acquire(self.list_budget(), weight).await?);
             list = self.read_list(target, query, plan)?;
         }
         list.budget = share;

@@ -1,5 +1,9 @@
 //! Query parameters, parsed as upstream does.
 
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
 use crate::status::StatusError;
 
 /// The decoded parameters of a request, in order.
@@ -52,29 +56,8 @@ impl Query {
 
 /// Decodes percent-encoding. A plus is a space in a query and literal in a path.
 pub(crate) fn decode(text: &str, query: bool) -> String {
-    if !text.contains(['%', '+']) {
-        return text.to_owned();
-    }
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let hex = |at: usize| tail.get(at).and_then(|&digit| char::from(digit).to_digit(16));
-        match (first, hex(0), hex(1)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high * 16 + low) as u8);
-                rest = &tail[2..];
-            }
-            (b'+', ..) if query => {
-                bytes.push(b' ');
-                rest = tail;
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let spaced = if query { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
+    percent_decode_str(&spaced).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 use wharf_model::Time;
 
-use super::list_budget::BudgetShare;
 use super::negotiate::Shape;
 use super::{Body, encode};
 use crate::kinds::Kind;
+use crate::memory_budget::MemoryShare;
 use crate::status::StatusError;
 use crate::store::Revision;
 use crate::{schema, table};
@@ -39,7 +39,7 @@ pub(crate) struct List {
     pub(crate) token: String,
     pub(crate) remaining: Option<usize>,
     /// The memory reserved for the response.
-    pub(crate) budget: Option<BudgetShare>,
+    pub(crate) budget: Option<MemoryShare>,
 }
 
 /// The format of a response.
@@ -108,7 +108,7 @@ pub(crate) fn full(code: u16, content_type: &'static str, bytes: impl Into<Bytes
     response
 }
 
-fn json_response(code: u16, mut bytes: Vec<u8>, pretty: bool, budget: Option<BudgetShare>) -> Response<Body> {
+fn json_response(code: u16, mut bytes: Vec<u8>, pretty: bool, budget: Option<MemoryShare>) -> Response<Body> {
     if pretty
         && let Ok(value) = serde_json::from_slice::<Value>(&bytes)
         && let Ok(text) = serde_json::to_string_pretty(&value)

@@ -27,7 +27,7 @@ pub fn openapi_v3_index() -> Value {
             .into_iter()
             .filter_map(|path| {
                 let hash = Sha512::digest(openapi_v3(&path)?);
-                let hash: String = hash.iter().map(|byte| format!("{byte:02X}")).collect();
+                let hash = base16ct::upper::encode_string(&hash);
                 let address = format!("/openapi/v3/{path}?hash={hash}");
                 Some((path, json!({"serverRelativeURL": address})))
             })

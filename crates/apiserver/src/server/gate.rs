@@ -2,7 +2,6 @@
 //! a limit on the memory of all bodies together.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,12 +10,12 @@ use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use wharf_model::Time;
 
 use super::Service;
+use crate::memory_budget::{MemoryBudget, MemoryShare};
 use crate::rest::{Body, BoxError};
 use crate::status::StatusError;
 
@@ -24,8 +23,6 @@ use crate::status::StatusError;
 const MAX_BODY: usize = 3 << 20;
 /// The limit on the bodies of all requests in flight.
 const MAX_BODIES_IN_FLIGHT: usize = 64 << 20;
-/// The bytes that one semaphore permit stands for.
-const PERMIT_BYTES: usize = 1 << 10;
 const BUSY: &str = "Too many requests, please try again later.";
 /// How long to wait for the body, and for memory for it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,13 +30,13 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub(super) struct Gate<S> {
     service: S,
-    body_budget: Arc<Semaphore>,
+    body_budget: MemoryBudget,
     stop: CancellationToken,
 }
 
 impl<S: Service> Gate<S> {
     pub(super) fn new(service: S, stop: CancellationToken) -> Self {
-        Self { service, body_budget: Arc::new(Semaphore::new(MAX_BODIES_IN_FLIGHT / PERMIT_BYTES)), stop }
+        Self { service, body_budget: MemoryBudget::new(MAX_BODIES_IN_FLIGHT), stop }
     }
 
     /// Serves one request. `peer` is the client's certificate.
@@ -57,7 +54,7 @@ impl<S: Service> Gate<S> {
             Ok(user) => user,
             Err(status_error) => return error_response(&status_error),
         };
-        let (_permits, body) = match self.read(body).await {
+        let (_share, body) = match self.read(body).await {
             Ok(read) => read,
             Err(status_error) => return error_response(&status_error),
         };
@@ -70,7 +67,7 @@ impl<S: Service> Gate<S> {
         response.map(|body| self.until_stop(body))
     }
 
-    async fn read<B>(&self, body: B) -> Result<(Option<OwnedSemaphorePermit>, Bytes), StatusError>
+    async fn read<B>(&self, body: B) -> Result<(Option<MemoryShare>, Bytes), StatusError>
     where
         B: http_body::Body<Data = Bytes> + Send,
         B::Error: Into<BoxError>,
@@ -83,12 +80,10 @@ impl<S: Service> Gate<S> {
         if usize::try_from(sizes.lower()).map_or(true, |size| size > MAX_BODY) {
             return Err(too_large());
         }
-        let permits = u32::try_from(largest.min(MAX_BODY).div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
-        let body_budget = timeout(BODY_TIMEOUT, self.body_budget.clone().acquire_many_owned(permits)).await;
-        let body_budget =
-            body_budget.ok().and_then(Result::ok).ok_or_else(|| StatusError::too_many_requests(BUSY))?;
+        let share = self.body_budget.acquire_within(BODY_TIMEOUT, largest.min(MAX_BODY)).await;
+        let share = share.ok_or_else(|| StatusError::too_many_requests(BUSY))?;
         match timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
-            Ok(Ok(body)) => Ok((Some(body_budget), body.to_bytes())),
+            Ok(Ok(body)) => Ok((Some(share), body.to_bytes())),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(error)) => {
                 Err(StatusError::bad_request(format!("failed to read the request body: {error}")))

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::disk::Disk;
 use super::plan::Plan;
 use super::state::{State, Write};
 use super::{Change, Entry, Failure, Key, Options, Publisher, WriteError};
+use crate::memory_budget::MemoryShare;
 
 /// The maximum number of writes in one commit, which bounds the latency of the first.
 const BATCH: usize = 512;
@@ -30,7 +31,7 @@ pub(super) struct Request {
     pub(super) change: Change,
     pub(super) reply: oneshot::Sender<Result<Entry, WriteError>>,
     /// Its share of the queue budget, released with the reply.
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _share: MemoryShare,
 }
 
 pub(super) struct Writer {

@@ -7,8 +7,18 @@ use tokio::time::{advance, timeout};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn queue() -> Queue<&'static str> {
-    let backoff = Backoff { start: SECOND, max: 5 * SECOND, jitter: || 0.0 };
+    let backoff = Backoff::without_jitter(SECOND, 5 * SECOND);
     Queue::new("test", backoff, &Metrics::default())
+}
+
+#[test]
+fn backoff_counts_the_last_failure() {
+    let backoff = Backoff::without_jitter(SECOND, 60 * SECOND);
+    for (failures, seconds) in
+        [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (32, 60), (33, 60), (u32::MAX, 60)]
+    {
+        assert_eq!(backoff.after(failures), Duration::from_secs(seconds), "{failures}");
+    }
 }
 
 /// The next work item if one is available now.

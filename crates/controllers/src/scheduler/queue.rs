@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use wharf_cluster::Backoff;
 use wharf_model::Key;
 
 use super::decide::Cause;
 
-/// The backoff after a first failure.
-const INITIAL_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest backoff.
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
+/// The backoff after failed attempts.
+const BACKOFF: Backoff = Backoff::without_jitter(Duration::from_secs(1), Duration::from_secs(10));
 /// How long a pod is parked at most when no change helps it.
 const MAX_PARKED: Duration = Duration::from_secs(300);
 
@@ -122,7 +121,7 @@ impl PodQueue {
     pub(super) fn park(&mut self, key: &Key, causes: BTreeSet<Cause>, now: Instant) {
         self.unlink(key);
         let Some(entry) = self.pods.get_mut(key) else { return };
-        entry.backoff_until = Some(now + backoff(entry.attempts));
+        entry.backoff_until = Some(now + BACKOFF.after(entry.attempts));
         entry.failed = false;
         let until = now + MAX_PARKED;
         self.timers.insert((until, key.clone()));
@@ -138,7 +137,7 @@ impl PodQueue {
     /// Retries a pod after its backoff: the attempt failed, and may succeed without a change.
     pub(super) fn retry(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.pods.get_mut(key) else { return };
-        entry.backoff_until = Some(now + backoff(entry.attempts));
+        entry.backoff_until = Some(now + BACKOFF.after(entry.attempts));
         entry.failed = true;
         self.requeue(key, now);
     }
@@ -220,12 +219,6 @@ impl PodQueue {
             self.timers.insert((until, key.clone()));
         }
     }
-}
-
-/// The backoff after this many attempts.
-fn backoff(attempts: u32) -> Duration {
-    let doublings = attempts.saturating_sub(1).min(8);
-    (INITIAL_BACKOFF * 2u32.pow(doublings)).min(MAX_BACKOFF)
 }
 
 #[cfg(test)]

@@ -39,8 +39,7 @@ pub(crate) fn volume_name(name: &str) -> String {
         return name.to_owned();
     }
     let digest = Sha256::digest(name.as_bytes());
-    let hex: String = digest.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-    format!("volume-{hex}")
+    format!("volume-{}", base16ct::lower::encode_string(&digest[..20]))
 }
 
 /// The topology of a droplet or volume in this region.
@@ -80,6 +79,7 @@ mod tests {
         let odd = ["", "1a", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", &"x".repeat(65), &"x".repeat(66)];
         let made: std::collections::BTreeSet<String> = odd.iter().map(|name| volume_name(name)).collect();
         assert_eq!(made.len(), odd.len(), "names must be unique");
+        assert_eq!(volume_name("A name"), "volume-0b7fbdb32a8bb3a8db34fd8d9b04bed390daff98");
         for name in &made {
             assert_eq!(volume_name(name), *name, "a derived name must be valid");
         }

@@ -66,11 +66,8 @@ fn hashed(kind: Kind, parts: &[&str]) -> String {
         }
         hash.update(part.as_bytes());
     }
-    let mut id = kind.prefix().to_owned();
-    for byte in hash.finalize().iter().take(HEX_DIGITS / 2) {
-        id.push_str(&format!("{byte:02x}"));
-    }
-    id
+    let digest = hash.finalize();
+    format!("{}{}", kind.prefix(), base16ct::lower::encode_string(&digest[..HEX_DIGITS / 2]))
 }
 
 #[cfg(test)]

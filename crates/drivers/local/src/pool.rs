@@ -39,7 +39,7 @@ use crate::Config;
 use crate::capacity::{self, Fullness, Headroom};
 use crate::fault::{During as _, Fault};
 use crate::index::Index;
-use crate::locks::VolumeLocks;
+use crate::locks::{VolumeLock, VolumeLocks};
 use crate::plan;
 use crate::record::{GroupRecord, Phase, SnapshotRecord, VolumeRecord};
 use crate::store::{self, Store};
@@ -134,6 +134,23 @@ impl PoolCore {
     fn ready_volume(&self, id: &str) -> Result<Option<VolumeRecord>, BackendError> {
         self.refuse_broken(id)?;
         Ok(self.index().volume(id).filter(|record| record.state == Phase::Ready).cloned())
+    }
+
+    /// Locks a snapshot that is `Ready`, so that it stays as it is. `None` if it does not exist.
+    fn lock_ready_snapshot(
+        &self,
+        id: &str,
+    ) -> Result<Option<(VolumeLock<'_>, SnapshotRecord)>, BackendError> {
+        self.refuse_broken(id)?;
+        if self.index().snapshot(id).is_none() {
+            return Ok(None);
+        }
+        let lock = self.locks.shared(id)?;
+        let Some(record) = self.index().snapshot(id).cloned() else { return Ok(None) };
+        match record.state {
+            Phase::Ready => Ok(Some((lock, record))),
+            _ => Err(BackendError::Unavailable(format!("{}: retry when it is ready", self.progress(id)))),
+        }
     }
 
     fn save_volume(&self, record: VolumeRecord) -> Result<(), Fault> {

@@ -1,9 +1,13 @@
 //! A parsed request.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::response::ApiResponse;
+
+/// All but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A request, as the rules process it.
 #[derive(Debug, Clone, Default)]
@@ -59,31 +63,12 @@ impl Request {
 
 /// Percent-decoding; malformed escapes are kept.
 pub(crate) fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let mut decoded = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let hex = (bytes[i] == b'%').then(|| bytes.get(i + 1..i + 3)).flatten();
-        match hex.and_then(|hex| u8::from_str_radix(str::from_utf8(hex).ok()?, 16).ok()) {
-            Some(byte) => {
-                decoded.push(byte);
-                i += 3;
-            }
-            None => {
-                decoded.push(bytes[i]);
-                i += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&decoded).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 /// Percent-encoding of all but the unreserved characters.
 pub(crate) fn encode(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ pub fn group_content_name(group_uid: &str) -> String {
 /// The names of the snapshot and the content that are created for a volume of a group.
 pub fn member_names(group_uid: &str, volume_handle: &str) -> (String, String) {
     let digest = Sha256::new().chain_update(group_uid).chain_update(volume_handle).finalize();
-    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digits = base16ct::lower::encode_string(&digest);
     (format!("snapshot-{digits}"), format!("snapcontent-{digits}"))
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use wharf_cluster::{ApiError, Cluster, Store, now};
+use wharf_cluster::{ApiError, Backoff, Cluster, Store, now};
 use wharf_model::whole::Node;
 use wharf_model::{Key, Kind as _, Lease, Time};
 
@@ -12,14 +12,13 @@ use wharf_model::{Key, Kind as _, Lease, Time};
 const NAMESPACE: &str = "kube-node-lease";
 /// Lease duration; without a renewal for this long the node counts as lost.
 const DURATION: Duration = Duration::from_secs(40);
-/// Initial and maximum retry delay: kubelet's.
-const RETRY: Duration = Duration::from_millis(200);
-const RETRY_MAX: Duration = Duration::from_secs(7);
+/// Kubelet's.
+const RETRY: Backoff = Backoff::without_jitter(Duration::from_millis(200), Duration::from_secs(7));
 
 /// Renews the lease forever. Without a Node there is no lease.
 pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, every: Duration) {
     let mut changes = nodes.subscribe();
-    let mut failures = 0;
+    let mut failures = 0_u32;
     let mut last: Option<Value> = None;
     loop {
         let Some(owner) = nodes.get(&Key::cluster(node)) else {
@@ -35,8 +34,8 @@ pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, ever
                 every
             }
             Err(error) => {
-                let pause = RETRY.saturating_mul(1 << failures).min(RETRY_MAX);
-                failures = (failures + 1).min(8);
+                let pause = RETRY.delay(failures);
+                failures = failures.saturating_add(1);
                 tracing::warn!(node, %error, retry_in = ?pause, "failed to renew node lease; retrying");
                 pause
             }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tonic::Status;
 use wharf_cluster::now;
+use wharf_csi::go_error_text;
 use wharf_model::secret::redact;
 use wharf_model::{Key, Secret, Time};
 
 use super::data::Data;
 use super::decide::Step;
 use super::disk::DiskError;
-use super::failure::{Class, Failure, Operation, class_of, rpc_error};
+use super::failure::{Class, Failure, Operation, class_of};
 use super::manager::{Inputs, Manager};
 use super::request::{MountCall, Purpose, Secrets, secret};
 use super::world::{DesiredMount, Device, Mode, Mount, Progress, Source, Volume};
@@ -54,7 +55,8 @@ impl StepError {
 
     /// The driver's error without the secrets it was given: it appears in events and logs.
     fn of_driver(status: &Status, secrets: &Secrets) -> Self {
-        Self::new(class_of(status.code()), redact(&rpc_error(status), secrets.values()))
+        let message = redact(status.message(), secrets.values());
+        Self::new(class_of(status.code()), go_error_text(status.code(), &message))
     }
 }
 

@@ -1,34 +1,35 @@
-//! The last failure of each volume, and of each pod that uses it: served at `/debug/attempts`, in the format of
-//! sidecars.
+//! The last failure of each volume, and of each pod that uses it: served at `/debug/attempts`.
 //!
 //! Mount failures are also recorded as events. Unmount failures are otherwise only logged, as upstream does, so this
 //! is the only place that explains why a pod does not terminate.
 
-use serde_json::{Value, json};
+use wharf_model::Attempt;
+use wharf_model::attempt::NODE_ROLE;
 
 use super::failure::{Failure, Operation};
 use super::world::World;
 
-/// The role in attempts; `wharf explain` filters by it.
-const ROLE: &str = "node";
-
 /// All unresolved failures. The object of a pod's mount is the pod's uid; the object of staging is the
 /// PersistentVolume's name.
-pub(super) fn page(world: &World) -> Value {
+pub(super) fn list(world: &World) -> Vec<Attempt> {
     let failures = world.volumes.values().flat_map(|volume| {
         volume.failures.iter().map(|((operation, pod), failure)| {
             let object = if pod.is_empty() { &volume.spec } else { pod };
             entry(*operation, object, failure)
         })
     });
-    Value::Array(failures.collect())
+    failures.collect()
 }
 
-fn entry(operation: Operation, object: &str, failure: &Failure) -> Value {
-    json!({
-        "role": ROLE, "object": object, "time": failure.at.to_string(), "step": step(operation),
-        "error": failure.message, "failures": failure.count,
-    })
+fn entry(operation: Operation, object: &str, failure: &Failure) -> Attempt {
+    Attempt {
+        role: NODE_ROLE.to_owned(),
+        object: object.to_owned(),
+        time: Some(failure.at),
+        step: step(operation).to_owned(),
+        error: Some(failure.message.clone()),
+        failures: failure.count,
+    }
 }
 
 fn step(operation: Operation) -> &'static str {
@@ -66,14 +67,18 @@ mod tests {
         volume.failures.insert((Operation::Unpublish, "uid".to_owned()), failure("target is busy"));
         volume.failures.insert((Operation::Unstage, String::new()), failure("device is busy"));
         let mut world = World::default();
-        assert_eq!(page(&world), json!([]));
+        assert_eq!(list(&world), []);
         world.volumes.insert("d.csi^h".to_owned(), volume);
-        let attempt = |object: &str, step: &str, error: &str| {
-            json!({"role": "node", "object": object, "time": "1970-01-01T00:00:01Z", "step": step,
-                "error": error, "failures": 3})
+        let attempt = |object: &str, step: &str, error: &str| Attempt {
+            role: "node".into(),
+            object: object.into(),
+            time: Some(Time(1000)),
+            step: step.into(),
+            error: Some(error.into()),
+            failures: 3,
         };
         let unpublish = attempt("uid", "NodeUnpublishVolume", "target is busy");
         let unstage = attempt("pv", "NodeUnstageVolume", "device is busy");
-        assert_eq!(page(&world), json!([unpublish, unstage]));
+        assert_eq!(list(&world), [unpublish, unstage]);
     }
 }

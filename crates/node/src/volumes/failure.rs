@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tonic::{Code, Status};
+use tonic::Code;
 use wharf_cluster::Backoff;
 use wharf_model::Time;
 
@@ -94,16 +94,6 @@ impl Failure {
     }
 }
 
-/// A driver's error as upstream prints it in events.
-pub(super) fn rpc_error(status: &Status) -> String {
-    let code = match status.code() {
-        Code::Cancelled => "Canceled",
-        Code::Ok => "OK",
-        other => return format!("rpc error: code = {other:?} desc = {}", status.message()),
-    };
-    format!("rpc error: code = {code} desc = {}", status.message())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,8 +118,7 @@ mod tests {
     /// Kubelet's backoff: 500 ms, doubled up to 2m2s.
     #[test]
     fn backoff_doubles_up_to_the_maximum() {
-        let backoff =
-            Backoff { start: Duration::from_millis(500), max: Duration::from_secs(122), jitter: || 0.0 };
+        let backoff = Backoff::without_jitter(Duration::from_millis(500), Duration::from_secs(122));
         let mut failure: Option<Failure> = None;
         let mut pauses = Vec::new();
         for _ in 0..10 {
@@ -141,13 +130,5 @@ mod tests {
         let failure = failure.unwrap();
         assert_eq!(failure.left(Time(1000)), Some(Duration::from_secs(121)));
         assert_eq!(failure.left(Time(122_000)), None);
-    }
-
-    #[test]
-    fn errors_are_printed_like_go() {
-        let printed = |status: Status| rpc_error(&status);
-        assert_eq!(printed(Status::cancelled("x")), "rpc error: code = Canceled desc = x");
-        assert_eq!(printed(Status::deadline_exceeded("x")), "rpc error: code = DeadlineExceeded desc = x");
-        assert_eq!(printed(Status::internal("no disk")), "rpc error: code = Internal desc = no disk");
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use wharf_csi::v1;
-use wharf_csi::v1::volume_capability::{AccessMode as Access, AccessType, BlockVolume, MountVolume};
-use wharf_model::access::{CsiAccessMode, combined_mode};
+use wharf_csi::v1::volume_capability::{AccessType, MountVolume};
+use wharf_csi::{v1, volume_capability};
+use wharf_model::access::combined_mode;
 use wharf_model::whole::Pod;
 use wharf_model::{AccessMode, Quantity, SecretRef};
 
@@ -101,21 +101,20 @@ impl MountCall<'_> {
                 volume.spec.mount_options.as_slice(),
             ),
         };
-        let access_type = match self.volume.mode {
-            Mode::Block => AccessType::Block(BlockVolume {}),
+        let mount = match self.volume.mode {
+            Mode::Block => None,
             Mode::Filesystem => {
                 let mut mount_flags = options.to_vec();
                 mount_flags.extend(self.desired.se_linux.as_deref().map(selinux::option));
                 let group = ownership::group(self.desired).filter(|_| self.capabilities.volume_mount_group);
-                AccessType::Mount(MountVolume {
+                Some(MountVolume {
                     fs_type: fs_type.to_owned(),
                     mount_flags,
                     volume_mount_group: group.map(|group| group.to_string()).unwrap_or_default(),
                 })
             }
         };
-        let mode = access_mode(mode, self.capabilities.single_node_multi_writer);
-        v1::VolumeCapability { access_mode: Some(Access { mode }), access_type: Some(access_type) }
+        volume_capability(access_mode(mode, self.capabilities.single_node_multi_writer), mount)
     }
 
     fn publish_context(&self) -> BTreeMap<String, String> {
@@ -178,7 +177,7 @@ fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
 
 /// The CSI access mode of a single Kubernetes access mode.
 fn access_mode(mode: AccessMode, single_node_multi_writer: bool) -> i32 {
-    combined_mode(&[mode], single_node_multi_writer).map_or(0, CsiAccessMode::number)
+    combined_mode(&[mode], single_node_multi_writer).map_or(0, i32::from)
 }
 
 fn text(path: &Path) -> String {
@@ -190,6 +189,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
+    use wharf_csi::v1::volume_capability::BlockVolume;
 
     use super::*;
 

@@ -12,6 +12,7 @@ use wharf_csi::v1;
 
 use super::view::Subject;
 use crate::driver::Driver;
+use crate::list_pages::ListPages;
 
 /// The state that an attachment records, at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,33 +43,37 @@ pub(super) fn differing<'a>(
 
 /// All volumes that the driver lists, or an error: a partial list proves nothing.
 pub(super) async fn list(driver: &Driver, timeout: Duration, max_entries: i32) -> Result<Published, Status> {
-    let mut published = Published::new();
+    let mut listing = Listing::default();
     let mut starting_token = String::new();
     loop {
-        let request = v1::ListVolumesRequest { max_entries, starting_token: starting_token.clone() };
+        let request = v1::ListVolumesRequest { max_entries, starting_token };
         // Each page has its own timeout, or a long list could never complete.
         let call = driver.controller("ListVolumes", timeout, |mut client| async move {
             client.list_volumes(request).await
         });
-        let page = call.await?;
-        add(&mut published, page.entries);
-        if page.next_token.is_empty() {
-            return Ok(published);
+        match listing.add(call.await?)? {
+            Some(next) => starting_token = next,
+            None => return Ok(listing.published),
         }
-        if page.next_token == starting_token {
-            return Err(Status::internal(format!(
-                "ListVolumes does not advance: next_token {starting_token:?} is repeated"
-            )));
-        }
-        starting_token = page.next_token;
     }
 }
 
-fn add(published: &mut Published, entries: Vec<v1::list_volumes_response::Entry>) {
-    for entry in entries {
-        let Some(volume) = entry.volume else { continue };
-        let nodes = entry.status.map(|status| status.published_node_ids.into_iter().collect());
-        published.insert(volume.volume_id, nodes);
+/// The pages of a list so far.
+#[derive(Default)]
+struct Listing {
+    published: Published,
+    pages: ListPages,
+}
+
+impl Listing {
+    /// Adds a page and returns the token of the next one.
+    fn add(&mut self, page: v1::ListVolumesResponse) -> Result<Option<String>, Status> {
+        for entry in page.entries {
+            let Some(volume) = entry.volume else { continue };
+            let nodes = entry.status.map(|status| status.published_node_ids.into_iter().collect());
+            self.published.insert(volume.volume_id, nodes);
+        }
+        self.pages.after(page.next_token).map_err(|error| Status::internal(format!("ListVolumes {error}")))
     }
 }
 
@@ -126,13 +131,25 @@ mod tests {
                 ..Default::default()
             }),
         };
-        let mut published = Published::new();
-        add(
-            &mut published,
-            vec![entry("a", Some(&["n1", "n2"])), v1::list_volumes_response::Entry::default()],
-        );
-        add(&mut published, vec![entry("b", None)]);
+        let page =
+            |entries, next_token: &str| v1::ListVolumesResponse { entries, next_token: next_token.into() };
+        let mut listing = Listing::default();
+        let first = vec![entry("a", Some(&["n1", "n2"])), v1::list_volumes_response::Entry::default()];
+        assert_eq!(listing.add(page(first, "1")).unwrap().as_deref(), Some("1"));
+        assert_eq!(listing.add(page(vec![entry("b", None)], "")).unwrap(), None);
         let nodes = ["n1".to_owned(), "n2".to_owned()].into();
-        assert_eq!(published, Published::from([("a".into(), Some(nodes)), ("b".into(), None)]));
+        assert_eq!(listing.published, Published::from([("a".into(), Some(nodes)), ("b".into(), None)]));
+    }
+
+    #[test]
+    fn tokens_that_alternate_end_the_list() {
+        let page = |next_token: &str| v1::ListVolumesResponse {
+            next_token: next_token.into(),
+            ..v1::ListVolumesResponse::default()
+        };
+        let mut listing = Listing::default();
+        assert!(listing.add(page("a")).is_ok() && listing.add(page("b")).is_ok());
+        let error = listing.add(page("a")).unwrap_err();
+        assert_eq!(error.message(), "ListVolumes returned next_token \"a\" twice; the list never ends");
     }
 }

@@ -10,10 +10,11 @@ use wharf_csi::v1;
 use wharf_model::Event;
 use wharf_model::names::reason;
 
-use super::decide::{ListPages, MIN_INTERVAL};
+use super::decide::MIN_INTERVAL;
 use super::history::PastEvents;
 use super::view::{HealthSource, Report};
 use crate::driver::Driver;
+use crate::list_pages::ListPages;
 
 /// The reports on all volumes that the driver lists, by volume handle. An incomplete list is an error: nothing
 /// follows from it.

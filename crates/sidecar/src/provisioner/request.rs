@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use wharf_csi::v1;
 use wharf_csi::v1::volume_content_source::{self, SnapshotSource, VolumeSource};
+use wharf_csi::volume_capability;
 use wharf_model::access::{self, AccessError};
 use wharf_model::names::key;
 use wharf_model::parameters::{ParameterError, Parameters, SecretPurpose};
@@ -15,7 +16,7 @@ use wharf_model::{PersistentVolumeClaim, StorageClass, Time, VolumeAttributesCla
 use super::intent::{Capability, ContentSource, Intent, IntentClaim, IntentTopology, Request};
 use super::view::{CreatedVolume, ProvisionerConfig};
 use super::volume::{self, TemplateInputs};
-use crate::capability;
+use crate::capability::mount_volume;
 
 /// Everything that a CreateVolume request depends on, looked up and validated.
 pub(crate) struct CreateRequest<'a> {
@@ -55,7 +56,7 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         VolumeMode::Block => None,
         VolumeMode::Filesystem | VolumeMode::Unknown => Some((fs_type.clone(), class.mount_options.clone())),
     };
-    let capability = |mode: access::CsiAccessMode| Capability { mode: mode.number(), mount: mount.clone() };
+    let capability = |mode: access::CsiAccessMode| Capability { mode: mode.into(), mount: mount.clone() };
     let secret = secrets.resolve(SecretPurpose::Provisioner, volume, Some(&claim.metadata))?;
     let request = Request {
         required_bytes: claim.requested_storage().map_or(0, wharf_model::Quantity::bytes),
@@ -109,10 +110,7 @@ pub(crate) fn create_volume_request(
 
 fn capability(capability: &Capability) -> v1::VolumeCapability {
     let mount = capability.mount.as_ref();
-    capability::capability(
-        capability.mode,
-        mount.map(|(fs_type, flags)| (fs_type.as_str(), flags.as_slice())),
-    )
+    volume_capability(capability.mode, mount.map(|(fs_type, flags)| mount_volume(fs_type, flags)))
 }
 
 fn content_source(source: &ContentSource) -> v1::VolumeContentSource {

@@ -18,11 +18,10 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use wharf_cluster::{Cluster, ConnectError, ConnectOptions, Store, StoreEvent, WatchOptions};
+use wharf_cluster::{Backoff, Cluster, ConnectError, ConnectOptions, Store, StoreEvent, WatchOptions};
 use wharf_csi::{Client, Endpoint};
 use wharf_model::{CSIDriver, Key};
 
-use super::view::Backoff;
 use crate::metrics::Metrics;
 use act::{Actor, DriverEntry};
 use decide::{Step, decide};
@@ -33,7 +32,7 @@ pub use view::StopReason;
 /// Interval between two checks.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(120);
 /// Backoff after failures.
-const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: RECHECK_INTERVAL };
+const RETRY: Backoff = Backoff::without_jitter(Duration::from_secs(1), RECHECK_INTERVAL);
 
 /// Configuration of a legacy mode.
 #[derive(Debug, Clone)]

@@ -103,35 +103,3 @@ pub(super) struct NodeInfo {
     /// Topology of this node.
     pub(super) topology: BTreeMap<String, String>,
 }
-
-/// Exponential backoff up to a limit.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Backoff {
-    /// The first delay.
-    pub(super) first: Duration,
-    /// The longest delay.
-    pub(super) longest: Duration,
-}
-
-impl Backoff {
-    /// The delay after this many failures, starting at 1.
-    pub(super) fn after(self, failures: u32) -> Duration {
-        let factor = 1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-        self.first.saturating_mul(factor).min(self.longest)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn backoff_doubles_up_to_limit() {
-        let backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-        for (failures, seconds) in
-            [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 60), (32, 60), (33, 60), (u32::MAX, 60)]
-        {
-            assert_eq!(backoff.after(failures), Duration::from_secs(seconds), "{failures}");
-        }
-    }
-}

@@ -299,8 +299,8 @@ pub(crate) fn modify_failure(class: Option<ErrorClass>) -> Option<modify::Failur
 
 fn modification_needs_report(claim: &PersistentVolumeClaim, failed: &FailedCall<ModifyRequest>) -> bool {
     let Some(modify_failure) = modify_failure(failed.failure.class) else { return false };
-    let code = crate::metrics::code_name(failed.failure.code);
-    !failed.reported && !modify::already_reports(claim, modify_failure, &code, &failed.failure.message)
+    let code = wharf_csi::go_code_name(failed.failure.code);
+    !failed.reported && !modify::already_reports(claim, modify_failure, code, &failed.failure.message)
 }
 
 #[cfg(test)]

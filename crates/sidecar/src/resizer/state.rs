@@ -8,12 +8,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tonic::Code;
-use wharf_csi::ErrorClass;
+use wharf_csi::{ErrorClass, go_error_text};
 use wharf_model::{Key, Quantity, Time};
 
 use super::decide::ResizeStep;
 use super::view::PodUse;
-use crate::driver::go_status_text;
 
 /// The state of one claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,7 +110,7 @@ impl Failure {
     /// The text as upstream writes it: a gRPC error in Go's format.
     pub(crate) fn text(&self) -> String {
         match self.class {
-            Some(_) => go_status_text(self.code, &self.message),
+            Some(_) => go_error_text(self.code, &self.message),
             None => self.message.clone(),
         }
     }

@@ -7,8 +7,7 @@ use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time, modify, resize}
 
 use super::decide::{ResizeStep, modify_failure};
 use super::state::{Failure, ResizeState};
-use crate::metrics::code_name;
-use wharf_csi::ErrorClass;
+use wharf_csi::{ErrorClass, go_code_name};
 
 /// A patch for the claim or the volume.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,8 +49,8 @@ pub(crate) fn write(
         }
         ResizeStep::ReportModification => {
             let failure = &state.modification.failed.as_ref()?.failure;
-            let (modify_failure_kind, code) = (modify_failure(failure.class)?, code_name(failure.code));
-            Write::Claim(modify::mark_failed(claim, modify_failure_kind, &code, &failure.message, now))
+            let (modify_failure_kind, code) = (modify_failure(failure.class)?, go_code_name(failure.code));
+            Write::Claim(modify::mark_failed(claim, modify_failure_kind, code, &failure.message, now))
         }
         ResizeStep::RecordClass { target } => Write::Volume(modify::set_volume_class(volume, target)),
         ResizeStep::CompleteModification { target } => Write::Claim(modify::mark_completed(claim, target)),

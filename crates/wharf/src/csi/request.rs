@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use wharf_csi::v1;
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use wharf_csi::v1::volume_capability::MountVolume;
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_csi::{v1, volume_capability};
 
 use crate::size::parse_size;
 
@@ -22,57 +25,48 @@ pub(super) struct CapabilityArgs {
     #[arg(long = "mount-option", value_name = "OPTION")]
     mount_options: Vec<String>,
     /// Access mode of the volume
-    #[arg(long, value_enum, default_value = "single-node-writer", value_name = "MODE")]
-    access_mode: AccessMode,
+    #[arg(long, value_parser = access_mode_parser(), default_value = "single-node-writer", value_name = "MODE")]
+    access_mode: Mode,
 }
 
-/// CSI's access modes, with the short names of Kubernetes as aliases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AccessMode {
-    /// One node reads and writes (ReadWriteOnce)
-    #[value(alias = "rwo")]
-    SingleNodeWriter,
-    /// One node reads
-    SingleNodeReaderOnly,
-    /// Many nodes read (ReadOnlyMany)
-    #[value(alias = "rox")]
-    MultiNodeReaderOnly,
-    /// Many nodes read, one of them writes
-    MultiNodeSingleWriter,
-    /// Many nodes read and write (ReadWriteMany)
-    #[value(alias = "rwx")]
-    MultiNodeMultiWriter,
-    /// One pod on one node reads and writes (ReadWriteOncePod)
-    #[value(alias = "rwop")]
-    SingleNodeSingleWriter,
-    /// Many pods on one node read and write
-    SingleNodeMultiWriter,
+/// CSI's access modes with their names, the short names of Kubernetes as aliases, and help.
+const ACCESS_MODES: [(Mode, &str, Option<&str>, &str); 7] = [
+    (Mode::SingleNodeWriter, "single-node-writer", Some("rwo"), "One node reads and writes (ReadWriteOnce)"),
+    (Mode::SingleNodeReaderOnly, "single-node-reader-only", None, "One node reads"),
+    (Mode::MultiNodeReaderOnly, "multi-node-reader-only", Some("rox"), "Many nodes read (ReadOnlyMany)"),
+    (Mode::MultiNodeSingleWriter, "multi-node-single-writer", None, "Many nodes read, one of them writes"),
+    (
+        Mode::MultiNodeMultiWriter,
+        "multi-node-multi-writer",
+        Some("rwx"),
+        "Many nodes read and write (ReadWriteMany)",
+    ),
+    (
+        Mode::SingleNodeSingleWriter,
+        "single-node-single-writer",
+        Some("rwop"),
+        "One pod on one node reads and writes (ReadWriteOncePod)",
+    ),
+    (Mode::SingleNodeMultiWriter, "single-node-multi-writer", None, "Many pods on one node read and write"),
+];
+
+fn access_mode_parser() -> impl TypedValueParser<Value = Mode> {
+    let value = |(_, name, alias, help)| PossibleValue::new(name).aliases(alias).help(help);
+    PossibleValuesParser::new(ACCESS_MODES.map(value)).map(|text| {
+        let named = |row: &&(Mode, &str, Option<&str>, &str)| row.1 == text || row.2 == Some(text.as_str());
+        // Only names and aliases from the table are accepted.
+        ACCESS_MODES.iter().find(named).map_or(Mode::Unknown, |row| row.0)
+    })
 }
 
 impl CapabilityArgs {
     pub(super) fn message(&self) -> v1::VolumeCapability {
-        use v1::volume_capability::{
-            AccessMode as Wire, AccessType, BlockVolume, MountVolume, access_mode::Mode,
+        let mount = MountVolume {
+            fs_type: self.fs_type.clone(),
+            mount_flags: self.mount_options.clone(),
+            volume_mount_group: String::new(),
         };
-        let mode = match self.access_mode {
-            AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
-            AccessMode::SingleNodeReaderOnly => Mode::SingleNodeReaderOnly,
-            AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
-            AccessMode::MultiNodeSingleWriter => Mode::MultiNodeSingleWriter,
-            AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
-            AccessMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
-            AccessMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
-        };
-        let access_type = if self.block {
-            AccessType::Block(BlockVolume {})
-        } else {
-            AccessType::Mount(MountVolume {
-                fs_type: self.fs_type.clone(),
-                mount_flags: self.mount_options.clone(),
-                volume_mount_group: String::new(),
-            })
-        };
-        v1::VolumeCapability { access_type: Some(access_type), access_mode: Some(Wire { mode: mode.into() }) }
+        volume_capability(self.access_mode, (!self.block).then_some(mount))
     }
 }
 

@@ -257,7 +257,7 @@ async fn serve_status_pages(
         let _file = file;
         tokio::select! {
             () = on_socket => {}
-            () = on_address => {}
+            _ = on_address => {}
             () = stop.cancelled() => {}
         }
     });

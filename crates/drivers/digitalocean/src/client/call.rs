@@ -1,10 +1,14 @@
 //! One API call: what is sent, and whether it can be retried.
 
 use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use super::error::{ApiError, ApiErrorKind, CallName};
 use super::retry::RetryPolicy;
+
+/// All but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A call that can be sent more than once.
 #[derive(Debug, Clone)]
@@ -66,7 +70,7 @@ impl Call {
             target.push(if position == 0 { '?' } else { '&' });
             target.push_str(name);
             target.push('=');
-            encode(value, &mut target);
+            target.extend(utf8_percent_encode(value, RESERVED));
         }
         Ok(target)
     }
@@ -76,19 +80,6 @@ impl Call {
 fn is_segment(text: &str) -> bool {
     !matches!(text, "" | "." | "..")
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte))
-}
-
-fn encode(value: &str, into: &mut String) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            into.push(byte.into());
-        } else {
-            into.push('%');
-            into.push(HEX[usize::from(byte >> 4)].into());
-            into.push(HEX[usize::from(byte & 15)].into());
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! The CSI SnapshotMetadata service: the allocated blocks of a snapshot, and the blocks that changed between two
 //! snapshots.
 
-use wharf_driver::backend::{BackendError, BlockRange, BlockRanges, SnapshotError};
+use wharf_driver::backend::{BlockRange, BlockRanges, SnapshotError};
 use wharf_linux::Extent;
 
 use super::PoolCore;
 use crate::extents;
 use crate::fault::During as _;
-use crate::record::{Phase, SnapshotRecord};
+use crate::record::SnapshotRecord;
 use crate::store;
 
 impl PoolCore {
@@ -33,16 +33,7 @@ impl PoolCore {
 
     fn extents(&self, id: &str) -> Result<(SnapshotRecord, Vec<Extent>), SnapshotError> {
         let missing = || SnapshotError::NotFound(format!("there is no snapshot {id}"));
-        self.refuse_broken(id)?;
-        if self.index().snapshot(id).is_none() {
-            return Err(missing());
-        }
-        let _lock = self.locks.shared(id)?;
-        let record = self.index().snapshot(id).cloned().ok_or_else(missing)?;
-        if record.state != Phase::Ready {
-            let message = format!("{}: retry when it is ready", self.progress(id));
-            return Err(BackendError::Unavailable(message).into());
-        }
+        let (_lock, record) = self.lock_ready_snapshot(id)?.ok_or_else(missing)?;
         let image = store::image_of(id);
         let extents = self.kernel().extents(&self.store.at(&image)).during("read its extent map", id)?;
         Ok((record, extents))

@@ -73,16 +73,7 @@ impl PoolCore {
         match source {
             VolumeContentSource::Snapshot(id) => {
                 let missing = || CreateError::NotFound(format!("there is no snapshot {id}"));
-                self.refuse_broken(id)?;
-                if self.index().snapshot(id).is_none() {
-                    return Err(missing());
-                }
-                let _lock = self.locks.shared(id)?;
-                let record = self.index().snapshot(id).cloned().ok_or_else(missing)?;
-                if record.state != Phase::Ready {
-                    let message = format!("{}: retry when it is ready", self.progress(id));
-                    return Err(BackendError::Unavailable(message).into());
-                }
+                let (_lock, record) = self.lock_ready_snapshot(id)?.ok_or_else(missing)?;
                 let stat = self.store.stat(&store::image_of(id)).during("stat its image", id)?;
                 self.verify_image(id, stat, record.image_inode, record.size)
                     .map_err(CreateError::Precondition)?;

@@ -1,5 +1,7 @@
 //! Service account tokens of a pod: when to request one, and the request.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Value, json};
 use wharf_model::Time;
 use wharf_model::whole::Pod;
@@ -13,7 +15,7 @@ const MAX_AGE: i64 = 24 * 3600;
 /// Whether an existing token can be reused: less than 80 % of its lifetime has passed. An unreadable token is not
 /// fresh.
 pub(super) fn is_fresh(token: &str, now: Time) -> bool {
-    let claims = token.split('.').nth(1).and_then(decode);
+    let claims = token.split('.').nth(1).and_then(|claims| BASE64.decode(claims).ok());
     let claims: Value = claims.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let seconds = |claim: &str| claims.get(claim).and_then(Value::as_i64);
     let (Some(issued), Some(expires)) = (seconds("iat"), seconds("exp")) else { return false };
@@ -42,30 +44,6 @@ pub(super) fn request(pod: &Pod, wanted: &TokenProjection) -> Value {
 /// The pod's service account; every namespace has a `default` one.
 pub(super) fn account(pod: &Pod) -> &str {
     if pod.spec.service_account_name.is_empty() { "default" } else { &pod.spec.service_account_name }
-}
-
-/// Base64url without padding, as used in JWTs.
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut count) = (0u32, 0);
-    for byte in text.trim_end_matches('=').bytes() {
-        let digit = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'-' => 62,
-            b'_' => 63,
-            _ => return None,
-        };
-        bits = bits << 6 | u32::from(digit);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-            bits &= (1 << count) - 1;
-        }
-    }
-    Some(bytes)
 }
 
 #[cfg(test)]

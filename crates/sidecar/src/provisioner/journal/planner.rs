@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use wharf_cluster::ApiError;
+use wharf_cluster::{ApiError, Backoff};
 
 use super::JournalError;
 use super::removals::Removals;
@@ -508,7 +508,7 @@ impl Batch {
 }
 
 pub(super) fn pause(failures: u32) -> Duration {
-    BASE_PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(MAX_PAUSE)
+    Backoff::without_jitter(BASE_PAUSE, MAX_PAUSE).after(failures)
 }
 
 #[cfg(test)]

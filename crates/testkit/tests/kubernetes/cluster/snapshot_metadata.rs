@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as BASE64;
 use wharf_linux::FsType;
 use wharf_testkit::{
     ChildProcess, DriverOptions, MIB, Orchestrator, TestCluster, TestPool, built_program, free_address,
@@ -126,7 +128,7 @@ impl<'a> Server<'a> {
             cluster.wait_for(&name, "condition=Established", MINUTE);
         }
         cluster.wait_for("crd/snapshotmetadataservices.cbt.storage.k8s.io", "condition=Established", MINUTE);
-        let ca = base64(&fs::read(work.join("ca.pem")).unwrap());
+        let ca = BASE64.encode(fs::read(work.join("ca.pem")).unwrap());
         cluster.apply(&format!(
             "apiVersion: cbt.storage.k8s.io/v1beta1\nkind: SnapshotMetadataService\nmetadata: {{name: {DRIVER}}}\n\
              spec: {{address: \"{address}\", audience: {AUDIENCE}, caCert: {ca}}}\n"
@@ -292,20 +294,6 @@ fn certificates(work: &Path) {
          openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -days 2 -out server.pem -extfile ext";
     let output = Command::new("sh").args(["-c", script]).current_dir(work).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for three in bytes.chunks(3) {
-        let number = three.iter().fold(0_u32, |number, byte| (number << 8) | u32::from(*byte))
-            << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let letter = LETTERS[(number >> (18 - 6 * place)) as usize & 63];
-            text.push(if place <= three.len() { char::from(letter) } else { '=' });
-        }
-    }
-    text
 }
 
 fn write(device: &Path, ranges: &[(u64, u64)], seed: u8) {
