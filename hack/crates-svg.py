@@ -13,10 +13,11 @@ PLACES = {
     "wharf": (490, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
     "drivers/local": (730, 110), "drivers/digitalocean": (900, 110),
     "controllers": (90, 200), "apiserver": (480, 200), "driver": (670, 200), "fakes/digitalocean": (900, 290),
+    "container": (550, 290),
     "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440),
 }
 COLORS = {
-    "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
+    "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "container": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
     "apiserver": "#57606a", "driver": "#1a7f37", "drivers/local": "#1a7f37", "drivers/digitalocean": "#1a7f37",
     "fakes/digitalocean": "#9a6700",
 }

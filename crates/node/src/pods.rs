@@ -35,13 +35,12 @@ use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, ru
 use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
 };
+use wharf_container::{Cause, Containers, Exit, State};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
 
-use crate::containers::Containers;
 use crate::paths::Root;
-use crate::runtime::{Cause, Exit, State};
 use crate::volumes::Volumes;
 use act::Next;
 use decide::decide;

@@ -40,7 +40,7 @@ pub(crate) struct ExitStatus(pub(crate) u8);
 
 fn main() -> ExitCode {
     // Containers are started through this binary. The helper must run before any thread exists.
-    if let Some(code) = wharf_node::runtime::run_helper(std::env::args_os()) {
+    if let Some(code) = wharf_container::run_helper(std::env::args_os()) {
         return code;
     }
     match std::env::args_os().next().and_then(|argv0| Program::from_argv0(&argv0)) {

@@ -6,9 +6,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use wharf_apiserver::rest::{Command, LogOptions, PodStreams, Session, Size, Stream, StreamFuture};
 use wharf_apiserver::status::StatusError;
-
-use crate::runtime::{
-    self, ContainerId, ExecError, ExecSession, ExecSpec, LogError, LogStream, Runtime, TerminalSize,
+use wharf_container::{
+    ContainerId, ExecError, ExecSession, ExecSpec, LogError, LogStream, Runtime, TerminalSize,
 };
 
 /// Buffered chunks of a log stream.
@@ -47,7 +46,7 @@ impl PodStreams for Streams {
                 Stream::Stderr => Some(LogStream::Stderr),
             };
             let options =
-                runtime::LogOptions { follow, tail: tail_lines, since, timestamps, limit_bytes, stream };
+                wharf_container::LogOptions { follow, tail: tail_lines, since, timestamps, limit_bytes, stream };
             let mut logs = runtime.logs(&id, options).await.map_err(|error| match error {
                 LogError::NoSuchContainer(_) => no_such(&container),
                 error @ LogError::File { .. } => failed(error.to_string()),

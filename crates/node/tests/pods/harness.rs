@@ -13,14 +13,13 @@ use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
+use wharf_container::{Containers, Runtime, State};
 use wharf_linux::{Linux, Mounts as _};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _};
-use wharf_node::containers::Containers;
 use wharf_node::paths::Root;
 use wharf_node::plugins::Plugins;
 use wharf_node::pods::{self, Agent, Streams};
-use wharf_node::runtime::{self, Runtime, State};
 use wharf_node::volumes::{self, VolumeManagerDeps, Volumes};
 
 /// Not in `/tmp`, which is private to a container.
@@ -66,8 +65,9 @@ impl TestNode {
     async fn build(wide_client: bool, containers: Option<Arc<dyn Containers>>) -> Self {
         let directory = tempfile::Builder::new().prefix("wharf-pods-").tempdir_in(PARENT_DIR).unwrap();
         let path = directory.path().canonicalize().unwrap();
-        let program = env!("CARGO_BIN_EXE_container-helper");
-        let mut settings = runtime::Settings::new(program, path.join("containers"), path.join("logs"));
+        let program = env!("CARGO_BIN_EXE_node-container-helper");
+        let mut settings =
+            wharf_container::Settings::new(program, path.join("containers"), path.join("logs"));
         settings.hidden = vec![path.clone()];
         let runtime = Runtime::open(settings).unwrap();
         let streams = Streams::new(runtime.clone());

@@ -21,12 +21,12 @@ use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
+use wharf_container::Runtime;
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Files as _, Linux, PathBeneath};
 use wharf_node::pods::Streams;
-use wharf_node::runtime::Runtime;
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
 
