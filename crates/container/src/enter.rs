@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::{Deserialize, Serialize};
-use wharf_linux::sandbox::{self, Namespaces, ProcessHandle, Terminal, scoped_path};
 
 use crate::init;
 use crate::record::Record;
 use crate::report::{cannot_execute, code_of};
+use crate::sandbox::{self, Namespaces, ProcessHandle, Terminal, scoped_path};
 use crate::spec::TerminalSize;
 
 /// The agent's request; sent with three descriptors: stdin, stdout and stderr.

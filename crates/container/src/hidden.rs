@@ -13,7 +13,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{MountTable, sandbox::scoped_path};
+use wharf_linux::MountTable;
+
+use crate::sandbox::scoped_path;
 
 /// Why a pod cannot access a host path.
 #[derive(Debug, thiserror::Error)]

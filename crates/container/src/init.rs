@@ -11,11 +11,11 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wharf_linux::sandbox::{self, Credentials, Namespaces};
 
 use crate::record::{Order, Record};
 use crate::report::{Failure, Step as _, cannot_execute};
 use crate::root::{HostMounts, Root};
+use crate::sandbox::{self, Credentials, Namespaces};
 use crate::spec::ContainerSpec;
 use crate::{capabilities, layout};
 

@@ -10,7 +10,7 @@
 //!
 //! Start at [`Runtime`]. [`Containers`] is the part of it that pods depend on. The processes are in `shim` (watches a
 //! container), `init` (becomes its program) and `enter` (exec); `layout` decides what a container's root looks like, `root`
-//! mounts it. [`hidden`] keeps pods out of host directories.
+//! mounts it, with the kernel features in `sandbox`. [`hidden`] keeps pods out of host directories.
 
 mod capabilities;
 mod containers;
@@ -28,6 +28,7 @@ mod record;
 mod report;
 mod root;
 mod runtime;
+mod sandbox;
 mod shim;
 mod short;
 mod spec;

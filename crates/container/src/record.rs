@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use wharf_linux::sandbox::{ProcessHandle, boot_id};
 use wharf_linux::{Linux, PathBeneath, write_durably};
 use wharf_model::Time;
 use wharf_model::random::now;
 
+use crate::sandbox::{ProcessHandle, boot_id};
 use crate::spec::{Cause, ContainerSpec, Exit, State};
 
 pub(crate) const SIGKILL: i32 = 9;

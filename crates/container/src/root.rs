@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
-use wharf_linux::sandbox::{self, DetachedMount, MountFlags, scoped_path};
 
 use crate::hidden::{Host, path_of};
 use crate::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, Shown};
 use crate::record::Order;
 use crate::report::{Failure, Step as _};
+use crate::sandbox::{self, DetachedMount, MountFlags, scoped_path};
 use crate::spec::ContainerMount;
 
 const NO_DEVICES: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: false, no_suid: false };

@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
-use wharf_linux::sandbox::{DetachedMount, MountFlags, ProcessHandle, scoped_path};
 
 use crate::error::{ExecError, ListError, LogError, OpenError, RemoveError, SignalError, StartError};
 use crate::exec::ExecSession;
 use crate::log::reader::Logs;
 use crate::record::{Order, Record, SIGKILL, SIGTERM};
 use crate::report::{Failure, Started};
+use crate::sandbox::{DetachedMount, MountFlags, ProcessHandle, scoped_path};
 use crate::spec::{ContainerId, ContainerInfo, ContainerSpec, ExecSpec, Exit, LogOptions, State};
 use crate::{enter, init, layout, log, shim};
 

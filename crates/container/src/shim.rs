@@ -16,7 +16,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wharf_linux::sandbox::{self, Namespaces, ProcessHandle};
 use wharf_model::random::now;
 
 use crate::log::file::LogFile;
@@ -24,6 +23,7 @@ use crate::log::{self, Lines};
 use crate::record::{ProcessIdentity, Record, Running};
 use crate::report::{Failure, Started, Step as _, code_of};
 use crate::runtime::INIT;
+use crate::sandbox::{self, Namespaces, ProcessHandle};
 use crate::spec::{Cause, Exit, LogStream};
 
 /// Time to drain output after the program has exited. All its writers are dead by then.

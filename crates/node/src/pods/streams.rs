@@ -45,8 +45,14 @@ impl PodStreams for Streams {
                 Stream::Stdout => Some(LogStream::Stdout),
                 Stream::Stderr => Some(LogStream::Stderr),
             };
-            let options =
-                wharf_container::LogOptions { follow, tail: tail_lines, since, timestamps, limit_bytes, stream };
+            let options = wharf_container::LogOptions {
+                follow,
+                tail: tail_lines,
+                since,
+                timestamps,
+                limit_bytes,
+                stream,
+            };
             let mut logs = runtime.logs(&id, options).await.map_err(|error| match error {
                 LogError::NoSuchContainer(_) => no_such(&container),
                 error @ LogError::File { .. } => failed(error.to_string()),

@@ -10,35 +10,35 @@ use rustix::io::Errno;
 use rustix::process::umask;
 
 /// Opens a path of the host as an `O_PATH` descriptor.
-pub fn open(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Whether the file is a directory.
-pub fn is_directory(file: impl AsFd) -> io::Result<bool> {
+pub(crate) fn is_directory(file: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_dir())
 }
 
 /// Whether the file is a block device.
-pub fn is_block_device(file: impl AsFd) -> io::Result<bool> {
+pub(crate) fn is_block_device(file: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_block_device())
 }
 
 /// Whether the kernel rejects all writes to a block device.
-pub fn is_read_only_device(file: impl AsFd) -> io::Result<bool> {
+pub(crate) fn is_read_only_device(file: impl AsFd) -> io::Result<bool> {
     let device = fstat(file)?.st_rdev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     Ok(std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))?.trim() == "1")
 }
 
 /// Opens `path` as seen by a program whose root is `root`: absolute symlinks start at `root`, and `..` stops there.
-pub fn open_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     Ok(openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
 }
 
 /// Opens the directory `path` in `root`, and creates missing directories.
-pub fn create_directory_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn create_directory_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let mut prefix = PathBuf::from(".");
     let mut directory = open_in_root(&root, &prefix)?;
     for component in path.components() {
@@ -63,7 +63,7 @@ pub fn create_directory_in_root(root: impl AsFd, path: &Path) -> io::Result<Owne
 }
 
 /// Opens the file `path` in `root`. Creates an empty file and its directories if it is missing.
-pub fn create_file_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn create_file_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     match open_in_root(&root, path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
@@ -76,7 +76,7 @@ pub fn create_file_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> 
 }
 
 /// Creates a symlink in a directory of `root`.
-pub fn create_symlink_in_root(root: impl AsFd, to: &Path, path: &Path) -> io::Result<()> {
+pub(crate) fn create_symlink_in_root(root: impl AsFd, to: &Path, path: &Path) -> io::Result<()> {
     let (parent, name) = split(path)?;
     let parent = create_directory_in_root(&root, parent)?;
     Ok(symlinkat(to, &parent, name)?)
@@ -84,7 +84,7 @@ pub fn create_symlink_in_root(root: impl AsFd, to: &Path, path: &Path) -> io::Re
 
 /// Opens a subpath of a volume. Symlinks within the volume are followed, since ConfigMap volumes consist of them; a
 /// symlink that leads out of the volume is an error. Missing directories are created with the mode of the volume.
-pub fn open_subpath(volume: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_subpath(volume: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
     let open = |path: &Path| -> io::Result<OwnedFd> {
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         Ok(openat2(&volume, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
@@ -124,7 +124,7 @@ pub fn open_subpath(volume: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
 
 /// Opens `part` in a directory. The path comes from the mount table and contains no symlinks, so a symlink is an error:
 /// it was created since.
-pub fn open_without_symlinks(directory: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_without_symlinks(directory: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     Ok(openat2(directory, part, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
 }

@@ -2,36 +2,32 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{
     DumpableBehavior, Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal,
     set_dumpable_behavior, set_parent_process_death_signal,
 };
 
-use crate::sys;
-
 /// A handle to a process (a pidfd): it never refers to another process, even if the process ID is reused.
 #[derive(Debug)]
-pub struct ProcessHandle {
+pub(crate) struct ProcessHandle {
     pid: Pid,
     descriptor: OwnedFd,
 }
 
 impl ProcessHandle {
     /// The process with this ID and start time (see `start_time`); `None` if it no longer exists. A zombie still exists.
-    pub fn find(pid: u32, start: u64) -> io::Result<Option<Self>> {
+    pub(crate) fn find(pid: u32, start: u64) -> io::Result<Option<Self>> {
         // Open the pidfd first: if the start time matches afterwards, the pidfd refers to that process and no other.
         let Some(process) = Self::open(pid)? else { return Ok(None) };
         Ok((read_start_time(pid)? == Some(start)).then_some(process))
     }
 
     /// The process that has this ID now; `None` if there is none. Unambiguous only for the caller's own children.
-    pub fn open(pid: u32) -> io::Result<Option<Self>> {
+    pub(crate) fn open(pid: u32) -> io::Result<Option<Self>> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => Ok(Some(Self { pid, descriptor })),
@@ -41,17 +37,17 @@ impl ProcessHandle {
     }
 
     /// The process ID.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// The start time in clock ticks since boot; `None` if the process no longer exists.
-    pub fn start_time(&self) -> io::Result<Option<u64>> {
+    pub(crate) fn start_time(&self) -> io::Result<Option<u64>> {
         read_start_time(self.pid())
     }
 
     /// Sends a signal; `false` if the process has exited.
-    pub fn signal(&self, signal: i32) -> io::Result<bool> {
+    pub(crate) fn signal(&self, signal: i32) -> io::Result<bool> {
         let signal = Signal::from_named_raw(signal).ok_or(io::ErrorKind::InvalidInput)?;
         match pidfd_send_signal(&self.descriptor, signal) {
             Ok(()) => Ok(true),
@@ -62,7 +58,7 @@ impl ProcessHandle {
 
     /// Kills the process and its process group, which it must lead. For children that were not waited for yet: until
     /// then the process ID, and so the group ID, cannot be reused.
-    pub fn kill_group(&self) -> io::Result<()> {
+    pub(crate) fn kill_group(&self) -> io::Result<()> {
         match kill_process_group(self.pid, Signal::KILL) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
@@ -70,7 +66,7 @@ impl ProcessHandle {
     }
 
     /// Waits until the process has exited, for at most this time; 0 only checks.
-    pub fn exited_within(&self, milliseconds: u32) -> io::Result<bool> {
+    pub(crate) fn exited_within(&self, milliseconds: u32) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.descriptor, PollFlags::IN)];
         let seconds = i64::from(milliseconds / 1000);
         let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(milliseconds % 1000) * 1_000_000 };
@@ -84,7 +80,7 @@ impl ProcessHandle {
     }
 
     /// The pidfd; it becomes readable when the process exits.
-    pub fn into_pidfd(self) -> OwnedFd {
+    pub(crate) fn into_pidfd(self) -> OwnedFd {
         self.descriptor
     }
 }
@@ -102,7 +98,9 @@ fn read_start_time(pid: u32) -> io::Result<Option<u64>> {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         // The process exited between open and read.
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(None),
+        Err(error) if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::SRCH) => {
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
     Ok(parse_start_time(&text))
@@ -116,89 +114,41 @@ fn parse_start_time(stat: &[u8]) -> Option<u64> {
 }
 
 /// Identifies the current boot: start times and process IDs are only meaningful within it.
-pub fn boot_id() -> io::Result<String> {
+pub(crate) fn boot_id() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim_end().to_owned())
 }
 
 /// The kernel sends the caller SIGKILL when the thread that started it exits. A change of user or group clears this.
-pub fn die_with_parent() -> io::Result<()> {
+pub(crate) fn die_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
 /// Hides the caller's program and descriptors in `/proc` from processes without CAP_SYS_PTRACE, until it executes
 /// another program.
-pub fn set_not_dumpable() -> io::Result<()> {
+pub(crate) fn set_not_dumpable() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Resets all signals to their default action. Programs inherit ignored signals, so programs started by an agent under
-/// `nohup` would otherwise ignore SIGHUP.
-pub fn reset_signal_dispositions() {
-    for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: no handler is installed, so no code of ours runs asynchronously. SIGKILL, SIGSTOP and the C library's
-        // reserved signals cannot be set; the call returns an error for them, which is ignored.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
-}
-
-/// The caller, and programs it starts, ignore SIGHUP, SIGINT and SIGTERM until `reset_signal_dispositions`.
-pub fn ignore_termination_signals() {
-    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: as above, no handler is installed.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-}
-
 /// Under memory pressure the kernel kills the caller and the programs it starts before all others. Needs no privileges.
-pub fn raise_oom_score() -> io::Result<()> {
+pub(crate) fn raise_oom_score() -> io::Result<()> {
     fs::write("/proc/self/oom_score_adj", "1000")
 }
 
 /// Starts a new session without a controlling terminal.
-pub fn new_session() -> io::Result<()> {
+pub(crate) fn new_session() -> io::Result<()> {
     Ok(rustix::process::setsid().map(drop)?)
 }
 
 /// Keeps a descriptor open in programs that the caller executes. Only for single-threaded processes: another thread could
 /// start a program at the same time.
-pub fn make_inheritable(file: impl AsFd) -> io::Result<()> {
+pub(crate) fn make_inheritable(file: impl AsFd) -> io::Result<()> {
     Ok(fcntl_setfd(file, FdFlags::empty())?)
-}
-
-/// Takes a descriptor that the parent passed with `make_inheritable`. It is not passed on to further programs.
-pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
-    if number < 0 {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: borrowed for two calls that neither close nor store it; if the number is not open, the first call fails.
-    // The result is a duplicate, so no descriptor is closed twice.
-    let file = unsafe { BorrowedFd::borrow_raw(number) };
-    fcntl_setfd(file, FdFlags::CLOEXEC)?;
-    Ok(fcntl_dupfd_cloexec(file, 3)?)
-}
-
-/// Programs executed from now on inherit only standard input, output and error.
-pub fn close_inherited_on_exec() -> io::Result<()> {
-    sys::close_on_exec_from(3)
-}
-
-/// Runs `prepare` in the new process before it executes the program. `prepare` may allocate and take locks. The caller
-/// must be single-threaded, now and when it starts the command.
-pub fn run_after_fork(
-    command: &mut Command,
-    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
-) -> io::Result<()> {
-    if fs::read_dir("/proc/self/task")?.count() != 1 {
-        return Err(io::Error::other("the process has more than one thread"));
-    }
-    // SAFETY: between fork and exec it is forbidden to take a lock that another thread held at the fork. The check above
-    // shows that there is no other thread.
-    unsafe { command.pre_exec(prepare) };
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -226,9 +176,9 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = ProcessHandle::open(child.id()).unwrap().unwrap();
         assert!(!process.exited_within(0).unwrap());
-        assert!(process.signal(libc::SIGKILL).unwrap());
+        assert!(process.signal(Signal::KILL.as_raw()).unwrap());
         assert!(process.exited_within(10_000).unwrap());
         child.wait().unwrap();
-        assert!(!process.signal(libc::SIGKILL).unwrap());
+        assert!(!process.signal(Signal::KILL.as_raw()).unwrap());
     }
 }

@@ -11,23 +11,23 @@ use rustix::thread::{
 
 /// The credentials that a process takes on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     /// User ID.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Group ID.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// All supplementary groups.
-    pub groups: Vec<u32>,
+    pub(crate) groups: Vec<u32>,
     /// Bit mask of capabilities. Programs of root have them. Programs of other users can gain these, and no others.
-    pub capabilities: u64,
+    pub(crate) capabilities: u64,
     /// Programs gain no privileges from set-user-ID or file capabilities.
-    pub no_new_privileges: bool,
+    pub(crate) no_new_privileges: bool,
 }
 
 impl Credentials {
     /// Irreversibly switches to these credentials. The process must be single-threaded: other threads would keep their
     /// old credentials.
-    pub fn assume(&self) -> io::Result<()> {
+    pub(crate) fn assume(&self) -> io::Result<()> {
         let wanted = CapabilitySet::from_bits_retain(self.capabilities);
         for bit in 0..u64::BITS {
             let capability = CapabilitySet::from_bits_retain(1 << bit);

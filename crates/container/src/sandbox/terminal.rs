@@ -10,11 +10,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// The controlling side of a pseudoterminal.
 #[derive(Debug)]
-pub struct Terminal(OwnedFd);
+pub(crate) struct Terminal(OwnedFd);
 
 impl Terminal {
     /// Creates a pseudoterminal in the root of a container. Also returns the program's side.
-    pub fn open(root: impl AsFd) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn open(root: impl AsFd) -> io::Result<(Self, OwnedFd)> {
         let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         let controller = openat2(root, Path::new("dev/pts/ptmx"), flags, Mode::empty(), how)?;
@@ -31,7 +31,7 @@ impl Terminal {
     }
 
     /// Sets the window size; the foreground processes receive SIGWINCH.
-    pub fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
+    pub(crate) fn resize(&self, columns: u16, rows: u16) -> io::Result<()> {
         Ok(tcsetwinsize(&self.0, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 })?)
     }
 }
@@ -43,6 +43,6 @@ impl AsFd for Terminal {
 }
 
 /// Makes the program's side the controlling terminal of the caller's session, which must be new.
-pub fn set_controlling_terminal(terminal: impl AsFd) -> io::Result<()> {
+pub(crate) fn set_controlling_terminal(terminal: impl AsFd) -> io::Result<()> {
     Ok(rustix::process::ioctl_tiocsctty(terminal)?)
 }

@@ -8,20 +8,19 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
-
-use crate::sys;
+use wharf_linux::sandbox::set_mount_attributes;
 
 /// Restrictions of a mount.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MountFlags {
+pub(crate) struct MountFlags {
     /// Writes are not allowed.
-    pub read_only: bool,
+    pub(crate) read_only: bool,
     /// Device nodes cannot be opened.
-    pub no_dev: bool,
+    pub(crate) no_dev: bool,
     /// Programs cannot be executed.
-    pub no_exec: bool,
+    pub(crate) no_exec: bool,
     /// Set-user-ID programs gain no privileges.
-    pub no_suid: bool,
+    pub(crate) no_suid: bool,
 }
 
 impl MountFlags {
@@ -37,11 +36,11 @@ impl MountFlags {
 
 /// A mount that is not attached to any path yet.
 #[derive(Debug)]
-pub struct DetachedMount(OwnedFd);
+pub(crate) struct DetachedMount(OwnedFd);
 
 impl DetachedMount {
     /// Mounts a new file system with the given options.
-    pub fn new(fs_type: &str, options: &[(&str, &[u8])], flags: MountFlags) -> io::Result<Self> {
+    pub(crate) fn new(fs_type: &str, options: &[(&str, &[u8])], flags: MountFlags) -> io::Result<Self> {
         let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, value) in options {
             fsconfig_set_string(&context, *key, *value)?;
@@ -52,22 +51,22 @@ impl DetachedMount {
 
     /// Clones the mount that `file` is on, with `file` as its root, without the mounts beneath it. Later mounts and
     /// unmounts do not propagate between the original and the clone.
-    pub fn copy(file: impl AsFd, flags: MountFlags) -> io::Result<Self> {
+    pub(crate) fn copy(file: impl AsFd, flags: MountFlags) -> io::Result<Self> {
         let how =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let tree = Self(open_tree(file.as_fd(), c"", how)?);
-        sys::mount_set_attributes(&tree.0, u64::from(flags.bits().bits()), true)?;
+        set_mount_attributes(&tree.0, u64::from(flags.bits().bits()), true)?;
         Ok(tree)
     }
 
     /// Adds restrictions, whether or not the mount is attached.
-    pub fn restrict(&self, flags: MountFlags) -> io::Result<()> {
-        sys::mount_set_attributes(&self.0, u64::from(flags.bits().bits()), false)
+    pub(crate) fn restrict(&self, flags: MountFlags) -> io::Result<()> {
+        set_mount_attributes(&self.0, u64::from(flags.bits().bits()), false)
     }
 
     /// Attaches the mount at `target`, an open directory or file. The root of the mount and the target must both be
     /// directories, or both be files.
-    pub fn attach(&self, target: impl AsFd) -> io::Result<()> {
+    pub(crate) fn attach(&self, target: impl AsFd) -> io::Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         Ok(move_mount(&self.0, c"", target.as_fd(), c"", how)?)
     }
