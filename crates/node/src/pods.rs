@@ -9,7 +9,7 @@
 //!   are gone have exited, no unrequested volume is unmounted.
 //!
 //! Start reading at `view`, then `decide`: the rules. `status` computes the pod status, `act` executes steps,
-//! `attend` runs the background tasks of a running container. [`Streams`] serves logs and exec.
+//! `attend` runs the background tasks of a running container.
 
 mod act;
 mod attend;
@@ -22,7 +22,6 @@ mod pod_state;
 mod probe;
 mod spec;
 mod status;
-mod streams;
 mod versions;
 mod view;
 
@@ -46,7 +45,6 @@ use act::Next;
 use decide::decide;
 use env::NodeEnv;
 use pod_state::{PodStates, PodVolumes, Presence};
-pub use streams::Streams;
 use versions::{Reference, Version};
 use view::{CrashBackoff, View};
 

@@ -1,4 +1,4 @@
-//! Container logs and exec sessions, for the server of `kubectl logs` and `kubectl exec`.
+//! Connects the API server of `kubectl logs` and `kubectl exec` with the container runtime. Neither depends on the other.
 
 use std::io::Cursor;
 
@@ -13,15 +13,15 @@ use wharf_container::{
 /// Buffered chunks of a log stream.
 const WAITING: usize = 16;
 
-/// Log and exec streams of this node's containers.
+/// Log and exec streams of this machine's containers.
 #[derive(Debug, Clone)]
-pub struct Streams {
+pub(super) struct ContainerStreams {
     runtime: Runtime,
 }
 
-impl Streams {
+impl ContainerStreams {
     /// Streams of this runtime's containers.
-    pub fn new(runtime: Runtime) -> Self {
+    pub(super) fn new(runtime: Runtime) -> Self {
         Self { runtime }
     }
 }
@@ -34,7 +34,7 @@ fn no_such(container: &str) -> StatusError {
     StatusError::new(404, "NotFound", format!("container {container:?} is not on this node"))
 }
 
-impl PodStreams for Streams {
+impl PodStreams for ContainerStreams {
     fn log(&self, container: &str, options: LogOptions) -> StreamFuture<mpsc::Receiver<Bytes>> {
         let (runtime, container) = (self.runtime.clone(), container.to_owned());
         Box::pin(async move {
