@@ -8,6 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH, HEIGHT, BOX_W, BOX_H = 980, 470, 150, 34
+# Never part of the binary.
+TEST_ONLY = ("fakes/digitalocean", "testkit")
 # Centre of each box.
 PLACES = {
     "wharf": (490, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
@@ -72,9 +74,9 @@ def draw():
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{BOX_W}" height="{BOX_H}" rx="5" fill="#f6f8fa" stroke="#57606a"/>'
             f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#1f2328">{crate}</text>'
         )
-    every = set(graph) - {"wharf", "testkit"}
-    note = "all crates below" if set(graph["wharf"]) == every else ", ".join(graph["wharf"])
-    lines.append(f'<text x="575" y="35" fill="#57606a">→ {note}, except testkit</text>')
+    every = set(graph) - {"wharf", *TEST_ONLY}
+    note = f"all others, except {', '.join(TEST_ONLY)}" if set(graph["wharf"]) == every else ", ".join(graph["wharf"])
+    lines.append(f'<text x="575" y="35" fill="#57606a">→ {note}</text>')
     lines.append(f'<text x="175" y="445" fill="#57606a">→ {", ".join(graph["testkit"])}; only for tests</text>')
     lines.append("</svg>\n")
     return "\n".join(lines)

@@ -12,7 +12,6 @@ mod csi;
 mod down;
 mod driver;
 mod explain;
-mod fake;
 mod install;
 mod local;
 mod log;

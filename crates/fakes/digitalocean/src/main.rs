@@ -1,4 +1,4 @@
-//! `wharf fake digitalocean`: builds the fake's options from flags and runs it until a stop signal.
+//! `fake-digitalocean`: builds the fake's options from flags and runs it until a stop signal.
 
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,12 +7,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
 use wharf_fake_digitalocean::{
     DropletOptions, FakeDigitalOcean, FakeOptions, FakeSettings, Fault, HalfAttached, HalfAttachedShape,
 };
-
-use crate::signal::stop_signal;
-use crate::size::parse_duration;
 
 const EXPLANATION: &str = "\
 Serves volumes, snapshots, actions, droplets, tags, regions and account data of one account, with DigitalOcean's errors, \
@@ -20,7 +20,7 @@ pagination, rate limits and delays. Each droplet has its own metadata service at
 --state and survives restarts.
 
 Example with two nodes on one machine, whose volumes are real devices:
-  wharf fake digitalocean --listen 127.0.0.1:8000 --state /tmp/do \\
+  fake-digitalocean --listen 127.0.0.1:8000 --state /tmp/do \\
     --droplet 101@127.0.0.1:8001 --droplet 102@127.0.0.1:8002 --attach-real /tmp/by-id
 
 When the fake is ready, it prints one address per line: `api URL`, `metadata DROPLET URL`. While it runs, /fake/v1 of the \
@@ -31,9 +31,9 @@ API address sets faults and limits and returns the received requests:
 See docs/fake-digitalocean.md.";
 
 /// Serve a fake of DigitalOcean's volume API and metadata service
-#[derive(Debug, clap::Args)]
-#[command(after_help = EXPLANATION)]
-pub(super) struct Args {
+#[derive(Debug, Parser)]
+#[command(name = "fake-digitalocean", version, after_help = EXPLANATION)]
+struct Args {
     /// Listen address of the API, such as 127.0.0.1:8000; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS")]
     listen: SocketAddr,
@@ -85,6 +85,9 @@ pub(super) struct Args {
     /// Fault that is active from the start, in the JSON format of /fake/v1/faults; may be repeated
     #[arg(long = "fault", value_name = "JSON", value_parser = parse_fault)]
     faults: Vec<Fault>,
+    /// Log level (error, warn, info, debug or trace), or a filter such as hyper=debug,warn
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "info")]
+    log_level: String,
 }
 
 /// A droplet on the command line.
@@ -115,9 +118,19 @@ impl FromStr for DropletFlag {
     }
 }
 
-pub(super) async fn run(args: Args) -> anyhow::Result<()> {
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let filter = EnvFilter::try_new(&args.log_level)
+        .with_context(|| format!("invalid log filter {:?}", args.log_level))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(run(args))
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
     // First, so that a signal during startup is not lost: devices would be left behind.
-    let stop = stop_signal()?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let fake = FakeDigitalOcean::start(options(args)?).await?;
     {
         let mut out = std::io::stdout().lock();
@@ -127,7 +140,10 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         }
         out.flush()?;
     }
-    stop.await;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
     Ok(fake.stop().await?)
 }
 
@@ -150,6 +166,7 @@ fn options(args: Args) -> anyhow::Result<FakeOptions> {
         device_delay,
         half_attached,
         faults,
+        log_level: _,
     } = args;
     let any = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let mut first = metadata_listen;
@@ -191,9 +208,15 @@ fn read_tokens(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(tokens)
 }
 
-/// Parses a duration that may be zero.
+/// Parses a duration such as `500ms`, `11s` or `10m`; `0` needs no unit.
 fn parse_delay(text: &str) -> Result<Duration, String> {
-    if text.trim() == "0" { Ok(Duration::ZERO) } else { parse_duration(text) }
+    let parsed = match text {
+        "0" => Some(Duration::ZERO),
+        _ => text.parse::<jiff::SignedDuration>().ok().and_then(|duration| duration.try_into().ok()),
+    };
+    parsed.ok_or_else(|| {
+        format!("{text:?} is not a duration: write a number and a unit, such as 500ms, 30s or 2m")
+    })
 }
 
 fn parse_half_attached(text: &str) -> Result<HalfAttached, String> {
@@ -206,8 +229,11 @@ fn parse_half_attached(text: &str) -> Result<HalfAttached, String> {
         "short" => HalfAttachedShape::Short,
         _ => return Err(invalid()),
     };
-    let for_ms = u64::try_from(parse_duration(time)?.as_millis()).unwrap_or(u64::MAX);
-    Ok(HalfAttached { shape, for_ms })
+    let time = parse_delay(time)?;
+    if time.is_zero() {
+        return Err(invalid());
+    }
+    Ok(HalfAttached { shape, for_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX) })
 }
 
 fn parse_fault(text: &str) -> Result<Fault, String> {
@@ -245,7 +271,11 @@ mod tests {
             assert!(parse_half_attached(text).is_err(), "{text}");
         }
         assert_eq!(parse_delay("0"), Ok(Duration::ZERO));
+        assert_eq!(parse_delay("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_delay("11s"), Ok(Duration::from_secs(11)));
-        assert!(parse_delay("soon").is_err());
+        assert_eq!(parse_delay("10m"), Ok(Duration::from_secs(600)));
+        for text in ["", "soon", "11", "-1s"] {
+            assert!(parse_delay(text).is_err(), "{text}");
+        }
     }
 }

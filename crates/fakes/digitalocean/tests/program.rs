@@ -1,4 +1,4 @@
-//! `wharf fake digitalocean` as a process: addresses, durable state and shutdown. Needs root.
+//! `fake-digitalocean` as a process: addresses, durable state and shutdown. Needs root.
 
 #![allow(clippy::unwrap_used)] // test helpers: a panic is the intended failure
 
@@ -18,8 +18,8 @@ struct Fake {
 
 impl Fake {
     fn start(root: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_wharf"))
-            .args(["fake", "digitalocean", "--listen", "127.0.0.1:0", "--metadata-listen", "127.0.0.1:0"])
+        let mut child = Command::new(env!("CARGO_BIN_EXE_fake-digitalocean"))
+            .args(["--listen", "127.0.0.1:0", "--metadata-listen", "127.0.0.1:0"])
             .args(["--droplet", "101:ams3", "--action-delay", "0", "--device-delay", "0"])
             .args(["--state".as_ref(), root.join("state").as_os_str()])
             .args(["--attach-real".as_ref(), root.join("by-id").as_os_str()])
