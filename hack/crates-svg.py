@@ -8,15 +8,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH, HEIGHT, BOX_W, BOX_H = 980, 470, 150, 34
+# Never part of the binary.
+TEST_ONLY = ("fakes/digitalocean", "testkit")
 # Centre of each box.
 PLACES = {
     "wharf": (490, 30), "upstream-flags": (200, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
     "drivers/local": (730, 110), "drivers/digitalocean": (900, 110),
     "controllers": (90, 200), "apiserver": (480, 200), "driver": (670, 200), "fakes/digitalocean": (900, 290),
-    "backup": (440, 290), "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440),
+    "backup": (390, 290), "container": (560, 290),
+    "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440),
 }
 COLORS = {
-    "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
+    "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "container": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
     "apiserver": "#57606a", "driver": "#1a7f37", "drivers/local": "#1a7f37", "drivers/digitalocean": "#1a7f37",
     "fakes/digitalocean": "#9a6700", "upstream-flags": "#0969da", "backup": "#9a6700",
 }
@@ -71,9 +74,9 @@ def draw():
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{BOX_W}" height="{BOX_H}" rx="5" fill="#f6f8fa" stroke="#57606a"/>'
             f'<text x="{x}" y="{y + 5}" text-anchor="middle" fill="#1f2328">{crate}</text>'
         )
-    every = set(graph) - {"wharf", "testkit"}
-    note = "all crates below" if set(graph["wharf"]) == every else ", ".join(graph["wharf"])
-    lines.append(f'<text x="575" y="35" fill="#57606a">→ {note}, except testkit</text>')
+    every = set(graph) - {"wharf", *TEST_ONLY}
+    note = f"all others, except {', '.join(TEST_ONLY)}" if set(graph["wharf"]) == every else ", ".join(graph["wharf"])
+    lines.append(f'<text x="575" y="35" fill="#57606a">→ {note}</text>')
     lines.append(f'<text x="175" y="445" fill="#57606a">→ {", ".join(graph["testkit"])}; only for tests</text>')
     lines.append("</svg>\n")
     return "\n".join(lines)

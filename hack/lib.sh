@@ -151,7 +151,8 @@ leftovers() {
 # Builds the programs that tests run. The selection (whole workspace, one example) enables the same features of dependencies as
 # the test build does; any other selection would compile everything again.
 programs_up() {
-  (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --example tmpfs)
+  (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --bin fake-digitalocean \
+    --example tmpfs)
 }
 
 milliseconds() {

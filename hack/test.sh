@@ -63,8 +63,10 @@ three_ways() {
 }
 
 kubectl() {
-  KUBECTL=$("$ROOT/test/cluster/cluster.sh" kubectl) \
-    cargo test --workspace --test pods -- --ignored kubectl::
+  local program
+  program=$("$ROOT/test/cluster/cluster.sh" kubectl) &&
+    programs_up &&
+    KUBECTL=$program cargo test --workspace --test up -- --ignored kubectl::
 }
 
 # SOAK_SECONDS sets the duration.

@@ -6,7 +6,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use wharf_fuzz::assert_stable;
-use wharf_node::fuzzing::{rewrite_container_record, rewrite_volume_data};
+use wharf_container::fuzzing::rewrite_container_record;
+use wharf_node::fuzzing::rewrite_volume_data;
 
 const FILES: [&str; 3] = ["order.json", "running.json", "exit.json"];
 

@@ -14,7 +14,7 @@ inside() {
   ip address add 169.254.169.254/32 dev lo
   work_up
   trap 'fake_down; work_down' EXIT
-  "$WHARF" fake digitalocean --listen 127.0.0.1:8000 --state "$WORK/state" --droplet 2756294@169.254.169.254:80 \
+  "$FAKE" --listen 127.0.0.1:8000 --state "$WORK/state" --droplet 2756294@169.254.169.254:80 \
     --attach-real "$WORK/by-id" --action-delay 500ms >"$WORK/ready" 2>"$WORK/log" &
   FAKE_PID=$!
   local i
@@ -49,4 +49,4 @@ programs_up
 program=$CACHE/digitalocean/proof
 mkdir -p "${program%/*}"
 (cd "$ROOT/test/digitalocean" && nice -n 19 go build -mod=readonly -trimpath -o "$program" .)
-WHARF=$TARGET/debug/wharf PROOF=$program unshare --net "$(realpath "$0")" --inside
+FAKE=$TARGET/debug/fake-digitalocean PROOF=$program unshare --net "$(realpath "$0")" --inside

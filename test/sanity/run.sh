@@ -12,6 +12,7 @@ need_root
 
 sanity=$CACHE/csi-sanity-5.6.0/csi-sanity
 wharf=$TARGET/debug/wharf
+fake_digitalocean=$TARGET/debug/fake-digitalocean
 tmpfs=$TARGET/debug/examples/tmpfs
 only=${1:-}
 passed=0 failed=0
@@ -94,7 +95,7 @@ digitalocean() {
   mkdir -p "$WORK/links"
   # A previous fake wrote its address to the same file.
   : >"$WORK/fake.out"
-  "$wharf" fake digitalocean --listen 127.0.0.1:0 --state "$WORK/disk" --droplet 101 --region nyc3 --attach-real "$WORK/links" \
+  "$fake_digitalocean" --listen 127.0.0.1:0 --state "$WORK/disk" --droplet 101 --region nyc3 --attach-real "$WORK/links" \
     --action-delay 300ms --device-delay 200ms --snapshot-interval 0 --volume-limit 0 --requests-per-minute 0 --requests-per-hour 0 \
     </dev/null >"$WORK/fake.out" 2>"$WORK/fake.log" &
   fake=$!

@@ -1,22 +1,98 @@
-//! The kernel features that containers are built from: detached mounts (`DetachedMount`), paths that cannot leave a root
-//! (`scoped_path`), namespaces, credentials, terminals, and process handles that survive reuse of process IDs.
+//! The system calls that a container sandbox needs and that need `unsafe`, as safe functions: namespaces, mount
+//! attributes, signal dispositions, inherited descriptors, code between fork and exec. `wharf_container` builds containers
+//! from them.
 //!
 //! Nothing here makes decisions. Most functions change the calling process irreversibly, so they are for small
 //! single-threaded helper processes, never for a server.
 
-mod identity;
-mod namespaces;
-mod process;
-pub mod scoped_path;
-mod terminal;
-mod tree;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
-pub use identity::Credentials;
-pub use namespaces::{Namespaces, join, pivot_to_root, set_host_name, unshare};
-pub use process::{
-    ProcessHandle, boot_id, close_inherited_on_exec, die_with_parent, ignore_termination_signals,
-    make_inheritable, new_session, raise_oom_score, reset_signal_dispositions, run_after_fork,
-    set_not_dumpable, take_inherited,
-};
-pub use terminal::{Terminal, set_controlling_terminal};
-pub use tree::{DetachedMount, MountFlags};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::sys;
+
+/// The namespaces that a call applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespaces {
+    /// The PID namespace of children started from now on, not of the caller itself.
+    Pid,
+    /// The mount, IPC and UTS namespaces.
+    MountIpcUts,
+}
+
+/// Moves the caller to new namespaces. Unmounts on the host propagate to the new mount namespace if the host's mounts are
+/// shared; nothing propagates back.
+pub fn unshare(which: Namespaces) -> io::Result<()> {
+    let flags = match which {
+        Namespaces::Pid => UnshareFlags::NEWPID,
+        Namespaces::MountIpcUts => UnshareFlags::NEWNS | UnshareFlags::NEWIPC | UnshareFlags::NEWUTS,
+    };
+    // SAFETY: unsound only for the file descriptor table, which none of these flags unshares.
+    unsafe { unshare_unsafe(flags) }?;
+    if which == Namespaces::MountIpcUts {
+        mount_change(c"/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
+    }
+    Ok(())
+}
+
+/// Sets attributes of one mount (`MOUNT_ATTR_*`), attached or not; `private` also removes it from its peer group, so that
+/// mounts and unmounts no longer propagate.
+pub fn set_mount_attributes(mount: impl AsFd, attributes: u64, private: bool) -> io::Result<()> {
+    sys::mount_set_attributes(mount, attributes, private)
+}
+
+/// Resets all signals to their default action. Programs inherit ignored signals, so programs started by an agent under
+/// `nohup` would otherwise ignore SIGHUP.
+pub fn reset_signal_dispositions() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: no handler is installed, so no code of ours runs asynchronously. SIGKILL, SIGSTOP and the C library's
+        // reserved signals cannot be set; the call returns an error for them, which is ignored.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
+/// The caller, and programs it starts, ignore SIGHUP, SIGINT and SIGTERM until `reset_signal_dispositions`.
+pub fn ignore_termination_signals() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: as above, no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Takes a descriptor that the parent passed without close-on-exec. It is not passed on to further programs.
+pub fn take_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: borrowed for two calls that neither close nor store it; if the number is not open, the first call fails.
+    // The result is a duplicate, so no descriptor is closed twice.
+    let file = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_setfd(file, FdFlags::CLOEXEC)?;
+    Ok(fcntl_dupfd_cloexec(file, 3)?)
+}
+
+/// Programs executed from now on inherit only standard input, output and error.
+pub fn close_inherited_on_exec() -> io::Result<()> {
+    sys::close_on_exec_from(3)
+}
+
+/// Runs `prepare` in the new process before it executes the program. `prepare` may allocate and take locks. The caller
+/// must be single-threaded, now and when it starts the command.
+pub fn run_after_fork(
+    command: &mut Command,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<()> {
+    if fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("the process has more than one thread"));
+    }
+    // SAFETY: between fork and exec it is forbidden to take a lock that another thread held at the fork. The check above
+    // shows that there is no other thread.
+    unsafe { command.pre_exec(prepare) };
+    Ok(())
+}

@@ -1,4 +1,3 @@
 //! Entry points for the fuzz targets in `fuzz/`. Not part of the API.
 
-pub use crate::runtime::rewrite_container_record;
 pub use crate::volumes::rewrite_volume_data;

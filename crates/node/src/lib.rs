@@ -3,17 +3,15 @@
 //! - [`plugins`]: driver registration; publishes each driver's node info to Node and CSINode.
 //! - [`volumes`]: stages, publishes, unpublishes and unstages volumes of pods, with kubelet's paths on disk.
 //! - [`pods`]: a pod's lifecycle on this node, from admission to the removal of its last file.
-//! - [`containers`]: the container interface that pods depend on; [`runtime`]: its implementation with host processes.
 //! - [`machine`]: registers the Node object and reports its status.
+//!
+//! Containers are in the crate `wharf_container`; pods depend on its trait `Containers`.
 
-pub mod containers;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-mod hidden;
 pub mod machine;
 pub mod paths;
 pub mod plugins;
 pub mod pods;
-pub mod runtime;
 pub mod volumes;

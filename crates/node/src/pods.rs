@@ -9,7 +9,7 @@
 //!   are gone have exited, no unrequested volume is unmounted.
 //!
 //! Start reading at `view`, then `decide`: the rules. `status` computes the pod status, `act` executes steps,
-//! `attend` runs the background tasks of a running container. [`Streams`] serves logs and exec.
+//! `attend` runs the background tasks of a running container.
 
 mod act;
 mod attend;
@@ -22,7 +22,6 @@ mod pod_state;
 mod probe;
 mod spec;
 mod status;
-mod streams;
 mod versions;
 mod view;
 
@@ -37,18 +36,16 @@ use wharf_cluster::work::{
 use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
 };
+use wharf_container::{Cause, Containers, Exit, State};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
 
-use crate::containers::Containers;
 use crate::paths::Root;
-use crate::runtime::{Cause, Exit, State};
 use crate::volumes::Volumes;
 use decide::decide;
 use env::NodeEnv;
 use pod_state::{PodStates, PodVolumes, Presence};
-pub use streams::Streams;
 use versions::{Reference, Version};
 use view::{CrashBackoff, View};
 

@@ -71,7 +71,7 @@ pub struct Settings {
     pub resync: Duration,
     /// Interval of NodeGetVolumeStats calls.
     pub statistics: Duration,
-    /// Directories that no hostPath may lead into, without symlinks: [`crate::runtime::Runtime::hidden`].
+    /// Directories that no hostPath may lead into, without symlinks: [`wharf_container::Runtime::hidden`].
     pub hidden: Vec<PathBuf>,
 }
 

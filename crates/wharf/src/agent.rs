@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
+use wharf_container::{Runtime, Settings};
 use wharf_linux::Linux;
 use wharf_node::machine::{self, Health};
 use wharf_node::paths::Root;
 use wharf_node::plugins::{self, Plugins};
 use wharf_node::pods::{self, Agent};
-use wharf_node::runtime::{self, Runtime};
 use wharf_node::volumes::{self, Volumes};
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_upstream_flags::Environment;
@@ -155,7 +155,7 @@ pub(crate) fn open_runtime(
     hidden: Vec<PathBuf>,
 ) -> anyhow::Result<Runtime> {
     // The running binary, even if another version has been installed in its place.
-    let settings = runtime::Settings { hidden, ..runtime::Settings::new("/proc/self/exe", directory, logs) };
+    let settings = Settings { hidden, ..Settings::new("/proc/self/exe", directory, logs) };
     Ok(Runtime::open(settings)?)
 }
 

@@ -11,7 +11,6 @@ use crate::csi::{self, CsiArgs};
 use crate::down::{self, DownArgs};
 use crate::driver::{self, DriverArgs};
 use crate::explain::{self, ExplainArgs};
-use crate::fake::{self, FakeArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
@@ -90,7 +89,6 @@ enum Command {
     Local(LocalArgs),
     Csi(Box<CsiArgs>),
     Backup(Box<BackupArgs>),
-    Fake(FakeArgs),
 }
 
 impl Cli {
@@ -104,8 +102,7 @@ impl Cli {
             | Command::Sidecar(_)
             | Command::SnapshotController(_)
             | Command::SnapshotMetadata(_)
-            | Command::Apiserver(_)
-            | Command::Fake(_) => "info",
+            | Command::Apiserver(_) => "info",
             Command::Down(_)
             | Command::Explain(_)
             | Command::Local(_)
@@ -132,7 +129,6 @@ impl Cli {
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,
-            Command::Fake(args) => fake::run(args).await,
         }
     }
 }

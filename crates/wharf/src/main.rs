@@ -12,7 +12,6 @@ mod csi;
 mod down;
 mod driver;
 mod explain;
-mod fake;
 mod install;
 mod local;
 mod log;
@@ -40,7 +39,7 @@ pub(crate) struct ExitStatus(pub(crate) u8);
 
 fn main() -> ExitCode {
     // Containers are started through this binary. The helper must run before any thread exists.
-    if let Some(code) = wharf_node::runtime::run_helper(std::env::args_os()) {
+    if let Some(code) = wharf_container::run_helper(std::env::args_os()) {
         return code;
     }
     match std::env::args_os().next().and_then(|argv0| Program::from_argv0(&argv0)) {

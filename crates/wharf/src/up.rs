@@ -11,6 +11,7 @@ mod components;
 mod data_dir;
 mod external_driver;
 mod objects;
+mod pod_streams;
 mod served_driver;
 
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
 //! A fake of DigitalOcean's API and metadata service, for tests: volumes, snapshots, asynchronous actions, rate
-//! limits, the API's own error messages, and fault injection. `wharf fake digitalocean` runs it as a program.
+//! limits, the API's own error messages, and fault injection. `fake-digitalocean` is the program.
 //!
 //! Start at [`FakeDigitalOcean::start`]. The rules are pure (`rules`), the state is plain data ([`State`]), the server is thin.
 //!

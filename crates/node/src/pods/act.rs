@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::work::StepOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
+use wharf_container::{ContainerId, StartError};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{Kind, Time};
@@ -15,7 +16,6 @@ use super::decide::{MIN_GRACE, Step};
 use super::pod_state::{PodVolumes, Presence, Stopping};
 use super::view::{Ended, Health, RunState, StartFailure, View, roles};
 use super::{Pods, clean, env, hooks, spec};
-use crate::runtime::{ContainerId, StartError};
 
 /// Maximum delay between attempts to create a container; starts at one second.
 const MAX_START_RETRY: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::{EventType, Priority, now};
+use wharf_container::ContainerId;
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 
@@ -12,7 +13,6 @@ use super::pod_state::{ContainerTasks, Task};
 use super::probe::{self, Plan, ProbeReport, Purpose};
 use super::view::{Failed, RunState, View, roles};
 use super::{Pods, hooks};
-use crate::runtime::ContainerId;
 
 /// Timeout of a postStart hook, which has none of its own.
 const POST_START_TIMEOUT: Duration = Duration::from_secs(24 * 3600);

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use wharf_container::{ContainerId, Containers, RunResult};
 use wharf_model::whole::container::{Container, LifecycleHandler};
 
 use super::probe::http_hook;
-use crate::containers::{Containers, RunResult};
-use crate::runtime::ContainerId;
 
 /// Runs a hook with a time limit; the error describes the failure.
 pub(super) async fn run(

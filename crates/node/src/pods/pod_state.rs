@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
+use wharf_container::{Cause, ContainerId, ContainerInfo, Containers, Exit, State};
 use wharf_model::Time;
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::{ContainerStatus, Terminated};
 
 use super::probe::{Plan, Purpose};
 use super::view::{ContainerView, Crash, Ended, Health, RunState, StartFailure, View, VolumesState, roles};
-use crate::containers::Containers;
-use crate::runtime::{Cause, ContainerId, ContainerInfo, Exit, State};
 use crate::volumes::Mounted;
 
 /// A background task of a pod, aborted when dropped.

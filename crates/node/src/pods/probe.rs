@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
+use wharf_container::{ContainerId, Containers};
 use wharf_model::whole::container::{Container, Probe};
 
 pub(super) use check::http_hook;
 use check::{Check, CheckResult};
-
-use crate::containers::Containers;
-use crate::runtime::ContainerId;
 
 /// The kind of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

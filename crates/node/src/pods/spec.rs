@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use wharf_container::{ContainerDevice, ContainerMount, ContainerSpec, Rights, User};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 
 use super::env::expand;
-use crate::runtime::{ContainerDevice, ContainerMount, ContainerSpec, Rights, User};
 use crate::volumes::{Mounted, VolumePath};
 
 /// Why a container cannot be run.

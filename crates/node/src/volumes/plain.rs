@@ -81,7 +81,7 @@ pub enum PlainError {
     },
     /// A path that pods may not access.
     #[error(transparent)]
-    ExpandFailure(#[from] crate::hidden::Refusal),
+    ExpandFailure(#[from] wharf_container::hidden::Refusal),
     /// Not supported on this node.
     #[error("{what} is not supported here")]
     Unsupported {

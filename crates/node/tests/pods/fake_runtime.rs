@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use serde_json::json;
 use tokio::sync::watch;
 use wharf_cluster::now;
-use wharf_node::containers::{Containers, RunResult};
-use wharf_node::runtime::{
-    Cause, ContainerId, ContainerInfo, ContainerSpec, Exit, ListError, RemoveError, StartError, State,
+use wharf_container::{
+    Cause, ContainerId, ContainerInfo, ContainerSpec, Containers, Exit, ListError, RemoveError, RunResult,
+    StartError, State,
 };
 
 use crate::harness::TestNode;

@@ -13,14 +13,13 @@ use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
+use wharf_container::{ContainerId, Containers, LogOptions, RunResult, Runtime, State};
 use wharf_linux::{Linux, Mounts as _};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _};
-use wharf_node::containers::Containers;
 use wharf_node::paths::Root;
 use wharf_node::plugins::Plugins;
-use wharf_node::pods::{self, Agent, Streams};
-use wharf_node::runtime::{self, Runtime, State};
+use wharf_node::pods::{self, Agent};
 use wharf_node::volumes::{self, VolumeManagerDeps, Volumes};
 
 /// Not in `/tmp`, which is private to a container.
@@ -33,9 +32,7 @@ pub(crate) struct TestNode {
     /// The agents' container runtime: the real one, unless a test replaces it.
     containers: Arc<dyn Containers>,
     pub(crate) root: Root,
-    pub(crate) streams: Streams,
-    pub(crate) api: Api,
-    pub(crate) pki: Arc<Pki>,
+    api: Api,
     api_task: tokio::task::JoinHandle<()>,
     agent: Option<Running>,
     /// Agents get an additional client with more permissions.
@@ -66,19 +63,16 @@ impl TestNode {
     async fn build(wide_client: bool, containers: Option<Arc<dyn Containers>>) -> Self {
         let directory = tempfile::Builder::new().prefix("wharf-pods-").tempdir_in(PARENT_DIR).unwrap();
         let path = directory.path().canonicalize().unwrap();
-        let program = env!("CARGO_BIN_EXE_container-helper");
-        let mut settings = runtime::Settings::new(program, path.join("containers"), path.join("logs"));
+        let program = env!("CARGO_BIN_EXE_node-container-helper");
+        let mut settings =
+            wharf_container::Settings::new(program, path.join("containers"), path.join("logs"));
         settings.hidden = vec![path.clone()];
         let runtime = Runtime::open(settings).unwrap();
-        let streams = Streams::new(runtime.clone());
         let store =
             Store::open(&path.join("api"), store::Options { sync: false, ..store::Options::default() });
-        let options = rest::Options {
-            streams: Some(Arc::new(streams.clone())),
-            ca_certificate: "a certificate".to_owned(),
-            ..rest::Options::default()
-        };
-        let pki = Arc::new(Pki::open_or_create(&path.join("api"), wharf_cluster::now()).unwrap());
+        let options =
+            rest::Options { ca_certificate: "a certificate".to_owned(), ..rest::Options::default() };
+        let pki = Pki::open_or_create(&path.join("api"), wharf_cluster::now()).unwrap();
         let api = Api::new(store.unwrap(), pki.access().unwrap(), options);
         api.prepare().await.unwrap();
         let api_task = tokio::spawn({
@@ -95,9 +89,7 @@ impl TestNode {
             containers: containers.unwrap_or_else(|| Arc::new(runtime.clone())),
             runtime,
             root,
-            streams,
             api,
-            pki,
             api_task,
             agent: None,
             wide_client,
@@ -239,6 +231,25 @@ impl TestNode {
         panic!("no event {what:?}:\n{}", self.events().await);
     }
 
+    /// Runs a script in a container and returns its output.
+    pub(crate) async fn exec(&self, id: &str, script: &str) -> String {
+        let command = ["/bin/sh", "-c", script].map(str::to_owned);
+        match self.runtime.run(&container_id(id), &command, Duration::from_secs(60)).await {
+            RunResult::Ended { output, .. } => output,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A container's log.
+    pub(crate) async fn log(&self, id: &str) -> String {
+        let mut logs = self.runtime.logs(&container_id(id), LogOptions::default()).await.unwrap();
+        let mut text = Vec::new();
+        while let Some(piece) = logs.next().await.unwrap() {
+            text.extend(piece);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
     /// A file of a pod's volume, on the host.
     pub(crate) fn volume(&self, pod: &Value, plugin: &str, name: &str) -> PathBuf {
         self.root.plain(pod["metadata"]["uid"].as_str().unwrap(), plugin, name)
@@ -266,6 +277,11 @@ impl Drop for TestNode {
             _ = Linux::new().unmount(&mount.mount_point);
         }
     }
+}
+
+/// The id of a container in a pod's status.
+fn container_id(id: &str) -> ContainerId {
+    ContainerId::parse(id.strip_prefix("wharf://").unwrap()).unwrap()
 }
 
 fn cluster(api: &Api) -> Cluster {

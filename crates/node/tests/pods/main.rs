@@ -6,7 +6,5 @@
 mod fake_runtime;
 mod files;
 mod harness;
-mod kubectl;
 mod lifecycle;
 mod restart;
-mod streams;

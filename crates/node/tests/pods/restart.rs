@@ -33,7 +33,7 @@ async fn containers_keep_running_without_the_agent() {
     let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap().to_owned();
     let ended = || {
         let found = node.runtime.list().unwrap().into_iter().find(|found| found.pod_uid == uid(&ends));
-        found.is_some_and(|found| matches!(found.state, wharf_node::runtime::State::Exited(_)))
+        found.is_some_and(|found| matches!(found.state, wharf_container::State::Exited(_)))
     };
     while !ended() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;

@@ -14,6 +14,7 @@ mod examples;
 mod expansion;
 mod isolation;
 mod kills;
+mod kubectl;
 mod machine;
 mod namespaces;
 mod objects;

@@ -16,22 +16,22 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::{Identity, Pki, write_private};
-use wharf_apiserver::rest::{self, Api, PodStreams};
+use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
+use wharf_container::Runtime;
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Files as _, Linux, PathBeneath};
-use wharf_node::pods::Streams;
-use wharf_node::runtime::Runtime;
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
 use wharf_upstream_flags::Environment;
 
 use super::external_driver::{DriverOptions, ExternalDriver};
+use super::pod_streams::ContainerStreams;
 use super::served_driver::{self, ServedDriver};
 use super::{DataDir, UpArgs};
 use crate::agent::{self, NodeAgent};
@@ -214,11 +214,10 @@ async fn start_api_server(
     let pki = Arc::new(Pki::open_or_create(&dir, now())?);
     let server = Server::bind(args.listen).await?;
     let (url, address) = (server.url(), server.local_address());
-    let streams: Arc<dyn PodStreams> = Arc::new(Streams::new(runtime.clone()));
     let authority = pki.certificate_pem().to_owned();
     let options = rest::Options {
         base_url: url.clone(),
-        streams: Some(streams),
+        streams: Some(Arc::new(ContainerStreams::new(runtime.clone()))),
         ca_certificate: authority,
         ..rest::Options::default()
     };

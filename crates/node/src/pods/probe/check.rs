@@ -11,10 +11,8 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use wharf_container::{ContainerId, Containers, RunResult};
 use wharf_model::whole::container::{Container, HttpGetAction, HttpHeader, Probe};
-
-use crate::containers::{Containers, RunResult};
-use crate::runtime::ContainerId;
 
 /// Default host of a check.
 const LOOPBACK: &str = "127.0.0.1";

@@ -5,10 +5,10 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use wharf_container::hidden::Host;
 use wharf_model::whole::pod::HostPath;
 
 use super::PlainError;
-use crate::hidden::Host;
 use crate::volumes::VolumePath;
 
 /// Checks the path, and creates it if its type allows.

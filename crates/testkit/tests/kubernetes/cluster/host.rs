@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use wharf_node::runtime::{Runtime, Settings};
+use wharf_container::{Runtime, Settings};
 use wharf_testkit::{ChildProcess, upstream_program};
 
 use super::harness::mounts;

@@ -42,11 +42,11 @@ impl Cloud {
         let droplets: Vec<String> =
             DROPLETS.iter().zip(&metadata).map(|(id, address)| format!("{id}:{REGION}@{address}")).collect();
         let (state, links) = (text(&state), text(&by_id));
-        let mut args = vec!["fake", "digitalocean", "--listen", &api, "--state", &state];
+        let mut args = vec!["--listen", &api, "--state", &state];
         args.extend(["--token-file", &token, "--attach-real", &links]);
         args.extend(["--action-delay", "500ms", "--device-delay", "300ms", "--snapshot-interval", "0"]);
         args.extend(droplets.iter().flat_map(|droplet| ["--droplet", droplet]));
-        let fake = ChildProcess::start(&built_program("wharf"), &args, &log(cluster, "fake"));
+        let fake = ChildProcess::start(&built_program("fake-digitalocean"), &args, &log(cluster, "fake"));
         cluster.eventually("the double listens", MINUTE, |_| TcpStream::connect(&api).ok());
 
         cluster.apply(&csi_driver());

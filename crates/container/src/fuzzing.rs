@@ -1,0 +1,3 @@
+//! Entry points for the fuzz targets in `fuzz/`. Not part of the API.
+
+pub use crate::record::rewrite_container_record;

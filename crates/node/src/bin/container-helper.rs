@@ -1,7 +1,0 @@
-//! The runtime's helper program in tests; does nothing else.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    wharf_node::runtime::run_helper(std::env::args_os()).unwrap_or(ExitCode::FAILURE)
-}
