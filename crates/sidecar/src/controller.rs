@@ -156,6 +156,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// The configuration of the only replica, with default settings and the roles that the driver's capabilities
+    /// require.
+    pub fn new(identity: String) -> Self {
+        Self {
+            connect: ConnectOptions::default(),
+            roles: None,
+            identity,
+            namespace: None,
+            election: None,
+            topology: true,
+            node: None,
+            provisioner: provisioner::Settings::default(),
+            attacher: attacher::Settings::default(),
+            resizer: resizer::Settings::default(),
+            snapshotter: snapshotter::Settings::default(),
+            health_monitor: health_monitor::Settings::default(),
+            snapshot_controller: snapshot_controller::Settings::default(),
+        }
+    }
+
     /// Whether any configured role may need a driver.
     fn needs_driver(&self) -> bool {
         self.roles.as_ref().is_none_or(|roles| roles.iter().any(|role| role.needs_driver()))

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
-use wharf_controllers::snapshot_controller;
+use wharf_sidecar::WorkerOptions;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::{
     CSI_ADDRESS, Environment, Flag, FlagError, ParsedFlags, REMOVED_UPSTREAM, Support, ValueKind, driver,
@@ -62,6 +61,8 @@ pub(super) fn sidecar(
 ) -> Result<(Sidecar, Config), FlagError> {
     let qps = given.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
     let burst = given.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
+    let identity = given.text("leader-election-identity");
+    let identity = identity.map_or_else(|| environment.identity(), str::to_owned);
     let config = Config {
         connect: ConnectOptions {
             kubeconfig: given.text("kubeconfig").map(Into::into),
@@ -70,19 +71,9 @@ pub(super) fn sidecar(
             ..ConnectOptions::default()
         },
         roles: Some([role].into()),
-        identity: given
-            .text("leader-election-identity")
-            .map_or_else(|| environment.identity(), str::to_owned),
         namespace: environment.namespace.clone(),
         election: given.is_set("leader-election").then(|| election(given, environment)).transpose()?,
-        topology: true,
-        node: None,
-        provisioner: provisioner::Settings::default(),
-        attacher: attacher::Settings::default(),
-        resizer: resizer::Settings::default(),
-        snapshotter: snapshotter::Settings::default(),
-        health_monitor: health_monitor::Settings::default(),
-        snapshot_controller: snapshot_controller::Settings::default(),
+        ..Config::new(identity)
     };
     let sidecar = Sidecar {
         driver: Some(driver(given)?),

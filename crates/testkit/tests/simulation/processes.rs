@@ -8,13 +8,10 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::rest::Api;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
-use wharf_controllers::{
-    Context, attach_detach, binder, ephemeral, expand, protection, scheduler, snapshot_controller,
-};
+use wharf_cluster::{Cluster, EventRecorder};
+use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
 use wharf_node::volumes::Settings;
 use wharf_sidecar::controller::{self, Config, Role};
-use wharf_sidecar::{attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use crate::api::{self, ProcessRun};
 use crate::driver::{Driver, DriverState};
@@ -117,19 +114,9 @@ async fn controllers(cluster: Cluster, sim: Arc<Sim>) {
 
 async fn sidecar(cluster: Cluster, driver: Driver, sim: Arc<Sim>) {
     let config = Config {
-        connect: ConnectOptions::default(),
         roles: Some([Role::Provisioner, Role::Attacher, Role::Resizer].into()),
-        identity: "sim".to_owned(),
         namespace: Some("kube-system".to_owned()),
-        election: None,
-        topology: true,
-        node: None,
-        provisioner: provisioner::Settings::default(),
-        attacher: attacher::Settings::default(),
-        resizer: resizer::Settings::default(),
-        snapshotter: snapshotter::Settings::default(),
-        health_monitor: health_monitor::Settings::default(),
-        snapshot_controller: snapshot_controller::Settings::default(),
+        ..Config::new("sim".to_owned())
     };
     let client = driver.client();
     let deletes = async {

@@ -25,15 +25,8 @@ pub(super) struct RolesArgs {
     /// Roles to run: provisioner, attacher, resizer, snapshotter, health-monitor, snapshot-controller [default: according to the driver's capabilities]
     #[arg(long, value_name = "ROLE,…", value_delimiter = ',', value_parser = parse_role)]
     roles: Option<Vec<Role>>,
-    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Maximum number of requests per second to the API server [default: no limit]
-    #[arg(long, value_name = "N")]
-    kube_api_qps: Option<f32>,
-    /// Burst of requests above --kube-api-qps [default: twice --kube-api-qps]
-    #[arg(long, value_name = "N", requires = "kube_api_qps")]
-    kube_api_burst: Option<u32>,
+    #[command(flatten)]
+    connect: ConnectArgs,
     /// Namespace of leases, journal and CSIStorageCapacity objects [default: the service account's or kubeconfig's]
     #[arg(long, env = "NAMESPACE", value_name = "NAME")]
     namespace: Option<String>,
@@ -49,6 +42,20 @@ pub(super) struct RolesArgs {
     health: HealthArgs,
     #[command(flatten)]
     node: NodeArgs,
+}
+
+/// The connection to the API server.
+#[derive(Debug, clap::Args)]
+pub(super) struct ConnectArgs {
+    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Maximum number of requests per second to the API server [default: no limit]
+    #[arg(long, value_name = "N")]
+    kube_api_qps: Option<f32>,
+    /// Burst of requests above --kube-api-qps [default: twice --kube-api-qps]
+    #[arg(long, value_name = "N", requires = "kube_api_qps")]
+    kube_api_burst: Option<u32>,
 }
 
 /// Leader election between replicas.
@@ -215,19 +222,7 @@ impl RolesArgs {
 
     /// Validates the flags and converts them into the controller's configuration.
     pub(super) fn into_config(self, environment: &Environment) -> anyhow::Result<Config> {
-        let Self {
-            roles,
-            kubeconfig,
-            kube_api_qps,
-            kube_api_burst,
-            namespace,
-            election,
-            pace,
-            volumes,
-            snapshots,
-            health,
-            node,
-        } = self;
+        let Self { roles, connect, namespace, election, pace, volumes, snapshots, health, node } = self;
         let roles = roles.map(|roles| roles.into_iter().collect::<BTreeSet<_>>());
         let own_node = match (node.node_deployment, &node.node_name) {
             (false, _) => None,
@@ -237,12 +232,7 @@ impl RolesArgs {
             }
         };
         Ok(Config {
-            connect: ConnectOptions {
-                kubeconfig: kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-                qps: kube_api_qps,
-                burst: kube_api_burst,
-                ..ConnectOptions::default()
-            },
+            connect: connect.into_options(),
             roles,
             identity: environment.identity(),
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
@@ -259,6 +249,17 @@ impl RolesArgs {
             topology: true,
             node: own_node,
         })
+    }
+}
+
+impl ConnectArgs {
+    pub(super) fn into_options(self) -> ConnectOptions {
+        ConnectOptions {
+            kubeconfig: self.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
+            qps: self.kube_api_qps,
+            burst: self.kube_api_burst,
+            ..ConnectOptions::default()
+        }
     }
 }
 

@@ -1,17 +1,15 @@
 //! `wharf snapshot-controller`: the snapshot controller with Wharf's own flags.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use wharf_cluster::ConnectOptions;
 use wharf_controllers::snapshot_controller;
+use wharf_sidecar::WorkerOptions;
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{Address, Listen, Sidecar};
-use wharf_sidecar::{WorkerOptions, attacher, health_monitor, provisioner, resizer, snapshotter};
 use wharf_upstream_flags::{Environment, Task};
 
 use super::parse_duration;
-use super::roles::ElectionArgs;
+use super::roles::{ConnectArgs, ElectionArgs};
 
 const EXPLANATION: &str = "\
 Run one snapshot controller per cluster; it serves all drivers. It binds VolumeSnapshots to VolumeSnapshotContents, and \
@@ -37,15 +35,8 @@ controller together with a sidecar, use `wharf sidecar --roles`.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXPLANATION)]
 pub(crate) struct SnapshotControllerArgs {
-    /// Kubeconfig file [default: the pod's service account, else KUBECONFIG or ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
-    /// Maximum number of requests per second to the API server [default: no limit]
-    #[arg(long, value_name = "N")]
-    kube_api_qps: Option<f32>,
-    /// Burst of requests above --kube-api-qps [default: twice --kube-api-qps]
-    #[arg(long, value_name = "N", requires = "kube_api_qps")]
-    kube_api_burst: Option<u32>,
+    #[command(flatten)]
+    connect: ConnectArgs,
     /// Namespace of the lease [default: the service account's or kubeconfig's]
     #[arg(long, env = "NAMESPACE", value_name = "NAME")]
     namespace: Option<String>,
@@ -76,9 +67,7 @@ pub(crate) struct SnapshotControllerArgs {
 impl SnapshotControllerArgs {
     fn into_sidecar(self, environment: &Environment) -> anyhow::Result<Sidecar> {
         let Self {
-            kubeconfig,
-            kube_api_qps,
-            kube_api_burst,
+            connect,
             namespace,
             http_endpoint,
             worker_threads,
@@ -90,23 +79,10 @@ impl SnapshotControllerArgs {
         } = self;
         let default = snapshot_controller::Settings::default();
         let config = Config {
-            connect: ConnectOptions {
-                kubeconfig: kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-                qps: kube_api_qps,
-                burst: kube_api_burst,
-                ..ConnectOptions::default()
-            },
+            connect: connect.into_options(),
             roles: Some([Role::SnapshotController].into()),
-            identity: environment.identity(),
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             election: election.into_config()?,
-            topology: true,
-            node: None,
-            provisioner: provisioner::Settings::default(),
-            attacher: attacher::Settings::default(),
-            resizer: resizer::Settings::default(),
-            snapshotter: snapshotter::Settings::default(),
-            health_monitor: health_monitor::Settings::default(),
             snapshot_controller: snapshot_controller::Settings {
                 pace: WorkerOptions {
                     workers: worker_threads,
@@ -118,6 +94,7 @@ impl SnapshotControllerArgs {
                 distributed: enable_distributed_snapshotting,
                 groups: default.groups,
             },
+            ..Config::new(environment.identity())
         };
         let listen = |address| Listen { address, health: true, metrics: Some("/metrics".to_owned()) };
         Ok(Sidecar {

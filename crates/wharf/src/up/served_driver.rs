@@ -10,8 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Backoff, Cluster, ConnectOptions};
-use wharf_controllers::snapshot_controller;
+use wharf_cluster::{Backoff, Cluster};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_driver_local::DRIVER_NAME;
 use wharf_sidecar::controller::{self, Role};
@@ -19,7 +18,7 @@ use wharf_sidecar::driver::{DriverInfo, discover};
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process::{self, Sidecar, SidecarError};
 use wharf_sidecar::provisioner::{self, CapacitySettings};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
+use wharf_sidecar::registrar;
 
 use super::external_driver::DriverOptions;
 use super::{DataDir, objects};
@@ -153,19 +152,8 @@ pub(super) fn snapshot_controller(node: &str) -> Sidecar {
 
 fn config(node: &str, roles: Option<BTreeSet<Role>>) -> controller::Config {
     controller::Config {
-        // Not used: the sidecar gets this process's API client.
-        connect: ConnectOptions::default(),
         roles,
-        identity: node.to_owned(),
         namespace: Some("kube-system".to_owned()),
-        election: None,
-        topology: true,
-        node: None,
-        provisioner: provisioner::Settings::default(),
-        attacher: attacher::Settings::default(),
-        resizer: resizer::Settings::default(),
-        snapshotter: snapshotter::Settings::default(),
-        health_monitor: health_monitor::Settings::default(),
-        snapshot_controller: snapshot_controller::Settings::default(),
+        ..controller::Config::new(node.to_owned())
     }
 }
