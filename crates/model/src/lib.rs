@@ -36,7 +36,7 @@ pub mod secret;
 pub mod secrets;
 pub mod selector;
 pub mod snapshot;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
 mod time;

@@ -4,6 +4,10 @@ use serde_json::{Map, Value};
 
 use crate::patch::Patch;
 
+pub use api::{CachedObject, Objects, PatchResult, SimulatedApi, has_finalizer, is_deleting};
+
+mod api;
+
 /// Pseudorandom numbers (splitmix64): the same seed gives the same numbers.
 #[derive(Debug, Clone)]
 pub struct SeededRng(u64);
@@ -59,13 +63,13 @@ pub fn apply_patch(object: &Value, patch: &Patch) -> Option<Value> {
     }
     let added =
         |list: &Vec<Value>| list.iter().any(|f| !finalizers(object).is_some_and(|old| old.contains(f)));
-    let is_deleting = object.pointer("/metadata/deletionTimestamp").is_some();
-    let refused = is_deleting && finalizers(&changed).is_some_and(added);
+    let refused = is_deleting(object) && finalizers(&changed).is_some_and(added);
     let same = text(object, "/metadata/uid") == text(&changed, "/metadata/uid");
     (same && !refused).then_some(changed)
 }
 
-fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+/// A text field of an object; empty if it has none.
+pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
 }
 

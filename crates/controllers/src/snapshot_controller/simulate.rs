@@ -10,19 +10,30 @@
 //! [`snapshotter`].
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
-use wharf_model::testing::SeededRng;
+use wharf_model::testing::{SeededRng, SimulatedApi, has_finalizer, is_deleting, text};
 use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
-
-use world::{Kind, World, has_finalizer, is_deleting, text};
 
 mod groups;
 mod snapshots;
 mod snapshotter;
-mod world;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Snapshot,
+    Content,
+    Claim,
+    Group,
+    GroupContent,
+}
+
+const KINDS: [Kind; 5] = [Kind::Snapshot, Kind::Content, Kind::Claim, Kind::Group, Kind::GroupContent];
+/// The process of the world with a cache.
+const CONTROLLER: Option<usize> = Some(0);
 
 const TICKS: usize = 320;
 const CLAIMS: [&str; 2] = ["data", "logs"];
@@ -88,7 +99,7 @@ enum Running {
 struct Simulation {
     bug: Bug,
     chance: SeededRng,
-    world: World,
+    world: SimulatedApi<Kind>,
     class: Option<Value>,
     running: Vec<(WorkKey, Running)>,
     /// The driver's snapshots, by content.
@@ -110,7 +121,7 @@ impl Simulation {
         Self {
             bug,
             chance: SeededRng::new(seed),
-            world: World::default(),
+            world: SimulatedApi::new(1),
             class: Some(class),
             running: Vec::new(),
             driver_snapshots: BTreeSet::new(),
@@ -124,7 +135,7 @@ impl Simulation {
         for _ in 0..TICKS {
             match self.chance.below(40) {
                 0..=2 => self.user_action(),
-                3..=14 => self.world.deliver_event(&mut self.chance),
+                3..=14 => self.deliver_event(),
                 15..=23 => self.start(),
                 24..=33 => self.finish()?,
                 34..=38 => self.snapshotter_step(),
@@ -141,7 +152,7 @@ impl Simulation {
         self.counter += 1;
         let n = self.counter;
         let pick = self.chance.below(13);
-        let names = |world: &World, kind| -> Vec<String> {
+        let names = |world: &SimulatedApi<Kind>, kind| -> Vec<String> {
             world.objects.keys().filter(|key| key.0 == kind).map(|key| key.1.clone()).collect()
         };
         let mut some = |kind| {
@@ -175,15 +186,15 @@ impl Simulation {
             }
             3 | 4 => {
                 if let Some(name) = some(Kind::Snapshot) {
-                    self.world.delete(Kind::Snapshot, &name);
+                    self.world.delete(None, Kind::Snapshot, &name);
                 }
             }
             5 => {
                 if let Some(name) = some(Kind::Content) {
-                    self.remove_content(&name);
+                    self.remove_content(None, &name);
                 }
             }
-            6 | 8 => self.world.delete(Kind::Claim, CLAIMS[n as usize % 2]),
+            6 | 8 => self.world.delete(None, Kind::Claim, CLAIMS[n as usize % 2]),
             7 => {
                 if let Some(name) = some(Kind::Snapshot) {
                     let mut claim = claim_json(&format!("restore-{n}"), n);
@@ -203,12 +214,12 @@ impl Simulation {
             }
             11 => {
                 if let Some(name) = some(Kind::Group) {
-                    self.world.delete(Kind::Group, &name);
+                    self.world.delete(None, Kind::Group, &name);
                 }
             }
             12 if n.is_multiple_of(3) => {
                 if let Some(name) = some(Kind::GroupContent) {
-                    self.world.delete(Kind::GroupContent, &name);
+                    self.world.delete(None, Kind::GroupContent, &name);
                 }
             }
             _ => self.class = if self.class.is_some() { None } else { Self::new(0, Bug::None).class },
@@ -217,8 +228,8 @@ impl Simulation {
 
     /// A user deletes a content. Without a finalizer it is gone at once, and its snapshot in the driver is the
     /// user's responsibility.
-    fn remove_content(&mut self, name: &str) {
-        self.world.delete(Kind::Content, name);
+    fn remove_content(&mut self, process: Option<usize>, name: &str) {
+        self.world.delete(process, Kind::Content, name);
         if self.world.get(Kind::Content, name).is_none() {
             self.driver_snapshots.remove(name);
         }
@@ -226,13 +237,13 @@ impl Simulation {
 
     fn crash(&mut self) {
         self.running.clear();
-        self.world.restart_from_delivered();
+        self.world.restart(0);
         self.crashed = true;
     }
 
     fn start(&mut self) {
         let mut items: Vec<WorkKey> = Vec::new();
-        for (kind, name) in self.world.cached.keys() {
+        for (kind, name) in self.world.cached(0).keys() {
             items.push(match kind {
                 Kind::Snapshot => WorkKey::Snapshot(name.clone()),
                 Kind::Content => WorkKey::Content(name.clone()),
@@ -264,8 +275,17 @@ impl Simulation {
         }
     }
 
-    fn cached<T: serde::de::DeserializeOwned>(&self, kind: Kind, name: &str) -> Option<T> {
-        self.world.cached.get(&(kind, name.to_owned())).map(parse)
+    fn cached<T>(&self, kind: Kind, name: &str) -> Option<T>
+    where
+        T: serde::de::DeserializeOwned + Clone + Send + Sync + 'static,
+    {
+        self.world.cached_object::<T>(0, kind, name).map(Arc::unwrap_or_clone)
+    }
+
+    /// The watch delivers one change of a random kind.
+    fn deliver_event(&mut self) {
+        let kind = KINDS[self.chance.below(KINDS.len() as u64) as usize];
+        self.world.deliver(0, kind);
     }
 
     /// A step ends. Its worker continues with the same item.
@@ -306,12 +326,12 @@ impl Simulation {
             (WorkKey::GroupContent(name), Running::AddGroupFinalizer(content)) => {
                 if let Some(patch) = patch::add_finalizer(&content.metadata, names::GROUP_CONTENT_PROTECTION)
                 {
-                    self.world.patch(Kind::GroupContent, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::GroupContent, name, &patch);
                 }
             }
             (WorkKey::Content(name), Running::AddFinalizer(content)) => {
                 if let Some(patch) = patch::add_finalizer(&content.metadata, names::CONTENT_PROTECTION) {
-                    self.world.patch(Kind::Content, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Content, name, &patch);
                 }
             }
             (WorkKey::Content(name), Running::Delete) => self.delete_content(name)?,
@@ -358,7 +378,7 @@ impl Simulation {
         let all: Vec<_> = self.world.objects.keys().cloned().collect();
         for (kind, name) in &all {
             if !matches!(kind, Kind::Content | Kind::GroupContent) {
-                self.world.delete(*kind, name);
+                self.world.delete(None, *kind, name);
             }
         }
         for tick in 0..12_000 {
@@ -366,7 +386,7 @@ impl Simulation {
                 break;
             }
             for _ in 0..5 {
-                self.world.deliver_event(&mut self.chance);
+                self.deliver_event();
             }
             self.start();
             self.finish()?;
@@ -380,7 +400,7 @@ impl Simulation {
                             .is_none()
                     });
                     if is_kept {
-                        self.remove_content(name);
+                        self.remove_content(None, name);
                     }
                 }
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
+use wharf_model::testing::{is_deleting, text};
 use wharf_model::{
     Key, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent,
     VolumeSnapshot,
@@ -16,8 +17,7 @@ use super::super::groups::write;
 use super::super::view::{self as snapshot_view, GroupWithContent, Lookup};
 use super::super::write as snapshot_write;
 use super::snapshots::volume_of;
-use super::world::{Kind, is_deleting, text};
-use super::{Bug, CLAIMS, Fetched, Running, Simulation, Violation, parse};
+use super::{Bug, CLAIMS, CONTROLLER, Fetched, Kind, Running, Simulation, Violation, parse};
 
 /// A step for a group, and its inputs.
 pub(super) struct PendingStep {
@@ -37,15 +37,16 @@ impl Simulation {
 
     /// The name of the group whose content has this handle.
     pub(super) fn group_with_handle(&self, handle: &str) -> Option<String> {
-        let mut contents = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::GroupContent);
-        let (_, content) =
-            contents.find(|(_, content)| text(content, "/status/volumeGroupSnapshotHandle") == handle)?;
-        Some(text(content, "/spec/volumeGroupSnapshotRef/name").to_owned())
+        let contents = self.world.cached_objects::<VolumeGroupSnapshotContent>(0, Kind::GroupContent);
+        let handle_of = |content: &VolumeGroupSnapshotContent| {
+            content.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.clone())
+        };
+        let content = contents.iter().find(|content| handle_of(content).as_deref() == Some(handle))?;
+        Some(content.spec.volume_group_snapshot_ref.name.clone())
     }
 
-    fn seen_claims(&self) -> Vec<PersistentVolumeClaim> {
-        let claims = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::Claim);
-        claims.map(|(_, claim)| parse(claim)).collect()
+    fn seen_claims(&self) -> Vec<Arc<PersistentVolumeClaim>> {
+        self.world.cached_objects(0, Kind::Claim)
     }
 
     pub(super) fn decide_group(&self, name: &str, fetched: Fetched) -> Option<Running> {
@@ -58,9 +59,9 @@ impl Simulation {
         let known = fetched.content.as_ref() == Some(&content_name) || self.bug == Bug::TrustsCacheForGroups;
         let (mut member_snapshots, mut members) = (Vec::new(), Vec::new());
         if group.metadata.is_deleting() {
-            let all = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::Snapshot);
-            let all = all.map(|(_, snapshot)| Arc::new(parse::<VolumeSnapshot>(snapshot)));
+            let all = self.world.cached_objects::<VolumeSnapshot>(0, Kind::Snapshot);
             member_snapshots = all
+                .into_iter()
                 .filter(|it| {
                     snapshot_view::owning_group(it).is_some_and(|owner| owner.uid == group.metadata.uid)
                 })
@@ -80,7 +81,7 @@ impl Simulation {
             }
         }
         let restored: Vec<Key> =
-            self.seen_claims().iter().flat_map(super::super::wake::restore_sources).collect();
+            self.seen_claims().iter().flat_map(|claim| super::super::wake::restore_sources(claim)).collect();
         let restoring =
             member_snapshots.iter().map(|member| member.metadata.key()).find(|key| restored.contains(key));
         let step = decide(&View {
@@ -115,7 +116,7 @@ impl Simulation {
         if self.world.get(kind, &name).is_none() {
             self.world.put(kind, counter);
         }
-        self.world.read(kind, &name);
+        self.world.read(0, kind, &name);
     }
 
     /// Executes a step; `false` if the worker pauses.
@@ -131,7 +132,7 @@ impl Simulation {
                 return Ok((false, fetched));
             }
             (Step::FetchContent(name), _) => {
-                self.world.read(Kind::GroupContent, &name);
+                self.world.read(0, Kind::GroupContent, &name);
                 fetched.content = Some(name);
             }
             (Step::FetchSources, _) => {
@@ -144,7 +145,7 @@ impl Simulation {
             }
             (Step::AddFinalizer, _) => {
                 if let Some(patch) = patch::add_finalizer(meta, names::GROUP_PROTECTION) {
-                    self.world.patch(Kind::Group, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Group, name, &patch);
                 }
             }
             (Step::CreateContent(new_content), _) => {
@@ -162,7 +163,7 @@ impl Simulation {
                     self.cached::<wharf_model::VolumeSnapshotContent>(Kind::Content, &content)
                 {
                     let patch = write::bind_member_content(&object.metadata, &snapshot);
-                    self.world.patch(Kind::Content, &content, &patch);
+                    self.world.patch(CONTROLLER, Kind::Content, &content, &patch);
                 }
             }
             (Step::WriteMemberStatus(info), Some(content)) => {
@@ -174,7 +175,7 @@ impl Simulation {
                     self.cached::<wharf_model::VolumeSnapshotContent>(Kind::Content, &member)
                 {
                     let patch = snapshot_write::status(&object.metadata, &status);
-                    self.world.patch(Kind::Content, &member, &patch);
+                    self.world.patch(CONTROLLER, Kind::Content, &member, &patch);
                 }
             }
             (Step::BindMember(info), _) => {
@@ -182,31 +183,34 @@ impl Simulation {
                 if let Some(object) = self.cached::<VolumeSnapshot>(Kind::Snapshot, &member) {
                     let status = json!({"boundVolumeSnapshotContentName": bound});
                     let patch = snapshot_write::status(&object.metadata, &status);
-                    self.world.patch(Kind::Snapshot, &member, &patch);
+                    self.world.patch(CONTROLLER, Kind::Snapshot, &member, &patch);
                 }
             }
             (Step::WriteStatus(update), _) => {
-                self.world.patch(Kind::Group, name, &snapshot_write::status(meta, &update.status));
+                self.world.patch(
+                    CONTROLLER,
+                    Kind::Group,
+                    name,
+                    &snapshot_write::status(meta, &update.status),
+                );
             }
             (Step::MarkContentBeingDeleted, Some(content)) => {
                 self.check_group_deleting(name, &meta.uid)?;
                 let mark = [(names::GROUP_BEING_DELETED, Some("yes"))];
                 let patch = patch::annotate(&content.metadata, &mark);
-                self.world.patch(Kind::GroupContent, &content_name, &patch);
+                self.world.patch(CONTROLLER, Kind::GroupContent, &content_name, &patch);
             }
             (Step::DeleteContent, _) => {
                 self.check_group_deleting(name, &meta.uid)?;
-                self.world.delete(Kind::GroupContent, &content_name);
-                self.world.read(Kind::GroupContent, &content_name);
+                self.world.delete(CONTROLLER, Kind::GroupContent, &content_name);
             }
             (Step::DeleteMember(key), _) => {
                 self.check_group_deleting(name, &meta.uid)?;
-                self.world.delete(Kind::Snapshot, &key.name);
-                self.world.read(Kind::Snapshot, &key.name);
+                self.world.delete(CONTROLLER, Kind::Snapshot, &key.name);
             }
             (Step::RemoveFinalizer, _) => {
                 if let Some(patch) = patch::remove_finalizer(meta, names::GROUP_PROTECTION) {
-                    self.world.patch(Kind::Group, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Group, name, &patch);
                 }
             }
             (Step::SetDefaultClass(_) | Step::BindContent { .. }, _) => {

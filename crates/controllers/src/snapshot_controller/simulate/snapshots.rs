@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
+use wharf_model::testing::{has_finalizer, is_deleting, text};
 use wharf_model::{
     PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
@@ -13,8 +14,7 @@ use super::super::decide::{Step, decide};
 use super::super::protect::{self, ContentStep};
 use super::super::view::{self, Lookup, NodeChoice, ParentGroup, View};
 use super::super::{wake, write};
-use super::world::{Kind, has_finalizer, is_deleting, text};
-use super::{Bug, Fetched, Running, Simulation, Violation, parse};
+use super::{Bug, CONTROLLER, Fetched, Kind, Running, Simulation, Violation, parse};
 
 /// A step for a snapshot, and its inputs.
 pub(super) struct PendingStep {
@@ -45,9 +45,10 @@ impl Simulation {
         let class: Option<VolumeSnapshotClass> = self.class.as_ref().map(parse);
         let defaults: Vec<Arc<VolumeSnapshotClass>> = Vec::new();
         let volume: Option<PersistentVolume> = claim.as_ref().map(volume_of);
-        let restores =
-            |claim: &Value| wake::restore_sources(&parse(claim)).iter().any(|key| key.name == *name);
-        let mut claims = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::Claim);
+        let restores = |claim: &Arc<PersistentVolumeClaim>| {
+            wake::restore_sources(claim).iter().any(|key| key.name == *name)
+        };
+        let claims = self.world.cached_objects::<PersistentVolumeClaim>(0, Kind::Claim);
         let known = fetched.content.as_ref() == Some(&content_name) || self.bug == Bug::TrustsCache;
         let named = view::parent_group(&object);
         let stored = named.as_ref().and_then(|(key, _)| self.parent_group(&key.name));
@@ -70,7 +71,7 @@ impl Simulation {
             claim: claim.as_ref(),
             volume: if fetched.volume { Lookup::new(volume.as_ref(), true) } else { Lookup::NotCached },
             node: NodeChoice::Any,
-            restoring: claims.any(|(_, claim)| restores(claim)),
+            restoring: claims.iter().any(restores),
             parent,
             group_name: group_name.as_deref(),
             record_volume_mode: false,
@@ -92,23 +93,16 @@ impl Simulation {
 
     pub(super) fn can_release_claim(&self, name: &str) -> bool {
         let Some(claim) = self.cached::<PersistentVolumeClaim>(Kind::Claim, name) else { return false };
-        let snapshots: Vec<VolumeSnapshot> = self
-            .world
-            .cached
-            .iter()
-            .filter(|(key, _)| key.0 == Kind::Snapshot)
-            .map(|(_, value)| parse(value))
-            .collect();
-        protect::can_release_claim(&claim, &snapshots)
+        let snapshots = self.world.cached_objects::<VolumeSnapshot>(0, Kind::Snapshot);
+        protect::can_release_claim(&claim, snapshots.iter().map(|snapshot| &**snapshot))
     }
 
     pub(super) fn release_claim(&mut self, name: &str) {
-        self.world.edit(Kind::Claim, name, |claim| {
+        self.world.edit(CONTROLLER, Kind::Claim, name, |claim| {
             if let Some(list) = claim.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
                 list.retain(|finalizer| finalizer != names::CLAIM_PROTECTION);
             }
         });
-        self.world.read(Kind::Claim, name);
     }
 
     /// Executes a step; `false` if the worker pauses.
@@ -120,68 +114,70 @@ impl Simulation {
         match step {
             Step::DropState | Step::Idle | Step::Wait(_) | Step::Fail(_) => return Ok((false, fetched)),
             Step::FetchContent(name) => {
-                self.world.read(Kind::Content, &name);
+                self.world.read(0, Kind::Content, &name);
                 fetched.content = Some(name);
             }
             Step::FetchVolume(_) => fetched.volume = true,
             Step::AddFinalizers(finalizers) => {
                 if let Some(patch) = patch::add_finalizers(meta, &finalizers) {
-                    self.world.patch(Kind::Snapshot, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Snapshot, name, &patch);
                 }
             }
             Step::ProtectClaim => {
                 let claim = view::source_claim_name(object).unwrap_or_default().to_owned();
                 if self.world.get(Kind::Claim, &claim).is_some_and(|claim| !is_deleting(claim)) {
-                    self.world.edit(Kind::Claim, &claim, |claim| {
+                    self.world.edit(CONTROLLER, Kind::Claim, &claim, |claim| {
                         if !has_finalizer(claim, names::CLAIM_PROTECTION) {
                             claim["metadata"]["finalizers"] = json!([names::CLAIM_PROTECTION]);
                         }
                     });
                 }
-                self.world.read(Kind::Claim, &claim);
+                self.world.read(0, Kind::Claim, &claim);
             }
             Step::CreateContent(new_content) => {
                 // Checked again under the claim's lock.
                 let claim = view::source_claim_name(object).unwrap_or_default().to_owned();
-                let cached = self.world.cached.get(&(Kind::Claim, claim));
-                let protected = cached.is_some_and(|claim| has_finalizer(claim, names::CLAIM_PROTECTION));
+                let cached = self.cached::<PersistentVolumeClaim>(Kind::Claim, &claim);
+                let protected =
+                    cached.is_some_and(|claim| claim.metadata.has_finalizer(names::CLAIM_PROTECTION));
                 if protected || self.bug == Bug::ReleasesClaimsLate {
                     let mut counter = write::content(object, &new_content);
                     let name = text(&counter, "/metadata/name").to_owned();
-                    counter["metadata"]["uid"] = json!(format!("uid-{name}"));
+                    self.counter += 1;
+                    counter["metadata"]["uid"] = json!(format!("uid-{name}-{}", self.counter));
                     if self.world.get(Kind::Content, &name).is_none() {
                         self.world.put(Kind::Content, counter);
                     }
-                    self.world.read(Kind::Content, &name);
+                    self.world.read(0, Kind::Content, &name);
                 }
             }
             Step::BindContent { class } => {
                 if let Some(content) = content {
                     let patch = write::bind(&content.metadata, meta, class.as_deref());
-                    self.world.patch(Kind::Content, &content_name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Content, &content_name, &patch);
                 }
             }
             Step::WriteStatus(update) => {
-                self.world.patch(Kind::Snapshot, name, &write::status(meta, &update.status));
+                self.world.patch(CONTROLLER, Kind::Snapshot, name, &write::status(meta, &update.status));
             }
             Step::MarkContentBeingDeleted => {
                 if let Some(content) = content {
                     let mark = [(names::BEING_DELETED, Some("yes"))];
                     self.check_snapshot_deleting(&content_name)?;
                     let patch = patch::annotate(&content.metadata, &mark);
-                    self.world.patch(Kind::Content, &content_name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Content, &content_name, &patch);
                 }
             }
             Step::DeleteContent => self.delete_content(&content_name)?,
             Step::RemoveFinalizers(finalizers) => {
                 if let Some(patch) = patch::remove_finalizers(meta, &finalizers) {
-                    self.world.patch(Kind::Snapshot, name, &patch);
+                    self.world.patch(CONTROLLER, Kind::Snapshot, name, &patch);
                 }
             }
             Step::FetchParentGroup => {
                 let named = view::parent_group(object).map(|(key, _)| key.name).unwrap_or_default();
-                self.world.read(Kind::Group, &named);
-                fetched.parent = Some(self.parent_group(&named));
+                let exists = self.world.read(0, Kind::Group, &named);
+                fetched.parent = Some(self.parent_group(&named).filter(|_| exists));
             }
             Step::SetDefaultClass(_) | Step::SetOwnerGroup => {
                 panic!("unexpected step: the simulation has no default classes and no members without owner")
@@ -194,8 +190,7 @@ impl Simulation {
         if self.world.get(Kind::Content, name).is_some() {
             self.check_snapshot_deleting(name)?;
         }
-        self.remove_content(name);
-        self.world.read(Kind::Content, name);
+        self.remove_content(CONTROLLER, name);
         Ok(())
     }
 

@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
-use wharf_model::testing::apply_patch;
+use wharf_model::testing::{apply_patch, is_deleting, text};
 use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use super::world::{Kind, is_deleting, text};
-use super::{Simulation, parse};
+use super::{Kind, Simulation, parse};
 
 impl Simulation {
     /// One step of the snapshotter for one content.
@@ -29,7 +28,7 @@ impl Simulation {
         if is_deleting(&content) {
             if annotated(names::BEING_CREATED) {
                 // The driver completes the creation.
-                self.world.edit(Kind::Content, name, |content| {
+                self.world.edit(None, Kind::Content, name, |content| {
                     clear_being_created(content);
                     content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": true});
                 });
@@ -39,7 +38,7 @@ impl Simulation {
                 self.driver_snapshots.remove(name);
                 let meta = parse::<VolumeSnapshotContent>(&content).metadata;
                 if let Some(patch) = patch::remove_finalizer(&meta, names::CONTENT_PROTECTION) {
-                    self.world.edit(Kind::Content, name, |content| {
+                    self.world.edit(None, Kind::Content, name, |content| {
                         *content = apply_patch(content, &patch).unwrap();
                     });
                 }
@@ -54,16 +53,17 @@ impl Simulation {
             None if dynamic && !annotated(names::BEING_CREATED) => {
                 // From now on the driver may create the snapshot.
                 self.driver_snapshots.insert(name.clone());
-                self.world.edit(Kind::Content, name, |content| {
+                self.world.edit(None, Kind::Content, name, |content| {
                     content["metadata"]["annotations"][names::BEING_CREATED] = json!("yes");
                 });
             }
-            None => self.world.edit(Kind::Content, name, |content| {
+            None => self.world.edit(None, Kind::Content, name, |content| {
                 clear_being_created(content);
                 content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": !dynamic});
             }),
             Some(Value::Bool(false)) => {
-                self.world.edit(Kind::Content, name, |content| content["status"]["readyToUse"] = json!(true));
+                self.world
+                    .edit(None, Kind::Content, name, |content| content["status"]["readyToUse"] = json!(true));
             }
             Some(_) => {}
         }
@@ -91,14 +91,14 @@ impl Simulation {
         };
         match content.pointer("/status/readyToUse") {
             None if annotated(names::GROUP_BEING_CREATED) => {
-                self.world.edit(Kind::GroupContent, name, complete)
+                self.world.edit(None, Kind::GroupContent, name, complete)
             }
             _ if is_deleting(&content) => {
                 if annotated(names::GROUP_BEING_DELETED) {
                     self.driver_snapshots.remove(name);
                     let meta = parse::<VolumeGroupSnapshotContent>(&content).metadata;
                     if let Some(patch) = patch::remove_finalizer(&meta, names::GROUP_CONTENT_PROTECTION) {
-                        self.world.edit(Kind::GroupContent, name, |content| {
+                        self.world.edit(None, Kind::GroupContent, name, |content| {
                             *content = apply_patch(content, &patch).unwrap();
                         });
                     }
@@ -107,14 +107,15 @@ impl Simulation {
             None => {
                 // Annotation and finalizer are one write. From now on the driver may create the group.
                 self.driver_snapshots.insert(name.to_owned());
-                self.world.edit(Kind::GroupContent, name, |content| {
+                self.world.edit(None, Kind::GroupContent, name, |content| {
                     content["metadata"]["annotations"][names::GROUP_BEING_CREATED] = json!("yes");
                     content["metadata"]["finalizers"] = json!([names::GROUP_CONTENT_PROTECTION]);
                 });
             }
             Some(Value::Bool(false)) => {
-                self.world
-                    .edit(Kind::GroupContent, name, |content| content["status"]["readyToUse"] = json!(true));
+                self.world.edit(None, Kind::GroupContent, name, |content| {
+                    content["status"]["readyToUse"] = json!(true)
+                });
             }
             Some(_) => {}
         }
