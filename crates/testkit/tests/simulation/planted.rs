@@ -62,12 +62,12 @@ pub(crate) async fn delete_released_volumes(cluster: Cluster, driver: Client) {
 }
 
 /// An explain that knows nobody else.
-pub(crate) fn blame_the_binder(story: &mut Explanation) {
+pub(crate) fn blame_the_binder(explanation: &mut Explanation) {
     let unbound = |step: &&mut Step| {
-        let told = step.message.contains("being deleted") || step.message.contains("capacity is ");
-        step.object.starts_with("claim ") && step.state != State::Done && !told
+        let explained = step.message.contains("being deleted") || step.message.contains("capacity is ");
+        step.object.starts_with("claim ") && step.state != State::Done && !explained
     };
-    for step in story.steps.iter_mut().filter(unbound) {
+    for step in explanation.steps.iter_mut().filter(unbound) {
         step.waiting_for = "the volume binder (persistentvolume-binder-controller)".to_owned();
     }
 }
