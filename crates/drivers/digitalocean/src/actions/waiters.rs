@@ -54,7 +54,7 @@ struct Entry {
 /// All waiting operations.
 #[derive(Debug)]
 pub(super) struct Waiters {
-    pace: PollingOptions,
+    polling: PollingOptions,
     entries: BTreeMap<u64, Entry>,
     next_ticket: u64,
     /// Number of requests of the last listing.
@@ -66,8 +66,8 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    pub(super) fn new(pace: PollingOptions, now: Instant) -> Self {
-        Self { pace, entries: BTreeMap::new(), next_ticket: 0, pages: 1, idle_rounds: 0, due: now }
+    pub(super) fn new(polling: PollingOptions, now: Instant) -> Self {
+        Self { polling, entries: BTreeMap::new(), next_ticket: 0, pages: 1, idle_rounds: 0, due: now }
     }
 
     pub(super) fn due(&self) -> Instant {
@@ -126,7 +126,7 @@ impl Waiters {
     /// Overdue actions to poll individually, with growing intervals: the listing would show them if they had
     /// succeeded.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<(u64, String, u64)> {
-        let long = self.pace.first * OVERDUE;
+        let long = self.polling.initial_interval * OVERDUE;
         let is_due = |entry: &Entry| {
             let times = 2_u32.checked_pow(entry.asked).unwrap_or(u32::MAX);
             entry.waiter.since + long.saturating_mul(times) <= now
@@ -156,9 +156,13 @@ impl Waiters {
     /// twice the initial one, because they are added and finish all the time. Jitter shortens it by up to a tenth, so
     /// that drivers of one account do not poll in step.
     fn pause(&self, jitter: f64) -> Duration {
-        let PollingOptions { first, longest, .. } = self.pace;
-        let least = if self.entries.len() > self.single_poll_limit() { first * 2 } else { first };
-        let grown = least.mul_f64(1.5_f64.powi(self.idle_rounds.clamp(0, 20))).min(longest);
+        let PollingOptions { initial_interval, max_interval, .. } = self.polling;
+        let least = if self.entries.len() > self.single_poll_limit() {
+            initial_interval * 2
+        } else {
+            initial_interval
+        };
+        let grown = least.mul_f64(1.5_f64.powi(self.idle_rounds.clamp(0, 20))).min(max_interval);
         grown.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0))
     }
 }

@@ -88,7 +88,7 @@ fn begin(context: &mut RequestContext<'_>, volume: &str, asked: &Start) -> Outco
         _ => return Err(ApiResponse::unprocessable("Type must be attach, detach or resize")),
     };
     let id = context.state.next_number();
-    let (due, fails) = schedule(context.fault, context.knobs.action_delay_ms, context.now);
+    let (due, fails) = schedule(context.fault, context.settings.action_delay_ms, context.now);
     let action = Action {
         id,
         kind,
@@ -127,7 +127,7 @@ fn attach(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<K
     if found.attached.is_some() {
         return Err(ApiResponse::unprocessable("This volume is already attached"));
     }
-    if context.state.volumes_of(droplet).count() as u64 >= context.knobs.volumes_per_droplet {
+    if context.state.volumes_of(droplet).count() as u64 >= context.settings.volumes_per_droplet {
         return Err(ApiResponse::unprocessable("cannot attach more volumes to the Droplet"));
     }
     Ok(Kind::Attach { droplet })

@@ -72,9 +72,9 @@ pub(super) fn create(context: &mut RequestContext<'_>, volume: &str) -> Outcome 
             "failed to create snapshot: a snapshot with this name already exists",
         ));
     }
-    let interval = Millis::try_from(context.knobs.snapshot_interval_ms).unwrap_or(Millis::MAX);
+    let interval = Millis::try_from(context.settings.snapshot_interval_ms).unwrap_or(Millis::MAX);
     if source.snapshotted.is_some_and(|last| context.now.saturating_sub(last) < interval) {
-        let interval = go_duration(context.knobs.snapshot_interval_ms / 1000);
+        let interval = go_duration(context.settings.snapshot_interval_ms / 1000);
         return Err(ApiResponse::error(
             429,
             &format!(

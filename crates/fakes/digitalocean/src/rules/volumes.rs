@@ -81,7 +81,7 @@ pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
     if context.state.volumes.values().any(|other| other.name == name && other.region == region) {
         return Err(ApiResponse::conflict("failed to create volume: a volume with this name already exists"));
     }
-    let limit = context.knobs.volume_limit;
+    let limit = context.settings.volume_limit;
     if (limit > 0 && context.state.volumes.len() as u64 >= limit) || exceeds_capacity(context, size) {
         return Err(ApiResponse::capacity("create volume"));
     }
