@@ -215,7 +215,7 @@ async fn many_claims_at_once_get_different_volumes() {
         assert!(volume.is_bound_to(&bound.metadata));
     }
     assert_eq!(bound_volumes.len(), MANY);
-    // Five writes each: volume Available, claimRef, volume Bound, volumeName, claim Bound. No write was in vain.
+    // Five writes each: volume Available, claimRef, volume Bound, volumeName, claim Bound. No write was unnecessary.
     assert_eq!(running.writes(), 5 * MANY);
 }
 

@@ -249,6 +249,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
 }
 
-fn address(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, StartError> {
-    listener.local_addr().map_err(|source| StartError::Listen { address: asked, source })
+fn address(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Listen { address: requested, source })
 }

@@ -1,4 +1,4 @@
-//! `volumesInUse`: tells the attach/detach controller that a volume must not be detached. Updated as soon as it
+//! `volumesInUse`: the attach/detach controller does not detach the volumes in this list. Updated as soon as it
 //! changes.
 //!
 //! Guarantees: [`InUse::reported`] is true only if the API server has accepted a list with the volume, and no list

@@ -1,5 +1,5 @@
-//! What is looked at from outside: whether pods run, what is left, and whether `wharf explain` has a reason for
-//! everything that is not done.
+//! Checks of the cluster's state: whether pods run, what is left, and whether `wharf explain` explains everything that
+//! is pending.
 
 use wharf_explain::{Subject, SubjectKind, explain};
 use wharf_model::claim::ClaimPhase;

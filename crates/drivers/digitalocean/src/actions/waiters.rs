@@ -48,7 +48,7 @@ pub(super) enum Plan {
 struct Entry {
     waiter: Waiter,
     /// How often its action was polled individually because it was overdue.
-    asked: u32,
+    polls: u32,
 }
 
 /// All waiting operations.
@@ -83,7 +83,7 @@ impl Waiters {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let alone = self.entries.is_empty();
-        self.entries.insert(ticket, Entry { waiter, asked: 0 });
+        self.entries.insert(ticket, Entry { waiter, polls: 0 });
         self.idle_rounds = 0;
         let soon = now + self.pause(jitter);
         self.due = if alone { soon } else { self.due.min(soon) };
@@ -128,15 +128,15 @@ impl Waiters {
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<(u64, String, u64)> {
         let long = self.polling.initial_interval * OVERDUE;
         let is_due = |entry: &Entry| {
-            let times = 2_u32.checked_pow(entry.asked).unwrap_or(u32::MAX);
+            let times = 2_u32.checked_pow(entry.polls).unwrap_or(u32::MAX);
             entry.waiter.since + long.saturating_mul(times) <= now
         };
         let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| is_due(entry)).collect();
-        due.sort_by_key(|(ticket, entry)| (entry.asked, **ticket));
+        due.sort_by_key(|(ticket, entry)| (entry.polls, **ticket));
         due.truncate(OVERDUE_AT_ONCE);
         due.into_iter()
             .map(|(ticket, entry)| {
-                entry.asked += 1;
+                entry.polls += 1;
                 action_query((ticket, entry))
             })
             .collect()

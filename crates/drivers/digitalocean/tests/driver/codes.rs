@@ -61,8 +61,8 @@ async fn health_needs_no_request_per_volume() {
     bench.fake.change(|state, _| drop(state.droplets.remove(&HERE)));
     let id = bench.create("pvc-4", GIB).await.unwrap().volume_id;
     bench.attach(&id, &THERE.to_string()).await.unwrap();
-    let ill = bench.call(all()).await.unwrap().entries;
-    assert_eq!(ill.len(), 3, "{ill:?}");
+    let unhealthy = bench.call(all()).await.unwrap().entries;
+    assert_eq!(unhealthy.len(), 3, "{unhealthy:?}");
 }
 
 #[tokio::test]

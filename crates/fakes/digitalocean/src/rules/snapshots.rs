@@ -57,13 +57,13 @@ fn find<'a>(context: &'a RequestContext<'_>, id: &str) -> Result<&'a Snapshot, A
 }
 
 pub(super) fn create(context: &mut RequestContext<'_>, volume: &str) -> Outcome {
-    let asked: Create = context.request.json()?;
+    let body: Create = context.request.json()?;
     let source = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?;
-    let name = asked
+    let name = body
         .name
         .filter(|name| !name.is_empty())
         .ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
-    let tags = asked.tags.unwrap_or_default();
+    let tags = body.tags.unwrap_or_default();
     if !tags.iter().all(|tag| tags::is_name(tag)) {
         return Err(ApiResponse::unprocessable("Tags are invalid"));
     }
