@@ -5,7 +5,7 @@ use wharf_explain::{Subject, SubjectKind, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, random};
+use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, system};
 
 use crate::driver::lock;
 use crate::planted::{self, Bug};
@@ -127,7 +127,7 @@ impl Testbed {
     async fn unexplained(&self, kind: SubjectKind, meta: &Meta, turn: Option<Turn>) -> Option<String> {
         let turn = turn?;
         let subject = Subject { kind, namespace: "default".to_owned(), name: meta.name.clone() };
-        let mut explanation = match explain(&self.cluster, &subject, None, random::now()).await {
+        let mut explanation = match explain(&self.cluster, &subject, None, system::now()).await {
             Ok(explanation) => explanation,
             Err(error) => return Some(format!("{subject} cannot be explained: {error}")),
         };
