@@ -39,7 +39,7 @@ def arrow(start, end, color):
         side = 1 if x2 > x1 else -1
         x1, x2 = x1 + side * BOX_W / 2, x2 - side * (BOX_W / 2 + 4)
     else:
-        # Leave and arrive at different points of a box, by where the other one is: lines then rarely lie on each other.
+        # The end points depend on the position of the other box, so that lines rarely overlap.
         lean = max(-1, min(1, (x2 - x1) / 400)) * BOX_W * 0.4
         x1, y1, x2, y2 = x1 + lean, y1 + BOX_H / 2, x2 - lean, y2 - BOX_H / 2 - 4
     return f'<line x1="{x1:.0f}" y1="{y1:.0f}" x2="{x2:.0f}" y2="{y2:.0f}" stroke="{color}" marker-end="url(#{color[1:]})"/>'
@@ -64,7 +64,7 @@ def draw():
     lines.append("</defs>")
     lines.append('<g stroke-width="1.5" fill="none">')
     for crate, needed in graph.items():
-        # Their dependencies are nearly all of the others: said in words.
+        # These depend on nearly all other crates: a note lists the dependencies instead of arrows.
         if crate not in ("wharf", "testkit"):
             lines += [arrow(PLACES[crate], PLACES[other], COLORS[crate]) for other in needed]
     lines.append("</g>")

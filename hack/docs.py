@@ -62,7 +62,7 @@ def links(text):
 
 
 def slug(heading):
-    """The anchor of a heading, as GitHub and mdBook both make it."""
+    """The anchor of a heading, as both GitHub and mdBook generate it."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
     text = re.sub(r"[*`]", "", text).strip().lower()
     return "".join(c if c.isalnum() or c in "-_" else "-" if c.isspace() else "" for c in text)
@@ -110,7 +110,7 @@ def sources():
 
 
 def metrics_in_code(code):
-    """Names as registered: without the `_total` that the encoder puts behind a counter's name."""
+    """Names as registered: without the suffix `_total`, which the encoder adds to the names of counters."""
     names = set(re.findall(r"(?<!health_registry)\.register\(\s*\"([a-z_]+)\"", code))
     names.update(re.findall(r"\(\"((?:wharf|workqueue)_[a-z_]+)\", \"", code))
     return names
@@ -131,8 +131,8 @@ QUOTE = re.compile(r"<!-- code: (\S+): (.+?) -->\n\n```(\w+)\n(.*?)```\n", re.DO
 
 
 def item(path, first):
-    """The item of a source file whose first line begins so, with its attributes, up to its closing brace; for
-    `FIRST ... LAST` all lines from the one to the other."""
+    """The item in a source file whose first line starts with `first`: its attributes, and the lines up to its closing
+    brace. For `FIRST ... LAST`, all lines from FIRST to LAST."""
     lines = (ROOT / path).read_text().splitlines()
     first, _, last = first.partition(" ... ")
     start = next((number for number, line in enumerate(lines) if line.startswith(first)), None)
@@ -174,7 +174,7 @@ def check_reference():
     documented = set(re.findall(r"^\| `([a-z_]+)`", page, re.MULTILINE))
     bare = {name.removesuffix("_total") for name in documented}
     wrong += [f"docs/metrics.md: {name} is missing" for name in sorted(metrics_in_code(code) - bare - documented)]
-    # Some names are put together of a prefix and an ending.
+    # Some names are composed of a prefix and a suffix.
     def is_in_code(name):
         prefixes = [name[:at] for at in range(len(name)) if name[at] == "_"]
         whole = [f'"{name}"', f'"{name.removesuffix("_total")}"']
@@ -187,7 +187,7 @@ def check_reference():
 
 
 def staged_names():
-    """Files outside of docs/ that are pages of the book, and what they are called there."""
+    """Files outside of docs/ that are pages of the book, with the names of these pages."""
     names = {}
     for _, target in links(SUMMARY.read_text()):
         file = (DOCS / target.partition("#")[0]).resolve()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the images that the test cluster's pods run, as one docker archive: there is no registry to pull from.
 
-Both are the machine's static busybox with all its applets, so the archive has one layer.
+Both images contain the machine's static busybox with all its applets, so the archive has one layer.
 """
 
 import hashlib

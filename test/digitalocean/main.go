@@ -1,6 +1,6 @@
-// Program digitalocean drives the fake with DigitalOcean's own clients: godo for the API, go-metadata for the metadata
-// service at its fixed address. Its calls are those that DigitalOcean's CSI driver makes, in its order, and those that
-// page, fail and wait. Each check is a line; the last line is the sum.
+// Program digitalocean tests the fake with DigitalOcean's own clients: godo for the API, go-metadata for the metadata
+// service at its fixed address. It makes the calls of DigitalOcean's CSI driver in the same order, and also tests
+// pagination, errors and polling. It prints one line per check; the last line is the sum.
 package main
 
 import (
@@ -19,7 +19,7 @@ import (
 
 const region = "nyc3"
 
-type proof struct {
+type suite struct {
 	ctx            context.Context
 	api            *godo.Client
 	links          string
@@ -33,13 +33,13 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	// Without retries, as the driver has it: they would wait at every 429.
+	// Without retries, as in the driver: retries would wait at every 429.
 	api := godo.NewClient(&http.Client{Transport: bearer{}})
 	if err := godo.SetBaseURL(os.Args[1])(api); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
 	}
-	p := &proof{ctx: ctx, api: api, links: os.Args[2]}
+	p := &suite{ctx: ctx, api: api, links: os.Args[2]}
 	droplet := p.metadata()
 	p.account()
 	volume := p.create("pvc-godo", "")
@@ -58,7 +58,7 @@ func main() {
 	}
 }
 
-// bearer puts the token on.
+// bearer adds the token to each request.
 type bearer struct{}
 
 func (bearer) RoundTrip(request *http.Request) (*http.Response, error) {
@@ -67,8 +67,8 @@ func (bearer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(request)
 }
 
-// check counts one check and says what was wrong.
-func (p *proof) check(what string, good bool, found ...any) {
+// check counts one check and prints its result.
+func (p *suite) check(what string, good bool, found ...any) {
 	if good {
 		p.passed++
 		fmt.Printf("ok %s\n", what)
@@ -78,15 +78,15 @@ func (p *proof) check(what string, good bool, found ...any) {
 	fmt.Printf("not ok %s: %v\n", what, found)
 }
 
-// refused checks an error's status and that its message has these words.
-func (p *proof) refused(what string, err error, status int, words string) {
-	var answer *godo.ErrorResponse
-	good := errors.As(err, &answer) && answer.Response.StatusCode == status && strings.Contains(answer.Message, words)
+// refused checks that an error has this status and that its message contains the text.
+func (p *suite) refused(what string, err error, status int, text string) {
+	var response *godo.ErrorResponse
+	good := errors.As(err, &response) && response.Response.StatusCode == status && strings.Contains(response.Message, text)
 	p.check(what, good, err)
 }
 
-// metadata reads what a driver reads at its start, from the address that its client has built in.
-func (p *proof) metadata() int {
+// metadata reads what a driver reads when it starts, from the address that is built into the client.
+func (p *suite) metadata() int {
 	client := metadata.NewClient()
 	id, err := client.DropletID()
 	p.check("the droplet's id", err == nil && id == 2756294, id, err)
@@ -97,12 +97,12 @@ func (p *proof) metadata() int {
 	_, err = client.Tags()
 	p.check("tags behind a redirect", err == nil, err)
 	_, err = client.AuthToken()
-	p.check("what is not there", err != nil && strings.Contains(err.Error(), "404"), err)
+	p.check("missing metadata is a 404", err != nil && strings.Contains(err.Error(), "404"), err)
 	return id
 }
 
-// account is the check that a driver makes at its start.
-func (p *proof) account() {
+// account makes the calls with which a driver checks the account when it starts.
+func (p *suite) account() {
 	account, response, err := p.api.Account.Get(p.ctx)
 	p.check("the account", err == nil && account.VolumeLimit == 100 && account.Status == "active", account, err)
 	rate := response.Rate
@@ -115,33 +115,33 @@ func (p *proof) account() {
 	p.check("regions", err == nil && len(regions) > 5, regions, err)
 }
 
-// create makes a volume, as new or from a snapshot, whose size it then has.
-func (p *proof) create(name, snapshot string) string {
+// create creates a volume, empty or from a snapshot; a restored volume has the snapshot's size.
+func (p *suite) create(name, snapshot string) string {
 	found, _, err := p.api.Storage.ListVolumes(p.ctx, &godo.ListVolumeParams{Region: region, Name: name})
-	p.check(name+" is not there", err == nil && len(found) == 0, found, err)
+	p.check(name+" does not exist yet", err == nil && len(found) == 0, found, err)
 	if snapshot != "" {
 		_, _, err := p.api.Snapshots.Get(p.ctx, snapshot)
-		p.check("its snapshot is", err == nil, err)
+		p.check("its snapshot exists", err == nil, err)
 	}
 	request := &godo.VolumeCreateRequest{Region: region, Name: name, SizeGigaBytes: 1, SnapshotID: snapshot}
 	volume, response, err := p.api.Storage.CreateVolume(p.ctx, request)
 	if err != nil {
-		p.check(name+" is made", false, err)
+		p.check(name+" is created", false, err)
 		return ""
 	}
 	size := int64(1)
 	if snapshot != "" {
 		size = 2
 	}
-	p.check(name+" is made", response.StatusCode == http.StatusCreated && volume.SizeGigaBytes == size, volume)
-	p.check("when", time.Since(volume.CreatedAt) < time.Hour, volume.CreatedAt)
+	p.check(name+" is created", response.StatusCode == http.StatusCreated && volume.SizeGigaBytes == size, volume)
+	p.check("creation time", time.Since(volume.CreatedAt) < time.Hour, volume.CreatedAt)
 	_, _, err = p.api.Storage.CreateVolume(p.ctx, request)
-	p.refused("a second of its name", err, http.StatusConflict, "already exists")
+	p.refused("a second one with the same name", err, http.StatusConflict, "already exists")
 	return volume.ID
 }
 
-// wait polls an action to its end, and checks that it was not there at once.
-func (p *proof) wait(what, volume string, action *godo.Action, err error) {
+// wait polls an action until it ends, and checks that it did not end immediately.
+func (p *suite) wait(what, volume string, action *godo.Action, err error) {
 	if err != nil {
 		p.check(what, false, err)
 		return
@@ -155,20 +155,20 @@ func (p *proof) wait(what, volume string, action *godo.Action, err error) {
 	p.check(what, good && action.CompletedAt != nil, first, action, err)
 }
 
-func (p *proof) attach(volume string, droplet int) {
+func (p *suite) attach(volume string, droplet int) {
 	found, _, err := p.api.Droplets.Get(p.ctx, droplet)
 	p.check("the droplet", err == nil && len(found.VolumeIDs) == 0 && found.Region.Slug == region, found, err)
 	action, _, err := p.api.StorageActions.Attach(p.ctx, volume, droplet)
 	_, _, busy := p.api.StorageActions.Attach(p.ctx, volume, droplet)
-	p.refused("a second attach meanwhile", busy, http.StatusUnprocessableEntity, "Droplet already has a pending event")
+	p.refused("a second attach during the first", busy, http.StatusUnprocessableEntity, "Droplet already has a pending event")
 	p.wait("attach", volume, action, err)
 	now, _, err := p.api.Storage.GetVolume(p.ctx, volume)
 	p.check("the volume's droplet", err == nil && len(now.DropletIDs) == 1 && now.DropletIDs[0] == droplet, now, err)
 	p.device("the device", 1)
 }
 
-// device waits until the volume's link leads to a device of this size.
-func (p *proof) device(what string, gib int64) {
+// device waits until the volume's link points to a device of this size.
+func (p *suite) device(what string, gib int64) {
 	link := filepath.Join(p.links, "2756294", "scsi-0DO_Volume_pvc-godo")
 	var size int64
 	for i := 0; i < 200 && size != gib<<30; i++ {
@@ -181,26 +181,26 @@ func (p *proof) device(what string, gib int64) {
 	p.check(what, size == gib<<30, size)
 }
 
-func (p *proof) conflicts(volume string, droplet int) {
+func (p *suite) conflicts(volume string, droplet int) {
 	_, _, err := p.api.StorageActions.Attach(p.ctx, volume, droplet)
-	p.refused("attached already", err, http.StatusUnprocessableEntity, "This volume is already attached")
+	p.refused("attach when already attached", err, http.StatusUnprocessableEntity, "This volume is already attached")
 	_, err = p.api.Storage.DeleteVolume(p.ctx, volume)
-	p.refused("deleted while attached", err, http.StatusConflict, "cannot be deleted")
+	p.refused("delete while attached", err, http.StatusConflict, "cannot be deleted")
 	_, _, err = p.api.StorageActions.DetachByDropletID(p.ctx, volume, droplet+1)
-	p.refused("detached from elsewhere", err, http.StatusNotFound, "could not be found")
+	p.refused("detach from an unknown droplet", err, http.StatusNotFound, "could not be found")
 	_, _, err = p.api.Storage.GetVolume(p.ctx, "506f78a4-e098-11e5-ad9f-000f53306ae1")
-	p.refused("a volume that is not", err, http.StatusNotFound, "could not be found")
+	p.refused("get of a missing volume", err, http.StatusNotFound, "could not be found")
 }
 
-func (p *proof) expand(volume string) {
+func (p *suite) expand(volume string) {
 	action, _, err := p.api.StorageActions.Resize(p.ctx, volume, 2, region)
 	p.wait("resize", volume, action, err)
 	_, _, err = p.api.StorageActions.Resize(p.ctx, volume, 1, region)
-	p.refused("downward", err, http.StatusUnprocessableEntity, "")
+	p.refused("resize to a smaller size", err, http.StatusUnprocessableEntity, "")
 	p.device("the device has grown", 2)
 }
 
-func (p *proof) snapshot(volume string) string {
+func (p *suite) snapshot(volume string) string {
 	list, _, err := p.api.Storage.ListSnapshots(p.ctx, volume, &godo.ListOptions{Page: 1, PerPage: 50})
 	p.check("no snapshots yet", err == nil && len(list) == 0, list, err)
 	request := &godo.SnapshotCreateRequest{VolumeID: volume, Name: "snapshot-1"}
@@ -211,7 +211,7 @@ func (p *proof) snapshot(volume string) string {
 	}
 	p.check("snapshot", made.MinDiskSize == 2 && made.ResourceID == volume && made.ResourceType == "volume", made)
 	_, _, err = p.api.Storage.CreateSnapshot(p.ctx, request)
-	p.refused("a second of its name", err, http.StatusConflict, "")
+	p.refused("a second one with the same name", err, http.StatusConflict, "")
 	_, _, err = p.api.Storage.CreateSnapshot(p.ctx, &godo.SnapshotCreateRequest{VolumeID: volume, Name: "snapshot-2"})
 	p.refused("another within ten minutes", err, http.StatusTooManyRequests, "one request per 10m0s")
 	all, _, err := p.api.Snapshots.ListVolume(p.ctx, &godo.ListOptions{Page: 1, PerPage: 200})
@@ -219,23 +219,23 @@ func (p *proof) snapshot(volume string) string {
 	return made.ID
 }
 
-// tags is what a driver does that is told to tag: put on, and make where that fails.
-func (p *proof) tags(volume string) {
+// tags does what a driver with a tag does: it tags the volume, and creates the tag if that fails.
+func (p *suite) tags(volume string) {
 	request := &godo.TagResourcesRequest{
 		Resources: []godo.Resource{{ID: volume, Type: godo.VolumeResourceType}},
 	}
-	_, err := p.api.Tags.TagResources(p.ctx, "k8s:proof", request)
-	p.refused("a tag that is not", err, http.StatusNotFound, "")
-	_, _, err = p.api.Tags.Create(p.ctx, &godo.TagCreateRequest{Name: "k8s:proof"})
-	p.check("a tag is made", err == nil, err)
-	_, err = p.api.Tags.TagResources(p.ctx, "k8s:proof", request)
-	p.check("and put on", err == nil, err)
+	_, err := p.api.Tags.TagResources(p.ctx, "k8s:test", request)
+	p.refused("tagging with a missing tag", err, http.StatusNotFound, "")
+	_, _, err = p.api.Tags.Create(p.ctx, &godo.TagCreateRequest{Name: "k8s:test"})
+	p.check("create the tag", err == nil, err)
+	_, err = p.api.Tags.TagResources(p.ctx, "k8s:test", request)
+	p.check("tag the volume", err == nil, err)
 	now, _, err := p.api.Storage.GetVolume(p.ctx, volume)
-	p.check("the volume has it", err == nil && len(now.Tags) == 1 && now.Tags[0] == "k8s:proof", now, err)
+	p.check("the volume has it", err == nil && len(now.Tags) == 1 && now.Tags[0] == "k8s:test", now, err)
 }
 
-// pages follows the links, as every listing of a driver does.
-func (p *proof) pages() {
+// pages follows the links of a listing, as a driver does.
+func (p *suite) pages() {
 	var seen []string
 	list := &godo.ListOptions{PerPage: 1}
 	for {
@@ -261,24 +261,24 @@ func (p *proof) pages() {
 	p.check("pages", len(seen) == 2 && seen[0] == "pvc-godo" && seen[1] == "pvc-restored", seen)
 }
 
-func (p *proof) detach(volume string, droplet int) {
+func (p *suite) detach(volume string, droplet int) {
 	action, _, err := p.api.StorageActions.DetachByDropletID(p.ctx, volume, droplet)
 	p.wait("detach", volume, action, err)
 	_, _, err = p.api.StorageActions.DetachByDropletID(p.ctx, volume, droplet)
-	p.refused("detached already", err, http.StatusUnprocessableEntity, "Attachment not found")
+	p.refused("detach when already detached", err, http.StatusUnprocessableEntity, "Attachment not found")
 	actions, _, err := p.api.StorageActions.List(p.ctx, volume, nil)
 	p.check("its actions", err == nil && len(actions) == 3 && actions[0].Type == "detach_volume", actions, err)
 }
 
-func (p *proof) delete(volume, restored, snapshot string) {
+func (p *suite) delete(volume, restored, snapshot string) {
 	for _, id := range []string{volume, restored} {
 		_, err := p.api.Storage.DeleteVolume(p.ctx, id)
 		p.check("a volume is deleted", err == nil, err)
 		_, err = p.api.Storage.DeleteVolume(p.ctx, id)
-		p.refused("twice", err, http.StatusNotFound, "could not be found")
+		p.refused("delete it again", err, http.StatusNotFound, "could not be found")
 	}
 	_, err := p.api.Snapshots.Delete(p.ctx, snapshot)
 	p.check("a snapshot is deleted", err == nil, err)
 	_, err = p.api.Snapshots.Delete(p.ctx, snapshot)
-	p.refused("twice", err, http.StatusNotFound, "could not be found")
+	p.refused("delete it again", err, http.StatusNotFound, "could not be found")
 }

@@ -1,5 +1,5 @@
-// Answers what upstream's own libraries make of an object, a patch or a selector: one JSON a line in, one a line out.
-// Our schemas, patches and selectors are compared with it.
+// Applies upstream's own libraries to objects, patches and selectors. It reads one JSON request per line and writes one JSON
+// response per line. crates/apiserver/tests/upstream compares our schemas, patches and selectors with the responses.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// What is stored, and so goes through protobuf once.
+// A kind that the API server stores, encoded as protobuf.
 type stored interface {
 	runtime.Object
 	Marshal() ([]byte, error)
@@ -36,7 +36,7 @@ type stored interface {
 
 var kinds = map[string]reflect.Type{}
 
-func know(group string, objects ...stored) {
+func register(group string, objects ...stored) {
 	for _, object := range objects {
 		of := reflect.TypeOf(object).Elem()
 		kinds[group+"/"+of.Name()] = of
@@ -44,42 +44,42 @@ func know(group string, objects ...stored) {
 }
 
 func init() {
-	know("", &core.Namespace{}, &core.Node{}, &core.Pod{}, &core.PersistentVolume{}, &core.PersistentVolumeClaim{},
+	register("", &core.Namespace{}, &core.Node{}, &core.Pod{}, &core.PersistentVolume{}, &core.PersistentVolumeClaim{},
 		&core.Secret{}, &core.ConfigMap{}, &core.Event{}, &core.ServiceAccount{})
-	know("events.k8s.io", &events.Event{})
-	know("coordination.k8s.io", &coordination.Lease{})
-	know("storage.k8s.io", &storage.StorageClass{}, &storage.CSIDriver{}, &storage.CSINode{},
+	register("events.k8s.io", &events.Event{})
+	register("coordination.k8s.io", &coordination.Lease{})
+	register("storage.k8s.io", &storage.StorageClass{}, &storage.CSIDriver{}, &storage.CSINode{},
 		&storage.CSIStorageCapacity{}, &storage.VolumeAttachment{}, &storage.VolumeAttributesClass{})
-	// Not stored, but sent.
-	know("", &core.Binding{})
-	know("policy", &policy.Eviction{})
-	know("authentication.k8s.io", &authentication.TokenRequest{}, &authentication.TokenReview{},
+	// Not stored: request bodies only.
+	register("", &core.Binding{})
+	register("policy", &policy.Eviction{})
+	register("authentication.k8s.io", &authentication.TokenRequest{}, &authentication.TokenReview{},
 		&authentication.SelfSubjectReview{})
-	know("authorization.k8s.io", &authorization.SubjectAccessReview{}, &authorization.LocalSubjectAccessReview{},
+	register("authorization.k8s.io", &authorization.SubjectAccessReview{}, &authorization.LocalSubjectAccessReview{},
 		&authorization.SelfSubjectAccessReview{}, &authorization.SelfSubjectRulesReview{})
 }
 
-type question struct {
+type request struct {
 	What, Group, Kind, Text string
 	Object, Patch           json.RawMessage
 	Labels                  map[string]string
 }
 
-type answer struct {
+type response struct {
 	Object  any      `json:"object,omitempty"`
 	Unknown []string `json:"unknown,omitempty"`
 	Matches *bool    `json:"matches,omitempty"`
 	Error   string   `json:"error,omitempty"`
 	// The object as clients send it.
 	Protobuf []byte `json:"protobuf,omitempty"`
-	// Upstream's library gave up in a way that is no answer.
+	// Upstream's library panicked, so there is no result to compare.
 	Panic string `json:"panic,omitempty"`
 }
 
-func respond(q question) (a answer) {
+func respond(q request) (a response) {
 	defer func() {
 		if r := recover(); r != nil {
-			a = answer{Panic: fmt.Sprint(r)}
+			a = response{Panic: fmt.Sprint(r)}
 		}
 	}()
 	var err error
@@ -109,15 +109,16 @@ func respond(q question) (a answer) {
 		}
 	}
 	if err != nil {
-		return answer{Error: err.Error()}
+		return response{Error: err.Error()}
 	}
 	return a
 }
 
 func raw(text []byte, err error) (any, error) { return json.RawMessage(text), err }
 
-// As the API server reads it, stores it and writes it again; and as a client sends it.
-func conform(q question) (any, []byte, []string, error) {
+// conform returns the object as the API server returns it after it was stored, and the protobuf message that a client would
+// send for it.
+func conform(q request) (any, []byte, []string, error) {
 	of := kinds[q.Group+"/"+q.Kind]
 	read := reflect.New(of).Interface().(stored)
 	strict, err := kjson.UnmarshalStrict(q.Object, read)
@@ -142,7 +143,7 @@ func conform(q question) (any, []byte, []string, error) {
 	return kept, sent.Bytes(), unknown, err
 }
 
-func strategic(q question) (any, error) {
+func strategic(q request) (any, error) {
 	var object, patch map[string]any
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(q.Object, &object); err != nil {
 		return nil, err
@@ -159,13 +160,13 @@ func main() {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	for in.Scan() {
-		var q question
+		var q request
 		if err := json.Unmarshal(in.Bytes(), &q); err != nil {
 			panic(err)
 		}
 		text, err := json.Marshal(respond(q))
 		if err != nil {
-			text, _ = json.Marshal(answer{Panic: err.Error()})
+			text, _ = json.Marshal(response{Panic: err.Error()})
 		}
 		out.Write(append(text, '\n'))
 	}

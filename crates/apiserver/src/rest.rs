@@ -203,7 +203,7 @@ impl Api {
     }
 
     pub(crate) fn now(&self) -> Time {
-        wharf_model::random::now()
+        wharf_model::system::now()
     }
 
     fn is_ready(&self) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A random number in `0.0..1.0`; 0.5 if the system provides no randomness, which is not worth failing for.
 pub fn jitter() -> f64 {
     let mut bytes = [0; 4];
-    match wharf_model::random::fill(&mut bytes) {
+    match wharf_model::system::fill_random(&mut bytes) {
         Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
         Err(_) => 0.5,
     }

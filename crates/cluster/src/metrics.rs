@@ -113,8 +113,8 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn watch_start(&self, resource: &str, what: &'static str) {
-        let labels = [("resource", resource.to_owned()), ("what", what.to_owned())];
+    pub(crate) fn watch_start(&self, resource: &str, operation: &'static str) {
+        let labels = [("resource", resource.to_owned()), ("operation", operation.to_owned())];
         self.watch_starts.get_or_create(&labels).inc();
     }
 
@@ -122,8 +122,8 @@ impl Metrics {
         self.undecodable.get_or_create(&[("resource", resource.to_owned())]).inc();
     }
 
-    pub(crate) fn event(&self, fate: &'static str, count: u64) {
-        self.events.get_or_create(&[("fate", fate.to_owned())]).inc_by(count);
+    pub(crate) fn event(&self, outcome: &'static str, count: u64) {
+        self.events.get_or_create(&[("outcome", outcome.to_owned())]).inc_by(count);
     }
 
     pub(crate) fn leading(&self, lease: &str, holds: bool) {

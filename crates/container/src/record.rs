@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wharf_linux::{Linux, PathBeneath, write_durably};
 use wharf_model::Time;
-use wharf_model::random::now;
+use wharf_model::system::now;
 
 use crate::sandbox::{ProcessHandle, boot_id};
 use crate::spec::{Cause, ContainerSpec, Exit, State};

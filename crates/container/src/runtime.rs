@@ -221,7 +221,7 @@ impl Runtime {
     /// Returns a container's current state. If it cannot be determined, reports running: a container wrongly reported
     /// as exited would lose its volumes.
     pub fn state(&self, id: &ContainerId) -> State {
-        self.try_state(id).unwrap_or_else(|| State::Running { pid: 0, started: wharf_model::random::now() })
+        self.try_state(id).unwrap_or_else(|| State::Running { pid: 0, started: wharf_model::system::now() })
     }
 
     /// Returns a container's state; `None` if it cannot be determined.

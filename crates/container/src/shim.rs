@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use wharf_model::random::now;
+use wharf_model::system::now;
 
 use crate::log::file::LogFile;
 use crate::log::{self, Lines};

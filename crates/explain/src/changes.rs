@@ -12,7 +12,7 @@ use crate::facts::{ClaimFacts, Facts};
 const SMALLER_SIZE: &str = "you to request a smaller size";
 
 /// The pending changes.
-pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
+pub(crate) fn steps(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     let bound = |claim: &&PersistentVolumeClaim| claim.status.phase == ClaimPhase::Bound;
     let Some(claim) = facts.claim.found().filter(bound) else { return Vec::new() };
     let name = name(facts);

@@ -49,7 +49,7 @@ pub(crate) fn finalizer_owners(finalizers: &[String]) -> String {
 }
 
 /// The steps of a claim to its volume, up to the first that is not done.
-pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
+pub(crate) fn steps(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     let name = name(facts);
     let claim = match &facts.claim {
         Lookup::Found(claim) => claim,
@@ -85,9 +85,9 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
 }
 
 /// The steps of a claim to its volume, and of the volume to the nodes whose pods use it.
-pub(crate) fn walk_to_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
-    let mut steps = walk(facts, all);
-    steps.extend(crate::changes::walk(facts, all));
+pub(crate) fn steps_to_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
+    let mut steps = steps(facts, all);
+    steps.extend(crate::changes::steps(facts, all));
     if facts.claim.found().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
         steps.extend(crate::attach::to_all_nodes(facts, all, now));
     }

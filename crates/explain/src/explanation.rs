@@ -22,7 +22,7 @@ impl State {
     fn as_str(self) -> &'static str {
         match self {
             Self::Done => "done",
-            Self::Waiting => "waits",
+            Self::Waiting => "waiting",
             Self::Failed => "failed",
             Self::Unknown => "unknown",
         }
@@ -145,10 +145,10 @@ impl Explanation {
     pub fn json(&self) -> Value {
         let step = |step: &Step| {
             json!({
-                "object": step.object, "state": step.state.as_str(), "says": step.message, "whose": step.waiting_for,
-                "since": step.since.map(|time| time.to_string()),
+                "object": step.object, "state": step.state.as_str(), "message": step.message,
+                "waiting_for": step.waiting_for, "since": step.since.map(|time| time.to_string()),
                 "error": step.error.as_ref().map(|error| json!({
-                    "by": error.source, "text": error.text, "at": error.at.map(|time| time.to_string()),
+                    "source": error.source, "message": error.text, "time": error.at.map(|time| time.to_string()),
                 })),
             })
         };
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn exit_status_is_that_of_the_first_step_not_done() {
-        let story =
+        let explanation =
             |steps: Vec<Step>| Explanation { subject: "s".into(), steps, missing: Vec::new(), now: Time(0) };
         let failed = Step::waits("c", "w", "x").with_error(Some(ReportedError {
             source: "b".into(),
@@ -221,7 +221,7 @@ mod tests {
             (vec![failed.clone(), Step::waits("b", "w", "x")], 4),
             (vec![Step::unknown("b", "?"), failed], 5),
         ] {
-            assert_eq!(story(steps.clone()).exit_status(), status, "{steps:?}");
+            assert_eq!(explanation(steps.clone()).exit_status(), status, "{steps:?}");
         }
     }
 
@@ -229,7 +229,7 @@ mod tests {
     fn text_and_json_output() {
         let error =
             ReportedError { source: "attachError".into(), text: "no room".into(), at: Some(Time(30_000)) };
-        let story = Explanation {
+        let explanation = Explanation {
             subject: "claim ns/data".into(),
             steps: vec![
                 Step::done("claim ns/data", "bound"),
@@ -242,17 +242,17 @@ mod tests {
         };
         let text = "✓ claim ns/data: bound\n✗ volume pv: attaching to node n (for 60 s)\n    waiting for: the \
                     attacher\n    last error (attachError, 30 s ago): no room\n! incomplete: events: forbidden\n";
-        assert_eq!(story.to_string(), text);
-        let json = story.json();
+        assert_eq!(explanation.to_string(), text);
+        let json = explanation.json();
         assert_eq!((&json["state"], &json["subject"]), (&json!("failed"), &json!("claim ns/data")));
         assert_eq!(json["missing"], json!(["events: forbidden"]));
         assert_eq!(json["steps"][0]["error"], Value::Null);
         assert_eq!(
             json["steps"][1],
             json!({
-                "object": "volume pv", "state": "failed", "says": "attaching to node n", "whose": "the attacher",
-                "since": "1970-01-01T00:00:00Z",
-                "error": {"by": "attachError", "text": "no room", "at": "1970-01-01T00:00:30Z"},
+                "object": "volume pv", "state": "failed", "message": "attaching to node n",
+                "waiting_for": "the attacher", "since": "1970-01-01T00:00:00Z",
+                "error": {"source": "attachError", "message": "no room", "time": "1970-01-01T00:00:30Z"},
             })
         );
     }

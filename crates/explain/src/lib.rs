@@ -36,22 +36,22 @@ pub async fn explain(
     now: Time,
 ) -> Result<Explanation, GatherError> {
     let facts = gather::gather(cluster, subject, attempts).await?;
-    let mut story = walk(subject, &facts, now);
-    if attempts.is_none() && story.pending_step().is_some() {
-        story.missing.push("sidecar attempts unavailable; pass --attempts".to_owned());
+    let mut explanation = explain_facts(subject, &facts, now);
+    if attempts.is_none() && explanation.pending_step().is_some() {
+        explanation.missing.push("sidecar attempts unavailable; pass --attempts".to_owned());
     }
-    Ok(story)
+    Ok(explanation)
 }
 
 /// Explains the subject's state from the facts alone.
-pub fn walk(subject: &Subject, facts: &Facts, now: Time) -> Explanation {
+pub fn explain_facts(subject: &Subject, facts: &Facts, now: Time) -> Explanation {
     let steps = match subject.kind {
         SubjectKind::Claim => {
-            facts.claims.iter().flat_map(|claim| claim::walk_to_nodes(claim, facts, now)).collect()
+            facts.claims.iter().flat_map(|claim| claim::steps_to_nodes(claim, facts, now)).collect()
         }
-        SubjectKind::Pod => pod::walk(facts, now),
-        SubjectKind::Volume => volume::walk(facts, now),
-        SubjectKind::Snapshot => snapshot::walk(facts),
+        SubjectKind::Pod => pod::steps(facts, now),
+        SubjectKind::Volume => volume::steps(facts, now),
+        SubjectKind::Snapshot => snapshot::steps(facts),
     };
     Explanation { subject: subject.to_string(), steps, missing: facts.missing.clone(), now }
 }

@@ -9,7 +9,7 @@ use crate::facts::{Facts, Lookup};
 use crate::{attach, changes, claim};
 
 /// The steps of the pod, up to the first that is not done.
-pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
     let pod = match &facts.pod {
         Lookup::Found(pod) => pod,
         Lookup::Absent => return vec![Step::waits("pod", "does not exist", "you to create it")],
@@ -23,8 +23,8 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     if pod.metadata.is_deleting() && !node.is_empty() {
         return deleting(&name, pod, facts);
     }
-    let claims = facts.claims.iter().flat_map(|claim| claim::walk(claim, facts));
-    let changes = facts.claims.iter().flat_map(|claim| changes::walk(claim, facts));
+    let claims = facts.claims.iter().flat_map(|claim| claim::steps(claim, facts));
+    let changes = facts.claims.iter().flat_map(|claim| changes::steps(claim, facts));
     if node.is_empty() {
         let waiting_for = claim::responsible_scheduler(pod);
         // The scheduler waits for claims, except for those that wait for it. Its last error may be older than their

@@ -16,7 +16,7 @@ const CONTROLLER_FINALIZERS: [&str; 3] =
     [names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, names::IN_GROUP_PROTECTION];
 
 /// The steps of the snapshot, up to the first that is not done.
-pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
+pub(crate) fn steps(facts: &Facts) -> Vec<Step> {
     let snapshot = match &facts.snapshot {
         Lookup::Found(snapshot) => snapshot,
         Lookup::Absent => {
@@ -36,7 +36,7 @@ pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
     let mut steps = Vec::new();
     let Some(bound) = bound else {
         // The snapshot cannot be taken before its source exists.
-        steps.extend(facts.claims.iter().flat_map(|source| claim::walk(source, facts)));
+        steps.extend(facts.claims.iter().flat_map(|source| claim::steps(source, facts)));
         if facts.snapshot_class == Some(false) {
             let waiting_for = "you to name a class, or mark one as the default for its driver";
             steps.push(Step::waits(&name, "no VolumeSnapshotClass exists for it", waiting_for).since(since));

@@ -5,7 +5,7 @@ use wharf_model::whole::Pod;
 use wharf_model::{Attempt, Event, Time};
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
-use crate::{State, Subject, walk};
+use crate::{State, Subject, explain_facts};
 
 mod changes;
 mod deletion;
@@ -61,11 +61,13 @@ fn bound() -> ClaimFacts {
 /// The first step that is not done: its state, what it waits for, and its message.
 fn first_pending(subject: &str, facts: &Facts) -> (Option<State>, String, String) {
     let subject: Subject = subject.parse().unwrap();
-    let story = walk(&subject, facts, Time(0));
-    match story.pending_step() {
-        None => {
-            (None, String::new(), story.steps.last().map(|step| step.message.clone()).unwrap_or_default())
-        }
+    let explanation = explain_facts(&subject, facts, Time(0));
+    match explanation.pending_step() {
+        None => (
+            None,
+            String::new(),
+            explanation.steps.last().map(|step| step.message.clone()).unwrap_or_default(),
+        ),
         Some(step) => (Some(step.state), step.waiting_for.clone(), step.message.clone()),
     }
 }
@@ -87,8 +89,8 @@ fn attempt(role: &str, object: &str, error: &str) -> Attempt {
 
 /// The last error of the first step that is not done.
 fn last_error(subject: &str, facts: &Facts) -> Option<String> {
-    let story = walk(&subject.parse().unwrap(), facts, Time(0));
-    story.pending_step().and_then(|step| step.error.clone()).map(|error| error.text)
+    let explanation = explain_facts(&subject.parse().unwrap(), facts, Time(0));
+    explanation.pending_step().and_then(|step| step.error.clone()).map(|error| error.text)
 }
 
 fn of(claim: ClaimFacts) -> Facts {
@@ -375,11 +377,11 @@ fn pod_waits_for_its_volume_on_the_node() {
 #[test]
 fn bound_claim_includes_attach_steps() {
     let mut facts = pod("Pending");
-    let story = |facts: &Facts| walk(&"pvc/data".parse().unwrap(), facts, Time(60_000));
+    let explanation = |facts: &Facts| explain_facts(&"pvc/data".parse().unwrap(), facts, Time(60_000));
     let steps = |facts: &Facts| -> Vec<String> {
-        story(facts).steps.iter().map(|step| step.message.clone()).collect()
+        explanation(facts).steps.iter().map(|step| step.message.clone()).collect()
     };
-    let waits = story(&facts).pending_step().cloned().unwrap();
+    let waits = explanation(&facts).pending_step().cloned().unwrap();
     assert_eq!((waits.waiting_for.as_str(), waits.since), ("the attach/detach controller", Some(Time(7000))));
 
     // A pod needs it on one node while it is still attached to another: attach here, detach there.
@@ -389,7 +391,7 @@ fn bound_claim_includes_attach_steps() {
     let name = leaving.metadata.name.clone();
     facts.claims[0].attachments = Some(vec![leaving]);
     facts.nodes.insert("old".into(), node("old", &[]));
-    let story_now = story(&facts);
+    let story_now = explanation(&facts);
     let [_, attaching, detaching] = &story_now.steps[..] else { panic!("{story_now}") };
     assert!(
         attaching.message.contains("node old") && detaching.message.contains("detaching from node old"),
@@ -409,7 +411,7 @@ fn bound_claim_includes_attach_steps() {
         error: Some("exact".into()),
         ..Attempt::default()
     }];
-    assert_eq!(story(&facts).pending_step().unwrap().error.as_ref().unwrap().text, "exact");
+    assert_eq!(explanation(&facts).pending_step().unwrap().error.as_ref().unwrap().text, "exact");
 
     // Attached nowhere and not used: the claim is done.
     facts.claims[0].attachments = Some(Vec::new());
@@ -423,7 +425,7 @@ fn bound_claim_includes_attach_steps() {
         let mut facts = facts.clone();
         facts.claims[0].volume = volume;
         assert_eq!(steps(&facts), ["bound to volume pv, 1Gi", message]);
-        assert_eq!(story(&facts).exit_status(), status, "{message}");
+        assert_eq!(explanation(&facts).exit_status(), status, "{message}");
     }
     // A driver that does not require attach must still be registered.
     facts.claims[0].pods = Some(vec![user("p", "n", "Running")]);

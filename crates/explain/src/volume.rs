@@ -16,7 +16,7 @@ const RECLAIM: &str = "you to delete it, or clear its claimRef for another claim
 const RECLAIM_MANUALLY: &str = "you to delete the storage behind it and then the PersistentVolume, or clear its claimRef for another claim";
 
 /// The steps of the volume, up to the first that is not done.
-pub(crate) fn walk(all: &Facts, now: Time) -> Vec<Step> {
+pub(crate) fn steps(all: &Facts, now: Time) -> Vec<Step> {
     let Some(facts) = all.claims.first() else { return Vec::new() };
     let volume = match &facts.volume {
         Lookup::Found(volume) => volume,

@@ -105,7 +105,7 @@ impl World {
         Cluster::with_client(kube::Client::new(service, "default"))
     }
 
-    async fn story(&self, cluster: &Cluster, subject: &str, attempts: Option<&str>) -> Explanation {
+    async fn explanation(&self, cluster: &Cluster, subject: &str, attempts: Option<&str>) -> Explanation {
         explain(cluster, &subject.parse().unwrap(), attempts, now()).await.unwrap()
     }
 }
@@ -114,15 +114,19 @@ impl World {
 async fn claim_pod_and_volume_wait_for_the_same_step() {
     let world = World::new().await;
     for subject in ["pvc/data", "pod/db", "pv/pv"] {
-        let story = world.story(&world.cluster, subject, None).await;
-        let step = story.pending_step().unwrap();
-        assert_eq!((step.object.as_str(), step.state), ("volume pv", State::Waiting), "{subject}: {story}");
-        assert_eq!(step.waiting_for, "the attach/detach controller", "{subject}: {story}");
-        assert!(step.since.is_some(), "{subject}: {story}");
-        assert_eq!(story.exit_status(), 3);
-        assert_eq!(story.missing, ["sidecar attempts unavailable; pass --attempts"], "{subject}");
+        let explanation = world.explanation(&world.cluster, subject, None).await;
+        let step = explanation.pending_step().unwrap();
+        assert_eq!(
+            (step.object.as_str(), step.state),
+            ("volume pv", State::Waiting),
+            "{subject}: {explanation}"
+        );
+        assert_eq!(step.waiting_for, "the attach/detach controller", "{subject}: {explanation}");
+        assert!(step.since.is_some(), "{subject}: {explanation}");
+        assert_eq!(explanation.exit_status(), 3);
+        assert_eq!(explanation.missing, ["sidecar attempts unavailable; pass --attempts"], "{subject}");
     }
-    let none = world.story(&world.cluster, "pvc/none", None).await;
+    let none = world.explanation(&world.cluster, "pvc/none", None).await;
     assert_eq!(none.pending_step().unwrap().message, "PersistentVolumeClaim default/none does not exist");
 }
 
@@ -145,11 +149,13 @@ async fn forbidden_objects_are_reported_as_unknown() {
         ("events", "pvc/data", 3),
     ] {
         let cluster = world.without(plural);
-        let story = world.story(&cluster, subject, None).await;
-        let reported =
-            story.missing.iter().any(|missing| missing.to_lowercase().contains(&plural[..plural.len() - 1]));
-        assert!(reported, "{plural}: {story}");
-        assert_eq!(story.exit_status(), status, "{plural}: {story}");
+        let explanation = world.explanation(&cluster, subject, None).await;
+        let reported = explanation
+            .missing
+            .iter()
+            .any(|missing| missing.to_lowercase().contains(&plural[..plural.len() - 1]));
+        assert!(reported, "{plural}: {explanation}");
+        assert_eq!(explanation.exit_status(), status, "{plural}: {explanation}");
     }
     // The subject itself must be readable.
     let subject = "pvc/data".parse().unwrap();
@@ -169,8 +175,8 @@ async fn matching_static_volume_is_found() {
         }))
         .await;
     let first_pending = async || {
-        let story = world.story(&world.cluster, "pvc/static", None).await;
-        let step = story.pending_step().unwrap();
+        let explanation = world.explanation(&world.cluster, "pvc/static", None).await;
+        let step = explanation.pending_step().unwrap();
         (step.waiting_for.clone(), step.message.clone())
     };
     let (waiting_for, message) = first_pending().await;
@@ -195,13 +201,14 @@ async fn matching_static_volume_is_found() {
     );
 }
 
-/// A pre-provisioned snapshot needs its content and no class. A dynamic one needs a default class of its volume's driver.
+/// A pre-provisioned snapshot needs its content and no class. A dynamic one needs a default class of its volume's
+/// driver.
 #[tokio::test]
 async fn snapshot_needs_content_or_default_class() {
     let world = World::new().await;
     let first_pending = async |subject: &str| {
-        let story = world.story(&world.cluster, subject, None).await;
-        let step = story.pending_step().unwrap();
+        let explanation = world.explanation(&world.cluster, subject, None).await;
+        let step = explanation.pending_step().unwrap();
         (step.waiting_for.clone(), step.message.clone())
     };
     let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
@@ -254,11 +261,11 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
             let metadata = json!({"name": "restored", "namespace": "default"});
             world.make::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
         }
-        let story = world.story(&world.cluster, &format!("vs/{name}"), None).await;
-        assert_eq!(story.pending_step().unwrap().waiting_for, waiting_for, "{story}");
+        let explanation = world.explanation(&world.cluster, &format!("vs/{name}"), None).await;
+        assert_eq!(explanation.pending_step().unwrap().waiting_for, waiting_for, "{explanation}");
     }
-    let story = world.story(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
-    assert_eq!(story.exit_status(), 5, "{story}");
+    let explanation = world.explanation(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
+    assert_eq!(explanation.exit_status(), 5, "{explanation}");
 }
 
 /// Whether the requested class exists is read.
@@ -270,14 +277,14 @@ async fn requested_attributes_class_is_looked_up() {
     world.cluster.patch(&PersistentVolumeClaim::API, &key, None, request).await.unwrap();
     let gold = json!({"metadata": {"name": "gold"}, "driverName": "d.test", "parameters": {"iops": "1"}});
     for waiting_for in ["you to create the class, or name another", "the resizer of d.test"] {
-        let story = world.story(&world.cluster, "pvc/data", None).await;
-        assert_eq!(story.pending_step().unwrap().waiting_for, waiting_for, "{story}");
+        let explanation = world.explanation(&world.cluster, "pvc/data", None).await;
+        assert_eq!(explanation.pending_step().unwrap().waiting_for, waiting_for, "{explanation}");
         if waiting_for.starts_with("you") {
             world.make::<VolumeAttributesClass>(gold.clone()).await;
         }
     }
-    let story = world.story(&world.without("volumeattributesclasses"), "pvc/data", None).await;
-    assert_eq!(story.exit_status(), 5, "{story}");
+    let explanation = world.explanation(&world.without("volumeattributesclasses"), "pvc/data", None).await;
+    assert_eq!(explanation.exit_status(), 5, "{explanation}");
 }
 
 /// The sidecar's error is reported; if its page cannot be read, that is.
@@ -300,14 +307,18 @@ async fn sidecar_attempts_are_reported() {
         let response = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{page}");
         stream.write_all(response.as_bytes()).await.unwrap();
     });
-    let story = world.story(&world.cluster, "pod/db", Some(&address)).await;
+    let explanation = world.explanation(&world.cluster, "pod/db", Some(&address)).await;
     served.await.unwrap();
-    let step = story.pending_step().unwrap();
-    assert_eq!((step.state, step.waiting_for.as_str()), (State::Failed, "the attacher of d.test"), "{story}");
+    let step = explanation.pending_step().unwrap();
+    assert_eq!(
+        (step.state, step.waiting_for.as_str()),
+        (State::Failed, "the attacher of d.test"),
+        "{explanation}"
+    );
     assert_eq!(step.error.as_ref().unwrap().text, "no slot is free");
-    assert!(story.missing.is_empty(), "{story}");
+    assert!(explanation.missing.is_empty(), "{explanation}");
 
-    let story = world.story(&world.cluster, "pod/db", Some(&address)).await;
-    assert_eq!(story.pending_step().unwrap().state, State::Waiting);
-    assert!(story.missing[0].starts_with("sidecar attempts (127.0.0.1"), "{story}");
+    let explanation = world.explanation(&world.cluster, "pod/db", Some(&address)).await;
+    assert_eq!(explanation.pending_step().unwrap().state, State::Waiting);
+    assert!(explanation.missing[0].starts_with("sidecar attempts (127.0.0.1"), "{explanation}");
 }

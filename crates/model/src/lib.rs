@@ -30,12 +30,12 @@ pub mod parameters;
 pub mod patch;
 pub mod pod;
 mod quantity;
-pub mod random;
 pub mod resize;
 pub mod secret;
 pub mod secrets;
 pub mod selector;
 pub mod snapshot;
+pub mod system;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

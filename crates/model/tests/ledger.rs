@@ -94,18 +94,18 @@ fn every_contract_row_has_a_test() {
     sources(&Path::new(ROOT).join("crates"), &mut all, &mut tests);
     for (document, least) in [("sidecars.md", 50), ("kubernetes.md", 130)] {
         let contract = fs::read_to_string(Path::new(ROOT).join("docs").join(document)).expect(document);
-        let (_, explained) = contract.split_once("## Rows without a case").expect("the explained rows");
+        let (_, explained) = contract.split_once("## Rows without a test").expect("the explained rows");
         let explained = named(explained, "\n- ");
         let rows = rows(&contract);
         assert!(rows.len() > least, "{document} could not be read: {rows:?}");
         let tested = named(&tests, document);
         let missing: Vec<_> = rows.difference(&tested).filter(|row| !explained.contains(row)).collect();
-        assert!(missing.is_empty(), "{document}: rows without a case: {missing:?}");
+        assert!(missing.is_empty(), "{document}: rows without a test: {missing:?}");
         let mentioned = named(&all, document);
         let stray: Vec<_> = mentioned.union(&explained).filter(|row| !rows.contains(row)).collect();
         assert!(stray.is_empty(), "{document} has no such rows: {stray:?}");
         let needless: Vec<_> = explained.intersection(&tested).collect();
-        assert!(needless.is_empty(), "{document}: these have a case and need no explanation: {needless:?}");
+        assert!(needless.is_empty(), "{document}: these have a test and need no explanation: {needless:?}");
     }
 }
 

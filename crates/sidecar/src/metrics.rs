@@ -96,7 +96,7 @@ impl Metrics {
     /// Records a new registration socket. Until kubelet responds on it, the driver counts as not registered.
     pub(crate) fn record_socket(&self, reason: &'static str) {
         self.registered.set(0);
-        self.sockets.get_or_create(&[("why", reason)]).inc();
+        self.sockets.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// The registry for a role's own metrics.
@@ -181,6 +181,6 @@ mod tests {
         metrics.record_socket("vanished");
         assert!(!registered());
         assert!(metrics.encode().contains(r#"wharf_registrar_registrations_total{result="registered"} 2"#));
-        assert!(metrics.encode().contains(r#"wharf_registrar_sockets_total{why="vanished"} 1"#));
+        assert!(metrics.encode().contains(r#"wharf_registrar_sockets_total{reason="vanished"} 1"#));
     }
 }

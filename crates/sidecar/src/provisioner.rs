@@ -275,7 +275,7 @@ fn is_bound(volume: &PersistentVolume) -> bool {
 fn identity(context: &Context) -> String {
     let mut random = [0; 2];
     // If randomness is unavailable, the time alone makes it unique.
-    let _ = wharf_model::random::fill(&mut random);
+    let _ = wharf_model::system::fill_random(&mut random);
     let random = u16::from_le_bytes(random) % 10_000;
     let mut identity = format!("{}-{random}-{}", now().0, context.driver.name());
     if let Some(node) = &context.node {

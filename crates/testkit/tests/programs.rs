@@ -72,40 +72,41 @@ fn explain_reports_state_by_exit_code_and_json() {
     let server = ApiClient::connect(api.kubeconfig()).unwrap();
     create_objects(&server);
     let admin = api.kubeconfig();
-    for (subject, status, state, object, says) in [
+    for (subject, status, state, object, message) in [
         ("pvc/data", 0, "done", "claim default/data", "pv"),
         ("pv/pv", 0, "done", "volume pv", "claim default/data"),
-        ("pvc/waits", 3, "waits", "claim default/waits", "d.test"),
-        ("pvc/none", 3, "waits", "claim default/none", "PersistentVolumeClaim default/none does not exist"),
+        ("pvc/waits", 3, "waiting", "claim default/waits", "d.test"),
+        ("pvc/none", 3, "waiting", "claim default/none", "PersistentVolumeClaim default/none does not exist"),
         ("volumesnapshot/before", 4, "failed", "snapshot default/before", "no VolumeSnapshotContent"),
     ] {
         let (code, out, errors) = explain(admin, &[subject, "--output", "json"]);
         assert_eq!(code, Some(status), "{subject}: {out} {errors}");
-        let story: Value = serde_json::from_str(&out).unwrap();
-        assert_eq!(story["state"], state, "{subject}: {out}");
-        let steps = story["steps"].as_array().unwrap();
+        let explanation: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(explanation["state"], state, "{subject}: {out}");
+        let steps = explanation["steps"].as_array().unwrap();
         let step = steps.iter().find(|step| step["state"] == state && step["object"] == object);
         let step = step.unwrap_or_else(|| panic!("{subject}: no such step: {out}"));
-        assert!(step["says"].as_str().unwrap().contains(says), "{subject}: {out}");
-        assert_eq!(step["whose"] == "", state == "done", "{subject}: somebody's turn, or nobody's: {out}");
+        assert!(step["message"].as_str().unwrap().contains(message), "{subject}: {out}");
+        assert_eq!(step["waiting_for"] == "", state == "done", "{subject}: only a pending step waits: {out}");
         // The same for people, and with the same status.
         let (code, out, _) = explain(admin, &[subject]);
         assert_eq!(code, Some(status), "{subject}");
         assert!(out.contains(object), "{subject}: {out}");
     }
     let (_, out, _) = explain(admin, &["volumesnapshot/before", "--output", "json"]);
-    let story: Value = serde_json::from_str(&out).unwrap();
-    let errors: Vec<&Value> = story["steps"].as_array().unwrap().iter().map(|step| &step["error"]).collect();
-    assert!(errors.iter().any(|error| error["text"] == "no room"), "{out}");
+    let explanation: Value = serde_json::from_str(&out).unwrap();
+    let errors: Vec<&Value> =
+        explanation["steps"].as_array().unwrap().iter().map(|step| &step["error"]).collect();
+    assert!(errors.iter().any(|error| error["message"] == "no room"), "{out}");
     // A node may read the objects of its own pods, but not list other users of them.
     let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
     let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "volumes": volumes});
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": spec});
     server.create(NAMESPACE, &pod).unwrap();
     let (code, out, _) = explain(&of_node(&api, "n"), &["pvc/data", "--output", "json"]);
-    let story: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &story["state"]), (Some(5), &json!("unknown")), "{out}");
-    assert!(story["missing"].to_string().contains("pods"), "{out}");
+    let explanation: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &explanation["state"]), (Some(5), &json!("unknown")), "{out}");
+    assert!(explanation["missing"].to_string().contains("pods"), "{out}");
     // In another namespace the claim does not exist.
     assert_eq!(explain(admin, &["pvc/data", "--namespace", "kube-system"]).0, Some(3));
 }

@@ -170,14 +170,14 @@ fn contents_report(contents: &PoolContents) -> anyhow::Result<Report> {
 }
 
 fn findings_report(findings: &[Finding]) -> Report {
-    let mut table = Table::new(&["SEVERITY", "OBJECT", "PROBLEM", "WAY OUT"]);
-    for Finding { severity, object, problem, way_out } in findings {
+    let mut table = Table::new(&["SEVERITY", "OBJECT", "PROBLEM", "REMEDY"]);
+    for Finding { severity, object, problem, remedy } in findings {
         let severity = match severity {
             Severity::Info => "info",
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        table.row([severity.to_owned(), object.clone(), problem.clone(), way_out.clone()]);
+        table.row([severity.to_owned(), object.clone(), problem.clone(), remedy.clone()]);
     }
     let tables = if findings.is_empty() { sentence("no problems found") } else { table };
     Report::list(json!({"findings": findings}), tables)
@@ -240,15 +240,15 @@ mod tests {
             severity: Severity::Error,
             object: "vol-1".into(),
             problem: "its image is missing".into(),
-            way_out: "put it back".into(),
+            remedy: "put it back".into(),
         };
         let report = findings_report(&[found]);
         assert_eq!(
             report.render(Format::Table),
-            "SEVERITY  OBJECT  PROBLEM               WAY OUT\nerror     vol-1   its image is missing  put it back\n"
+            "SEVERITY  OBJECT  PROBLEM               REMEDY\nerror     vol-1   its image is missing  put it back\n"
         );
         let json: Value = serde_json::from_str(&report.render(Format::Json)).unwrap();
-        assert_eq!(json["findings"][0]["wayOut"], "put it back");
+        assert_eq!(json["findings"][0]["remedy"], "put it back");
         assert_eq!(findings_report(&[]).render(Format::Table), "no problems found\n");
     }
 

@@ -1,5 +1,5 @@
-//! `wharf sidecar` and the upstream programs that it replaces, as processes with a real driver and a fake kubelet. There is
-//! no API server: roles that need one wait for it.
+//! `wharf sidecar` and the upstream programs that it replaces, as processes with a real driver and a fake kubelet.
+//! There is no API server: roles that need one wait for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -288,7 +288,7 @@ fn restarted_driver_is_registered_again_only_if_its_node_info_changed() {
     let _driver = node.driver("n2");
     node.next_socket(Some(&first));
     node.info();
-    assert!(sidecar.get("/metrics").1.contains(r#"wharf_registrar_sockets_total{why="node-changed"} 1"#));
+    assert!(sidecar.get("/metrics").1.contains(r#"wharf_registrar_sockets_total{reason="node-changed"} 1"#));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package kubernetes pins the versions of the programs that make the test cluster. cluster.sh builds and runs them.
+// Package kubernetes pins the versions of the programs of the test cluster. cluster.sh builds and runs them.
 package kubernetes
 
 import (

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package provisioner pins the version of an upstream program that tests run beside ours. build.sh builds it.
+// Package provisioner pins the version of an upstream program that tests compare with ours. build.sh builds it.
 package provisioner
 
 import _ "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner"

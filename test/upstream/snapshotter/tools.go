@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package snapshotter pins the version of the upstream programs that tests run beside ours. build.sh builds them.
+// Package snapshotter pins the version of the upstream programs that tests compare with ours. build.sh builds them.
 package snapshotter
 
 import (

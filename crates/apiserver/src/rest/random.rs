@@ -8,7 +8,7 @@ const LONGEST: usize = 63;
 fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Without randomness two objects could have the same UID: there is no safe fallback.
-    wharf_model::random::fill(&mut bytes)
+    wharf_model::system::fill_random(&mut bytes)
         .unwrap_or_else(|error| panic!("failed to read random bytes: {error}"));
     bytes
 }

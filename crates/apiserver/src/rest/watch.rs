@@ -185,7 +185,7 @@ impl EventEncoder {
                     &object,
                     include,
                     columns,
-                    wharf_model::random::now(),
+                    wharf_model::system::now(),
                 );
                 out.extend_from_slice(table.to_string().as_bytes());
             }
@@ -215,7 +215,7 @@ impl EventEncoder {
                 json!({"resourceVersion": revision.to_string()}),
                 include,
                 false,
-                wharf_model::random::now(),
+                wharf_model::system::now(),
             ),
         };
         out.extend_from_slice(json!({"type": "BOOKMARK", "object": object}).to_string().as_bytes());

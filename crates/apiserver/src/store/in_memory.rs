@@ -18,7 +18,7 @@ impl InMemoryWriter {
     /// Performs one write.
     pub(super) fn write(&mut self, key: Key, change: &Change) -> Result<Entry, WriteError> {
         let shared = &self.publisher.0;
-        let now = wharf_model::random::now().0;
+        let now = wharf_model::system::now().0;
         let (result, writes, compacted) = {
             let state = shared.read();
             let mut plan = Plan::new(&state);

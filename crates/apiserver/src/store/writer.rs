@@ -144,5 +144,5 @@ fn sleep_duration(deadline: Option<i64>, now: i64) -> Duration {
 
 /// Wall time in milliseconds.
 fn now() -> i64 {
-    wharf_model::random::now().0
+    wharf_model::system::now().0
 }

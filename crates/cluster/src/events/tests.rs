@@ -67,7 +67,7 @@ async fn unresponsive_server_drops_events_without_blocking() {
     cluster.metrics().register(&mut registry);
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-    assert!(text.contains("wharf_events_total{fate=\"dropped\"} 3976"), "{text}");
+    assert!(text.contains("wharf_events_total{outcome=\"dropped\"} 3976"), "{text}");
     events.flush(Duration::from_secs(1)).await;
     assert_eq!(began.elapsed().as_secs(), 1);
 }

@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// kubernetes.md 1.3 "Forced metric".
+    /// kubernetes.md 1.3 "Forced detach metric".
     #[test]
     fn forced_detaches_has_upstreams_name_and_reasons() {
         let (metrics, mut registry, mut text) = (Metrics::default(), Registry::default(), String::new());

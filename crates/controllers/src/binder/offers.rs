@@ -126,7 +126,7 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// The reserved volume, if it is still available and matches, so that no other claim was denied it in vain.
+    /// The reserved volume, if it is still available and matches, so that no other claim was denied the volume unnecessarily.
     /// Otherwise reserves the best offer that is not reserved for another claim. `get_volume` reads volumes from the
     /// store.
     pub(super) fn take(

@@ -215,7 +215,7 @@ async fn many_claims_at_once_get_different_volumes() {
         assert!(volume.is_bound_to(&bound.metadata));
     }
     assert_eq!(bound_volumes.len(), MANY);
-    // Five writes each: volume Available, claimRef, volume Bound, volumeName, claim Bound. No write was in vain.
+    // Five writes each: volume Available, claimRef, volume Bound, volumeName, claim Bound. No write was unnecessary.
     assert_eq!(running.writes(), 5 * MANY);
 }
 
@@ -367,8 +367,8 @@ async fn binding_survives_rejection_of_every_write() {
     assert!(running.refused_all());
 }
 
-/// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake": the claim is created for the pod and deleted with it; a
-/// claim of that name that the pod does not own is not touched.
+/// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral name conflict": the claim is created for the pod and deleted with
+/// it; a claim of that name that the pod does not own is not touched.
 #[tokio::test]
 async fn ephemeral_claim_is_created_and_deleted_with_its_pod() {
     let harness = Harness::new().await;
@@ -432,7 +432,7 @@ async fn attributes_class_in_use_is_retained() {
     wait_until(&classes, "deletion of gold", || classes.get(&gold).is_none().then_some(())).await;
 }
 
-/// kubernetes.md 1.4 "External": an event on an expanded claim says what it waits for.
+/// kubernetes.md 1.4 "External resizer": an event on an expanded claim says what it waits for.
 #[tokio::test]
 async fn expanded_claim_gets_external_expanding_event() {
     let harness = Harness::new().await;

@@ -158,7 +158,7 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.1 "First consumer", 1.3 "Pods that count".
+    /// kubernetes.md 1.1 "First consumer", 1.3 "Relevant pods".
     #[test]
     fn pods_are_terminated_when_no_container_runs() {
         let running = json!([{"state": {"running": {}}}]);

@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake"; upstream's create, pod-deleted, no-volumes,
+    /// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral name conflict"; upstream's create, pod-deleted, no-volumes,
     /// wrong-PVC-owner.
     #[test]
     fn missing_claims_are_created_and_conflicts_reported() {

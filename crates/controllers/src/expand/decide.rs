@@ -97,7 +97,7 @@ mod tests {
         .unwrap()
     }
 
-    /// kubernetes.md 1.4 "External".
+    /// kubernetes.md 1.4 "External resizer".
     #[test]
     fn expansion_records_event_and_annotates_resizer() {
         let none = || json!({});

@@ -12,8 +12,8 @@ use wharf_model::{CSIDriver, Key, VolumeAttachment};
 
 use world::{Embedded, SETTLED};
 
-/// kubernetes.md 1.3 "Attach", "Attach events", "Attachment", "Told first": the lifecycle of a pod, and the handshake
-/// with the node.
+/// kubernetes.md 1.3 "Attach", "Attach events", "Attachment", "Node status before detach": the lifecycle of a pod, and
+/// the handshake with the node.
 #[tokio::test]
 async fn volume_is_attached_for_a_pod_and_detached_after_unmount() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
@@ -37,8 +37,8 @@ async fn volume_is_attached_for_a_pod_and_detached_after_unmount() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Told first", "Verified": without the status update, or the live read of the node, nothing is
-/// detached. Test_Run_UpdateNodeStatusFailBeforeOneVolumeDetachNodeWithReadWriteOnce.
+/// kubernetes.md 1.3 "Node status before detach", "Check before detach": without the status update, or the live read of
+/// the node, nothing is detached. Test_Run_UpdateNodeStatusFailBeforeOneVolumeDetachNodeWithReadWriteOnce.
 #[tokio::test]
 async fn failed_status_update_or_node_read_prevents_detach() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
@@ -87,7 +87,7 @@ async fn nothing_is_detached_before_all_stores_are_synced() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Node status", "Node gone": the status of a recreated Node lists all volumes again.
+/// kubernetes.md 1.3 "Node status", "Node deleted": the status of a recreated Node lists all volumes again.
 #[tokio::test]
 async fn recreated_node_is_reported_its_volumes_again() {
     let (api, volume, controller) = Embedded::with(&["a"], Settings::default()).await;
@@ -125,7 +125,7 @@ async fn moving_volume_is_never_on_two_nodes() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Multi-Attach", "Many nodes": one node or many, by access mode.
+/// kubernetes.md 1.3 "Multi-Attach", "Multi-node volumes": one node or many, by access mode.
 #[tokio::test]
 async fn access_modes_decide_on_second_node() {
     let (api, one, controller) = Embedded::with(&["a", "b"], Settings::default()).await;
@@ -146,7 +146,7 @@ async fn access_modes_decide_on_second_node() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Left behind"; kubernetes#77324: after a restart unused attachments are deleted, used ones stay.
+/// kubernetes.md 1.3 "Initial state"; kubernetes#77324: after a restart unused attachments are deleted, used ones stay.
 #[tokio::test]
 async fn restart_deletes_dangling_attachments() {
     let (api, kept, controller) = Embedded::with(&["a"], Settings::default()).await;
@@ -172,8 +172,8 @@ async fn restart_deletes_dangling_attachments() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Force", "Well", "Forced metric": a detach is forced after the maximum wait if the node is not
-/// Ready, and never if it is. A forced detach is counted once.
+/// kubernetes.md 1.3 "Forced detach", "Ready node", "Forced detach metric": a detach is forced after the maximum wait
+/// if the node is not Ready, and never if it is. A forced detach is counted once.
 #[tokio::test]
 async fn detach_is_forced_only_from_a_node_that_is_not_ready() {
     let settings = Settings { max_wait_for_unmount: SETTLED / 4, ..Settings::default() };
@@ -193,7 +193,7 @@ async fn detach_is_forced_only_from_a_node_that_is_not_ready() {
     controller.stop().await;
 }
 
-/// kubernetes.md 1.3 "Nodes that count", "Volumes that count": unmanaged nodes are ignored. A deleted attachment that
+/// kubernetes.md 1.3 "Relevant nodes", "Relevant volumes": unmanaged nodes are ignored. A deleted attachment that
 /// is still wanted is recreated.
 #[tokio::test]
 async fn unmanaged_node_is_ignored_and_deleted_attachment_recreated() {

@@ -18,9 +18,9 @@ const REGION: &str = "nyc3";
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let options = (1..=DROPLETS).fold(FakeOptions::new(), |options, id| options.droplet(id, REGION));
-    let fake = FakeDigitalOcean::start(options.knobs(|knobs| {
-        knobs.action_delay_ms = 10_000;
-        knobs.volume_limit = 0;
+    let fake = FakeDigitalOcean::start(options.settings(|settings| {
+        settings.action_delay_ms = 10_000;
+        settings.volume_limit = 0;
     }))
     .await?;
     let maker = Client::new(ClientOptions::new(fake.url(), Token::fixed("to-make-them")?))?;

@@ -2,7 +2,7 @@
 //!
 //! Checked on demand, and cached for a minute while the status is good, so that `/health` can be polled at any rate.
 //! The existing driver compares the volumes of one region with the limit of the whole account, and checks only
-//! once (B9).
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,7 +136,7 @@ mod tests {
         for (account, volumes, reason) in [
             (account("active", 0), 1000, ""),
             (account("", 100), 99, ""),
-            // B9: all regions together.
+            // Volumes of all regions count.
             (account("active", 100), 100, "VolumeLimit"),
             (account("locked", 100), 1, "AccountRestricted"),
         ] {

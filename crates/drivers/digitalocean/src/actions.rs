@@ -32,19 +32,19 @@ pub use error::OperationError;
 #[derive(Debug, Clone, Copy)]
 pub struct PollingOptions {
     /// Timeout of one operation, including the wait in the droplet's queue.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The initial polling interval.
-    pub first: Duration,
+    pub initial_interval: Duration,
     /// The maximum polling interval.
-    pub longest: Duration,
+    pub max_interval: Duration,
 }
 
 impl Default for PollingOptions {
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(120),
-            first: Duration::from_secs(1),
-            longest: Duration::from_secs(5),
+            timeout: Duration::from_secs(120),
+            initial_interval: Duration::from_secs(1),
+            max_interval: Duration::from_secs(5),
         }
     }
 }
@@ -54,17 +54,17 @@ impl Default for PollingOptions {
 pub struct Attachments {
     client: Client,
     region: String,
-    pace: PollingOptions,
+    polling: PollingOptions,
     queues: Queues,
     poller: Poller,
 }
 
 impl Attachments {
     /// For the volumes of one region.
-    pub fn new(client: Client, region: impl Into<String>, pace: PollingOptions) -> Self {
+    pub fn new(client: Client, region: impl Into<String>, polling: PollingOptions) -> Self {
         let region = region.into();
-        let poller = Poller::new(client.clone(), region.clone(), pace);
-        Self { client, region, pace, queues: Queues::default(), poller }
+        let poller = Poller::new(client.clone(), region.clone(), polling);
+        Self { client, region, polling, queues: Queues::default(), poller }
     }
 
     /// Attaches a volume to a droplet and returns the updated volume. Succeeds if it is already attached there.
@@ -90,7 +90,7 @@ impl Attachments {
     async fn operate(&self, goal: Goal, volume: &str) -> Result<Option<Volume>, OperationError> {
         let client = if goal.urgent() { self.client.urgent() } else { self.client.clone() };
         let began = Instant::now();
-        let deadline = began + self.pace.patience;
+        let deadline = began + self.polling.timeout;
         let mut run = Operation {
             attachments: self,
             client,
@@ -176,9 +176,10 @@ impl Operation<'_> {
                 },
                 Next::Pause(reason) => {
                     self.obstacle = Some(reason);
-                    let PollingOptions { first, longest, .. } = self.attachments.pace;
+                    let PollingOptions { initial_interval, max_interval, .. } = self.attachments.polling;
                     // Each attempt costs a request that is not shared: longer than the poller's interval.
-                    let pause = backoff::exponential(first, longest * 2, pauses, backoff::jitter());
+                    let pause =
+                        backoff::exponential(initial_interval, max_interval * 2, pauses, backoff::jitter());
                     pauses += 1;
                     sleep_until((Instant::now() + pause).min(self.deadline)).await;
                     Next::Start

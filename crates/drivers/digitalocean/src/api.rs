@@ -143,7 +143,7 @@ pub struct NewVolume {
     pub tags: Vec<String>,
 }
 
-/// A request to cut a snapshot.
+/// A request to create a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct NewSnapshot {
     /// The source volume.

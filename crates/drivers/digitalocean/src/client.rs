@@ -1,6 +1,6 @@
 //! A minimal typed API client: one method per request that the driver needs.
 //!
-//! Every call ends within its timeout ([`ClientOptions::patience`]). It is retried only where that is safe
+//! Every call ends within its timeout ([`ClientOptions::timeout`]). It is retried only where that is safe
 //! ([`retry`]), stays within the API's rate limits and leaves a reserve for detaches ([`budget`]). A missing object
 //! is `None` (for a delete: success), but only if the API itself reported it as missing.
 
@@ -48,7 +48,7 @@ pub struct ClientOptions {
     /// Maximum number of requests per minute.
     pub requests_per_minute: u32,
     /// Timeout of one call, including retries and waiting for the rate limit.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl ClientOptions {
@@ -59,7 +59,7 @@ impl ClientOptions {
             token,
             user_agent: concat!("wharf/", env!("CARGO_PKG_VERSION")).to_owned(),
             requests_per_minute: REQUESTS_PER_MINUTE,
-            patience: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
         }
     }
 }
@@ -92,7 +92,7 @@ struct Shared {
     wire: Wire,
     token: Token,
     budget: Mutex<Budget>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Items per page; the API's maximum.
@@ -101,11 +101,11 @@ pub(crate) const PER_PAGE: usize = 200;
 impl Client {
     /// Makes no request.
     pub fn new(options: ClientOptions) -> Result<Self, ClientError> {
-        let ClientOptions { url, token, user_agent, requests_per_minute: requests_a_minute, patience } =
+        let ClientOptions { url, token, user_agent, requests_per_minute: requests_a_minute, timeout } =
             options;
         let wire = Wire::new(&url, &user_agent)?;
         let budget = Mutex::new(Budget::new(requests_a_minute));
-        Ok(Self { shared: Arc::new(Shared { wire, token, budget, patience }), priority: Priority::Normal })
+        Ok(Self { shared: Arc::new(Shared { wire, token, budget, timeout }), priority: Priority::Normal })
     }
 
     /// The same client, with access to the rate limit's reserve.

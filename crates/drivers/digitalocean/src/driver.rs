@@ -61,8 +61,8 @@ pub fn driver(
 ) -> Result<Driver, DriverError> {
     let Config { driver_name, region, droplet, volume_limit, tag, device_dir, state_dir } = config;
     let mut driver = Driver::new(&driver_name, env!("CARGO_PKG_VERSION"))?.topology(topology_of(&region));
-    if let Some(ControllerBackend { client, account, polling: pace }) = cloud {
-        let attachments = Attachments::new(client.clone(), &region, pace);
+    if let Some(ControllerBackend { client, account, polling }) = cloud {
+        let attachments = Attachments::new(client.clone(), &region, polling);
         let options = ControllerOptions { driver_name: driver_name.clone(), region, tag };
         let controller = Arc::new(Controller::new(client, attachments, account, options));
         driver = driver

@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    fn cut(error: &SnapshotError) -> &'static str {
+    fn snapshotted(error: &SnapshotError) -> &'static str {
         match error {
             SnapshotError::Exists(_) => "ALREADY_EXISTS",
             SnapshotError::NotFound(_) => "NOT_FOUND",
@@ -301,7 +301,7 @@ mod tests {
                 backend(&error().into()),
                 created(&create(error())),
                 deleted(&delete(error())),
-                cut(&snapshot(error())),
+                snapshotted(&snapshot(error())),
                 published(&publish(operation())),
                 grown(&expand(operation())),
             ];
@@ -357,7 +357,7 @@ mod tests {
                 "RESOURCE_EXHAUSTED",
                 "INTERNAL",
             ),
-            // B4: reported at once, not at the timeout.
+            // Reported at once, not at the timeout.
             (OperationError::Errored { what: what.clone(), action: 1 }, "INTERNAL", "INTERNAL"),
             (
                 OperationError::Busy { what: what.clone(), waited, message: message.clone() },

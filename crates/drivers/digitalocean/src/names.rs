@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// B7: the key of the existing driver's own example did nothing.
+    /// Includes the key of the existing driver's example, which that driver ignores.
     #[test]
     fn no_format_key_disables_formatting_with_any_value() {
         for key in NO_FORMAT {

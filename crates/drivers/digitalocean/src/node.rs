@@ -78,8 +78,8 @@ impl NodeDevices {
         steps: impl FnOnce(&Self) -> Result<T, DeviceError> + Send + 'static,
     ) -> Result<T, DeviceError> {
         let this = self.clone();
-        let broke_off = |error| Err(internal(format!("the operation did not complete: {error}")));
-        tokio::task::spawn_blocking(move || steps(&this)).await.unwrap_or_else(broke_off)
+        let aborted = |error| Err(internal(format!("the operation did not complete: {error}")));
+        tokio::task::spawn_blocking(move || steps(&this)).await.unwrap_or_else(aborted)
     }
 
     /// Waits until the volume's device can be used and has at least `at_least` bytes.
@@ -149,8 +149,11 @@ impl NodeDevices {
     fn size_in(&self, context: &BTreeMap<String, String>) -> Result<u64, DeviceError> {
         let key = &self.keys.size;
         context.get(key).map_or(Ok(0), |size| {
-            size.parse()
-                .map_err(|_| DeviceError::Invalid(format!("publish_context.{key} is {size:?}: not bytes")))
+            size.parse().map_err(|_| {
+                DeviceError::Invalid(format!(
+                    "publish_context.{key} is {size:?}, which is not a number of bytes"
+                ))
+            })
         })
     }
 
@@ -160,7 +163,7 @@ impl NodeDevices {
         let note = noted.unwrap_or_else(|| Note::new(name));
         match self.notes.write(id, &note).map_err(failed)? {
             true => Ok(()),
-            false => Err(DeviceError::NotFound(format!("DigitalOcean has no volume with the id {id:?}"))),
+            false => Err(DeviceError::NotFound(format!("{id:?} is not the ID of a DigitalOcean volume"))),
         }
     }
 
@@ -229,7 +232,7 @@ impl Devices for NodeDevices {
                     volume_handle = id,
                     name,
                     other,
-                    "cannot adopt device: the note of another volume has the same name"
+                    "did not adopt device: the record of another volume has the same name"
                 );
                 return Ok(None);
             }
@@ -253,7 +256,7 @@ impl Devices for NodeDevices {
 
     async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError> {
         let (volume, not_here) =
-            (id.to_owned(), || DeviceError::NotFound(format!("{id} is not staged here")));
+            (id.to_owned(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
         let noted = self.run(move |this| this.read_note(&volume)).await?;
         let (note, device) = noted.ok_or_else(not_here)?;
         let device = device.ok_or_else(not_here)?;
@@ -311,7 +314,7 @@ impl FormatRecords for NodeDevices {
         let (id, format) = (id.to_owned(), format.clone());
         self.run(move |this| {
             let Some((note, device)) = this.read_note(&id)? else {
-                return Err(internal(format!("{id} has no note, although attach writes it first")));
+                return Err(internal(format!("volume {id} has no record, although attach writes it first")));
             };
             let formatting = match format {
                 FormatState::Formatting { fs, uuid } => device

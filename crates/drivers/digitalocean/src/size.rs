@@ -1,6 +1,6 @@
 //! Volume sizes: whole GiB, rounded up and reported as they are.
 //!
-//! The existing driver rounds down and reports the requested size, so its own retry does not recognize the volume (B1).
+//! The existing driver rounds down and reports the requested size, so its own retry does not recognize the volume.
 //! Here a size is never less than required and never more than the limit.
 
 use wharf_driver::backend::SizeRange;
@@ -28,7 +28,7 @@ pub(crate) fn bytes(gib: u64) -> u64 {
     gib.saturating_mul(GIB)
 }
 
-/// The size in bytes that the existing driver creates for a request of this many bytes (B1).
+/// The size in bytes that the existing driver creates for a request of this many bytes.
 pub(crate) fn rounded_down(bytes: u64) -> u64 {
     bytes / GIB * GIB
 }
@@ -62,9 +62,9 @@ mod tests {
             (0, None, 0, Some(16)),
             (1, None, 0, Some(1)),
             (GIB, None, 0, Some(1)),
-            // B1: not 1 GiB.
+            // The existing driver creates 1 GiB.
             (3 * GIB / 2, None, 0, Some(2)),
-            // B1: not 0 GiB.
+            // The existing driver creates 0 GiB.
             (500 * MIB, Some(GIB), 0, Some(1)),
             (500 * MIB, Some(700 * MIB), 0, None),
             (3 * GIB / 2, Some(2 * GIB), 0, Some(2)),

@@ -13,7 +13,6 @@
 mod blocks;
 mod check;
 mod copy;
-mod cut;
 mod devices;
 mod expand;
 mod groups;
@@ -23,6 +22,7 @@ mod load;
 mod open;
 mod publish;
 mod recover;
+mod reflink;
 mod snapshots;
 mod trash;
 mod volumes;

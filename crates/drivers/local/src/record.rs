@@ -116,7 +116,7 @@ pub(crate) struct SnapshotRecord {
 pub(crate) enum GroupState {
     /// Undone at startup, with all members.
     Creating,
-    /// All members are cut.
+    /// All members are taken.
     Ready,
     /// Finished at startup. Expressed by the record's file name, not its content; see [`crate::store::deleting_of`].
     #[serde(skip)]

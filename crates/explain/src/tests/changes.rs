@@ -21,8 +21,8 @@ fn expansion_names_who_acts_in_each_state() {
                     {"type": "Resizing", "status": "True", "lastTransitionTime": "1970-01-01T00:00:09Z"},
                 ]},
         }));
-        let story = walk(&"pvc/data".parse().unwrap(), &of(facts.clone()), Time(0));
-        assert_eq!(story.pending_step().unwrap().since, Some(Time(9000)), "{status}");
+        let explanation = explain_facts(&"pvc/data".parse().unwrap(), &of(facts.clone()), Time(0));
+        assert_eq!(explanation.pending_step().unwrap().since, Some(Time(9000)), "{status}");
         let (state, actor, text) = first_pending("pvc/data", &of(facts));
         assert_eq!(state, Some(State::Waiting), "{text}");
         assert!(

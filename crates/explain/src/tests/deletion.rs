@@ -44,8 +44,11 @@ fn released_volume_is_detached_before_it_is_deleted() {
         (with(Some(vec![]), vec![]), State::Waiting, "provisioner of d.csi", "reclaim policy Delete"),
     ] {
         expect("pv/pv", &facts, Some(state), waiting_for, message);
-        let story = walk(&"pv/pv".parse().unwrap(), &facts, Time(0));
-        assert!(story.steps.iter().any(|step| step.waiting_for == "the provisioner of d.csi"), "{story}");
+        let explanation = explain_facts(&"pv/pv".parse().unwrap(), &facts, Time(0));
+        assert!(
+            explanation.steps.iter().any(|step| step.waiting_for == "the provisioner of d.csi"),
+            "{explanation}"
+        );
     }
     // The volume is attached to no node: the provisioner has to act, even if other objects could not be read.
     let unread = of(ClaimFacts { driver: Lookup::Unknown, ..volume_only(volume("Released")) });
@@ -72,8 +75,8 @@ fn volume_phase_decides_who_acts() {
     }
 }
 
-/// kubernetes.md 1.1 "Reclaim": a volume that no component can delete waits for the user, before and after the binder has
-/// reported so.
+/// kubernetes.md 1.1 "Reclaim": a volume that no component can delete waits for the user, before and after the binder
+/// has reported so.
 #[test]
 fn volume_without_deleter_waits_for_user() {
     let with = |phase: &str, annotations: Value, csi: bool| {

@@ -74,12 +74,12 @@ fn unscheduled_pod_names_who_acts() {
         (unschedulable(), vec![], State::Failed, "the scheduler"),
     ] {
         let facts = of_pod(pod, claims);
-        let story = walk(&"pod/p".parse().unwrap(), &facts, Time(0));
-        let step = story.pending_step().unwrap();
-        assert_eq!(step.state, state, "{story}");
-        assert!(step.waiting_for.contains(waiting_for), "{story}");
+        let explanation = explain_facts(&"pod/p".parse().unwrap(), &facts, Time(0));
+        let step = explanation.pending_step().unwrap();
+        assert_eq!(step.state, state, "{explanation}");
+        assert!(step.waiting_for.contains(waiting_for), "{explanation}");
         let unscheduled = |step: &crate::Step| step.message == "not scheduled to a node yet";
-        assert_eq!(story.steps.iter().filter(|step| unscheduled(step)).count(), 1, "{story}");
+        assert_eq!(explanation.steps.iter().filter(|step| unscheduled(step)).count(), 1, "{explanation}");
     }
 }
 
@@ -102,12 +102,12 @@ fn gated_or_foreign_pods_name_who_acts() {
     ] {
         for claim in [bound(), delayed()] {
             let facts = of_pod(pod.clone(), vec![claim]);
-            let story = walk(&"pod/p".parse().unwrap(), &facts, Time(0));
-            let step = story.pending_step().unwrap();
+            let explanation = explain_facts(&"pod/p".parse().unwrap(), &facts, Time(0));
+            let step = explanation.pending_step().unwrap();
             assert_eq!(
                 (step.waiting_for.as_str(), step.message.as_str()),
                 (waiting_for, "not scheduled to a node yet"),
-                "{story}"
+                "{explanation}"
             );
         }
         let facts = of(ClaimFacts { pods: Some(vec![pod]), ..delayed() });

@@ -7,12 +7,12 @@ use tokio::sync::Notify;
 
 use crate::devices::{Devices, DevicesError};
 use crate::faults::{FaultEffect, Faults};
-use crate::knobs::FakeSettings;
 use crate::limits::{RateLimit, Window};
 use crate::request::Request;
 use crate::requests::Log;
 use crate::response::ApiResponse;
 use crate::rules::{self, RequestContext};
+use crate::settings::FakeSettings;
 use crate::state::State;
 use crate::store::{Store, StoreError};
 use crate::time::{Clock, Millis};
@@ -46,7 +46,7 @@ pub(crate) enum DiskError {
 /// State protected by the lock.
 pub(crate) struct Inner {
     pub(crate) state: State,
-    pub(crate) knobs: FakeSettings,
+    pub(crate) settings: FakeSettings,
     pub(crate) faults: Faults,
     pub(crate) log: Log,
     pub(crate) tokens: Tokens,
@@ -164,11 +164,11 @@ impl Cloud {
             // Lock the devices before reading the state: a snapshot copied before is then in that state, and its image
             // is not removed as unknown.
             let mut devices = locked(&devices);
-            let (state, knobs) = {
+            let (state, settings) = {
                 let inner = cloud.lock();
-                (inner.state.clone(), inner.knobs.clone())
+                (inner.state.clone(), inner.settings.clone())
             };
-            devices.follow(&state, &knobs, cloud.clock.now())
+            devices.follow(&state, &settings, cloud.clock.now())
         });
         Ok(due.into_iter().chain(next.await?).min())
     }
@@ -208,8 +208,8 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 impl Inner {
-    pub(crate) fn new(state: State, knobs: FakeSettings, faults: Faults, tokens: Tokens) -> Self {
-        Self { state, knobs, faults, tokens, log: Log::default(), windows: HashMap::new(), unsaved: true }
+    pub(crate) fn new(state: State, settings: FakeSettings, faults: Faults, tokens: Tokens) -> Self {
+        Self { state, settings, faults, tokens, log: Log::default(), windows: HashMap::new(), unsaved: true }
     }
 
     fn advance(&mut self, now: Millis) {
@@ -227,13 +227,14 @@ impl Inner {
         let Some(token) = token.filter(|token| self.tokens.accepts(token)) else {
             return (ApiResponse::unauthorized(), None);
         };
-        let rate_limit = self.windows.entry(token.to_owned()).or_default().take(&self.knobs, now);
+        let rate_limit = self.windows.entry(token.to_owned()).or_default().take(&self.settings, now);
         if !rate_limit.allowed {
             let mut response = ApiResponse::error(429, "API Rate limit exceeded.");
             response.retry_after = rate_limit.retry_after;
             return (response, Some(rate_limit));
         }
-        let mut context = RequestContext { state: &mut self.state, knobs: &self.knobs, request, now, fault };
+        let mut context =
+            RequestContext { state: &mut self.state, settings: &self.settings, request, now, fault };
         let response = rules::response(&mut context);
         self.unsaved |= request.method != "GET" && response.status < 300;
         (response, Some(rate_limit))

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::cloud::Cloud;
 use crate::faults::Fault;
-use crate::knobs::FakeSettings;
 use crate::request::Request;
 use crate::response::{ApiResponse, Outcome};
+use crate::settings::FakeSettings;
 
 /// Path prefix of the control API.
 pub(crate) const ROOT: &str = "/fake/v1";
@@ -67,12 +67,12 @@ fn route(cloud: &Cloud, request: &Request) -> Outcome {
             true => Ok(ApiResponse::no_content()),
             false => Err(ApiResponse::not_found()),
         },
-        ("GET", ["knobs"]) => Ok(ApiResponse::ok(json!(cloud.lock().knobs))),
-        ("PATCH", ["knobs"]) => {
+        ("GET", ["settings"]) => Ok(ApiResponse::ok(json!(cloud.lock().settings))),
+        ("PATCH", ["settings"]) => {
             let patch: serde_json::Map<String, Value> = request.json()?;
-            let knobs = patched(&cloud.lock().knobs, patch)?;
-            cloud.change(|inner| inner.knobs = knobs.clone());
-            Ok(ApiResponse::ok(json!(knobs)))
+            let settings = patched(&cloud.lock().settings, patch)?;
+            cloud.change(|inner| inner.settings = settings.clone());
+            Ok(ApiResponse::ok(json!(settings)))
         }
         ("GET", ["state"]) => {
             cloud.change(|_| {});
@@ -108,29 +108,32 @@ fn route(cloud: &Cloud, request: &Request) -> Outcome {
 }
 
 /// The settings with `patch` applied.
-fn patched(knobs: &FakeSettings, patch: serde_json::Map<String, Value>) -> Result<FakeSettings, ApiResponse> {
-    let wrong = |error: serde_json::Error| ApiResponse::error(400, &format!("These are not knobs: {error}."));
-    let mut whole = serde_json::to_value(knobs).map_err(wrong)?;
+fn patched(
+    settings: &FakeSettings,
+    patch: serde_json::Map<String, Value>,
+) -> Result<FakeSettings, ApiResponse> {
+    let invalid = |error: serde_json::Error| ApiResponse::error(400, &format!("Invalid settings: {error}."));
+    let mut whole = serde_json::to_value(settings).map_err(invalid)?;
     if let Some(fields) = whole.as_object_mut() {
         fields.extend(patch);
     }
-    serde_json::from_value(whole).map_err(wrong)
+    serde_json::from_value(whole).map_err(invalid)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::knobs::{HalfAttached, HalfAttachedShape};
+    use crate::settings::{HalfAttached, HalfAttachedShape};
 
     #[test]
     fn patch_keeps_other_settings_and_refuses_unknown_ones() {
-        let knobs = FakeSettings { volume_limit: 3, ..FakeSettings::default() };
+        let settings = FakeSettings { volume_limit: 3, ..FakeSettings::default() };
         let patch = json!({ "action_delay_ms": 7, "half_attached": { "shape": "short", "for_ms": 5 } });
         let Value::Object(patch) = patch else { unreachable!() };
         let half = HalfAttached { shape: HalfAttachedShape::Short, for_ms: 5 };
-        let expected = FakeSettings { action_delay_ms: 7, half_attached: Some(half), ..knobs.clone() };
-        assert_eq!(patched(&knobs, patch).unwrap(), expected);
+        let expected = FakeSettings { action_delay_ms: 7, half_attached: Some(half), ..settings.clone() };
+        assert_eq!(patched(&settings, patch).unwrap(), expected);
         let Value::Object(patch) = json!({ "nonsense": 7 }) else { unreachable!() };
-        assert_eq!(patched(&knobs, patch).unwrap_err().status, 400);
+        assert_eq!(patched(&settings, patch).unwrap_err().status, 400);
     }
 }

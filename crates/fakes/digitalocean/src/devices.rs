@@ -9,7 +9,7 @@ mod act;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
-use crate::knobs::{FakeSettings, HalfAttachedShape};
+use crate::settings::{FakeSettings, HalfAttachedShape};
 use crate::state::State;
 use crate::time::Millis;
 
@@ -43,7 +43,7 @@ pub(crate) struct DesiredDevice {
 /// the settings change.
 pub(crate) fn wanted(
     state: &State,
-    knobs: &FakeSettings,
+    settings: &FakeSettings,
     whole: &HashSet<Attached>,
     now: Millis,
 ) -> (Vec<DesiredDevice>, Option<Millis>) {
@@ -52,8 +52,8 @@ pub(crate) fn wanted(
     for volume in state.volumes.values() {
         let Some(place) = volume.attached else { continue };
         let attached = (volume.id.clone(), place.droplet, place.since);
-        let appears = after(place.since, knobs.device_delay_ms);
-        let until = knobs.half_attached.map(|half| (half.shape, after(appears, half.for_ms)));
+        let appears = after(place.since, settings.device_delay_ms);
+        let until = settings.half_attached.map(|half| (half.shape, after(appears, half.for_ms)));
         let half = match until {
             _ if whole.contains(&attached) => None,
             _ if now < appears => {

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::cloud::{Cloud, Disk, DiskError, Inner, Tokens, blocking, locked};
 use crate::devices::{Devices, DevicesError};
 use crate::faults::{Fault, Faults};
-use crate::knobs::FakeSettings;
 use crate::options::{DropletOptions, FakeOptions};
 use crate::requests::LoggedRequest;
 use crate::server::{self, Side};
+use crate::settings::FakeSettings;
 use crate::state::{Droplet, State};
 use crate::store::{Store, StoreError};
 use crate::time::Millis;
@@ -76,7 +76,7 @@ impl From<DiskError> for StopError {
 impl FakeDigitalOcean {
     /// Starts a fake on the caller's runtime.
     pub async fn start(options: FakeOptions) -> Result<Self, StartError> {
-        let FakeOptions { listen, state: root, tokens, droplets, knobs, faults: given, attach_real } =
+        let FakeOptions { listen, state: root, tokens, droplets, settings, faults: given, attach_real } =
             options;
         if attach_real.is_some() && root.is_none() {
             return Err(StartError::NoState);
@@ -109,7 +109,7 @@ impl FakeDigitalOcean {
             }
             None => None,
         };
-        let inner = Inner::new(state, knobs, faults, Tokens::new(tokens));
+        let inner = Inner::new(state, settings, faults, Tokens::new(tokens));
         let cloud = Arc::new(Cloud::new(inner, Disk { store, devices: devices.clone() }));
         let stop = CancellationToken::new();
         let mut tasks = vec![tokio::spawn(run_due_actions(cloud.clone(), stop.clone()))];
@@ -171,13 +171,13 @@ impl FakeDigitalOcean {
     }
 
     /// The current settings.
-    pub fn knobs(&self) -> FakeSettings {
-        self.cloud.lock().knobs.clone()
+    pub fn settings(&self) -> FakeSettings {
+        self.cloud.lock().settings.clone()
     }
 
     /// Changes the settings for all later requests.
-    pub fn set_knobs(&self, change: impl FnOnce(&mut FakeSettings)) {
-        self.cloud.change(|inner| change(&mut inner.knobs));
+    pub fn change_settings(&self, change: impl FnOnce(&mut FakeSettings)) {
+        self.cloud.change(|inner| change(&mut inner.settings));
     }
 
     /// The current state.
@@ -249,6 +249,6 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })
 }
 
-fn address(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, StartError> {
-    listener.local_addr().map_err(|source| StartError::Listen { address: asked, source })
+fn address(listener: &TcpListener, requested: SocketAddr) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Listen { address: requested, source })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 /// A fault and the requests it matches. As JSON:
-/// `{"method":"POST","path":"/v2/volumes/*/actions","action":"attach","skip":1,"times":2,"what":"reset_after"}`.
+/// `{"method":"POST","path":"/v2/volumes/*/actions","action":"attach","skip":1,"times":2,"effect":"reset_after"}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
@@ -25,8 +25,8 @@ pub struct Fault {
     /// Number of requests that fail; all that follow if not given.
     #[serde(default)]
     pub times: Option<u64>,
-    /// What happens to these requests.
-    pub what: FaultEffect,
+    /// The effect on these requests.
+    pub effect: FaultEffect,
 }
 
 /// The effect of a fault.
@@ -68,8 +68,8 @@ pub enum FaultEffect {
 
 impl Fault {
     /// A fault that matches every request.
-    pub fn new(what: FaultEffect) -> Self {
-        Self { method: None, path: None, action: None, skip: 0, times: None, what }
+    pub fn new(effect: FaultEffect) -> Self {
+        Self { method: None, path: None, action: None, skip: 0, times: None, effect }
     }
 
     /// Only for requests of this method to this path; see [`Fault::path`].
@@ -126,7 +126,7 @@ pub(crate) struct Faults {
 pub(crate) struct MatchedFaults {
     pub(crate) latency: Duration,
     /// The first matching effect other than latency.
-    pub(crate) what: Option<FaultEffect>,
+    pub(crate) effect: Option<FaultEffect>,
 }
 
 impl Faults {
@@ -160,10 +160,10 @@ impl Faults {
             }
             *seen += 1;
             let hits = *seen > fault.skip && fault.times.is_none_or(|times| *seen - fault.skip <= times);
-            match (&fault.what, hits) {
+            match (&fault.effect, hits) {
                 (_, false) => {}
                 (FaultEffect::LatencyMs(latency), true) => matched.latency += Duration::from_millis(*latency),
-                (what, true) if matched.what.is_none() => matched.what = Some(what.clone()),
+                (effect, true) if matched.effect.is_none() => matched.effect = Some(effect.clone()),
                 _ => {}
             }
         }
@@ -220,7 +220,7 @@ mod tests {
         faults.add(Fault::new(FaultEffect::Truncated).at("GET", "*"));
         let mut hits = |method: &str| {
             let matched = faults.apply(method, "/", None);
-            (matched.what, matched.latency.as_millis())
+            (matched.effect, matched.latency.as_millis())
         };
         assert_eq!(hits("POST"), (None, 0));
         assert_eq!(hits("POST"), (Some(FaultEffect::ResetAfter), 0));
@@ -234,14 +234,14 @@ mod tests {
 
     #[test]
     fn fault_is_parsed_from_json() {
-        let text = r#"{"method":"POST","path":"/v2/volumes","times":1,"what":{"status":{"code":503}}}"#;
+        let text = r#"{"method":"POST","path":"/v2/volumes","times":1,"effect":{"status":{"code":503}}}"#;
         let fault: Fault = serde_json::from_str(text).unwrap();
-        let what = FaultEffect::Status { code: 503, message: None, retry_after: None };
-        assert_eq!(fault, Fault::new(what).at("POST", "/v2/volumes").times(1));
-        let text = r#"{"what":"action_never_ends","action":"attach"}"#;
+        let effect = FaultEffect::Status { code: 503, message: None, retry_after: None };
+        assert_eq!(fault, Fault::new(effect).at("POST", "/v2/volumes").times(1));
+        let text = r#"{"effect":"action_never_ends","action":"attach"}"#;
         let fault: Fault = serde_json::from_str(text).unwrap();
         assert_eq!(fault, Fault::new(FaultEffect::ActionNeverEnds).action("attach"));
-        assert!(serde_json::from_str::<Fault>(r#"{"what":"x"}"#).is_err());
-        assert!(serde_json::from_str::<Fault>(r#"{"what":"truncated","tims":1}"#).is_err());
+        assert!(serde_json::from_str::<Fault>(r#"{"effect":"x"}"#).is_err());
+        assert!(serde_json::from_str::<Fault>(r#"{"effect":"truncated","tims":1}"#).is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::knobs::FakeSettings;
+use crate::settings::FakeSettings;
 use crate::time::Millis;
 
 const MINUTE: Millis = 60_000;
@@ -30,12 +30,12 @@ pub(crate) struct RateLimit {
 
 impl Window {
     /// Counts a request, unless it is refused: refused requests do not extend the limit.
-    pub(crate) fn take(&mut self, knobs: &FakeSettings, now: Millis) -> RateLimit {
+    pub(crate) fn take(&mut self, settings: &FakeSettings, now: Millis) -> RateLimit {
         while self.times.front().is_some_and(|at| *at <= now - HOUR) {
             self.times.pop_front();
         }
-        let hourly = knobs.requests_per_hour;
-        let burst = knobs.requests_per_minute;
+        let hourly = settings.requests_per_hour;
+        let burst = settings.requests_per_minute;
         let recent = self.times.len() - self.times.partition_point(|at| *at <= now - MINUTE);
         let over_hour = hourly > 0 && self.times.len() as u64 >= hourly;
         let over_burst = burst > 0 && recent as u64 >= burst;
@@ -66,13 +66,13 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn knobs(requests_per_hour: u64, requests_per_minute: u64) -> FakeSettings {
+    fn settings(requests_per_hour: u64, requests_per_minute: u64) -> FakeSettings {
         FakeSettings { requests_per_hour, requests_per_minute, ..FakeSettings::default() }
     }
 
     #[test]
     fn minute_and_hour_limits_are_enforced() {
-        let knobs = knobs(5, 3);
+        let settings = settings(5, 3);
         let mut window = Window::default();
         // (when, allowed, remaining, retry-after)
         let table = [
@@ -90,7 +90,7 @@ mod tests {
             (3_600_000, true, 0, None),
         ];
         for (now, allowed, remaining, retry_after) in table {
-            let rate_limit = window.take(&knobs, now);
+            let rate_limit = window.take(&settings, now);
             assert_eq!(
                 (rate_limit.allowed, rate_limit.remaining, rate_limit.retry_after),
                 (allowed, remaining, retry_after),
@@ -102,16 +102,16 @@ mod tests {
 
     #[test]
     fn reset_is_the_expiry_of_the_oldest_request() {
-        let knobs = knobs(5, 0);
+        let settings = settings(5, 0);
         let mut window = Window::default();
-        assert_eq!(window.take(&knobs, 10_000).reset, 3_610);
-        assert_eq!(window.take(&knobs, 20_000).reset, 3_610);
-        assert_eq!(window.take(&knobs, 3_610_000).reset, 3_620);
+        assert_eq!(window.take(&settings, 10_000).reset, 3_610);
+        assert_eq!(window.take(&settings, 20_000).reset, 3_610);
+        assert_eq!(window.take(&settings, 3_610_000).reset, 3_620);
     }
 
     #[test]
     fn zero_disables_the_limits() {
         let mut window = Window::default();
-        assert!((0..1000).all(|_| window.take(&knobs(0, 0), 0).allowed));
+        assert!((0..1000).all(|_| window.take(&settings(0, 0), 0).allowed));
     }
 }

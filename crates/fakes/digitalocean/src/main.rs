@@ -182,7 +182,7 @@ fn options(args: Args) -> anyhow::Result<FakeOptions> {
         state: Some(state),
         tokens: token_file.as_deref().map(read_tokens).transpose()?.unwrap_or_default(),
         droplets: droplets.collect(),
-        knobs: FakeSettings {
+        settings: FakeSettings {
             action_delay_ms: ms(action_delay),
             volumes_per_droplet,
             volume_limit,

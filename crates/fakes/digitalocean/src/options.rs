@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::faults::Fault;
-use crate::knobs::FakeSettings;
+use crate::settings::FakeSettings;
 
 /// Startup options of a fake. Not `Debug`, because it contains tokens.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct FakeOptions {
     /// The droplets, each with its metadata service.
     pub droplets: Vec<DropletOptions>,
     /// Limits and delays.
-    pub knobs: FakeSettings,
+    pub settings: FakeSettings,
     /// Initial faults.
     pub faults: Vec<Fault>,
     /// Attached volumes appear as loop devices, linked as `DIR/<droplet id>/scsi-0DO_Volume_<name>`. Needs root and a
@@ -49,7 +49,7 @@ impl FakeOptions {
             state: None,
             tokens: Vec::new(),
             droplets: Vec::new(),
-            knobs: FakeSettings::default(),
+            settings: FakeSettings::default(),
             faults: Vec::new(),
             attach_real: None,
         }
@@ -68,8 +68,8 @@ impl FakeOptions {
     }
 
     /// Changes the settings.
-    pub fn knobs(mut self, change: impl FnOnce(&mut FakeSettings)) -> Self {
-        change(&mut self.knobs);
+    pub fn settings(mut self, change: impl FnOnce(&mut FakeSettings)) -> Self {
+        change(&mut self.settings);
         self
     }
 }

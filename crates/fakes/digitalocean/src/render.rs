@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::knobs::FakeSettings;
+use crate::settings::FakeSettings;
 use crate::state::{Action, Droplet, Snapshot, State, Volume};
 use crate::time::rfc3339;
 
@@ -119,12 +119,12 @@ pub(crate) fn droplet(state: &State, droplet: &Droplet) -> Value {
     })
 }
 
-pub(crate) fn account(knobs: &FakeSettings) -> Value {
+pub(crate) fn account(settings: &FakeSettings) -> Value {
     json!({ "account": {
         "droplet_limit": 100,
         "floating_ip_limit": 5,
         "reserved_ip_limit": 5,
-        "volume_limit": knobs.volume_limit,
+        "volume_limit": settings.volume_limit,
         "email": "fake@example.com",
         "name": "Fake",
         "uuid": "b6fr89dbf6d9156cace5f3c78dc9851d957381ef",

@@ -10,18 +10,18 @@ mod volumes;
 mod tests;
 
 use crate::faults::FaultEffect;
-use crate::knobs::FakeSettings;
 use crate::paging::page;
 use crate::render;
 use crate::request::Request;
 use crate::response::{ApiResponse, Outcome};
+use crate::settings::FakeSettings;
 use crate::state::State;
 use crate::time::Millis;
 
 /// The input of a rule.
 pub(crate) struct RequestContext<'a> {
     pub(crate) state: &'a mut State,
-    pub(crate) knobs: &'a FakeSettings,
+    pub(crate) settings: &'a FakeSettings,
     pub(crate) request: &'a Request,
     pub(crate) now: Millis,
     /// The fault for an action that this request starts.
@@ -39,7 +39,7 @@ fn route(context: &mut RequestContext<'_>) -> Outcome {
     let parts = context.request.parts();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     match (context.request.method.as_str(), parts.as_slice()) {
-        ("GET", ["v2", "account"]) => Ok(ApiResponse::ok(render::account(context.knobs))),
+        ("GET", ["v2", "account"]) => Ok(ApiResponse::ok(render::account(context.settings))),
         ("GET", ["v2", "regions"]) => Ok(page(context.request, "regions", render::regions())),
 
         ("GET", ["v2", "volumes"]) => Ok(volumes::list(context)),
@@ -83,5 +83,6 @@ fn route(context: &mut RequestContext<'_>) -> Outcome {
 fn exceeds_capacity(context: &RequestContext<'_>, more: u64) -> bool {
     let volumes: u64 = context.state.volumes.values().map(|volume| volume.size_gigabytes).sum();
     let snapshots: u64 = context.state.snapshots.values().map(|snapshot| snapshot.min_disk_size).sum();
-    context.knobs.capacity_gigabytes > 0 && volumes + snapshots + more > context.knobs.capacity_gigabytes
+    context.settings.capacity_gigabytes > 0
+        && volumes + snapshots + more > context.settings.capacity_gigabytes
 }

@@ -89,8 +89,8 @@ async fn handle(cloud: &Cloud, side: Side, incoming: http::Request<Incoming>) ->
         tokio::time::sleep(matched.latency).await;
     }
     let response = match side {
-        Side::Api => api(cloud, &request, token.as_deref(), matched.what.as_ref()).await,
-        Side::Metadata(droplet) => metadata_service(cloud, droplet, &request, matched.what.as_ref()),
+        Side::Api => api(cloud, &request, token.as_deref(), matched.effect.as_ref()).await,
+        Side::Metadata(droplet) => metadata_service(cloud, droplet, &request, matched.effect.as_ref()),
     };
     cloud.lock().log.push(LoggedRequest {
         at,
@@ -99,7 +99,7 @@ async fn handle(cloud: &Cloud, side: Side, incoming: http::Request<Incoming>) ->
         query: request.query,
         action,
         status: response.as_ref().map(|response| response.status().as_u16()),
-        faulted: matched.what.is_some(),
+        faulted: matched.effect.is_some(),
         droplet: match side {
             Side::Api => None,
             Side::Metadata(droplet) => Some(droplet),
@@ -151,7 +151,7 @@ fn fault_after_effect(fault: Option<&FaultEffect>, response: Response<Text>) -> 
             Some(plain(&ApiResponse::error(*code, default_message(*code))))
         }
         Some(FaultEffect::Truncated) => Some(response.map(|text| Text::whole(text.first_half()))),
-        Some(FaultEffect::CutOff) => Some(response.map(|text| Text { cut: true, ..text })),
+        Some(FaultEffect::CutOff) => Some(response.map(|text| Text { truncated: true, ..text })),
         _ => Some(response),
     }
 }
@@ -239,17 +239,17 @@ fn rate_headers(response: &mut Response<Text>, rate_limit: RateLimit) {
     headers.insert(HeaderName::from_static("ratelimit-reset"), HeaderValue::from(rate_limit.reset));
 }
 
-/// A body. With `cut`, it announces its full length and ends in the middle.
+/// A body. If `truncated`, it announces its full length and ends in the middle.
 #[derive(Debug)]
 struct Text {
     bytes: Bytes,
     sent: bool,
-    cut: bool,
+    truncated: bool,
 }
 
 impl Text {
     fn whole(bytes: Bytes) -> Self {
-        Self { bytes, sent: false, cut: false }
+        Self { bytes, sent: false, truncated: false }
     }
 
     fn first_half(&self) -> Bytes {
@@ -265,18 +265,18 @@ impl Body for Text {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        Poll::Ready(match (self.sent, self.cut) {
+        Poll::Ready(match (self.sent, self.truncated) {
             (true, false) => None,
             (true, true) => Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof))),
-            (false, cut) => {
+            (false, truncated) => {
                 self.sent = true;
-                Some(Ok(Frame::data(if cut { self.first_half() } else { self.bytes.clone() })))
+                Some(Ok(Frame::data(if truncated { self.first_half() } else { self.bytes.clone() })))
             }
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        !self.cut && (self.sent || self.bytes.is_empty())
+        !self.truncated && (self.sent || self.bytes.is_empty())
     }
 
     fn size_hint(&self) -> SizeHint {

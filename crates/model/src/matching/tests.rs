@@ -232,7 +232,8 @@ fn best_match_is_chosen() {
     }
 }
 
-/// kubernetes.md 1.1 "For a node", 1.5 "Static": node affinity, and volumes chosen for the pod's other claims.
+/// kubernetes.md 1.1 "Match for a node", 1.5 "Static volumes": node affinity, and volumes chosen for the pod's other
+/// claims.
 #[test]
 fn scheduler_matches_accessible_volumes_only() {
     let on = |name: &str, zone: &str, size: &str, changes: Value| {
@@ -284,7 +285,7 @@ fn scheduler_matches_accessible_volumes_only() {
     }
 }
 
-/// kubernetes.md 1.1 "By name": checks of a volume that a claim names, in this order, and upstream's wording.
+/// kubernetes.md 1.1 "Volume named": checks of a volume that a claim names, in this order, and upstream's wording.
 #[test]
 fn volume_requested_by_name_is_checked() {
     let deleting =
@@ -324,7 +325,7 @@ fn volume_requested_by_name_is_checked() {
     }
 }
 
-/// kubernetes.md 1.5 "Static": small claims first.
+/// kubernetes.md 1.5 "Static volumes": small claims first.
 #[test]
 fn claims_are_ordered_by_size() {
     let sized = |name: &str, size: &str| {

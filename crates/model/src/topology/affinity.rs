@@ -180,7 +180,7 @@ mod tests {
         assert!(is_accessible_from(Some(&NodeAffinity::default()), "node-a", &labels));
     }
 
-    /// kubernetes.md 1.5 "Provision": allowedTopologies matches node labels.
+    /// kubernetes.md 1.5 "Dynamic provisioning": allowedTopologies matches node labels.
     #[test]
     fn allowed_topologies_match_labels() {
         let labels = segments(&[("zone", "a"), ("rack", "1")]);

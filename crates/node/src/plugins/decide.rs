@@ -107,7 +107,7 @@ mod tests {
         Socket::Gone { since: seconds(since) }
     }
 
-    /// kubernetes.md 1.6 "New socket", "Same name", "No retry", "Dead socket", "Removed".
+    /// kubernetes.md 1.6 "New socket", "Same name", "No retry", "Unresponsive socket", "Socket removed".
     #[test]
     fn socket_changes_register_and_deregister_the_driver() {
         let registered = Phase::Registered(WELL);
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.7 "Limits refreshed"; and drift that kubelet ignores.
+    /// kubernetes.md 1.7 "Limit refresh"; and drift that kubelet ignores.
     #[test]
     fn registered_driver_is_refreshed_and_its_entries_restored() {
         let wait = |at| Step::Wait(Some(seconds(at)));

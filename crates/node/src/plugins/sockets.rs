@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// kubernetes.md 1.6 "Registry", "Ignored".
+    /// kubernetes.md 1.6 "Registry", "Ignored files".
     #[tokio::test]
     async fn scan_finds_sockets_only() {
         let dir = tempfile::tempdir().unwrap();

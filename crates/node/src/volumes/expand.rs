@@ -134,7 +134,7 @@ mod tests {
         status
     }
 
-    /// kubernetes.md 1.4 "Node side"; kubernetes#115294.
+    /// kubernetes.md 1.4 "Node expansion"; kubernetes#115294.
     #[test]
     fn plan_follows_claim_and_volume_sizes() {
         let none = Expansion::default();
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// kubernetes.md 1.4 "Every node".
+    /// kubernetes.md 1.4 "Multi-node volumes".
     #[test]
     fn shared_volume_expands_on_every_node() {
         let mut claim = claim(status("2Gi", None, Some("2Gi")));

@@ -1,4 +1,4 @@
-//! `volumesInUse`: tells the attach/detach controller that a volume must not be detached. Updated as soon as it
+//! `volumesInUse`: the attach/detach controller does not detach the volumes in this list. Updated as soon as it
 //! changes.
 //!
 //! Guarantees: [`InUse::reported`] is true only if the API server has accepted a list with the volume, and no list
@@ -163,7 +163,7 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    /// kubernetes.md 1.8 "volumesInUse", "Gate": sorted; nothing is removed before.
+    /// kubernetes.md 1.8 "volumesInUse", "Wait for all pods": sorted; nothing is removed before.
     #[test]
     fn entries_are_kept_until_all_pods_are_known() {
         let none = Vec::new;
@@ -173,8 +173,8 @@ mod tests {
         assert_eq!(wanted(list(&[]), &list(&["c"]), true, none()), list(&[]));
     }
 
-    /// kubernetes.md 1.8 "Handshake": the API server must have accepted a list with the volume, and none without it
-    /// may be in flight.
+    /// kubernetes.md 1.8 "Attach handshake": the API server must have accepted a list with the volume, and none without
+    /// it may be in flight.
     #[test]
     fn only_an_accepted_list_counts_as_reported() {
         let in_use = InUse::new();

@@ -348,7 +348,7 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// kubernetes.md 1.8 "Gate": only released pods, or unknown pods once all are known.
+    /// kubernetes.md 1.8 "Wait for all pods": only released pods, or unknown pods once all are known.
     #[test]
     fn volumes_of_released_or_unknown_pods_are_unmounted() {
         let entry = |known: bool, released: bool| PodEntry {

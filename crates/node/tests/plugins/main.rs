@@ -41,8 +41,8 @@ fn sidecar(agent: &Agent, driver: &Path) -> (CancellationToken, tokio::task::Joi
     (stop, tokio::spawn(run))
 }
 
-/// kubernetes.md 1.6 "Register", "Order", "Removed", 1.7 "Node patch": with our own registrar; removing the socket
-/// removes the entries, and re-creating it restores them.
+/// kubernetes.md 1.6 "Register", "Order", "Socket removed", 1.7 "Node patch": with our own registrar; removing the
+/// socket removes the entries, and re-creating it restores them.
 #[tokio::test]
 async fn driver_is_registered_deregistered_and_registered_again() {
     let agent = Agent::running(|_| {}).await;
@@ -213,7 +213,7 @@ async fn dead_socket_deregisters_the_driver_until_it_is_replaced() {
     agent.registered(DRIVER).await;
 }
 
-/// kubernetes.md 1.7 "Collision": a hard error, until the label is fixed.
+/// kubernetes.md 1.7 "Label conflict": a hard error, until the label is fixed.
 #[tokio::test]
 async fn topology_label_collision_fails_registration_until_resolved() {
     let mut agent = Agent::new().await;
@@ -314,7 +314,7 @@ async fn invalid_plugins_are_refused_with_a_reason() {
     assert!(agent.plugins.list().is_empty());
 }
 
-/// kubernetes.md 1.7 "Limits refreshed": on request; and all node info when the driver restarts.
+/// kubernetes.md 1.7 "Limit refresh": on request; and all node info when the driver restarts.
 #[tokio::test]
 async fn changed_node_info_updates_csi_node() {
     let agent = Agent::running(|_| {}).await;

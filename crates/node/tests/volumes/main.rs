@@ -20,8 +20,8 @@ use wharf_model::names::condition;
 use wharf_model::{Event, Key, PersistentVolume, PersistentVolumeClaim};
 use wharf_node::volumes::{Settings, VolumePath};
 
-/// kubernetes.md 1.8 "Handshake", "Stage path", "Publish path", "Removal", "Orphans": from the handshake to the last
-/// file: in use, attached, staged, published, and back.
+/// kubernetes.md 1.8 "Attach handshake", "Stage path", "Publish path", "Removal", "Orphans": from the handshake to the
+/// last file: in use, attached, staged, published, and back.
 #[tokio::test]
 async fn volume_is_mounted_after_attach_and_fully_removed() {
     let fixture = Fixture::new().await;
@@ -134,7 +134,8 @@ async fn fs_group_is_applied_before_the_volume_is_ready() {
     assert_eq!((root.gid(), root.mode() & 0o2070), (4242, 0o2070));
 }
 
-/// kubernetes.md 1.4 "Node side", "Node writes", online: the file system is expanded, and the claim's status updated.
+/// kubernetes.md 1.4 "Node expansion", "Node writes", online: the file system is expanded, and the claim's status
+/// updated.
 #[tokio::test]
 async fn mounted_volume_is_expanded_online() {
     let fixture = Fixture::new().await;

@@ -25,7 +25,7 @@ async fn mounted(fixture: &Fixture) -> (Agent, Volume, std::sync::Arc<Pod>) {
     (agent, volume, pod)
 }
 
-/// kubernetes.md 1.8 "Found": if desired, it is published again, and no data is lost.
+/// kubernetes.md 1.8 "Found at start": if desired, it is published again, and no data is lost.
 #[tokio::test]
 async fn restarted_manager_keeps_desired_volumes() {
     let fixture = Fixture::new().await;
@@ -48,7 +48,7 @@ async fn restarted_manager_keeps_desired_volumes() {
     fixture.in_use(&[]).await;
 }
 
-/// kubernetes.md 1.8 "Found", "Gate": if not desired, it is unmounted once all pods are known.
+/// kubernetes.md 1.8 "Found at start", "Wait for all pods": if not desired, it is unmounted once all pods are known.
 #[tokio::test]
 async fn restarted_manager_unmounts_volumes_of_deleted_pods() {
     let fixture = Fixture::new().await;

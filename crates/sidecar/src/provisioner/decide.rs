@@ -25,8 +25,8 @@ use super::source::{self, Source, SourceError, SourceRef, SourceView};
 use super::view::{AttributesClass, CreateOutcome, CreatedVolume, Fetched, ProvisionState, ProvisionView};
 use super::volume::{self, InvalidVolume};
 
-/// If the claim is gone and its intent is older than this, Wharf has not run for that time. Somebody may have kept the
-/// volume on purpose, so it is retained and not deleted.
+/// If the claim is gone and its intent is older than this, Wharf has not run for that time. An operator may have
+/// retained the volume on purpose, so it is retained and not deleted.
 const RETAIN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The next step for a volume.

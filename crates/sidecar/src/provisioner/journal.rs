@@ -346,7 +346,7 @@ async fn work(store: JournalStore, job: Job) -> JobResult {
 /// exists.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    match wharf_model::random::fill(&mut bytes) {
+    match wharf_model::system::fill_random(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
         Err(_) => wharf_cluster::now().0 as u64,
     }

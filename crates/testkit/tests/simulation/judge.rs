@@ -1,19 +1,19 @@
-//! What is looked at from outside: whether pods run, what is left, and whether `wharf explain` has a reason for everything
-//! that is not done.
+//! Checks of the cluster's state: whether pods run, what is left, and whether `wharf explain` explains everything that
+//! is pending.
 
 use wharf_explain::{Subject, SubjectKind, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, random};
+use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, system};
 
 use crate::driver::lock;
 use crate::planted::{self, Bug};
 use crate::testbed::{AT_ONCE, Testbed};
 use crate::turns::{Turn, World};
 
-/// How often it is looked again because something has changed meanwhile.
-const LOOKS: usize = 20;
+/// How often the check is repeated because an object changed in the meantime.
+const CHECKS: usize = 20;
 
 fn pod_is_done(pod: &Pod) -> bool {
     pod.status.phase == PodPhase::Running && !pod.metadata.is_deleting()
@@ -82,18 +82,18 @@ impl Testbed {
         all.iter().map(|object| format!("{} {}", K::API.kind, object.key())).collect()
     }
 
-    /// Whether `wharf explain` says of all that is not done whose turn it is. It reads one object after the other, so it is
-    /// held only to what was so from before it looked until after.
+    /// Whether `wharf explain` names the right component for everything that is pending. It reads one object after the
+    /// other, so a wrong answer counts only if no object changed in the meantime.
     pub(crate) async fn explained(&self) -> Result<(), String> {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS {
             let world = self.world().await;
-            match self.first_untold(&world).await {
+            match self.first_unexplained(&world).await {
                 None => return Ok(()),
-                Some(untold) if self.world().await == world => return Err(untold),
+                Some(error) if self.world().await == world => return Err(error),
                 Some(_) => {}
             }
         }
-        Err("nothing can be told: the cluster never stands still".to_owned())
+        Err("the explanations could not be checked: the cluster never became stable".to_owned())
     }
 
     async fn world(&self) -> World {
@@ -106,16 +106,16 @@ impl Testbed {
         }
     }
 
-    /// The first object of which it is said that something else is waited for.
-    async fn first_untold(&self, world: &World) -> Option<String> {
+    /// The first object for which the explanation names another component than it should.
+    async fn first_unexplained(&self, world: &World) -> Option<String> {
         let claims = world.claims.iter().filter(|claim| !claim_is_done(claim));
         let claims = claims.map(|claim| (SubjectKind::Claim, &claim.metadata, world.claim(claim)));
         let pods = world.pods.iter().filter(|pod| !pod_is_done(pod));
         let pods = pods.map(|pod| (SubjectKind::Pod, &pod.metadata, world.pod(pod)));
         let volumes = world.volumes.iter();
         let volumes = volumes.map(|volume| (SubjectKind::Volume, &volume.metadata, world.volume(volume)));
-        for (what, meta, turn) in claims.chain(pods).chain(volumes) {
-            let wrong = self.untold(what, meta, turn).await;
+        for (kind, meta, turn) in claims.chain(pods).chain(volumes) {
+            let wrong = self.unexplained(kind, meta, turn).await;
             if wrong.is_some() {
                 return wrong;
             }
@@ -123,18 +123,19 @@ impl Testbed {
         None
     }
 
-    /// What is wrong with what is said of an object, if it is to wait for this.
-    async fn untold(&self, what: SubjectKind, meta: &Meta, turn: Option<Turn>) -> Option<String> {
+    /// The error if the explanation of the object does not match `turn`.
+    async fn unexplained(&self, kind: SubjectKind, meta: &Meta, turn: Option<Turn>) -> Option<String> {
         let turn = turn?;
-        let subject = Subject { kind: what, namespace: "default".to_owned(), name: meta.name.clone() };
-        let mut story = match explain(&self.cluster, &subject, None, random::now()).await {
-            Ok(story) => story,
+        let subject = Subject { kind, namespace: "default".to_owned(), name: meta.name.clone() };
+        let mut explanation = match explain(&self.cluster, &subject, None, system::now()).await {
+            Ok(explanation) => explanation,
             Err(error) => return Some(format!("{subject} cannot be explained: {error}")),
         };
         if self.sim.has(Bug::BinderIsBlamed) {
-            planted::blame_the_binder(&mut story);
+            planted::blame_the_binder(&mut explanation);
         }
-        let told = story.pending_step().is_some_and(|step| turn.is(step));
-        (!told).then(|| format!("another reason is named for {subject} than {turn:?}: {story:#?}"))
+        let explained = explanation.pending_step().is_some_and(|step| turn.is(step));
+        (!explained)
+            .then(|| format!("the explanation of {subject} does not match {turn:?}: {explanation:#?}"))
     }
 }

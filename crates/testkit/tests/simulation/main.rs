@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use planted::Bug;
-use sim::{SeededStandIn, Sim};
+use sim::{SeededSystem, Sim};
 use testbed::Testbed;
 
 const SEEDS: u64 = 1000;
@@ -53,7 +53,7 @@ fn run(seed: u64, bug: Option<Bug>) -> SeedResult {
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let sim = Sim::new(seed, bug);
-        let _standing = wharf_model::random::override_system(SeededStandIn(sim.clone()));
+        let _guard = wharf_model::system::override_system(SeededSystem(sim.clone()));
         let mut testbed = Testbed::new(sim.clone()).await;
         let outcome = workload::run(&mut testbed).await;
         SeedResult { trace: sim.trace(), outcome }

@@ -21,7 +21,7 @@ pub(crate) enum Bug {
     StagedVolumesNotFound,
     /// CreateVolume is called with another name at each attempt.
     UnstableVolumeName,
-    /// `wharf explain` says of every claim without a volume that it is the binder's turn.
+    /// `wharf explain` reports that every claim without a volume waits for the binder.
     BinderIsBlamed,
 }
 
@@ -61,13 +61,13 @@ pub(crate) async fn delete_released_volumes(cluster: Cluster, driver: Client) {
     }
 }
 
-/// An explain that knows nobody else.
-pub(crate) fn blame_the_binder(story: &mut Explanation) {
+/// Changes the explanation so that every claim without a volume waits for the binder.
+pub(crate) fn blame_the_binder(explanation: &mut Explanation) {
     let unbound = |step: &&mut Step| {
-        let told = step.message.contains("being deleted") || step.message.contains("capacity is ");
-        step.object.starts_with("claim ") && step.state != State::Done && !told
+        let explained = step.message.contains("being deleted") || step.message.contains("capacity is ");
+        step.object.starts_with("claim ") && step.state != State::Done && !explained
     };
-    for step in story.steps.iter_mut().filter(unbound) {
+    for step in explanation.steps.iter_mut().filter(unbound) {
         step.waiting_for = "the volume binder (persistentvolume-binder-controller)".to_owned();
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use wharf_model::Time;
-use wharf_model::random::SystemOverride;
+use wharf_model::system::SystemOverride;
 
 use crate::planted::Bug;
 
@@ -133,14 +133,14 @@ impl Sim {
 }
 
 /// The clock and the random numbers of the simulated product.
-pub(crate) struct SeededStandIn(pub(crate) Arc<Sim>);
+pub(crate) struct SeededSystem(pub(crate) Arc<Sim>);
 
-impl SystemOverride for SeededStandIn {
+impl SystemOverride for SeededSystem {
     fn now(&mut self) -> Time {
         Time(BEGIN).plus(self.0.elapsed())
     }
 
-    fn fill(&mut self, bytes: &mut [u8]) {
+    fn fill_random(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(8) {
             piece.copy_from_slice(&self.0.next().to_le_bytes()[..piece.len()]);
         }

@@ -1,7 +1,7 @@
-//! Whose turn it is, by the objects alone: what `wharf explain` is held to.
+//! Which component has to act next, derived from the objects alone. `wharf explain` must name the same component.
 //!
-//! Written apart from the product's own rules, which explain reads out: a mistake there shows here. It knows only what can be
-//! in this cluster: one driver, which attaches and stages, and no volume that somebody made by hand.
+//! These rules are independent of the product's, so a mistake in the product's rules shows here. They cover only what
+//! occurs in this cluster: one driver, which attaches and stages, and no statically provisioned volumes.
 
 use wharf_explain::Step;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};
@@ -16,41 +16,45 @@ const BINDER: &str = "the volume binder";
 const SCHEDULER: &str = "the scheduler";
 const ATTACH_DETACH: &str = "the attach/detach controller";
 
-/// Which object waits, and for whom.
+/// An object that waits, and the component that has to act next.
 #[derive(Debug)]
 pub(crate) struct Turn {
     object: String,
-    /// How it begins.
-    whose: String,
-    /// What is said of it besides.
-    says: String,
+    /// The beginning of the component's name.
+    waiting_for: String,
+    /// A part of the message that the explanation must contain.
+    message: String,
 }
 
 impl Turn {
-    fn of_claim(claim: &PersistentVolumeClaim, whose: impl Into<String>) -> Self {
+    fn of_claim(claim: &PersistentVolumeClaim, waiting_for: impl Into<String>) -> Self {
         let object = format!("claim {}", claim.metadata.key());
-        Self { object, whose: whose.into(), says: String::new() }
+        Self { object, waiting_for: waiting_for.into(), message: String::new() }
     }
 
-    fn of_volume(volume: &PersistentVolume, whose: impl Into<String>) -> Self {
+    fn of_volume(volume: &PersistentVolume, waiting_for: impl Into<String>) -> Self {
         let object = format!("volume {}", volume.metadata.name);
-        Self { object, whose: whose.into(), says: String::new() }
+        Self { object, waiting_for: waiting_for.into(), message: String::new() }
     }
 
-    fn of_pod(pod: &Pod, whose: impl Into<String>) -> Self {
-        Self { object: format!("pod {}", pod.metadata.key()), whose: whose.into(), says: String::new() }
+    fn of_pod(pod: &Pod, waiting_for: impl Into<String>) -> Self {
+        Self {
+            object: format!("pod {}", pod.metadata.key()),
+            waiting_for: waiting_for.into(),
+            message: String::new(),
+        }
     }
 
-    fn saying(mut self, says: impl Into<String>) -> Self {
-        self.says = says.into();
+    fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.message = message.into();
         self
     }
 
-    /// Whether this step tells it.
+    /// Whether the step names this object, component and message.
     pub(crate) fn is(&self, step: &Step) -> bool {
         step.object == self.object
-            && step.waiting_for.starts_with(&self.whose)
-            && step.message.contains(&self.says)
+            && step.waiting_for.starts_with(&self.waiting_for)
+            && step.message.contains(&self.message)
     }
 }
 
@@ -70,9 +74,9 @@ impl World {
         self.bound(claim).or_else(|| grown(claim))
     }
 
-    /// What it waits for until it is bound, or gone.
+    /// What the claim waits for until it is bound or deleted.
     fn bound(&self, claim: &PersistentVolumeClaim) -> Option<Turn> {
-        let turn = |whose: &str| Some(Turn::of_claim(claim, whose));
+        let turn = |waiting_for: &str| Some(Turn::of_claim(claim, waiting_for));
         let users: Vec<&Pod> = self.users(&claim.metadata.name).collect();
         let placed = |pod: &&&Pod| !pod.spec.node_name.is_empty();
         let volume = self.volumes.iter().find(|volume| {
@@ -81,12 +85,12 @@ impl World {
         });
         if claim.metadata.is_deleting() {
             let mut here = users.iter().filter(placed);
-            let whose = match here.clone().any(|pod| !pod.metadata.is_deleting()) {
+            let waiting_for = match here.clone().any(|pod| !pod.metadata.is_deleting()) {
                 true => "you to delete these pods",
                 false if here.next().is_some() => "kubelet on node ",
                 false => "the claim protection controller",
             };
-            return Some(Turn::of_claim(claim, whose).saying("being deleted"));
+            return Some(Turn::of_claim(claim, waiting_for).with_message("being deleted"));
         }
         match claim.status.phase {
             ClaimPhase::Bound => None,
@@ -95,7 +99,9 @@ impl World {
                 match users.iter().find(|pod| !placed(pod)) {
                     None if users.is_empty() => turn("you to create a pod that uses it"),
                     None => turn("Wharf's scheduler"),
-                    Some(pod) => Some(Turn::of_claim(claim, SCHEDULER).saying(pod.metadata.name.as_str())),
+                    Some(pod) => {
+                        Some(Turn::of_claim(claim, SCHEDULER).with_message(pod.metadata.name.as_str()))
+                    }
                 }
             }
             _ if claim.provisioner().is_none() => turn(BINDER),
@@ -108,19 +114,19 @@ impl World {
         let node = &pod.spec.node_name;
         let here = || Turn::of_pod(pod, format!("kubelet on node {node}"));
         if pod.metadata.is_deleting() && !node.is_empty() {
-            return Some(here().saying("being deleted"));
+            return Some(here().with_message("being deleted"));
         }
         let scheduler = || Turn::of_pod(pod, SCHEDULER);
         for name in pod.claims() {
             let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == name) else {
-                let (object, says) = (format!("claim default/{name}"), "does not exist".to_owned());
+                let (object, message) = (format!("claim default/{name}"), "does not exist".to_owned());
                 let own = pod.spec.volumes.iter().any(|volume| volume.ephemeral.is_some());
-                let whose = if own { "the ephemeral volume controller" } else { "you to create it" };
-                return Some(Turn { object, whose: whose.to_owned(), says });
+                let waiting_for = if own { "the ephemeral volume controller" } else { "you to create it" };
+                return Some(Turn { object, waiting_for: waiting_for.to_owned(), message });
             };
             match self.bound(claim) {
-                // It waits for this very pod, or for another that has it, too.
-                Some(turn) if node.is_empty() && turn.whose == SCHEDULER => {}
+                // The claim waits until this pod, or another pod that uses it, is scheduled.
+                Some(turn) if node.is_empty() && turn.waiting_for == SCHEDULER => {}
                 Some(turn) => return Some(turn),
                 None => {}
             }
@@ -131,7 +137,7 @@ impl World {
         Some(if node.is_empty() { scheduler() } else { here() })
     }
 
-    /// What a volume that nobody has any more waits for, or one that nobody has yet.
+    /// What a volume that is not bound to a claim waits for.
     pub(crate) fn volume(&self, volume: &PersistentVolume) -> Option<Turn> {
         let somewhere = self.attachments_of(volume).next();
         let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.uid.as_str()).unwrap_or_default();
@@ -146,7 +152,7 @@ impl World {
         }
     }
 
-    /// Until a claim's volume is at a node, and the node knows.
+    /// What the claim waits for until its volume is attached and the node's status lists it.
     fn arrival(&self, claim: &PersistentVolumeClaim, node: &str) -> Option<Turn> {
         let named = |volume: &&PersistentVolume| volume.metadata.name == claim.spec.volume_name;
         let volume = self.volumes.iter().find(named)?;
@@ -155,25 +161,25 @@ impl World {
         match here {
             Some(here) if here.status.attached && !here.metadata.is_deleting() => {
                 let (node, name) = (self.node(node)?, UniqueVolumeName::from_spec(&volume.spec)?.to_string());
-                let told = node.status.volumes_attached.iter().any(|volume| volume.name == name);
-                if told { None } else { attach_detach() }
+                let reported = node.status.volumes_attached.iter().any(|volume| volume.name == name);
+                if reported { None } else { attach_detach() }
             }
             Some(_) => Some(Turn::of_volume(volume, format!("the attacher of {DRIVER}"))),
             None => match self.attachments_of(volume).next() {
-                Some(elsewhere) => Some(self.departure(volume, elsewhere).saying(node)),
+                Some(elsewhere) => Some(self.departure(volume, elsewhere).with_message(node)),
                 None => attach_detach(),
             },
         }
     }
 
-    /// Until a volume is no longer attached.
+    /// What the volume waits for until it is detached.
     fn departure(&self, volume: &PersistentVolume, attachment: &VolumeAttachment) -> Turn {
         let node = &attachment.spec.node_name;
         let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.name.as_str()).unwrap_or_default();
         let name = UniqueVolumeName::from_spec(&volume.spec).map(|name| name.to_string()).unwrap_or_default();
-        // There are no containers here, so nothing runs in a pod that goes.
+        // There are no containers here, so nothing runs in a pod that is being deleted.
         let holds = |pod: &Pod| pod.spec.node_name == *node && !pod.metadata.is_deleting();
-        let whose = if attachment.metadata.is_deleting() {
+        let waiting_for = if attachment.metadata.is_deleting() {
             format!("the attacher of {DRIVER}")
         } else if self.users(claim).any(holds) {
             format!("the pods that use it on node {node}")
@@ -182,10 +188,10 @@ impl World {
         } else {
             ATTACH_DETACH.to_owned()
         };
-        Turn::of_volume(volume, whose).saying(node.as_str())
+        Turn::of_volume(volume, waiting_for).with_message(node.as_str())
     }
 
-    /// By node.
+    /// The attachments of the volume, ordered by node.
     fn attachments_of<'a>(
         &'a self,
         volume: &'a PersistentVolume,
@@ -207,10 +213,10 @@ impl World {
     }
 }
 
-/// Until a claim is as large as asked.
+/// What the claim waits for until it has the requested size.
 fn grown(claim: &PersistentVolumeClaim) -> Option<Turn> {
     let wanted = claim.requested_storage().filter(|_| claim.status.phase == ClaimPhase::Bound)?;
-    let whose = match claim.status.allocated_resource_statuses.storage {
+    let waiting_for = match claim.status.allocated_resource_statuses.storage {
         None | Some(ResizeStatus::Unknown | ResizeStatus::ControllerResizeInProgress) => {
             format!("the resizer of {DRIVER}")
         }
@@ -221,5 +227,5 @@ fn grown(claim: &PersistentVolumeClaim) -> Option<Turn> {
             "you to request a smaller size".to_owned()
         }
     };
-    Some(Turn::of_claim(claim, whose).saying(format!("{wanted} requested")))
+    Some(Turn::of_claim(claim, waiting_for).with_message(format!("{wanted} requested")))
 }

@@ -17,14 +17,14 @@ pub(crate) struct Controllers {
 impl Controllers {
     pub(crate) fn start(target: &ApiTarget) -> Self {
         let (stop, target) = (CancellationToken::new(), target.clone());
-        let told = stop.clone();
+        let stopping = stop.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let cluster = Cluster::with_client(target.client().await.unwrap());
                 let context = |component: &str| Context {
                     cluster: cluster.clone(),
-                    gate: Gate::new(None, told.clone()),
+                    gate: Gate::new(None, stopping.clone()),
                     events: EventRecorder::start(&cluster, component, "test"),
                 };
                 // As upstream does: one scenario covers what the sidecars report about a deleted node.

@@ -175,13 +175,13 @@ const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(600);
 async fn log_account_status(account: Account) {
     let mut logged = AccountStatus::Good;
     loop {
-        let standing = account.check().await;
-        if standing != logged {
-            match &standing {
+        let status = account.check().await;
+        if status != logged {
+            match &status {
                 AccountStatus::Good => tracing::info!("account is usable"),
-                other => tracing::warn!(standing = ?other, "account is not usable"),
+                other => tracing::warn!(status = ?other, "account is not usable"),
             }
-            logged = standing;
+            logged = status;
         }
         tokio::time::sleep(ACCOUNT_CHECK_INTERVAL).await;
     }

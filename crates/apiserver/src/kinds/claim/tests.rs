@@ -141,7 +141,7 @@ fn unbound_claim_spec_is_immutable() {
     );
 }
 
-/// kubernetes.md 1.4 "Shrinking".
+/// kubernetes.md 1.4 "Smaller request".
 #[test]
 fn bound_claim_allows_size_and_attributes_class_changes() {
     let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
@@ -257,7 +257,7 @@ fn claim_without_class_gets_newest_default_class() {
     }
 }
 
-/// kubernetes.md 1.4 "Growing".
+/// kubernetes.md 1.4 "Larger request".
 #[test]
 fn expansion_requires_bound_claim_and_class_support() {
     let grown = |old: &Value| with(old, &json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));

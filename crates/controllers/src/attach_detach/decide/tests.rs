@@ -67,7 +67,7 @@ const UNUSED: DetachReason = DetachReason::NotInUse;
 const TIMEOUT: DetachReason = DetachReason::Forced(ForceReason::Timeout);
 const OUT_OF_SERVICE: DetachReason = DetachReason::Forced(ForceReason::OutOfService);
 
-/// kubernetes.md 1.3 "Attach", "Nodes that count", "Node gone", "Node status".
+/// kubernetes.md 1.3 "Attach", "Relevant nodes", "Node deleted", "Node status".
 #[test]
 fn wanted_volume_is_attached_and_reported() {
     let one = || World::exclusive().node("a");
@@ -131,7 +131,7 @@ fn wanted_volume_is_attached_and_reported() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Attachment fails": an event at once, and once for each failure.
+/// kubernetes.md 1.3 "Attach error": an event at once, and once for each failure.
 #[test]
 fn attach_error_records_one_event() {
     let error = |message: &str, time: i64| {
@@ -170,7 +170,7 @@ fn attach_error_records_one_event() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Multi-Attach", "Many nodes". Test_Run_OneVolumeAttachAndDetachMultipleNodesWith….
+/// kubernetes.md 1.3 "Multi-Attach", "Multi-node volumes". Test_Run_OneVolumeAttachAndDetachMultipleNodesWith….
 #[test]
 fn access_modes_decide_on_second_node() {
     let two = |world: World| world.node("a").node("b").pod("p", "a").pod("q", "b");
@@ -299,7 +299,7 @@ fn volume_is_detached_before_it_moves() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Left behind", "Detach failed".
+/// kubernetes.md 1.3 "Initial state", "Detach failed".
 /// Test_Run_OneVolumeAttachAndDetach{Uncertain,Timeout}NodesWithReadWriteOnce: an uncertain attachment is deleted
 /// before another is created; upstream does not wait for its deletion.
 #[test]
@@ -343,7 +343,7 @@ fn uncertain_attachment_blocks_other_nodes() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Pauses": a failed request backs off its own node only.
+/// kubernetes.md 1.3 "Backoff": a failed request backs off its own node only.
 #[test]
 fn failure_backs_off_its_own_node_only() {
     let failure = || AttachState {
@@ -443,7 +443,7 @@ fn unconfirmed_request_blocks_until_checked() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Pauses": 500 ms, doubled, 2m2s.
+/// kubernetes.md 1.3 "Backoff": 500 ms, doubled, 2m2s.
 #[test]
 fn backoff_doubles_up_to_its_maximum() {
     let backoff = Backoff { jitter: || 0.0, ..super::super::Settings::default().pace.backoff() };
@@ -457,7 +457,7 @@ fn backoff_doubles_up_to_its_maximum() {
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
 }
 
-/// kubernetes.md 1.3 "Told first", "Detach failed". actual_state_of_world_test: Test_MarkVolumeAs…,
+/// kubernetes.md 1.3 "Node status before detach", "Detach failed". actual_state_of_world_test: Test_MarkVolumeAs…,
 /// Test_RemoveVolumeFromReportAsAttached….
 #[test]
 fn report_follows_attachment_phase_and_use() {

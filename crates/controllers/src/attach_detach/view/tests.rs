@@ -17,7 +17,7 @@ fn container(state: Value) -> Value {
     json!({"name": "c", "state": state})
 }
 
-/// kubernetes.md 1.3 "Pods that count".
+/// kubernetes.md 1.3 "Relevant pods".
 #[test]
 fn pods_count_while_a_container_may_run() {
     let run = || container(json!({"running": {}}));
@@ -56,7 +56,7 @@ fn pods_count_while_a_container_may_run() {
     }
 }
 
-/// kubernetes.md 1.3 "Volumes that count", "Pods that count": only claims and volumes that reference each other, only
+/// kubernetes.md 1.3 "Relevant volumes", "Relevant pods": only claims and volumes that reference each other, only
 /// drivers that attach.
 #[test]
 fn bound_claims_of_scheduled_pods_want_the_volume() {
@@ -139,7 +139,7 @@ fn bound_claims_of_scheduled_pods_want_the_volume() {
     }
 }
 
-/// kubernetes.md 1.2 "Ephemeral namesake": a claim that was created for another pod of that name is not used.
+/// kubernetes.md 1.2 "Ephemeral name conflict": a claim that was created for another pod of that name is not used.
 #[test]
 fn ephemeral_claim_must_be_controlled_by_its_pod() {
     let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller}]);
@@ -200,7 +200,7 @@ fn two_persistent_volumes_with_one_handle_are_one_volume() {
     );
 }
 
-/// kubernetes.md 1.3 "Time of leaving": the start of a wait is kept for as long as the wait lasts.
+/// kubernetes.md 1.3 "Detach timer": the start of a wait is kept for as long as the wait lasts.
 #[test]
 fn wait_timers_start_and_end_with_their_condition() {
     let since = |world: World, now: i64| {

@@ -55,8 +55,8 @@ fn reasons_are_counted() {
     );
 }
 
-/// kubernetes.md 1.5 "Bound volumes", "Chosen node", "Provision", "Limits", "Zones": the message of each volume rule,
-/// on one node.
+/// kubernetes.md 1.5 "Bound volumes", "Selected node", "Dynamic provisioning", "Limits", "Zones": the message of each
+/// volume rule, on one node.
 #[test]
 fn volume_rules_reject_with_upstreams_message() {
     let table: Vec<(&str, View, &str, Cause)> = vec![

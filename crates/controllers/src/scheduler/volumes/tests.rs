@@ -78,7 +78,7 @@ fn bound_volume_must_be_accessible_from_the_node() {
     );
 }
 
-/// kubernetes.md 1.5 "Static", "Chosen node": smallest claims first, chosen volumes excluded.
+/// kubernetes.md 1.5 "Static volumes", "Selected node": smallest claims first, chosen volumes excluded.
 #[test]
 fn unbound_claims_take_existing_volumes() {
     let (small, large) = (volume("small", on("n1")), volume("large", sized("5Gi", on("n1"))));
@@ -118,7 +118,7 @@ fn unbound_claims_take_existing_volumes() {
     assert_eq!(plan(&one(&[small, foreign])).0, pairs(&[("small", "a")]));
 }
 
-/// kubernetes.md 1.5 "Provision".
+/// kubernetes.md 1.5 "Dynamic provisioning".
 #[test]
 fn unmatched_claims_are_provisioned() {
     let one = |more: Value| dynamic(vec![claim("a", more)], &[]);

@@ -36,8 +36,8 @@ struct State {
 }
 
 impl Poller {
-    pub(super) fn new(client: Client, region: String, pace: PollingOptions) -> Self {
-        let waiters = Waiters::new(pace, Instant::now());
+    pub(super) fn new(client: Client, region: String, polling: PollingOptions) -> Self {
+        let waiters = Waiters::new(polling, Instant::now());
         let state = State { waiters, senders: HashMap::new(), running: false, last_error: None };
         Self { shared: Arc::new(Shared { client, region, state: Mutex::new(state), added: Notify::new() }) }
     }

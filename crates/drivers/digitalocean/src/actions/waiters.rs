@@ -48,13 +48,13 @@ pub(super) enum Plan {
 struct Entry {
     waiter: Waiter,
     /// How often its action was polled individually because it was overdue.
-    asked: u32,
+    polls: u32,
 }
 
 /// All waiting operations.
 #[derive(Debug)]
 pub(super) struct Waiters {
-    pace: PollingOptions,
+    polling: PollingOptions,
     entries: BTreeMap<u64, Entry>,
     next_ticket: u64,
     /// Number of requests of the last listing.
@@ -66,8 +66,8 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    pub(super) fn new(pace: PollingOptions, now: Instant) -> Self {
-        Self { pace, entries: BTreeMap::new(), next_ticket: 0, pages: 1, idle_rounds: 0, due: now }
+    pub(super) fn new(polling: PollingOptions, now: Instant) -> Self {
+        Self { polling, entries: BTreeMap::new(), next_ticket: 0, pages: 1, idle_rounds: 0, due: now }
     }
 
     pub(super) fn due(&self) -> Instant {
@@ -83,7 +83,7 @@ impl Waiters {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let alone = self.entries.is_empty();
-        self.entries.insert(ticket, Entry { waiter, asked: 0 });
+        self.entries.insert(ticket, Entry { waiter, polls: 0 });
         self.idle_rounds = 0;
         let soon = now + self.pause(jitter);
         self.due = if alone { soon } else { self.due.min(soon) };
@@ -126,17 +126,17 @@ impl Waiters {
     /// Overdue actions to poll individually, with growing intervals: the listing would show them if they had
     /// succeeded.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<(u64, String, u64)> {
-        let long = self.pace.first * OVERDUE;
+        let long = self.polling.initial_interval * OVERDUE;
         let is_due = |entry: &Entry| {
-            let times = 2_u32.checked_pow(entry.asked).unwrap_or(u32::MAX);
+            let times = 2_u32.checked_pow(entry.polls).unwrap_or(u32::MAX);
             entry.waiter.since + long.saturating_mul(times) <= now
         };
         let mut due: Vec<_> = self.entries.iter_mut().filter(|(_, entry)| is_due(entry)).collect();
-        due.sort_by_key(|(ticket, entry)| (entry.asked, **ticket));
+        due.sort_by_key(|(ticket, entry)| (entry.polls, **ticket));
         due.truncate(OVERDUE_AT_ONCE);
         due.into_iter()
             .map(|(ticket, entry)| {
-                entry.asked += 1;
+                entry.polls += 1;
                 action_query((ticket, entry))
             })
             .collect()
@@ -156,9 +156,13 @@ impl Waiters {
     /// twice the initial one, because they are added and finish all the time. Jitter shortens it by up to a tenth, so
     /// that drivers of one account do not poll in step.
     fn pause(&self, jitter: f64) -> Duration {
-        let PollingOptions { first, longest, .. } = self.pace;
-        let least = if self.entries.len() > self.single_poll_limit() { first * 2 } else { first };
-        let grown = least.mul_f64(1.5_f64.powi(self.idle_rounds.clamp(0, 20))).min(longest);
+        let PollingOptions { initial_interval, max_interval, .. } = self.polling;
+        let least = if self.entries.len() > self.single_poll_limit() {
+            initial_interval * 2
+        } else {
+            initial_interval
+        };
+        let grown = least.mul_f64(1.5_f64.powi(self.idle_rounds.clamp(0, 20))).min(max_interval);
         grown.mul_f64(1.0 - 0.1 * jitter.clamp(0.0, 1.0))
     }
 }

@@ -89,7 +89,7 @@ impl Client {
         read: impl Fn(&Response) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
         let target = call.target()?;
-        let deadline = Instant::now() + self.shared.patience;
+        let deadline = Instant::now() + self.shared.timeout;
         let mut earlier = 0;
         loop {
             let mut in_flight = self.acquire(call, deadline).await?;

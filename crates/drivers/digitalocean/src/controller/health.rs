@@ -21,8 +21,8 @@ impl Health for Controller {
         let Some(id) = volume.droplet_ids.first().copied() else { return Ok(Some(issues(&volume, None))) };
         // One cached listing covers all healthy volumes. A problem in the cached listing may be outdated, so it is
         // verified with a request.
-        let late = self.cached_droplet(id).await?;
-        let found = issues(&volume, Some((id, late.as_ref())));
+        let cached = self.cached_droplet(id).await?;
+        let found = issues(&volume, Some((id, cached.as_ref())));
         if found.is_empty() {
             return Ok(Some(found));
         }
@@ -41,27 +41,30 @@ fn issues(volume: &Volume, droplet: Option<(u64, Option<&Droplet>)>) -> Vec<Heal
         |status, reason: &str, message: String| HealthIssue { status, reason: reason.to_owned(), message };
     let mut issues = Vec::new();
     if volume.droplet_ids.len() > 1 {
-        let message =
-            format!("it is attached to droplets {:?}; detach it from all but one", volume.droplet_ids);
+        let message = format!(
+            "volume {} is attached to droplets {:?}; detach it from all but one",
+            volume.id, volume.droplet_ids
+        );
         issues.push(issue(HealthStatus::Degraded, "AttachedTwice", message));
     }
     issues.extend(droplet.and_then(|(id, found)| match found {
         None => Some(issue(
             HealthStatus::Inaccessible,
             "DropletGone",
-            format!("it is attached to droplet {id}, which does not exist; detach it"),
+            format!("volume {} is attached to droplet {id}, which does not exist; detach it", volume.id),
         )),
         Some(droplet) if !droplet.volume_ids.contains(&volume.id) => Some(issue(
             HealthStatus::Degraded,
             "AttachmentMismatch",
             format!(
-                "it is attached to droplet {id}, but the droplet does not list it; detach it and attach it again"
+                "volume {} is attached to droplet {id}, but the droplet does not list it; detach and attach it again",
+                volume.id
             ),
         )),
         Some(droplet) if droplet.status == "off" || droplet.status == "archive" => Some(issue(
             HealthStatus::Inaccessible,
             "DropletOff",
-            format!("droplet {id} is {}; start it, or detach the volume", droplet.status),
+            format!("droplet {id} of volume {} is {}; start the droplet, or detach the volume", volume.id, droplet.status),
         )),
         Some(_) => None,
     }));
@@ -94,7 +97,7 @@ mod tests {
             region: region(),
             volume_ids: volumes.iter().map(|id| (*id).to_owned()).collect(),
         };
-        let words = |volume: &Volume, droplet: Option<(u64, Option<&Droplet>)>| {
+        let reasons = |volume: &Volume, droplet: Option<(u64, Option<&Droplet>)>| {
             issues(volume, droplet).into_iter().map(|issue| issue.reason).collect::<Vec<_>>().join(" ")
         };
         let (active, off, other) =
@@ -107,7 +110,7 @@ mod tests {
             (&[7], Some((7, None)), "DropletGone"),
             (&[7, 8], Some((7, Some(&active))), "AttachedTwice"),
         ] {
-            assert_eq!(words(&volume(droplets), droplet), expected, "{droplets:?} {droplet:?}");
+            assert_eq!(reasons(&volume(droplets), droplet), expected, "{droplets:?} {droplet:?}");
         }
     }
 }

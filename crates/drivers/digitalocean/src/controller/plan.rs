@@ -15,7 +15,7 @@ pub(super) enum Plan {
     UseExisting,
     /// An earlier call restored it, but did not resize it: resize it to this many GiB.
     Grow(u64),
-    /// The existing driver created it with its size rounded down (B1): resize it to this many GiB.
+    /// The existing driver created it with its size rounded down: resize it to this many GiB.
     RoundUp(u64),
     /// A volume exists, but does not match the request.
     Differs(String),
@@ -114,7 +114,7 @@ mod tests {
             (&[][..], wanted(GIB, None, false), "make"),
             (&[], wanted(GIB, None, true), "make"),
             (&[volume(1)], wanted(GIB, None, false), "take"),
-            // B1: the second call finds what the first one created.
+            // The second call finds what the first one created.
             (&[volume(2)], wanted(3 * GIB / 2, None, false), "take"),
             (&[volume(16)], wanted(0, None, false), "take"),
             (&[volume(1)], wanted(2 * GIB, None, false), "differs"),
@@ -124,7 +124,7 @@ mod tests {
             (&[volume(4)], wanted(GIB, Some(2 * GIB), true), "differs"),
             (&[volume(1)], wanted(5 * GIB / 2, Some(5 * GIB / 2), true), "out of range"),
             (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
-            // B1: created by the existing driver before it crashed.
+            // Created by the existing driver before it crashed.
             (&[ours(2)], wanted(5 * GIB / 2, None, false), "round up 3"),
             (&[ours(2)], wanted(5 * GIB / 2, Some(5 * GIB / 2), false), "differs"),
             (&[ours(1)], wanted(5 * GIB / 2, None, false), "differs"),

@@ -1,7 +1,7 @@
 //! Decides whether the target of a volume's by-id link is a usable device.
 //!
-//! The existing driver (csi-digitalocean) mistakes a missing device for an unformatted one (B6), and its check against
-//! formatting a half-attached device never works (B2). Here a device is usable only if it exists, the kernel reports it
+//! The existing driver (csi-digitalocean) mistakes a missing device for an unformatted one, and its check against
+//! formatting a half-attached device never works. Here a device is usable only if it exists, the kernel reports it
 //! as running, it has a size and it can be read. Otherwise the driver waits.
 //!
 //! A link alone does not prove which volume a device is: it can be stale while the kernel reused the device name for
@@ -269,7 +269,7 @@ mod tests {
 
     /// A stale link, or a link to a partition, does not prove that the device belongs to the volume.
     #[test]
-    fn a_device_is_whose_it_says_it_is() {
+    fn device_must_report_the_name_of_the_volume() {
         const NAME: &str = "pvc-0213d7f4-bf2c-4bf5-a9a4-7c2c8d7c9f11";
         type Files<'a> = &'a [(&'a str, Vec<u8>)];
         let named = |name: &str| names(&[(0, name.as_bytes())]);

@@ -1,4 +1,4 @@
-//! Notes: per-volume state on the node that must survive a restart. A note holds the volume's name, by which its device
+//! Notes: the node's records of volumes, which must survive a restart. A note holds the volume's name, by which its device
 //! is found, and a format in progress. One small file per volume, written before the volume is used and removed when
 //! it is unstaged.
 //!
@@ -119,11 +119,11 @@ fn parse_note(file: &str, text: &[u8]) -> Option<Note> {
     match serde_json::from_slice::<Note>(text) {
         Ok(note) if note.version == VERSION => Some(note),
         Ok(note) => {
-            tracing::warn!(file, version = note.version, "ignored a volume note with an unknown version");
+            tracing::warn!(file, version = note.version, "ignored a volume record with an unknown version");
             None
         }
         Err(error) => {
-            tracing::warn!(file, %error, "failed to parse a volume note; ignored it");
+            tracing::warn!(file, %error, "failed to parse a volume record; ignored it");
             None
         }
     }

@@ -6,7 +6,7 @@ use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_driver_digitalocean::{ApiErrorKind, OperationError};
 use wharf_fake_digitalocean::{Fault, FaultEffect};
 
-use crate::support::{PACE, bench, bench_with, options};
+use crate::support::{POLLING, bench, bench_with, options};
 
 const ACTIONS: &str = "/v2/volumes/*/actions";
 
@@ -55,7 +55,7 @@ async fn reached_goal_succeeds_while_the_droplet_is_busy() {
 #[tokio::test]
 async fn action_completed_in_the_response_is_not_polled() {
     let bench = bench().await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 0);
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 0);
     let volume = bench.volume("pvc-1").await;
     bench.attachments.attach(&volume.id, 1).await.unwrap();
     assert_eq!(bench.seen(), ["POST attach", "GET"]);
@@ -88,7 +88,7 @@ async fn missing_volume_or_droplet_is_not_found() {
 #[tokio::test]
 async fn full_droplet_reports_its_volume_count() {
     let bench = bench().await;
-    bench.fake.set_knobs(|knobs| knobs.volumes_per_droplet = 2);
+    bench.fake.change_settings(|settings| settings.volumes_per_droplet = 2);
     for name in ["pvc-1", "pvc-2"] {
         bench.attached(name, 1).await;
     }
@@ -102,7 +102,7 @@ async fn full_droplet_reports_its_volume_count() {
 /// DigitalOcean's existing driver polls such an action until its timeout.
 #[tokio::test]
 async fn errored_action_fails_at_once() {
-    let long = PollingOptions { patience: Duration::from_secs(600), ..PACE };
+    let long = PollingOptions { timeout: Duration::from_secs(600), ..POLLING };
     let bench = bench_with(options(), |_| {}, long).await;
     let volume = bench.volume("pvc-1").await;
     let there = bench.attached("pvc-2", 2).await;
@@ -127,7 +127,7 @@ async fn errored_action_fails_at_once() {
 /// The next call resumes an action that was running at the deadline, and starts no new one.
 #[tokio::test]
 async fn endless_action_is_unfinished_and_resumed_by_retry() {
-    let short = PollingOptions { patience: Duration::from_secs(3), ..PACE };
+    let short = PollingOptions { timeout: Duration::from_secs(3), ..POLLING };
     let bench = bench_with(options(), |_| {}, short).await;
     let volume = bench.volume("pvc-1").await;
     bench.fake.add_fault(Fault::new(FaultEffect::ActionNeverEnds).at("POST", ACTIONS).times(1));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wharf_driver_digitalocean::{ApiErrorKind, Attachments, Client};
 use wharf_fake_digitalocean::FakeDigitalOcean;
 
-use crate::support::{PACE, REGION, bench_with, client_options, new_volume, options};
+use crate::support::{POLLING, REGION, bench_with, client_options, new_volume, options};
 
 #[tokio::test]
 async fn unreachable_api_fails_in_time_without_sending() {
@@ -13,7 +13,7 @@ async fn unreachable_api_fails_in_time_without_sending() {
     let url = fake.url();
     fake.stop().await.unwrap();
     let mut wanted = client_options(url);
-    wanted.patience = Duration::from_secs(1);
+    wanted.timeout = Duration::from_secs(1);
     let client = Client::new(wanted).unwrap();
     let error = client.account().await.unwrap_err();
     assert_eq!(error.kind(), ApiErrorKind::Transport, "{error}");
@@ -56,11 +56,11 @@ async fn poller_survives_an_outage_during_an_action() {
     let fake = FakeDigitalOcean::start(with_state()).await.unwrap();
     let url = fake.url();
     let mut wanted = client_options(url.clone());
-    wanted.patience = Duration::from_secs(2);
+    wanted.timeout = Duration::from_secs(2);
     let client = Client::new(wanted).unwrap();
-    let attachments = Attachments::new(client.clone(), REGION, PACE);
+    let attachments = Attachments::new(client.clone(), REGION, POLLING);
     let volume = client.create_volume(&new_volume("pvc-1")).await.unwrap();
-    fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
+    fake.change_settings(|settings| settings.action_delay_ms = 1_000);
     let (attaching, id) = (attachments.clone(), volume.id.clone());
     let task = tokio::spawn(async move { attaching.attach(&id, 1).await });
     fake.forget_requests();
@@ -81,10 +81,10 @@ async fn poller_survives_an_outage_during_an_action() {
 /// A server that accepts requests and never responds.
 #[tokio::test]
 async fn server_without_response_times_out() {
-    let patience = |options: &mut wharf_driver_digitalocean::ClientOptions| {
-        options.patience = Duration::from_secs(1);
+    let timeout = |options: &mut wharf_driver_digitalocean::ClientOptions| {
+        options.timeout = Duration::from_secs(1);
     };
-    let bench = bench_with(options(), patience, PACE).await;
+    let bench = bench_with(options(), timeout, POLLING).await;
     bench.fault(wharf_fake_digitalocean::FaultEffect::LatencyMs(600_000), "POST", "/v2/volumes", 1);
     let error = bench.client.create_volume(&new_volume("pvc-1")).await.unwrap_err();
     assert_eq!((error.kind(), error.uncertain()), (ApiErrorKind::Transport, true), "{error}");

@@ -150,7 +150,7 @@ async fn missing_objects_are_not_found() {
 #[tokio::test]
 async fn refusals_of_the_fake_are_classified() {
     let bench = bench().await;
-    bench.fake.set_knobs(|knobs| knobs.volume_limit = 2);
+    bench.fake.change_settings(|settings| settings.volume_limit = 2);
     let volume = bench.attached("pvc-1", 1).await;
     let error = bench.client.delete_volume(&volume.id).await.unwrap_err();
     assert_eq!((error.kind(), error.status()), (Conflict, Some(409)), "{error}");
@@ -166,7 +166,7 @@ async fn refusals_of_the_fake_are_classified() {
 #[tokio::test]
 async fn snapshot_interval_does_not_block_other_calls() {
     let bench = bench().await;
-    bench.fake.set_knobs(|knobs| knobs.snapshot_interval_ms = 600_000);
+    bench.fake.change_settings(|settings| settings.snapshot_interval_ms = 600_000);
     let volume = bench.volume("pvc-1").await;
     let wanted = |name: &str| NewSnapshot {
         volume_id: volume.id.clone(),

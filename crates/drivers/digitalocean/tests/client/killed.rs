@@ -5,7 +5,7 @@ use std::time::Duration;
 use wharf_driver_digitalocean::{Attachments, Client, OperationError};
 use wharf_fake_digitalocean::{Fault, FaultEffect};
 
-use crate::support::{Bench, PACE, REGION, bench, client_options};
+use crate::support::{Bench, POLLING, REGION, bench, client_options};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Work {
@@ -54,7 +54,7 @@ async fn restart_after_each_request_resumes_the_action() {
         kill_after(&bench, requests, what, &volume.id).await;
         // As a new process, without any state.
         let client = Client::new(client_options(bench.fake.url())).unwrap();
-        work(Attachments::new(client, REGION, PACE), what, volume.id.clone()).await.unwrap();
+        work(Attachments::new(client, REGION, POLLING), what, volume.id.clone()).await.unwrap();
         let state = bench.fake.state();
         assert_eq!(state.actions.len(), before + 1, "{what:?} after {requests} requests");
         assert_eq!(bench.attached_to(&volume.id), Some(1).filter(|_| what == Work::Attach), "{what:?}");

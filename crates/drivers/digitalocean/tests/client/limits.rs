@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use wharf_driver_digitalocean::ApiErrorKind;
 use wharf_fake_digitalocean::FaultEffect;
 
-use crate::support::{PACE, bench, bench_with, options};
+use crate::support::{POLLING, bench, bench_with, options};
 
 #[tokio::test]
 async fn client_stops_before_the_limit_and_keeps_the_reserve() {
     let short = |options: &mut wharf_driver_digitalocean::ClientOptions| options.requests_per_minute = 20;
-    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_minute = 20), short, PACE).await;
+    let bench =
+        bench_with(options().settings(|settings| settings.requests_per_minute = 20), short, POLLING).await;
     let mut sent = 0;
     let error = loop {
         match bench.client.account().await {
@@ -36,7 +37,8 @@ async fn client_stops_before_the_limit_and_keeps_the_reserve() {
 
 #[tokio::test]
 async fn hourly_limit_is_learned_from_responses() {
-    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_hour = 30), |_| {}, PACE).await;
+    let bench =
+        bench_with(options().settings(|settings| settings.requests_per_hour = 30), |_| {}, POLLING).await;
     let mut sent = 0;
     while bench.client.account().await.is_ok() {
         sent += 1;
@@ -73,7 +75,8 @@ async fn retry_after_delays_all_calls() {
 
 #[tokio::test]
 async fn refusal_beyond_the_deadline_reports_retry_after() {
-    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_minute = 3), |_| {}, PACE).await;
+    let bench =
+        bench_with(options().settings(|settings| settings.requests_per_minute = 3), |_| {}, POLLING).await;
     for _ in 0..3 {
         bench.client.account().await.unwrap();
     }

@@ -6,11 +6,11 @@ use wharf_driver_digitalocean::OperationError;
 use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_fake_digitalocean::{FakeOptions, Fault, FaultEffect};
 
-use crate::support::{Bench, PACE, REGION, TOKEN, bench_with, options};
+use crate::support::{Bench, POLLING, REGION, TOKEN, bench_with, options};
 
 fn droplets(count: u64) -> FakeOptions {
     let options = (1..=count).fold(FakeOptions::new().token(TOKEN), |all, id| all.droplet(id, REGION));
-    options.knobs(|knobs| *knobs = crate::support::options().knobs)
+    options.settings(|settings| *settings = crate::support::options().settings)
 }
 
 /// Attaches as ControllerPublishVolume does, which gets the volume first.
@@ -33,13 +33,13 @@ async fn attach_all(bench: &Bench, wanted: Vec<(String, u64)>) -> Vec<Result<(),
 /// 100 volumes on 20 droplets, ten times faster than real time; `examples/rate.rs` measures the real one.
 #[tokio::test]
 async fn hundred_volumes_attach_on_twenty_droplets() {
-    let pace = PollingOptions {
-        patience: Duration::from_secs(60),
-        first: Duration::from_millis(100),
-        longest: PACE.longest * 2,
+    let polling = PollingOptions {
+        timeout: Duration::from_secs(60),
+        initial_interval: Duration::from_millis(100),
+        max_interval: POLLING.max_interval * 2,
     };
-    let bench = bench_with(droplets(20), |_| {}, pace).await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
+    let bench = bench_with(droplets(20), |_| {}, polling).await;
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 1_000);
     let mut wanted = Vec::new();
     for number in 0..100 {
         wanted.push((bench.volume(&format!("pvc-{number}")).await.id, number % 20 + 1));
@@ -58,9 +58,9 @@ async fn hundred_volumes_attach_on_twenty_droplets() {
 
 #[tokio::test]
 async fn errored_action_among_many_fails_without_delaying_others() {
-    let pace = PollingOptions { patience: Duration::from_secs(600), ..PACE };
-    let bench = bench_with(droplets(10), |_| {}, pace).await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 300);
+    let polling = PollingOptions { timeout: Duration::from_secs(600), ..POLLING };
+    let bench = bench_with(droplets(10), |_| {}, polling).await;
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 300);
     let mut wanted = Vec::new();
     for number in 0..10 {
         wanted.push((bench.volume(&format!("pvc-{number}")).await.id, number + 1));
@@ -79,9 +79,9 @@ async fn errored_action_among_many_fails_without_delaying_others() {
 
 #[tokio::test]
 async fn poller_survives_outage_and_revoked_token() {
-    let bench = bench_with(options(), |options| options.patience = Duration::from_secs(2), PACE).await;
+    let bench = bench_with(options(), |options| options.timeout = Duration::from_secs(2), POLLING).await;
     let volume = bench.volume("pvc-1").await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 1_000);
     let (attachments, id) = (bench.attachments.clone(), volume.id.clone());
     let task = tokio::spawn(async move { attachments.attach(&id, 1).await });
     while bench.count("POST attach") == 0 {
@@ -97,8 +97,8 @@ async fn poller_survives_outage_and_revoked_token() {
 /// A problem with one action does not affect the others.
 #[tokio::test]
 async fn unreadable_action_does_not_delay_others() {
-    let pace = PollingOptions { patience: Duration::from_secs(5), ..PACE };
-    let bench = bench_with(options(), |_| {}, pace).await;
+    let polling = PollingOptions { timeout: Duration::from_secs(5), ..POLLING };
+    let bench = bench_with(options(), |_| {}, polling).await;
     let (broken, good) = (bench.volume("pvc-1").await, bench.volume("pvc-2").await);
     let forbidden = FaultEffect::Status { code: 403, message: None, retry_after: None };
     bench.fault(forbidden, "GET", &format!("/v2/volumes/{}/actions/*", broken.id), 1_000);
@@ -116,8 +116,8 @@ async fn unreadable_action_does_not_delay_others() {
 
 #[tokio::test]
 async fn idle_poller_sends_no_requests() {
-    let bench = bench_with(options(), |_| {}, PACE).await;
+    let bench = bench_with(options(), |_| {}, POLLING).await;
     bench.attached("pvc-1", 1).await;
-    tokio::time::sleep(PACE.longest * 4).await;
+    tokio::time::sleep(POLLING.max_interval * 4).await;
     assert_eq!(bench.seen(), [] as [String; 0]);
 }

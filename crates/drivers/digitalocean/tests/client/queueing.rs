@@ -7,7 +7,7 @@ use wharf_driver_digitalocean::actions::PollingOptions;
 use wharf_driver_digitalocean::api::VolumeAction;
 use wharf_fake_digitalocean::{Fault, FaultEffect};
 
-use crate::support::{Bench, PACE, bench, bench_with, options};
+use crate::support::{Bench, POLLING, bench, bench_with, options};
 
 async fn volumes(bench: &Bench, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
@@ -74,7 +74,7 @@ async fn foreign_event_is_waited_for() {
 
 #[tokio::test]
 async fn endless_foreign_event_is_busy_and_starts_nothing() {
-    let short = PollingOptions { patience: Duration::from_secs(1), ..PACE };
+    let short = PollingOptions { timeout: Duration::from_secs(1), ..POLLING };
     let bench = bench_with(options(), |_| {}, short).await;
     let volumes = volumes(&bench, 3).await;
     bench
@@ -94,7 +94,7 @@ async fn endless_foreign_event_is_busy_and_starts_nothing() {
 async fn cancelled_operation_does_not_block_others() {
     let bench = bench().await;
     let volumes = volumes(&bench, 2).await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 500);
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 500);
     let (attachments, id) = (bench.attachments.clone(), volumes[0].clone());
     let task = tokio::spawn(async move { attachments.attach(&id, 1).await.map(|_| ()) });
     while bench.count("POST attach") == 0 {

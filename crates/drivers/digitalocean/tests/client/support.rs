@@ -11,10 +11,10 @@ pub(crate) const REGION: &str = "nyc3";
 pub(crate) const TOKEN: &str = "dop_v1_secret";
 
 /// More than ten times faster than the real API.
-pub(crate) const PACE: PollingOptions = PollingOptions {
-    patience: Duration::from_secs(20),
-    first: Duration::from_millis(50),
-    longest: Duration::from_millis(250),
+pub(crate) const POLLING: PollingOptions = PollingOptions {
+    timeout: Duration::from_secs(20),
+    initial_interval: Duration::from_millis(50),
+    max_interval: Duration::from_millis(250),
 };
 
 pub(crate) struct Bench {
@@ -26,36 +26,36 @@ pub(crate) struct Bench {
 /// No limits except those that a test sets, fast actions, droplets 1 to 5.
 pub(crate) fn options() -> FakeOptions {
     let options = (1..=5).fold(FakeOptions::new().token(TOKEN), |options, id| options.droplet(id, REGION));
-    options.knobs(|knobs| {
-        knobs.action_delay_ms = 100;
-        knobs.requests_per_minute = 0;
-        knobs.requests_per_hour = 0;
-        knobs.volume_limit = 0;
-        knobs.snapshot_interval_ms = 0;
+    options.settings(|settings| {
+        settings.action_delay_ms = 100;
+        settings.requests_per_minute = 0;
+        settings.requests_per_hour = 0;
+        settings.volume_limit = 0;
+        settings.snapshot_interval_ms = 0;
     })
 }
 
 pub(crate) fn client_options(url: String) -> ClientOptions {
     let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
     options.requests_per_minute = 100_000;
-    options.patience = Duration::from_secs(10);
+    options.timeout = Duration::from_secs(10);
     options
 }
 
 pub(crate) async fn bench() -> Bench {
-    bench_with(options(), |_| {}, PACE).await
+    bench_with(options(), |_| {}, POLLING).await
 }
 
 pub(crate) async fn bench_with(
     options: FakeOptions,
     change: impl FnOnce(&mut ClientOptions),
-    pace: PollingOptions,
+    polling: PollingOptions,
 ) -> Bench {
     let fake = FakeDigitalOcean::start(options).await.unwrap();
     let mut wanted = client_options(fake.url());
     change(&mut wanted);
     let client = Client::new(wanted).unwrap();
-    let attachments = Attachments::new(client.clone(), REGION, pace);
+    let attachments = Attachments::new(client.clone(), REGION, polling);
     Bench { fake, client, attachments }
 }
 

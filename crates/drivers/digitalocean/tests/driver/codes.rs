@@ -61,8 +61,8 @@ async fn health_needs_no_request_per_volume() {
     bench.fake.change(|state, _| drop(state.droplets.remove(&HERE)));
     let id = bench.create("pvc-4", GIB).await.unwrap().volume_id;
     bench.attach(&id, &THERE.to_string()).await.unwrap();
-    let ill = bench.call(all()).await.unwrap().entries;
-    assert_eq!(ill.len(), 3, "{ill:?}");
+    let unhealthy = bench.call(all()).await.unwrap().entries;
+    assert_eq!(unhealthy.len(), 3, "{unhealthy:?}");
 }
 
 #[tokio::test]
@@ -105,7 +105,9 @@ async fn conflicting_requests_are_refused_without_effect() {
 async fn account_limits_are_reported_and_restores_undone() {
     let bench = Bench::new().await;
     let here = HERE.to_string();
-    bench.fake.set_knobs(|knobs| (knobs.volumes_per_droplet, knobs.capacity_gigabytes) = (1, 4));
+    bench
+        .fake
+        .change_settings(|settings| (settings.volumes_per_droplet, settings.capacity_gigabytes) = (1, 4));
     let one = bench.create("pvc-1", GIB).await.unwrap().volume_id;
     let two = bench.create("pvc-2", GIB).await.unwrap().volume_id;
     refused(bench.create("pvc-3", 3 * GIB).await, Code::ResourceExhausted, "volume limit has been reached");
@@ -120,7 +122,7 @@ async fn account_limits_are_reported_and_restores_undone() {
     assert_eq!(bench.fake.state().volumes.len(), 2);
 
     // One snapshot per volume in ten minutes.
-    bench.fake.set_knobs(|knobs| knobs.snapshot_interval_ms = 600_000);
+    bench.fake.change_settings(|settings| settings.snapshot_interval_ms = 600_000);
     refused(bench.snapshot("snapshot-2", &one).await, Code::Unavailable, "ten minutes");
 }
 
@@ -133,7 +135,7 @@ async fn revoked_token_and_full_account_are_reported() {
     // An earlier create may have created the volume, so the error is retryable.
     refused(bench.create("pvc-1", GIB).await, Code::Unavailable, "token");
     refused(bench.delete("506f78a4-e098-11e5-ad9f-000f53306ae1").await, Code::Unauthenticated, "token");
-    // B9: the result is cached, regardless of how often it is checked.
+    // The result is cached, regardless of how often it is checked.
     bench.fake.forget_requests();
     for _ in 0..20 {
         assert_eq!(account.check().await, AccountStatus::Good);
@@ -143,8 +145,8 @@ async fn revoked_token_and_full_account_are_reported() {
     bench.fake.allow_token(TOKEN);
     bench.create("pvc-1", GIB).await.unwrap();
 
-    // B9: volumes of all regions count.
-    bench.fake.set_knobs(|knobs| knobs.volume_limit = 1);
+    // Volumes of all regions count.
+    bench.fake.change_settings(|settings| settings.volume_limit = 1);
     let full = Account::new(bench.client()).check().await;
     assert_eq!(full, AccountStatus::Full { volumes: 1, limit: 1 });
 }

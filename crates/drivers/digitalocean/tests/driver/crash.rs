@@ -106,7 +106,7 @@ fn spawn(bench: &Bench, die_after: Option<u64>) -> Child {
 #[tokio::test]
 async fn driver_survives_a_kill_after_every_node_effect() {
     let bench = Bench::without_driver().await;
-    bench.fake.set_knobs(|knobs| (knobs.action_delay_ms, knobs.device_delay_ms) = (10, 10));
+    bench.fake.change_settings(|settings| (settings.action_delay_ms, settings.device_delay_ms) = (10, 10));
     let mut died_at = BTreeSet::new();
     for die_after in 0.. {
         let mut co = KillableDriver::start(&bench, Some(die_after)).await;
@@ -161,7 +161,7 @@ async fn node_lifecycle(co: &mut KillableDriver<'_>) {
 #[tokio::test]
 async fn driver_survives_a_kill_around_every_api_effect() {
     let bench = Bench::without_driver().await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 50);
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 50);
     let effects = || bench.fake.requests().iter().filter(|seen| seen.method != "GET").count();
     cloud_lifecycle(&mut KillableDriver::start(&bench, None).await).await;
     let whole = effects();

@@ -53,7 +53,7 @@ async fn cloud_lifecycle(bench: &Bench, fault: &str) {
 #[tokio::test]
 async fn call_with_unknown_result_succeeds_on_retry() {
     let bench = Bench::with(|config| config.tag = Some("k8s:test".into())).await;
-    bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 20);
+    bench.fake.change_settings(|settings| settings.action_delay_ms = 20);
     let calls = [
         ("POST", "/v2/volumes", None),
         ("POST", "/v2/volumes/*/actions", Some("attach")),
@@ -127,16 +127,16 @@ async fn restored_volume_that_cannot_be_resized_is_deleted() {
             volume.description = description.to_owned();
             volume.attached = droplet.map(|droplet| Attachment { droplet, since: now });
         });
-        bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 4);
+        bench.fake.change_settings(|settings| settings.capacity_gigabytes = 4);
         let code = if left { Code::Unavailable } else { Code::ResourceExhausted };
         refused(restore().await, code, "volume limit has been reached");
         assert_eq!(bench.fake.state().volumes.contains_key(&id), left, "{description} {droplet:?}");
-        bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 0);
+        bench.fake.change_settings(|settings| settings.capacity_gigabytes = 0);
         bench.detach(&id, &HERE.to_string()).await.unwrap();
         bench.delete(&id).await.unwrap();
     }
     // If the volume cannot be deleted, the error is retryable.
-    bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 4);
+    bench.fake.change_settings(|settings| settings.capacity_gigabytes = 4);
     let fault = bench.fake.add_fault(Fault::new(FaultEffect::Html(503)).at("DELETE", "/v2/volumes/*"));
     refused(restore().await, Code::Unavailable, "was not deleted");
     bench.fake.remove_fault(fault);
@@ -144,7 +144,7 @@ async fn restored_volume_that_cannot_be_resized_is_deleted() {
     assert_eq!(bench.fake.state().volumes.len(), 1);
 }
 
-/// B4: an errored action is reported at once. At the timeout the code would be UNAVAILABLE.
+/// An errored action is reported at once. At the timeout the code would be UNAVAILABLE.
 #[tokio::test]
 async fn errored_action_fails_at_once() {
     let bench = Bench::new().await;
@@ -171,7 +171,7 @@ async fn unreachable_api_is_unavailable() {
     bench.delete(&id).await.unwrap();
 }
 
-/// B2 and B6: a half-attached device is neither formatted nor mounted; once complete, it is.
+/// A half-attached device is neither formatted nor mounted until it is complete.
 #[tokio::test]
 async fn half_attached_device_is_waited_for() {
     let bench = Bench::new().await;
@@ -181,7 +181,9 @@ async fn half_attached_device_is_waited_for() {
         (HalfAttachedShape::Empty, "pvc-b"),
         (HalfAttachedShape::Short, "pvc-c"),
     ] {
-        bench.fake.set_knobs(|knobs| knobs.half_attached = Some(HalfAttached { shape, for_ms: 1500 }));
+        bench
+            .fake
+            .change_settings(|settings| settings.half_attached = Some(HalfAttached { shape, for_ms: 1500 }));
         let id = bench.create(name, 2 * GIB).await.unwrap().volume_id;
         let context = bench.attach(&id, &here).await.unwrap();
         bench.stage(&id, &mount("ext4"), context.clone()).await.unwrap();

@@ -8,7 +8,7 @@ use crate::support::{Bench, GIB, HERE, THERE, block, mount, restored};
 async fn full_lifecycle_leaves_nothing() {
     let mut bench = Bench::with(|config| config.tag = Some("k8s:test".into())).await;
     let here = HERE.to_string();
-    // B1: rounded up, reported as it is, and recognized on retry.
+    // The size is rounded up, reported as created, and recognized on retry.
     let volume = bench.create("pvc-1", GIB + GIB / 2).await.unwrap();
     assert_eq!(volume.capacity_bytes, 2 * GIB);
     assert_eq!(bench.create("pvc-1", GIB + GIB / 2).await.unwrap(), volume);
@@ -81,7 +81,7 @@ async fn full_lifecycle_leaves_nothing() {
     bench.assert_empty();
 }
 
-/// B5: the existing driver has no statistics for raw volumes.
+/// The existing driver has no statistics for raw volumes.
 #[tokio::test]
 async fn raw_volume_reports_its_size() {
     let bench = Bench::new().await;
@@ -98,7 +98,7 @@ async fn raw_volume_reports_its_size() {
     bench.assert_empty();
 }
 
-/// B8: each entry is returned once, with any page size, also while volumes are created and deleted.
+/// Each entry is returned once, with any page size, also while volumes are created and deleted.
 #[tokio::test]
 async fn paged_listing_returns_each_volume_once() {
     let bench = Bench::new().await;

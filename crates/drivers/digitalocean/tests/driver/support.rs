@@ -63,12 +63,12 @@ impl Bench {
         let mut options = FakeOptions::new().droplet(HERE, REGION).droplet(THERE, REGION).token(TOKEN);
         options.state = Some(root.join("cloud"));
         options.attach_real = Some(root.join("links"));
-        let options = options.knobs(|knobs| {
-            knobs.action_delay_ms = 100;
-            knobs.device_delay_ms = 100;
-            knobs.snapshot_interval_ms = 0;
-            knobs.requests_per_minute = 0;
-            knobs.requests_per_hour = 0;
+        let options = options.settings(|settings| {
+            settings.action_delay_ms = 100;
+            settings.device_delay_ms = 100;
+            settings.snapshot_interval_ms = 0;
+            settings.requests_per_minute = 0;
+            settings.requests_per_hour = 0;
         });
         let fake = FakeDigitalOcean::start(options).await.unwrap();
         Self { fake, config: config(&root), endpoint: endpoint(&root), running: None, root, _dir: dir }
@@ -311,15 +311,15 @@ pub(crate) fn config(root: &Path) -> Config {
 /// API access with shorter intervals and timeouts than for DigitalOcean.
 pub(crate) fn cloud(url: &str) -> ControllerBackend {
     let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
-    options.patience = Duration::from_secs(5);
+    options.timeout = Duration::from_secs(5);
     options.requests_per_minute = 1_000_000;
     let client = wharf_driver_digitalocean::Client::new(options).unwrap();
-    let pace = PollingOptions {
-        patience: Duration::from_secs(30),
-        first: Duration::from_millis(50),
-        longest: Duration::from_millis(200),
+    let polling = PollingOptions {
+        timeout: Duration::from_secs(30),
+        initial_interval: Duration::from_millis(50),
+        max_interval: Duration::from_millis(200),
     };
-    ControllerBackend { account: Account::new(client.clone()), client, polling: pace }
+    ControllerBackend { account: Account::new(client.clone()), client, polling }
 }
 
 /// A request and how it is sent.

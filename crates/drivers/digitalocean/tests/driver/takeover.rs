@@ -80,7 +80,7 @@ async fn staged_and_published_volume_keeps_working() {
     bench.assert_empty();
 }
 
-/// B1: it expanded a claim to 2.5 GiB by resizing the volume to 2 GiB, and NodeExpandVolume is still pending.
+/// The existing driver expanded a claim to 2.5 GiB by resizing the volume to 2 GiB, and NodeExpandVolume is still pending.
 #[tokio::test]
 async fn rounded_down_expansion_is_completed_on_the_node() {
     let bench = Bench::new().await;
@@ -125,7 +125,7 @@ async fn blank_volume_is_formatted() {
     refused(bench.stage(ID, &mount("ext4"), other).await, Code::InvalidArgument, "--driver-name");
 }
 
-/// B7 and B6: neither reformatted nor formatted.
+/// A volume with a `noformat` key, or with bytes that are not zero, is neither formatted nor reformatted.
 #[tokio::test]
 async fn noformat_or_nonzero_volume_is_never_formatted() {
     let bench = Bench::new().await;

@@ -33,7 +33,7 @@ pub struct Finding {
     /// What is wrong.
     pub problem: String,
     /// How to fix it.
-    pub way_out: String,
+    pub remedy: String,
 }
 
 impl PoolCore {
@@ -182,14 +182,14 @@ impl PoolCore {
     }
 }
 
-fn info(object: &str, problem: String, way_out: &str) -> Finding {
-    Finding { severity: Severity::Info, object: object.into(), problem, way_out: way_out.into() }
+fn info(object: &str, problem: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Info, object: object.into(), problem, remedy: remedy.into() }
 }
 
-fn warning(object: &str, problem: String, way_out: &str) -> Finding {
-    Finding { severity: Severity::Warning, ..info(object, problem, way_out) }
+fn warning(object: &str, problem: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Warning, ..info(object, problem, remedy) }
 }
 
-fn error(object: &str, problem: String, way_out: &str) -> Finding {
-    Finding { severity: Severity::Error, ..info(object, problem, way_out) }
+fn error(object: &str, problem: String, remedy: &str) -> Finding {
+    Finding { severity: Severity::Error, ..info(object, problem, remedy) }
 }

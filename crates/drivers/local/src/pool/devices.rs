@@ -7,7 +7,7 @@ use wharf_driver::backend::{Capability, Device, DeviceError, FormatState};
 use wharf_linux::{FileStat, LoopDevice, LoopOptions};
 
 use super::PoolCore;
-use super::cut::is_on;
+use super::reflink::is_on;
 use crate::fault::During as _;
 use crate::plan;
 use crate::record::VolumeRecord;
@@ -112,7 +112,7 @@ impl PoolCore {
         }
         if loops.len() > 1 {
             tracing::warn!(
-                id = record.id,
+                volume_handle = record.id,
                 count = loops.len(),
                 "volume is attached more than once; using the first device"
             );
@@ -172,7 +172,9 @@ impl PoolCore {
     pub fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
         let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
         let loops = self.loop_devices_of(&record)?;
-        let first = loops.first().ok_or_else(|| DeviceError::NotFound(format!("{id} is not staged here")))?;
+        let first = loops
+            .first()
+            .ok_or_else(|| DeviceError::NotFound(format!("volume {id} is not staged on this node")))?;
         for device in &loops {
             self.sync_device_size(&record, device)?;
         }

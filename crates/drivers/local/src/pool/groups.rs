@@ -1,4 +1,4 @@
-//! Group snapshots: all members are cut at one point in time, all or none. The group's record is written before its
+//! Group snapshots: all members are taken at one point in time, all or none. The group's record is written before its
 //! members and removed after them, so an incomplete group is always recognized as one.
 
 use wharf_driver::backend::{BackendError, DeleteError, GroupSnapshot, NewGroupSnapshot, SnapshotError};
@@ -13,7 +13,7 @@ use crate::record::{GroupRecord, GroupState, Member, Timestamp, VERSION};
 use crate::store;
 
 impl PoolCore {
-    /// Cuts a group snapshot. Idempotent for the same name and sources.
+    /// Takes a group snapshot. Idempotent for the same name and sources.
     pub fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
         let NewGroupSnapshot { name, sources, .. } = wanted;
         parameters::of_snapshot(&wanted.parameters)
@@ -45,13 +45,13 @@ impl PoolCore {
                 return Err(failure.into());
             }
         }
-        self.cut_group(name, id.clone(), members)?;
+        self.take_group(name, id.clone(), members)?;
         let record = self.index().group(&id).cloned();
         let gone = || SnapshotError::Backend(BackendError::Busy(format!("{id} was abandoned: retry")));
         self.wait_for_group(&record.ok_or_else(gone)?)
     }
 
-    fn cut_group(&self, name: &str, id: String, members: Vec<Member>) -> Result<(), SnapshotError> {
+    fn take_group(&self, name: &str, id: String, members: Vec<Member>) -> Result<(), SnapshotError> {
         let mut held = Vec::new();
         let mut volumes = Vec::with_capacity(members.len());
         for Member { source, .. } in &members {
@@ -77,7 +77,7 @@ impl PoolCore {
             })
             .collect();
         let made = self.save_group(record.clone()).map_err(SnapshotError::from).and_then(|()| {
-            self.cut_snapshots(&snapshots)?;
+            self.take_snapshots(&snapshots)?;
             Ok(self.save_group(GroupRecord {
                 state: GroupState::Ready,
                 created: Timestamp::now(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use wharf_driver::backend::{FormatState, VolumeContentSource};
 
 use super::PoolCore;
-use super::cut::is_on;
+use super::reflink::is_on;
 use crate::Provisioning;
 use crate::record::{Phase, VolumeRecord};
 

@@ -43,7 +43,7 @@ impl Loaded {
             severity: Severity::Warning,
             object: path.display().to_string(),
             problem: "is not one of this pool's files".into(),
-            way_out: "the driver does not touch it; move it elsewhere if it does not belong here".into(),
+            remedy: "the driver does not touch it; move it elsewhere if it does not belong here".into(),
         });
     }
 

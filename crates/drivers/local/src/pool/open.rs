@@ -217,7 +217,7 @@ impl PoolCore {
             tracing::warn!(
                 object = finding.object,
                 problem = finding.problem,
-                remedy = finding.way_out,
+                remedy = finding.remedy,
                 "pool is inconsistent"
             );
         }

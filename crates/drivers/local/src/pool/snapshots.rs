@@ -6,7 +6,7 @@ use wharf_driver::backend::{
 };
 
 use super::PoolCore;
-use super::cut::Cut;
+use super::reflink::ReflinkCopy;
 use super::volumes::cannot_copy_in_use;
 use crate::capacity;
 use crate::fault::During as _;
@@ -17,7 +17,7 @@ use crate::record::{Phase, SnapshotRecord, Timestamp, VERSION, VolumeRecord};
 use crate::store;
 
 impl PoolCore {
-    /// Cuts a snapshot. Idempotent for the same name and source.
+    /// Takes a snapshot. Idempotent for the same name and source.
     pub fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
         let NewSnapshot { name, source, .. } = wanted;
         parameters::of_snapshot(&wanted.parameters)
@@ -54,7 +54,7 @@ impl PoolCore {
         let volume = self.ready_volume(source)?.ok_or_else(|| no_volume(source))?;
         self.admit_snapshots(&[&volume])?;
         let record = new_record(&volume, id.clone(), name.clone(), None);
-        if let Err(error) = self.cut_snapshots(&[(&volume, record)]) {
+        if let Err(error) = self.take_snapshots(&[(&volume, record)]) {
             if let Err(fault) = self.discard(&id) {
                 tracing::error!(snapshot_handle = id, error = %fault, "failed to undo an incomplete snapshot; the next call or start retries");
             }
@@ -84,9 +84,9 @@ impl PoolCore {
         capacity::check_headroom(&room, 0, taken).map_err(SnapshotError::Exhausted)
     }
 
-    /// Cuts snapshots of several volumes at one point in time; the records passed in are `creating`. The caller undoes
+    /// Takes snapshots of several volumes at one point in time; the records passed in are `creating`. The caller undoes
     /// what an error leaves, and queues the copies once everything else that belongs to them is durable.
-    pub(super) fn cut_snapshots(
+    pub(super) fn take_snapshots(
         &self,
         wanted: &[(&VolumeRecord, SnapshotRecord)],
     ) -> Result<(), SnapshotError> {
@@ -95,9 +95,9 @@ impl PoolCore {
             self.save_snapshot(record.clone())?;
         }
         if self.reflink {
-            let cuts: Vec<_> =
-                wanted.iter().map(|(source, record)| Cut { source, target: &record.id }).collect();
-            self.cut(&cuts)?;
+            let copies: Vec<_> =
+                wanted.iter().map(|(source, record)| ReflinkCopy { source, target: &record.id }).collect();
+            self.reflink_all(&copies)?;
         }
         let created = Timestamp::now();
         for (source, record) in wanted {
@@ -157,10 +157,10 @@ impl PoolCore {
         Ok(self.discard(id)?)
     }
 
-    /// One snapshot, if it is cut.
+    /// One snapshot, if it was taken.
     pub fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
         self.refuse_broken(id)?;
-        Ok(self.index().snapshot(id).filter(|record| is_cut(record)).map(|record| self.snapshot(record)))
+        Ok(self.index().snapshot(id).filter(|record| is_taken(record)).map(|record| self.snapshot(record)))
     }
 
     /// At most `max` snapshots that pass `filter` and whose id is greater than `after`.
@@ -175,9 +175,9 @@ impl PoolCore {
             Some(source) => Box::new(index.snapshots_of(source, after)),
             None => Box::new(index.snapshots_after(after)),
         };
-        let mut cut = records.by_ref().filter(|record| is_cut(record));
-        let entries = cut.by_ref().take(max).map(|record| self.snapshot(record)).collect();
-        ListPage { entries, more: cut.next().is_some() }
+        let mut taken = records.by_ref().filter(|record| is_taken(record));
+        let entries = taken.by_ref().take(max).map(|record| self.snapshot(record)).collect();
+        ListPage { entries, more: taken.next().is_some() }
     }
 
     pub(super) fn snapshot(&self, record: &SnapshotRecord) -> Snapshot {
@@ -193,8 +193,8 @@ impl PoolCore {
     }
 }
 
-/// A snapshot that is still being copied counts as cut: its source cannot change during the copy.
-fn is_cut(record: &SnapshotRecord) -> bool {
+/// A snapshot that is still being copied counts as taken: its source cannot change during the copy.
+fn is_taken(record: &SnapshotRecord) -> bool {
     record.state != Phase::Creating
 }
 

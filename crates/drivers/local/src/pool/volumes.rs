@@ -7,7 +7,7 @@ use wharf_driver::backend::{
 use wharf_linux::random_uuid;
 
 use super::PoolCore;
-use super::cut::Cut;
+use super::reflink::ReflinkCopy;
 use crate::capacity;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
@@ -143,7 +143,7 @@ impl PoolCore {
         self.save_volume(record.clone())?;
         match origin {
             Some(origin) if self.reflink => match &origin.volume {
-                Some(source) => self.cut(&[Cut { source, target: &id }])?,
+                Some(source) => self.reflink_all(&[ReflinkCopy { source, target: &id }])?,
                 None => self.reflink(&origin.id, &id)?,
             },
             Some(_) | None => {}

@@ -27,7 +27,7 @@ fn with_volume() -> (Fixture, String) {
 fn copy_resumes_where_it_stopped() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
-    let snap = f.cut("s", &id);
+    let snap = f.take_snapshot("s", &id);
     assert!(!snap.ready_to_use);
     assert_eq!(f.get_snapshot(&snap.id).unwrap().unwrap(), snap);
     f.close();
@@ -38,7 +38,7 @@ fn copy_resumes_where_it_stopped() {
     f.reopen_with(observing(move |effect| {
         counted.fetch_add(usize::from(effect == "copy_range"), Ordering::SeqCst);
     }));
-    let done = f.cut("s", &id);
+    let done = f.take_snapshot("s", &id);
     assert!(done.ready_to_use);
     assert_eq!(done.created, snap.created);
     let chunks = chunks.load(Ordering::SeqCst);
@@ -51,7 +51,7 @@ fn copy_resumes_where_it_stopped() {
 fn source_cannot_change_during_a_copy() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
-    let snap = f.cut("s", &id);
+    let snap = f.take_snapshot("s", &id);
     assert!(!snap.ready_to_use);
     let attached = f.attach(&id, &block());
     assert!(
@@ -107,7 +107,7 @@ fn copy_out_of_space_is_undone_and_reported() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }));
-    let copied = f.cut("s", &id);
+    let copied = f.take_snapshot("s", &id);
     assert!(!copied.ready_to_use);
     // Another process fills the disk while the copy runs.
     let file = File::create(f.path("lost+found/fill")).unwrap();
@@ -134,7 +134,7 @@ fn copy_out_of_space_is_undone_and_reported() {
     drop(file);
     std::fs::remove_file(f.path("lost+found/fill")).unwrap();
     f.reopen();
-    assert!(f.cut("s", &id).ready_to_use);
+    assert!(f.take_snapshot("s", &id).ready_to_use);
 }
 
 /// Waits until `condition` is true.
@@ -166,7 +166,7 @@ fn copy_with_io_error_is_kept_and_resumes_on_retry() {
     );
     assert!(matches!(f.attach(&id, &block()), Err(DeviceError::InUse(_))), "the source is still held");
     broken.store(false, Ordering::SeqCst);
-    let (snap, clone) = (f.cut("s", &id), f.create(&copy_of("c", 0, &id)).unwrap());
+    let (snap, clone) = (f.take_snapshot("s", &id), f.create(&copy_of("c", 0, &id)).unwrap());
     assert!(snap.ready_to_use);
     for copy in [&snap.id, &clone.id] {
         assert_eq!((f.read(copy, 0, 4), f.read(copy, SIZE - 4096, 4)), (b"head".to_vec(), b"tail".to_vec()));
@@ -179,7 +179,7 @@ fn copy_with_io_error_is_kept_and_resumes_on_retry() {
 fn failure_is_not_reported_for_the_next_copy_with_that_name() {
     let (mut f, id) = with_volume();
     f.reopen_with(slow_copies());
-    assert!(!f.cut("s", &id).ready_to_use);
+    assert!(!f.take_snapshot("s", &id).ready_to_use);
     let refused = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&refused);
     // Startup resumes the copy, so no caller collects the failure. Only the first chunk fails.
@@ -189,7 +189,7 @@ fn failure_is_not_reported_for_the_next_copy_with_that_name() {
     wait_until("the copy was not resumed", || refused.load(Ordering::SeqCst) > 0);
     let snap = f.list_snapshots(&Default::default(), None, 1).entries.remove(0);
     f.delete_snapshot(&snap.id).unwrap();
-    assert!(f.cut("s", &id).ready_to_use);
+    assert!(f.take_snapshot("s", &id).ready_to_use);
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Fixture {
         self.create(&NewVolume { capabilities: vec![block()], ..wanted(name, size) }).unwrap()
     }
 
-    pub(crate) fn cut(&self, name: &str, source: &str) -> Snapshot {
+    pub(crate) fn take_snapshot(&self, name: &str, source: &str) -> Snapshot {
         self.create_snapshot(&snapshot(name, source)).unwrap()
     }
 

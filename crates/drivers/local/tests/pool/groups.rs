@@ -67,9 +67,9 @@ fn members_are_frozen_together(fs: FsType) {
     effects.lock().unwrap().clear();
     f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
     let order: Vec<&str> = effects.lock().unwrap().clone();
-    let cut: Vec<&str> =
+    let calls: Vec<&str> =
         order.iter().copied().filter(|e| ["freeze", "reflink", "frozen_thaw"].contains(e)).collect();
-    assert_eq!(cut, ["freeze", "reflink", "reflink", "frozen_thaw"]);
+    assert_eq!(calls, ["freeze", "reflink", "reflink", "frozen_thaw"]);
     for mounted in &mounts {
         std::fs::write(mounted.0.join("file"), "thawed").unwrap();
     }

@@ -11,7 +11,7 @@ on_each!(unfinished_objects_are_undone);
 fn unfinished_objects_are_undone(fs: FsType) {
     let mut f = Fixture::new(fs);
     let keep = f.raw_volume("keep", 16 * MIB).id;
-    let (volume, snap) = (f.raw_volume("v", 16 * MIB).id, f.cut("s", &keep).id);
+    let (volume, snap) = (f.raw_volume("v", 16 * MIB).id, f.take_snapshot("s", &keep).id);
     let made = f.create_group(&group("g", &[&keep])).unwrap();
     f.close();
     for id in [&volume, &snap] {
@@ -38,7 +38,7 @@ fn unfinished_objects_are_undone(fs: FsType) {
     assert!(!f.record(&keep).with_file_name("record.json.tmp").exists());
     // The same calls again succeed.
     f.raw_volume("v", 16 * MIB);
-    f.cut("s", &keep);
+    f.take_snapshot("s", &keep);
     let again = f.create_group(&group("g", &[&keep])).unwrap();
     f.delete_group(&again.id).unwrap();
     f.delete_snapshot(&snap).unwrap();

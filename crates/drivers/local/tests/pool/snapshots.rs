@@ -26,7 +26,7 @@ fn snapshot_preserves_data_and_outlives_its_volume(fs: FsType) {
     let f = Fixture::new(fs);
     let id = f.raw_volume("v", 64 * MIB).id;
     f.write(&id, 4096, b"before");
-    let snap = f.cut("s", &id);
+    let snap = f.take_snapshot("s", &id);
     assert!(snap.ready_to_use);
     assert_eq!((snap.source.as_str(), snap.size), (id.as_str(), 64 * MIB));
     f.write(&id, 4096, b"after!");
@@ -53,7 +53,7 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
     let early = f.create_snapshot(&snapshot("early", &id)).unwrap_err();
     assert!(matches!(early, SnapshotError::Precondition(_)), "{early}");
     f.set_format(&id, &FormatState::Formatted { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
-    let snap = f.cut("s", &id);
+    let snap = f.take_snapshot("s", &id);
 
     let larger = NewVolume { capabilities: vec![mount("")], ..copy_of("larger", 128 * MIB, &snap.id) };
     let restored = f.create(&larger).unwrap();
@@ -84,13 +84,13 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
 fn snapshot_is_idempotent_by_name_and_source(fs: FsType) {
     let mut f = Fixture::new(fs);
     let (a, b) = (f.raw_volume("a", 16 * MIB).id, f.raw_volume("b", 16 * MIB).id);
-    let snap = f.cut("s", &a);
-    assert_eq!(f.cut("s", &a), snap);
+    let snap = f.take_snapshot("s", &a);
+    assert_eq!(f.take_snapshot("s", &a), snap);
     assert!(matches!(f.create_snapshot(&snapshot("s", &b)), Err(SnapshotError::Exists(_))));
     assert!(matches!(f.create_snapshot(&snapshot("t", "vol-x")), Err(SnapshotError::NotFound(_))));
-    let other = f.cut("t", &b);
+    let other = f.take_snapshot("t", &b);
     f.reopen();
-    assert_eq!(f.cut("s", &a), snap);
+    assert_eq!(f.take_snapshot("s", &a), snap);
     let of = |source: &str| SnapshotFilter { source: Some(source.to_owned()) };
     assert_eq!(f.list_snapshots(&of(&b), None, 10).entries, [other]);
     assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries.len(), 2);
@@ -114,7 +114,7 @@ fn mounted_volume_is_frozen_during_the_cut(fs: FsType) {
         let mounted = Mounted::new(&device, &work.path().join(inner.as_str()));
         fs::write(mounted.0.join("file"), "not synced").unwrap();
         effects.lock().unwrap().clear();
-        let snap = f.cut(inner.as_str(), &id);
+        let snap = f.take_snapshot(inner.as_str(), &id);
         let order: Vec<&str> = effects.lock().unwrap().clone();
         let at = |name: &str| {
             order.iter().position(|effect| *effect == name).unwrap_or_else(|| panic!("{order:?}"))
@@ -169,12 +169,12 @@ fn copy_is_discarded_if_the_freeze_expires(fs: FsType) {
 
     runs_out.store(false, Ordering::SeqCst);
     let made = f.create_group(&group("g", &[&id])).unwrap();
-    assert!(f.cut("s", &id).ready_to_use);
+    assert!(f.take_snapshot("s", &id).ready_to_use);
     let clone = f.create(&copy_of("c", 0, &id)).unwrap().id;
     drop(mounted);
     f.detach(&id).unwrap();
     f.delete_group(&made.id).unwrap();
-    f.delete_snapshot(&f.cut("s", &id).id).unwrap();
+    f.delete_snapshot(&f.take_snapshot("s", &id).id).unwrap();
     [id, clone].iter().for_each(|id| f.delete(id).unwrap());
     f.assert_empty();
 }
@@ -192,7 +192,7 @@ fn volume_in_use_is_not_copied_without_reflinks() {
     let refused = f.create(&copy_of("c", 0, &id)).unwrap_err();
     assert!(matches!(refused, CreateError::Precondition(_)), "{refused}");
     f.detach(&id).unwrap();
-    assert!(f.cut("s", &id).ready_to_use);
+    assert!(f.take_snapshot("s", &id).ready_to_use);
 }
 
 fn changed_blocks_are_the_written_blocks(fs: FsType) {
@@ -202,7 +202,7 @@ fn changed_blocks_are_the_written_blocks(fs: FsType) {
     for at in [0, 8, 40] {
         f.write(&id, at * MIB, &block_of(1));
     }
-    let base = f.cut("base", &id);
+    let base = f.take_snapshot("base", &id);
     let allocated = f.allocated_blocks(&base.id, 0).unwrap();
     assert_eq!(allocated.volume_size, 64 * MIB);
     let range = |at: u64, length| BlockRange { offset: at, length };
@@ -210,7 +210,7 @@ fn changed_blocks_are_the_written_blocks(fs: FsType) {
     // One block overwritten in the middle, one new, one unchanged.
     f.write(&id, 8 * MIB + 16384, &[2; 8192]);
     f.write(&id, 20 * MIB, &block_of(3));
-    let target = f.cut("target", &id);
+    let target = f.take_snapshot("target", &id);
     let changed = f.changed_blocks(&base.id, &target.id, 0).unwrap();
     assert_eq!(changed.ranges, [range(8 * MIB + 16384, 8192), range(20 * MIB, 64 << 10)]);
     assert_eq!(
@@ -221,6 +221,6 @@ fn changed_blocks_are_the_written_blocks(fs: FsType) {
     assert_eq!(f.allocated_blocks(&base.id, 64 * MIB).unwrap().ranges, []);
     assert!(matches!(f.allocated_blocks(&base.id, 64 * MIB + 1), Err(SnapshotError::OutOfRange(_))));
     assert!(matches!(f.allocated_blocks("snap-x", 0), Err(SnapshotError::NotFound(_))));
-    let foreign = f.cut("foreign", &f.raw_volume("w", 64 * MIB).id);
+    let foreign = f.take_snapshot("foreign", &f.raw_volume("w", 64 * MIB).id);
     assert!(matches!(f.changed_blocks(&base.id, &foreign.id, 0), Err(SnapshotError::Invalid(_))));
 }

@@ -17,7 +17,7 @@ fn full_pool_starts_detaches_and_deletes(fs: FsType) {
     let reflink = f.can_reflink();
     let [a, b] = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
     f.write(&a, 0, b"data");
-    let (single, group) = (f.cut("s", &a), f.create_group(&group("g", &[&a, &b])).unwrap());
+    let (single, group) = (f.take_snapshot("s", &a), f.create_group(&group("g", &[&a, &b])).unwrap());
     f.attach(&b, &block()).unwrap();
     let ballast = f.fill();
     f.reopen();
@@ -110,7 +110,7 @@ fn symlinked_image_is_never_followed() {
 fn delete_fails_while_the_pool_is_hidden_by_a_mount() {
     let mut f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 16 * MIB).id;
-    let snap = f.cut("s", &id).id;
+    let snap = f.take_snapshot("s", &id).id;
     let over = Mounted(f.disk.path().to_owned());
     run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "over".as_ref(), f.disk.path()]);
     let refused = f.delete(&id).unwrap_err().to_string();

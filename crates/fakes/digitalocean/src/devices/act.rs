@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use wharf_linux::{BlockDevices as _, Files as _, Linux, LoopOptions, PathBeneath};
 
 use super::{ActualDevices, Attached, DesiredDevice, Image, Loop, PREFIX, Step, steps, wanted};
-use crate::knobs::FakeSettings;
+use crate::settings::FakeSettings;
 use crate::state::State;
 use crate::time::Millis;
 
@@ -58,7 +58,7 @@ pub(crate) struct Devices {
     links: PathBuf,
     whole: HashSet<Attached>,
     /// The last plan, if it was completely reconciled.
-    rest: Option<(Vec<DesiredDevice>, BTreeSet<String>)>,
+    reconciled: Option<(Vec<DesiredDevice>, BTreeSet<String>)>,
     /// The fake is stopping: no more devices.
     closed: bool,
 }
@@ -76,7 +76,7 @@ impl Devices {
             volume.attached.map(|place| (volume.id.clone(), place.droplet, place.since))
         });
         let (root, links) = (root.to_owned(), links.to_owned());
-        Ok(Self { kernel, root, links, whole: attached.collect(), rest: None, closed: false })
+        Ok(Self { kernel, root, links, whole: attached.collect(), reconciled: None, closed: false })
     }
 
     /// Reconciles the devices with `state` and returns when to run again. Failed steps (a device in use) are retried
@@ -84,7 +84,7 @@ impl Devices {
     pub(crate) fn follow(
         &mut self,
         state: &State,
-        knobs: &FakeSettings,
+        settings: &FakeSettings,
         now: Millis,
     ) -> Result<Option<Millis>, DevicesError> {
         if self.closed {
@@ -95,17 +95,17 @@ impl Devices {
             place.is_some_and(|place| place.droplet == *droplet && place.since == *since)
         };
         self.whole.retain(attached);
-        let (wanted, next) = wanted(state, knobs, &self.whole, now);
+        let (wanted, next) = wanted(state, settings, &self.whole, now);
         let known: BTreeSet<String> = state.volumes.keys().chain(state.snapshots.keys()).cloned().collect();
         let plan = (wanted, known);
-        if self.rest.as_ref() == Some(&plan) {
+        if self.reconciled.as_ref() == Some(&plan) {
             return Ok(next);
         }
-        self.rest = None;
+        self.reconciled = None;
         let undone = self.reconcile(&plan.0, &plan.1)?;
         let whole = plan.0.iter().filter(|want| want.half.is_none()).map(|want| want.attached.clone());
         self.whole.extend(whole);
-        self.rest = (!undone).then_some(plan);
+        self.reconciled = (!undone).then_some(plan);
         let again = undone.then(|| now.saturating_add(RETRY_DELAY));
         Ok(next.into_iter().chain(again).min())
     }

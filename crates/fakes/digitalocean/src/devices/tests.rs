@@ -1,7 +1,7 @@
 //! Device reconciliation as tables.
 
 use super::*;
-use crate::knobs::HalfAttached;
+use crate::settings::HalfAttached;
 use crate::state::{Attachment, Volume};
 
 fn volume(id: &str, attached: Option<Attachment>) -> Volume {
@@ -39,8 +39,8 @@ fn device_appears_after_the_delay() {
         // A whole device stays whole when the settings change.
         (&slow, &old, 1_000, Some(None), None),
     ];
-    for (i, (knobs, whole, now, expected, next)) in table.into_iter().enumerate() {
-        let (seen, found) = wanted(&state, knobs, whole, now);
+    for (i, (settings, whole, now, expected, next)) in table.into_iter().enumerate() {
+        let (seen, found) = wanted(&state, settings, whole, now);
         assert_eq!(seen.first().map(|want| want.half), expected, "row {i}");
         assert!(seen.iter().all(|want| want.attached.0 == "a" && want.bytes == 2 * GIB), "row {i}");
         assert_eq!(found, next, "row {i}");

@@ -58,37 +58,37 @@ pub(super) fn get_of(context: &RequestContext<'_>, volume: &str, id: &str) -> Ou
 }
 
 pub(super) fn start(context: &mut RequestContext<'_>, volume: &str) -> Outcome {
-    let asked: Start = context.request.json()?;
-    begin(context, volume, &asked)
+    let body: Start = context.request.json()?;
+    begin(context, volume, &body)
 }
 
 /// Starts an action by volume name and region.
 pub(super) fn start_named(context: &mut RequestContext<'_>) -> Outcome {
-    let asked: Start = context.request.json()?;
-    if asked.kind.as_deref() == Some("resize") {
+    let body: Start = context.request.json()?;
+    if body.kind.as_deref() == Some("resize") {
         return Err(ApiResponse::unprocessable("Only attach and detach go by a volume's name"));
     }
     let named = context.state.volumes.values().find(|volume| {
-        Some(&volume.name) == asked.volume_name.as_ref() && Some(&volume.region) == asked.region.as_ref()
+        Some(&volume.name) == body.volume_name.as_ref() && Some(&volume.region) == body.region.as_ref()
     });
     let id = named.ok_or_else(ApiResponse::not_found)?.id.clone();
-    begin(context, &id, &asked)
+    begin(context, &id, &body)
 }
 
-fn begin(context: &mut RequestContext<'_>, volume: &str, asked: &Start) -> Outcome {
+fn begin(context: &mut RequestContext<'_>, volume: &str, body: &Start) -> Outcome {
     let found = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?;
     let region = found.region.clone();
-    if asked.region.as_ref().is_some_and(|asked| !asked.is_empty() && *asked != region) {
+    if body.region.as_ref().is_some_and(|wanted| !wanted.is_empty() && *wanted != region) {
         return Err(ApiResponse::unprocessable("Volume is not in the region"));
     }
-    let kind = match asked.kind.as_deref() {
-        Some("attach") => attach(context, volume, asked)?,
-        Some("detach") => detach(context, volume, asked)?,
-        Some("resize") => resize(context, volume, asked)?,
+    let kind = match body.kind.as_deref() {
+        Some("attach") => attach(context, volume, body)?,
+        Some("detach") => detach(context, volume, body)?,
+        Some("resize") => resize(context, volume, body)?,
         _ => return Err(ApiResponse::unprocessable("Type must be attach, detach or resize")),
     };
     let id = context.state.next_number();
-    let (due, fails) = schedule(context.fault, context.knobs.action_delay_ms, context.now);
+    let (due, fails) = schedule(context.fault, context.settings.action_delay_ms, context.now);
     let action = Action {
         id,
         kind,
@@ -118,8 +118,8 @@ fn schedule(fault: Option<&FaultEffect>, delay: u64, now: Millis) -> (Option<Mil
     }
 }
 
-fn attach(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<Kind, ApiResponse> {
-    let droplet = free_droplet(context, volume, asked)?;
+fn attach(context: &RequestContext<'_>, volume: &str, body: &Start) -> Result<Kind, ApiResponse> {
+    let droplet = free_droplet(context, volume, body)?;
     let found = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?;
     if context.state.droplets.get(&droplet).is_some_and(|droplet| droplet.region != found.region) {
         return Err(ApiResponse::unprocessable("Droplet and volume must be in the same region"));
@@ -127,14 +127,14 @@ fn attach(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<K
     if found.attached.is_some() {
         return Err(ApiResponse::unprocessable("This volume is already attached"));
     }
-    if context.state.volumes_of(droplet).count() as u64 >= context.knobs.volumes_per_droplet {
+    if context.state.volumes_of(droplet).count() as u64 >= context.settings.volumes_per_droplet {
         return Err(ApiResponse::unprocessable("cannot attach more volumes to the Droplet"));
     }
     Ok(Kind::Attach { droplet })
 }
 
-fn detach(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<Kind, ApiResponse> {
-    let droplet = free_droplet(context, volume, asked)?;
+fn detach(context: &RequestContext<'_>, volume: &str, body: &Start) -> Result<Kind, ApiResponse> {
+    let droplet = free_droplet(context, volume, body)?;
     let attached = context.state.volumes.get(volume).and_then(|volume| volume.attached);
     if attached.is_none_or(|attached| attached.droplet != droplet) {
         return Err(ApiResponse::unprocessable("Attachment not found"));
@@ -142,10 +142,10 @@ fn detach(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<K
     Ok(Kind::Detach { droplet })
 }
 
-fn resize(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<Kind, ApiResponse> {
+fn resize(context: &RequestContext<'_>, volume: &str, body: &Start) -> Result<Kind, ApiResponse> {
     idle_volume(context, volume)?;
     let current = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?.size_gigabytes;
-    let size = u64::try_from(asked.size_gigabytes.unwrap_or(0)).ok().filter(|size| *size <= LARGEST);
+    let size = u64::try_from(body.size_gigabytes.unwrap_or(0)).ok().filter(|size| *size <= LARGEST);
     let size =
         size.ok_or_else(|| ApiResponse::unprocessable("Size gigabytes must be between 1 and 16384"))?;
     if size <= current {
@@ -161,8 +161,8 @@ fn resize(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<K
 
 /// The requested droplet, if neither it nor the volume is busy. This check comes first, as in the real API: a client
 /// that repeats a request gets this error.
-fn free_droplet(context: &RequestContext<'_>, volume: &str, asked: &Start) -> Result<u64, ApiResponse> {
-    let droplet = asked.droplet_id.ok_or_else(|| ApiResponse::unprocessable("Droplet can't be blank"))?;
+fn free_droplet(context: &RequestContext<'_>, volume: &str, body: &Start) -> Result<u64, ApiResponse> {
+    let droplet = body.droplet_id.ok_or_else(|| ApiResponse::unprocessable("Droplet can't be blank"))?;
     if !context.state.droplets.contains_key(&droplet) {
         return Err(ApiResponse::not_found());
     }

@@ -57,13 +57,13 @@ fn find<'a>(context: &'a RequestContext<'_>, id: &str) -> Result<&'a Snapshot, A
 }
 
 pub(super) fn create(context: &mut RequestContext<'_>, volume: &str) -> Outcome {
-    let asked: Create = context.request.json()?;
+    let body: Create = context.request.json()?;
     let source = context.state.volumes.get(volume).ok_or_else(ApiResponse::not_found)?;
-    let name = asked
+    let name = body
         .name
         .filter(|name| !name.is_empty())
         .ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
-    let tags = asked.tags.unwrap_or_default();
+    let tags = body.tags.unwrap_or_default();
     if !tags.iter().all(|tag| tags::is_name(tag)) {
         return Err(ApiResponse::unprocessable("Tags are invalid"));
     }
@@ -72,9 +72,9 @@ pub(super) fn create(context: &mut RequestContext<'_>, volume: &str) -> Outcome 
             "failed to create snapshot: a snapshot with this name already exists",
         ));
     }
-    let interval = Millis::try_from(context.knobs.snapshot_interval_ms).unwrap_or(Millis::MAX);
+    let interval = Millis::try_from(context.settings.snapshot_interval_ms).unwrap_or(Millis::MAX);
     if source.snapshotted.is_some_and(|last| context.now.saturating_sub(last) < interval) {
-        let interval = go_duration(context.knobs.snapshot_interval_ms / 1000);
+        let interval = go_duration(context.settings.snapshot_interval_ms / 1000);
         return Err(ApiResponse::error(
             429,
             &format!(

@@ -36,8 +36,8 @@ pub(super) fn list(context: &RequestContext<'_>) -> ApiResponse {
 }
 
 pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
-    let asked: Create = context.request.json()?;
-    let name = asked.name.unwrap_or_default();
+    let body: Create = context.request.json()?;
+    let name = body.name.unwrap_or_default();
     if !is_name(&name) {
         return Err(ApiResponse::error(
             400,

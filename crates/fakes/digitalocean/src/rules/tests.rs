@@ -10,7 +10,7 @@ use crate::state::{Droplet, Status};
 /// A fake with two droplets in nyc3 and one in ams3, and its own clock.
 struct Cloud {
     state: State,
-    knobs: FakeSettings,
+    settings: FakeSettings,
     now: Millis,
 }
 
@@ -23,14 +23,14 @@ impl Cloud {
         let droplets = [droplet(1, "nyc3"), droplet(2, "nyc3"), droplet(3, "ams3")].into();
         Self {
             state: State { droplets, ..State::default() },
-            knobs: FakeSettings::default(),
+            settings: FakeSettings::default(),
             now: 1_456_938_049_000,
         }
     }
 
-    fn with(knobs: impl FnOnce(&mut FakeSettings)) -> Self {
+    fn with(settings: impl FnOnce(&mut FakeSettings)) -> Self {
         let mut cloud = Self::new();
-        knobs(&mut cloud.knobs);
+        settings(&mut cloud.settings);
         cloud
     }
 
@@ -50,8 +50,8 @@ impl Cloud {
             base: "http://h".into(),
         };
         self.state.advance(self.now);
-        let (state, knobs, now) = (&mut self.state, &self.knobs, self.now);
-        response(&mut RequestContext { state, knobs, request: &request, now, fault })
+        let (state, settings, now) = (&mut self.state, &self.settings, self.now);
+        response(&mut RequestContext { state, settings, request: &request, now, fault })
     }
 
     fn request(&mut self, method: &str, path: &str, body: Value) -> (u16, Value) {
@@ -255,7 +255,7 @@ fn attach_completes_after_the_delay() {
 
 #[test]
 fn droplet_and_volume_have_one_pending_action() {
-    let mut cloud = Cloud::with(|knobs| knobs.volumes_per_droplet = 2);
+    let mut cloud = Cloud::with(|settings| settings.volumes_per_droplet = 2);
     let (a, b, c) = (cloud.volume("a", "nyc3"), cloud.volume("b", "nyc3"), cloud.volume("c", "nyc3"));
     let far = cloud.volume("a", "ams3");
     let pending = (422, "Droplet already has a pending event.");
@@ -301,7 +301,7 @@ fn actions_can_be_started_by_volume_name() {
 
 #[test]
 fn resize_only_grows() {
-    let mut cloud = Cloud::with(|knobs| knobs.capacity_gigabytes = 10);
+    let mut cloud = Cloud::with(|settings| settings.capacity_gigabytes = 10);
     let volume = cloud.volume("a", "nyc3");
     let resize = |size: i64| json!({ "type": "resize", "size_gigabytes": size, "region": "nyc3" });
     for (size, status) in [(0, 422), (-1, 422), (1, 422), (2, 422), (16385, 422), (11, 403)] {
@@ -316,7 +316,7 @@ fn resize_only_grows() {
 
 #[test]
 fn account_limits_are_enforced() {
-    let mut cloud = Cloud::with(|knobs| (knobs.volume_limit, knobs.capacity_gigabytes) = (2, 5));
+    let mut cloud = Cloud::with(|settings| (settings.volume_limit, settings.capacity_gigabytes) = (2, 5));
     assert_eq!(cloud.get("/v2/account")["account"]["volume_limit"], 2);
     let volume = cloud.volume("a", "nyc3");
     let body = json!({ "name": "b", "region": "nyc3", "size_gigabytes": 4 });
@@ -325,7 +325,7 @@ fn account_limits_are_enforced() {
     assert!(refused(&over).1.contains("capacity limit exceeded"), "{over:?}");
     cloud.volume("b", "nyc3");
     assert_eq!(cloud.snapshot(&volume, "s").0, 403);
-    cloud.knobs.capacity_gigabytes = 0;
+    cloud.settings.capacity_gigabytes = 0;
     let body = json!({ "name": "c", "region": "nyc3", "size_gigabytes": 1 });
     assert!(refused(&cloud.request("POST", "/v2/volumes", body)).1.contains("capacity limit exceeded"));
 }
@@ -353,7 +353,7 @@ fn snapshots_are_rate_limited_and_outlive_their_volume() {
     cloud.now += 600_000;
     assert_eq!(cloud.snapshot(&volume, "t").0, 201);
     assert_eq!(cloud.snapshot(&volume, "").0, 422);
-    cloud.knobs.snapshot_interval_ms = 0;
+    cloud.settings.snapshot_interval_ms = 0;
     assert_eq!(cloud.snapshot(&volume, "u").0, 201, "the rule is disabled");
     let table = [
         ("/v2/snapshots".to_owned(), 3),

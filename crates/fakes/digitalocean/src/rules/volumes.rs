@@ -41,18 +41,18 @@ pub(super) fn get(context: &RequestContext<'_>, id: &str) -> Outcome {
 }
 
 pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
-    let asked: Create = context.request.json()?;
+    let body: Create = context.request.json()?;
     // Clients send unset fields as empty strings.
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let name = given(asked.name).ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
+    let name = given(body.name).ok_or_else(|| ApiResponse::unprocessable("Name can't be blank"))?;
     if let Some(wrong) = invalid_name(&name) {
         return Err(ApiResponse::unprocessable(wrong));
     }
-    let snapshot = given(asked.snapshot_id)
+    let snapshot = given(body.snapshot_id)
         .map(|id| context.state.snapshots.get(&id).cloned().ok_or_else(ApiResponse::not_found))
         .transpose()?;
     // The region defaults to the snapshot's.
-    let region = given(asked.region)
+    let region = given(body.region)
         .or_else(|| snapshot.as_ref().map(|snapshot| snapshot.region.clone()))
         .ok_or_else(|| ApiResponse::unprocessable("Region can't be blank"))?;
     if !render::is_region(&region) {
@@ -64,24 +64,24 @@ pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
     let size = match &snapshot {
         // "Does not apply": the volume starts with the snapshot's size and is resized afterwards.
         Some(snapshot) => snapshot.min_disk_size,
-        None => u64::try_from(asked.size_gigabytes.unwrap_or(0))
+        None => u64::try_from(body.size_gigabytes.unwrap_or(0))
             .ok()
             .filter(|size| (1..=LARGEST).contains(size))
             .ok_or_else(|| ApiResponse::unprocessable("Size gigabytes must be between 1 and 16384"))?,
     };
-    let filesystem_type = asked.filesystem_type.unwrap_or_default();
-    let filesystem_label = asked.filesystem_label.unwrap_or_default();
+    let filesystem_type = body.filesystem_type.unwrap_or_default();
+    let filesystem_label = body.filesystem_label.unwrap_or_default();
     if let Some(wrong) = invalid_filesystem(&filesystem_type, &filesystem_label) {
         return Err(ApiResponse::unprocessable(wrong));
     }
-    let tags = asked.tags.unwrap_or_default();
+    let tags = body.tags.unwrap_or_default();
     if !tags.iter().all(|tag| tags::is_name(tag)) {
         return Err(ApiResponse::unprocessable("Tags are invalid"));
     }
     if context.state.volumes.values().any(|other| other.name == name && other.region == region) {
         return Err(ApiResponse::conflict("failed to create volume: a volume with this name already exists"));
     }
-    let limit = context.knobs.volume_limit;
+    let limit = context.settings.volume_limit;
     if (limit > 0 && context.state.volumes.len() as u64 >= limit) || exceeds_capacity(context, size) {
         return Err(ApiResponse::capacity("create volume"));
     }
@@ -92,7 +92,7 @@ pub(super) fn create(context: &mut RequestContext<'_>) -> Outcome {
         name,
         region,
         size_gigabytes: size,
-        description: asked.description.unwrap_or_default(),
+        description: body.description.unwrap_or_default(),
         filesystem_type,
         filesystem_label,
         tags,

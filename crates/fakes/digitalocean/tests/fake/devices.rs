@@ -51,10 +51,10 @@ impl Place {
 }
 
 async fn begin(root: &Path) -> (FakeDigitalOcean, Client) {
-    let options = FakeOptions::new().droplet(1, "nyc3").droplet(2, "nyc3").knobs(|knobs| {
-        knobs.action_delay_ms = 0;
-        knobs.device_delay_ms = 20;
-        knobs.snapshot_interval_ms = 0;
+    let options = FakeOptions::new().droplet(1, "nyc3").droplet(2, "nyc3").settings(|settings| {
+        settings.action_delay_ms = 0;
+        settings.device_delay_ms = 20;
+        settings.snapshot_interval_ms = 0;
     });
     let options =
         FakeOptions { state: Some(root.join("state")), attach_real: Some(root.join("dev")), ..options };
@@ -187,8 +187,8 @@ async fn half_attached_device_becomes_whole() {
         (HalfAttachedShape::Short, Some(GIB / 2)),
     ] {
         // Long enough for slow machines; advancing the clock ends it.
-        place.fake.set_knobs(|knobs| {
-            knobs.half_attached = Some(HalfAttached { shape, for_ms: 600_000 });
+        place.fake.change_settings(|settings| {
+            settings.half_attached = Some(HalfAttached { shape, for_ms: 600_000 });
         });
         place.attach(&id, 1).await;
         until("half of it appears", || link.is_symlink() && size(&link) == seen).await;

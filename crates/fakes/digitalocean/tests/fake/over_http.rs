@@ -19,7 +19,7 @@ fn volume(name: &str) -> serde_json::Value {
 
 #[tokio::test]
 async fn volume_lifecycle_over_http() {
-    let options = FakeOptions::new().droplet(7, "nyc3").knobs(|knobs| knobs.action_delay_ms = 50);
+    let options = FakeOptions::new().droplet(7, "nyc3").settings(|settings| settings.action_delay_ms = 50);
     let (fake, client) = start(options).await;
     let made = client.post("/v2/volumes", volume("pvc-1")).await;
     assert_eq!(made.status, 201);
@@ -83,7 +83,8 @@ async fn unknown_and_revoked_tokens_are_refused() {
 
 #[tokio::test]
 async fn rate_limits_are_reported_in_headers() {
-    let (fake, client) = start(FakeOptions::new().knobs(|knobs| knobs.requests_per_minute = 2)).await;
+    let (fake, client) =
+        start(FakeOptions::new().settings(|settings| settings.requests_per_minute = 2)).await;
     let first = client.get("/v2/account").await;
     assert_eq!(first.header("ratelimit-limit"), Some("5000"));
     assert_eq!(first.header("ratelimit-remaining"), Some("4999"));
@@ -144,7 +145,7 @@ async fn faults_affect_one_request() {
 
 #[tokio::test]
 async fn action_faults_are_applied() {
-    let options = FakeOptions::new().droplet(1, "nyc3").knobs(|knobs| knobs.action_delay_ms = 0);
+    let options = FakeOptions::new().droplet(1, "nyc3").settings(|settings| settings.action_delay_ms = 0);
     let (fake, client) = start(options).await;
     let made = client.post("/v2/volumes", volume("pvc")).await;
     let actions = format!("/v2/volumes/{}/actions", made.body["volume"]["id"].as_str().unwrap());
@@ -170,7 +171,7 @@ async fn action_faults_are_applied() {
 #[tokio::test]
 async fn control_api_reads_and_changes_the_fake() {
     let (fake, client) = start(FakeOptions::new().token("secret")).await;
-    let fault = json!({ "path": "/v2/*", "what": { "status": { "code": 500 } } });
+    let fault = json!({ "path": "/v2/*", "effect": { "status": { "code": 500 } } });
     let added = client.post("/fake/v1/faults", fault.clone()).await;
     assert_eq!(added.status, 201);
     assert_eq!(client.get("/v2/account").await.status, 500);
@@ -182,9 +183,9 @@ async fn control_api_reads_and_changes_the_fake() {
     assert_eq!(client.get("/v2/account").await.status, 200);
     assert_eq!(client.post("/fake/v1/tokens", json!({ "revoke": "any" })).await.status, 204);
     assert_eq!(client.get("/v2/account").await.status, 401);
-    let knobs = client.send("PATCH", "/fake/v1/knobs", Some(json!({ "volume_limit": 3 }))).await;
-    assert_eq!((knobs.status, fake.knobs().volume_limit), (200, 3));
-    assert_eq!(client.post("/fake/v1/faults", json!({ "what": "nonsense" })).await.status, 400);
+    let settings = client.send("PATCH", "/fake/v1/settings", Some(json!({ "volume_limit": 3 }))).await;
+    assert_eq!((settings.status, fake.settings().volume_limit), (200, 3));
+    assert_eq!(client.post("/fake/v1/faults", json!({ "effect": "nonsense" })).await.status, 400);
     let requests = client.get("/fake/v1/requests").await.body;
     let statuses: Vec<u64> =
         requests["requests"].as_array().unwrap().iter().map(|r| r["status"].as_u64().unwrap()).collect();

@@ -106,7 +106,7 @@ fn install_patches_node_annotation_and_labels() {
     }
 }
 
-/// kubernetes.md 1.7 "No id", "Collision".
+/// kubernetes.md 1.7 "Empty node ID", "Label conflict".
 #[test]
 fn install_on_node_refuses_invalid_input() {
     let collision =
@@ -140,7 +140,7 @@ fn install_on_node_refuses_invalid_input() {
     assert!(uninstall_from_node(&torn, DRIVER).is_err(), "other drivers' ids are not discarded");
 }
 
-/// kubernetes.md 1.6 "Removed": labels stay.
+/// kubernetes.md 1.6 "Socket removed": labels stay.
 #[test]
 fn uninstall_removes_node_id_and_keeps_labels() {
     let labels = json!({"zone": "x"});

@@ -228,10 +228,10 @@ fn restart_policy_decides_restarts() {
 /// "CrashLoopBackOff: 10 s, doubled up to 5 min", recorded once.
 #[test]
 fn crash_loop_backs_off_and_records_one_event() {
-    let crashed = |told: bool| {
+    let crashed = |reported: bool| {
         main_("a").ended(1).with(|observed| {
             observed.crash.begin(PACE, Time(0), Time(NOW.0 - 2000));
-            observed.crash.reported_attempt = told.then_some(0);
+            observed.crash.reported_attempt = reported.then_some(0);
         })
     };
     assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(false)])), "backoff a");

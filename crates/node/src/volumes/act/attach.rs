@@ -87,7 +87,7 @@ mod tests {
         Ok(Some(serde_json::from_value(value).unwrap()))
     }
 
-    /// kubernetes.md 1.8 "Handshake": attached, not deleting; its metadata is the publish context.
+    /// kubernetes.md 1.8 "Attach handshake": attached, not deleting; its metadata is the publish context.
     #[test]
     fn attachment_is_usable_only_when_attached_and_not_deleting() {
         let metadata = json!({"attached": true, "attachmentMetadata": {"a": "1"}});

@@ -194,7 +194,7 @@ fn check(table: impl IntoIterator<Item = (&'static str, Scene, Step)>) {
     }
 }
 
-/// kubernetes.md 1.8 "Handshake": in use first, then attached, then the attachment, then the driver.
+/// kubernetes.md 1.8 "Attach handshake": in use first, then attached, then the attachment, then the driver.
 #[test]
 fn driver_is_called_only_after_the_attach_handshake() {
     let scene = || Scene::new().wanted();
@@ -320,7 +320,8 @@ fn operations_back_off_independently() {
     assert_eq!(over.decide(), publish());
 }
 
-/// kubernetes.md 1.8 "Unpublish", "Unstage", "Gate", "Uncertain": uncertain state is cleaned up like certain state.
+/// kubernetes.md 1.8 "Unpublish", "Unstage", "Wait for all pods", "Uncertain": uncertain state is cleaned up like
+/// certain state.
 #[test]
 fn released_volume_is_unpublished_unstaged_and_dropped() {
     use Progress::{Mounted, Owned, Published, Uncertain};
@@ -518,7 +519,7 @@ fn republish_is_due_after_the_resync_interval() {
     ]);
 }
 
-/// kubernetes.md 1.4 "Node side", "Mount fails": during the mount, and online.
+/// kubernetes.md 1.4 "Node expansion", "Mount fails": during the mount, and online.
 #[test]
 fn pending_resize_expands_before_and_after_mount() {
     let gib = |n: i64| Quantity::from_bytes(n << 30);

@@ -44,7 +44,7 @@ impl Manager {
                 continue;
             }
             if let Err(problem) = self.resolve_one(uid, pod, volume).await {
-                tracing::warn!(pod = %pod.metadata.key(), volume = volume.name, error = problem, "failed to resolve volume; retrying");
+                tracing::warn!(pod = %pod.metadata.key(), volume_name = volume.name, error = problem, "failed to resolve volume; retrying");
                 if !plain::is_plain(volume) {
                     self.record_unresolved_event(pod, &volume.name, &problem);
                 }
@@ -167,7 +167,7 @@ impl Manager {
         let mut failed = false;
         for (plugin, volume) in found {
             if let Err(error) = plain::tear_down(&parts.root, &parts.kernel, uid, &plugin, &volume).await {
-                tracing::warn!(pod_uid = uid, volume, %error, "failed to tear down volume; retrying");
+                tracing::warn!(pod_uid = uid, volume_name = volume, %error, "failed to tear down volume; retrying");
                 failed = true;
             }
         }

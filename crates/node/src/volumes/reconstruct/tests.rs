@@ -63,7 +63,7 @@ fn identify(
     Scan { pods: Vec::new(), mounts, stages }.identify(&root(), &readable, true)
 }
 
-/// kubernetes.md 1.8 "Found": mount, device and attachment are uncertain, whether or not something is mounted.
+/// kubernetes.md 1.8 "Found at start": mount, device and attachment are uncertain, whether or not something is mounted.
 #[test]
 fn records_alone_make_a_volume_uncertain() {
     for mounted in [content(0), None] {
@@ -78,8 +78,8 @@ fn records_alone_make_a_volume_uncertain() {
     }
 }
 
-/// kubernetes.md 1.8 "Found"; kubernetes#85476: a volume that was unpublished but not unstaged is found; upstream leaks
-/// it.
+/// kubernetes.md 1.8 "Found at start"; kubernetes#85476: a volume that was unpublished but not unstaged is found;
+/// upstream leaks it.
 #[test]
 fn staged_volume_without_pod_is_found() {
     let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
@@ -178,7 +178,7 @@ fn staged_volume_without_record_is_identified_by_its_path() {
     }
 }
 
-/// kubernetes.md 1.8 "Found", "Device paths": block volumes, whose record is in a directory of its own.
+/// kubernetes.md 1.8 "Found at start", "Device paths": block volumes, whose record is in a directory of its own.
 #[test]
 fn block_volumes_are_found() {
     let record = Some(Ok(Data { lifecycle: None, ..data("h1", Some("pv1")) }));
@@ -234,7 +234,7 @@ fn persistent_volumes_are_needed_only_for_missing_records() {
     }
 }
 
-/// kubernetes.md 1.8 "Inline", "Found": never staged and never attached.
+/// kubernetes.md 1.8 "Inline", "Found at start": never staged and never attached.
 #[test]
 fn inline_volume_is_found_unstaged() {
     let record = Data { lifecycle: Some(VolumeLifecycleMode::Ephemeral), ..data("csi-1", Some("scratch")) };

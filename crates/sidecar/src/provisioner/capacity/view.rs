@@ -21,7 +21,7 @@ pub(super) enum Subject {
     /// The capacity for a class in a topology.
     Item(Item),
     /// The name of an object that has the sidecar's labels but whose topology is not an exact set of labels.
-    Stray(String),
+    Unrecognized(String),
 }
 
 impl Subject {
@@ -32,7 +32,7 @@ impl Subject {
                 class: object.storage_class_name.clone(),
                 topology: selector.match_labels.clone(),
             }),
-            _ => Self::Stray(object.metadata.name.clone()),
+            _ => Self::Unrecognized(object.metadata.name.clone()),
         }
     }
 
@@ -43,7 +43,7 @@ impl Subject {
                 let topology: Vec<_> = topology.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 format!("{class}@{}", topology.join(","))
             }
-            Self::Stray(name) => format!("/{name}"),
+            Self::Unrecognized(name) => format!("/{name}"),
         }
     }
 }
@@ -119,7 +119,7 @@ impl Inventory {
     pub(super) fn wanted_class(&self, subject: &Subject) -> Option<&str> {
         match subject {
             Subject::Item(item) => self.goal.get(item).map(String::as_str),
-            Subject::Stray(_) => None,
+            Subject::Unrecognized(_) => None,
         }
     }
 

@@ -63,8 +63,8 @@ fn abnormal_condition_is_reported_and_cleared() {
     });
     cluster.eventually("every volume was queried", MINUTE, |_| {
         let calls = driver.calls();
-        let asked = calls.iter().filter(|call| call.method == "ControllerGetVolumeHealth");
-        let volumes: BTreeSet<&str> = asked.filter_map(|call| call.field("volume")).collect();
+        let queried = calls.iter().filter(|call| call.method == "ControllerGetVolumeHealth");
+        let volumes: BTreeSet<&str> = queried.filter_map(|call| call.field("volume")).collect();
         (volumes.len() == names.len()).then_some(())
     });
     assert_eq!(refused(&monitor.log()), Vec::<String>::new());

@@ -124,7 +124,7 @@ pub(super) fn parse_address(text: &str) -> anyhow::Result<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// B3: --region is honoured, and a controller outside DigitalOcean does not call the metadata service.
+    /// `--region` is honoured, and a controller outside DigitalOcean does not call the metadata service.
     #[test]
     fn metadata_service_is_used_only_for_missing_flags() {
         for (controller, droplet, region, needs_region, needs_droplet) in [

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// kubernetes.md 1.3 "Told first", "Well", "Attachment ends": first the node's status is updated, then the attachment
-/// is deleted.
+/// kubernetes.md 1.3 "Node status before detach", "Ready node", "Attachment deletion": first the node's status is
+/// updated, then the attachment is deleted.
 #[test]
 fn unwanted_volume_is_hidden_then_detached() {
     let one = || World::exclusive().node("a");
@@ -47,7 +47,7 @@ fn unwanted_volume_is_hidden_then_detached() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Force", "Out of service", "Time of leaving", "In use"; kubernetes#105341, kubernetes#69168.
+/// kubernetes.md 1.3 "Forced detach", "Out of service", "Detach timer", "In use"; kubernetes#105341, kubernetes#69168.
 #[test]
 fn detach_is_forced_by_timeout_or_taint() {
     let healthy = || World::exclusive().node("a").attached("a").in_use("a");
@@ -154,7 +154,8 @@ fn detach_is_forced_by_timeout_or_taint() {
     ]);
 }
 
-/// kubernetes.md 1.3 "Well", "Force", "Out of service": every state of the node, with upstream's settings and ours.
+/// kubernetes.md 1.3 "Ready node", "Forced detach", "Out of service": every state of the node, with upstream's settings
+/// and ours.
 #[test]
 fn detach_timing_in_every_node_state() {
     for bits in 0..64_u32 {

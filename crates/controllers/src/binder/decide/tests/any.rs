@@ -11,7 +11,7 @@ fn world(volumes: Vec<Value>, claims: Vec<Value>) -> World {
 const NONE: &str =
     "claim: Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
 
-/// kubernetes.md 1.1 "Any volume", "Bind", "Best match", "No class"; upstream's set 1.
+/// kubernetes.md 1.1 "No volume named", "Bind", "Best match", "No class"; upstream's set 1.
 #[test]
 fn set_1_claim_takes_any_matching_volume() {
     let labels = json!({"zone": "a"});
@@ -180,7 +180,7 @@ fn pending_claim_status_is_cleared() {
     }
 }
 
-/// kubernetes.md 1.1 "Delay", "First consumer", "Delayed match"; upstream's 1-13 to 1-16.
+/// kubernetes.md 1.1 "Delayed binding", "First consumer", "Delayed match"; upstream's 1-13 to 1-16.
 #[test]
 fn set_1_delayed_binding_waits_for_consumer() {
     let class = || vec![storage_class("wait", json!({"volumeBindingMode": "WaitForFirstConsumer"}))];
@@ -241,7 +241,7 @@ fn set_1_delayed_binding_waits_for_consumer() {
         ..World::default()
     };
     check("1-15", &world, &["v Bound c:uid +ctl", "c Bound v 1Gi wait +done"], &[]);
-    // kubernetes.md 1.1 "Delay": a class without volumeBindingMode.
+    // kubernetes.md 1.1 "Delayed binding": a class without volumeBindingMode.
     let world = World {
         claims: vec![claim("c", of_class(json!({})))],
         classes: vec![storage_class("wait", json!({"volumeBindingMode": null}))],
@@ -306,7 +306,7 @@ fn set_13_class_must_match() {
     }
 }
 
-/// kubernetes.md 1.1 "Best match", "Claim undecided"; upstream's set 14, where the claim takes any volume.
+/// kubernetes.md 1.1 "Best match", "Claim unbound"; upstream's set 14, where the claim takes any volume.
 #[test]
 fn set_14_volume_mode_must_match() {
     let (block, file) = (json!({"spec.volumeMode": "Block"}), json!({"spec.volumeMode": "Filesystem"}));

@@ -12,7 +12,7 @@ use super::*;
 const LOST: &str =
     "claim: Warning ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!";
 
-/// kubernetes.md 1.1 "Bound before"; upstream's set 3.
+/// kubernetes.md 1.1 "Already bound"; upstream's set 3.
 #[test]
 fn set_3_bound_claim_is_repaired_or_lost() {
     let names = |uid: &str| json!({"spec.claimRef": reference("c", uid), "status.phase": "Bound"});
@@ -197,7 +197,7 @@ fn live_read_counts_only_for_its_object() {
     }
 }
 
-/// kubernetes.md 1.1 "Volume phase", "Claim gone", "Claim elsewhere"; upstream's set 4.
+/// kubernetes.md 1.1 "Volume phase", "Claim deleted", "Claim bound elsewhere"; upstream's set 4.
 #[test]
 fn set_4_volume_follows_its_claim() {
     let names = |uid: &str, phase: &str, more: Value| {

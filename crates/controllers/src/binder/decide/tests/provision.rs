@@ -14,7 +14,7 @@ fn gold(changes: Value) -> Value {
     all
 }
 
-/// kubernetes.md 1.1 "Hand over"; upstream's set 11 without the in-tree plugins.
+/// kubernetes.md 1.1 "External provisioner"; upstream's set 11 without the in-tree plugins.
 #[test]
 fn set_11_claim_is_assigned_to_provisioner() {
     let class = |changes: Value| vec![storage_class("gold", changes)];
@@ -120,7 +120,7 @@ fn set_11_claim_is_assigned_to_provisioner() {
     }
 }
 
-/// kubernetes.md 1.1 "Hand over", "Migration".
+/// kubernetes.md 1.1 "External provisioner", "Migration".
 #[test]
 fn provisioner_is_written_to_both_annotations() {
     let mut world = World {

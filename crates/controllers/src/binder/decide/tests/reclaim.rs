@@ -153,7 +153,7 @@ fn pods_use_the_current_claim_of_that_name() {
     );
 }
 
-/// kubernetes.md 1.1 "Claim gone": phase Failed stays after the policy changes to Retain; a volume whose claimRef is
+/// kubernetes.md 1.1 "Claim deleted": phase Failed stays after the policy changes to Retain; a volume whose claimRef is
 /// removed becomes available.
 #[test]
 fn failed_volume_is_available_once_unclaimed() {

@@ -44,7 +44,7 @@ fn unique<T: Ord>(items: impl Iterator<Item = T>) -> bool {
 proptest! {
     #[test]
     fn state_invariants_hold_for_any_requests(operations in operations()) {
-        let mut cloud = Cloud::with(|knobs| knobs.volumes_per_droplet = 2);
+        let mut cloud = Cloud::with(|settings| settings.volumes_per_droplet = 2);
         for operation in operations {
             let before = cloud.state.clone();
             let response = match &operation {

@@ -114,7 +114,7 @@ fn only_new_differences_are_reconciled() {
 }
 
 #[test]
-fn object_without_exact_topology_is_stray() {
+fn object_without_exact_topology_is_unrecognized() {
     let nowhere: CSIStorageCapacity = of(json!({"metadata": {"name": "x"}, "storageClassName": "c"}));
     let expressions = json!({"matchExpressions": [{"key": "zone", "operator": "Exists"}]});
     let odd: CSIStorageCapacity = of(json!({"metadata": {"name": "y"}, "nodeTopology": expressions}));
@@ -123,7 +123,7 @@ fn object_without_exact_topology_is_stray() {
     let inventory = Inventory::new(Goal::new(), [&nowhere, &odd, &deleting]);
     assert_eq!(
         inventory.changed_since(&Inventory::default()),
-        [Subject::Stray("x".into()), Subject::Stray("y".into())]
+        [Subject::Unrecognized("x".into()), Subject::Unrecognized("y".into())]
     );
     let everywhere: CSIStorageCapacity = of(json!({"storageClassName": "c", "nodeTopology": {}}));
     assert_eq!(

@@ -16,7 +16,7 @@ pub trait SystemOverride {
     /// The current time.
     fn now(&mut self) -> Time;
     /// Fills `bytes` with simulated randomness.
-    fn fill(&mut self, bytes: &mut [u8]);
+    fn fill_random(&mut self, bytes: &mut [u8]);
 }
 
 thread_local! {
@@ -30,8 +30,8 @@ pub fn now() -> Time {
 }
 
 /// Fills `bytes` with random data.
-pub fn fill(bytes: &mut [u8]) -> Result<(), RandomError> {
-    let overridden = OVERRIDE.with_borrow_mut(|slot| slot.as_mut().map(|system| system.fill(bytes)));
+pub fn fill_random(bytes: &mut [u8]) -> Result<(), RandomError> {
+    let overridden = OVERRIDE.with_borrow_mut(|slot| slot.as_mut().map(|system| system.fill_random(bytes)));
     match overridden {
         Some(()) => Ok(()),
         None => getrandom::fill(bytes),
@@ -65,7 +65,7 @@ mod tests {
             Time(7)
         }
 
-        fn fill(&mut self, bytes: &mut [u8]) {
+        fn fill_random(&mut self, bytes: &mut [u8]) {
             bytes.fill(7);
         }
     }
@@ -74,7 +74,7 @@ mod tests {
     fn override_applies_to_its_thread_until_dropped() {
         let read = || {
             let mut bytes = [0; 16];
-            fill(&mut bytes).unwrap();
+            fill_random(&mut bytes).unwrap();
             (now(), bytes)
         };
         let guard = override_system(Fixed);

@@ -1,4 +1,4 @@
-//! Cutting a snapshot or clone on a pool with reflinks: freeze the file systems, reflink the images, thaw. A durable
+//! Snapshots and clones on a pool with reflinks: freeze the file systems, reflink the images, thaw. A durable
 //! freeze record is written before the freeze. A copy is discarded if its freeze expired before it was complete.
 
 use std::path::{Path, PathBuf};
@@ -13,43 +13,43 @@ use crate::record::{FreezeRecord, VERSION, VolumeRecord};
 use crate::store;
 
 /// Maximum freeze time. Writers block during the freeze.
-const FREEZE_AT_MOST: Duration = Duration::from_secs(2);
+const MAX_FREEZE_TIME: Duration = Duration::from_secs(2);
 
 /// A volume and the id of its copy.
-pub(super) struct Cut<'a> {
+pub(super) struct ReflinkCopy<'a> {
     pub source: &'a VolumeRecord,
     pub target: &'a str,
 }
 
-/// Why a cut failed.
+/// Why a reflink copy failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CutError {
+pub(super) enum ReflinkError {
     /// The volume's current state does not allow it.
     #[error("{0}")]
     State(String),
     /// A temporary failure: a retry may succeed.
     #[error("{0}")]
-    Again(String),
+    Retryable(String),
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-impl From<CutError> for SnapshotError {
-    fn from(error: CutError) -> Self {
+impl From<ReflinkError> for SnapshotError {
+    fn from(error: ReflinkError) -> Self {
         match error {
-            CutError::State(message) => Self::Precondition(message),
-            CutError::Again(message) => Self::Backend(BackendError::Unavailable(message)),
-            CutError::Fault(fault) => fault.into(),
+            ReflinkError::State(message) => Self::Precondition(message),
+            ReflinkError::Retryable(message) => Self::Backend(BackendError::Unavailable(message)),
+            ReflinkError::Fault(fault) => fault.into(),
         }
     }
 }
 
-impl From<CutError> for CreateError {
-    fn from(error: CutError) -> Self {
+impl From<ReflinkError> for CreateError {
+    fn from(error: ReflinkError) -> Self {
         match error {
-            CutError::State(message) => Self::Precondition(message),
-            CutError::Again(message) => Self::Backend(BackendError::Unavailable(message)),
-            CutError::Fault(fault) => fault.into(),
+            ReflinkError::State(message) => Self::Precondition(message),
+            ReflinkError::Retryable(message) => Self::Backend(BackendError::Unavailable(message)),
+            ReflinkError::Fault(fault) => fault.into(),
         }
     }
 }
@@ -81,10 +81,10 @@ impl PoolCore {
     }
 
     /// Refuses to copy a volume while it is being formatted: the copy would contain half a file system.
-    pub(super) fn refuse_formatting(&self, record: &VolumeRecord) -> Result<(), CutError> {
+    pub(super) fn refuse_formatting(&self, record: &VolumeRecord) -> Result<(), ReflinkError> {
         if let FormatState::Formatting { .. } = record.format {
-            return Err(CutError::State(format!(
-                "{} is being formatted: stage it once, then retry",
+            return Err(ReflinkError::State(format!(
+                "volume {} is being formatted: stage it once, then retry",
                 record.id
             )));
         }
@@ -92,43 +92,43 @@ impl PoolCore {
     }
 
     /// Reflinks each source to its target, all at one point in time.
-    pub(super) fn cut(&self, cuts: &[Cut<'_>]) -> Result<(), CutError> {
+    pub(super) fn reflink_all(&self, copies: &[ReflinkCopy<'_>]) -> Result<(), ReflinkError> {
         let table = self.kernel().mount_table().during("read the mount table", "the pool")?;
         let mut points = Vec::new();
-        for Cut { source, .. } in cuts {
+        for ReflinkCopy { source, .. } in copies {
             if let Some(point) = self.quiesce(source, &table)? {
                 points.push(point);
             }
         }
         if points.is_empty() {
-            return self.share(cuts);
+            return self.share(copies);
         }
         let _one_at_a_time = lock(&self.freezing);
-        let note = Path::new(store::FREEZE);
+        let file = Path::new(store::FREEZE);
         let record = FreezeRecord { version: VERSION, mount_points: points.clone() };
-        self.store.save(note, &record).during("write the freeze record", "the pool")?;
+        self.store.save(file, &record).during("write the freeze record", "the pool")?;
         let paths: Vec<&Path> = points.iter().map(PathBuf::as_path).collect();
-        let result = self.share_frozen(cuts, &paths);
-        self.store.remove_file(note).during("remove the freeze record", "the pool")?;
+        let result = self.share_frozen(copies, &paths);
+        self.store.remove_file(file).during("remove the freeze record", "the pool")?;
         result
     }
 
-    fn share_frozen(&self, cuts: &[Cut<'_>], mount_points: &[&Path]) -> Result<(), CutError> {
-        let named = cuts.first().map_or("the pool", |cut| &cut.source.id);
+    fn share_frozen(&self, copies: &[ReflinkCopy<'_>], mount_points: &[&Path]) -> Result<(), ReflinkError> {
+        let named = copies.first().map_or("the pool", |copy| &copy.source.id);
         let frozen =
-            self.kernel().freeze(mount_points, FREEZE_AT_MOST).during("freeze its file system", named)?;
-        let shared = self.share(cuts);
+            self.kernel().freeze(mount_points, MAX_FREEZE_TIME).during("freeze its file system", named)?;
+        let shared = self.share(copies);
         let thawed = frozen.thaw();
         shared?;
         thawed.map_err(|error| {
-            CutError::Again(format!(
+            ReflinkError::Retryable(format!(
                 "{named}: the freeze expired before the copy was complete ({error}); the copy was discarded, retry"
             ))
         })
     }
 
-    fn share(&self, cuts: &[Cut<'_>]) -> Result<(), CutError> {
-        for Cut { source, target } in cuts {
+    fn share(&self, copies: &[ReflinkCopy<'_>]) -> Result<(), ReflinkError> {
+        for ReflinkCopy { source, target } in copies {
             self.reflink(&source.id, target)?;
         }
         Ok(())
@@ -143,7 +143,7 @@ impl PoolCore {
     }
 
     /// Flushes the volume before the freeze and returns the mount point to freeze, if there is one.
-    fn quiesce(&self, record: &VolumeRecord, table: &MountTable) -> Result<Option<PathBuf>, CutError> {
+    fn quiesce(&self, record: &VolumeRecord, table: &MountTable) -> Result<Option<PathBuf>, ReflinkError> {
         let id = &record.id;
         for device in self.loop_devices_of(record)? {
             let number = self.kernel().device_number(&device.path).during("read its device number", id)?;
@@ -155,15 +155,15 @@ impl PoolCore {
                 }
                 FreezePoint::ReadOnly => {}
                 FreezePoint::NotMounted if matches!(record.format, FormatState::Copied { .. }) => {
-                    return Err(CutError::State(format!(
-                        "{id} is being assigned its own file system UUID: retry when it is staged"
+                    return Err(ReflinkError::State(format!(
+                        "volume {id} is being assigned its own file system UUID: retry when it is staged"
                     )));
                 }
                 // A raw device: the copy has what was written so far, as after a power failure.
                 FreezePoint::NotMounted => self.flush(&device.path, id)?,
                 FreezePoint::Hidden => {
-                    return Err(CutError::State(format!(
-                        "{id} is mounted, but another mount covers it, so it cannot be frozen: unmount the other one"
+                    return Err(ReflinkError::State(format!(
+                        "volume {id} is mounted, but another mount covers it, so it cannot be frozen: unmount the other mount"
                     )));
                 }
             }
