@@ -14,7 +14,7 @@ use wharf_model::{
 use super::super::decide::Failure;
 use super::super::metrics::{ObjectKind, Operation};
 use super::super::mirror::StatusUpdate;
-use super::super::view::{self as snapshot_view, Lookup};
+use super::super::view::Lookup;
 use super::super::wake::{self, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::super::write as snapshot_write;
 use super::super::{Next, ROLE, SnapshotController, has_node_affinity};
@@ -139,11 +139,11 @@ impl SnapshotController {
     ) -> Result<Vec<Arc<VolumeSnapshot>>, ApiError> {
         let mut member_snapshots = Vec::new();
         for snapshot in self.snapshots.by_index(BY_GROUP, &group.metadata.key().to_string()) {
-            let is_owned = match (snapshot_view::owning_group(&snapshot), content) {
+            let is_owned = match (snapshot.owning_group(), content) {
                 (Some(owner), _) => owner.uid == group.metadata.uid,
                 // The driver deletes them with the group, so a member missing from the cache must be queried.
                 (None, Some(content)) => {
-                    let key = Key::cluster(snapshot_view::expected_content_name(&snapshot));
+                    let key = Key::cluster(snapshot.expected_content_name());
                     let member = match self.contents.get(&key) {
                         Some(member) => Some(member),
                         None => self.context.cluster.get(&key).await?.map(Arc::new),
