@@ -391,11 +391,11 @@ fn bound_claim_includes_attach_steps() {
     let name = leaving.metadata.name.clone();
     facts.claims[0].attachments = Some(vec![leaving]);
     facts.nodes.insert("old".into(), node("old", &[]));
-    let story_now = explanation(&facts);
-    let [_, attaching, detaching] = &story_now.steps[..] else { panic!("{story_now}") };
+    let later = explanation(&facts);
+    let [_, attaching, detaching] = &later.steps[..] else { panic!("{later}") };
     assert!(
         attaching.message.contains("node old") && detaching.message.contains("detaching from node old"),
-        "{story_now}"
+        "{later}"
     );
     for step in [attaching, detaching] {
         assert_eq!((step.state, step.since), (State::Failed, Some(Time(20_000))));

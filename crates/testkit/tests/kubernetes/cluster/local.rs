@@ -25,9 +25,9 @@ pub(super) const GIB: u64 = 1 << 30;
 fn local_driver_works_with_one_process_per_node() {
     let cluster = TestCluster::start();
     let local = LocalCluster::new(&cluster);
-    let run_step = |name: &str, story_of: &dyn Fn(&LocalCluster<'_>)| {
+    let run_step = |name: &str, step: &dyn Fn(&LocalCluster<'_>)| {
         let began = Instant::now();
-        story_of(&local);
+        step(&local);
         println!("{name}: {:.1?}", began.elapsed());
     };
     local.add_node("node-a", FsType::Xfs, 2 * GIB);

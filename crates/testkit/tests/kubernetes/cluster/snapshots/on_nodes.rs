@@ -26,9 +26,9 @@ fn each_node_snapshots_its_own_volumes() {
         &[snapshot_class("snap", DRIVER, "Delete"), snapshot_class("kept", DRIVER, "Retain")].concat(),
     );
     cluster.apply(GROUP_CLASS);
-    let run_step = |name: &str, story_of: &dyn Fn(&LocalCluster<'_>)| {
+    let run_step = |name: &str, step: &dyn Fn(&LocalCluster<'_>)| {
         let began = Instant::now();
-        story_of(&local);
+        step(&local);
         println!("{name}: {:.1?}", began.elapsed());
     };
     run_step("restore, and a clone of what was restored", &restore);
