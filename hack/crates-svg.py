@@ -14,8 +14,7 @@ TEST_ONLY = ("fakes/digitalocean", "testkit", "e2e")
 PLACES = {
     "wharf": (490, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
     "drivers/local": (730, 110), "drivers/digitalocean": (900, 110),
-    "controllers": (90, 200), "apiserver": (480, 200), "driver": (670, 200), "fakes/digitalocean": (900, 290),
-    "container": (550, 290),
+    "controllers": (90, 200), "apiserver": (480, 200), "container": (650, 200), "driver": (840, 200), "fakes/digitalocean": (900, 290),
     "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440), "e2e": (90, 485),
 }
 COLORS = {
