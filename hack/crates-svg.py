@@ -7,16 +7,16 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT, BOX_W, BOX_H = 980, 470, 150, 34
+WIDTH, HEIGHT, BOX_W, BOX_H = 980, 515, 150, 34
 # Never part of the binary.
-TEST_ONLY = ("fakes/digitalocean", "testkit")
+TEST_ONLY = ("fakes/digitalocean", "testkit", "e2e")
 # Centre of each box.
 PLACES = {
     "wharf": (490, 30), "upstream-flags": (200, 30), "explain": (200, 110), "sidecar": (370, 110), "node": (540, 110),
     "drivers/local": (730, 110), "drivers/digitalocean": (900, 110),
-    "controllers": (90, 200), "apiserver": (480, 200), "driver": (670, 200), "fakes/digitalocean": (900, 290),
-    "backup": (390, 290), "container": (560, 290),
-    "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440),
+    "controllers": (90, 200), "apiserver": (480, 200), "container": (650, 200), "driver": (840, 200), "fakes/digitalocean": (900, 290),
+    "backup": (440, 290),
+    "cluster": (210, 290), "model": (330, 380), "csi": (590, 380), "linux": (790, 380), "testkit": (90, 440), "e2e": (90, 485),
 }
 COLORS = {
     "explain": "#8250df", "sidecar": "#0969da", "node": "#cf222e", "container": "#cf222e", "controllers": "#8250df", "cluster": "#57606a",
@@ -65,7 +65,7 @@ def draw():
     lines.append('<g stroke-width="1.5" fill="none">')
     for crate, needed in graph.items():
         # These depend on nearly all other crates: a note lists the dependencies instead of arrows.
-        if crate not in ("wharf", "testkit"):
+        if crate not in ("wharf", "testkit", "e2e"):
             lines += [arrow(PLACES[crate], PLACES[other], COLORS[crate]) for other in needed]
     lines.append("</g>")
     for crate, (x, y) in PLACES.items():
@@ -78,6 +78,7 @@ def draw():
     note = f"all others, except {', '.join(TEST_ONLY)}" if set(graph["wharf"]) == every else ", ".join(graph["wharf"])
     lines.append(f'<text x="575" y="35" fill="#57606a">→ {note}</text>')
     lines.append(f'<text x="175" y="445" fill="#57606a">→ {", ".join(graph["testkit"])}; only for tests</text>')
+    lines.append(f'<text x="175" y="490" fill="#57606a">→ {", ".join(graph["e2e"])}; only tests</text>')
     lines.append("</svg>\n")
     return "\n".join(lines)
 

@@ -26,7 +26,7 @@ pub struct TestDriver {
 }
 
 impl TestDriver {
-    /// Starts `program` (the `test-driver` binary of this crate) on `pool`, its socket, log and trace in `work`.
+    /// Starts `program` (the binary `test-driver` of `crates/e2e`) on `pool`, its socket, log and trace in `work`.
     pub fn start(program: &Path, pool: &Path, work: &Path, options: &DriverOptions) -> Self {
         let child = spawn(program, pool, work, options);
         let driver =

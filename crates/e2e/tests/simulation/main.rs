@@ -12,7 +12,7 @@
 //! Not simulated: containers, plugin registration, the node's own object and lease, snapshots, and the disk of the
 //! API server.
 //!
-//! `WHARF_SIMULATION_SEED=7 cargo test -p wharf-testkit --test simulation one_seed -- --nocapture` prints the trace
+//! `WHARF_SIMULATION_SEED=7 cargo test -p wharf-e2e --test simulation one_seed -- --nocapture` prints the trace
 //! of a seed.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
