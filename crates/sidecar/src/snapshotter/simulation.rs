@@ -15,7 +15,7 @@ use wharf_model::Time;
 use wharf_model::names::VolumeNaming;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::names;
-use wharf_model::testing::{PatchResult, SeededRng, SimulatedApi, is_deleting};
+use wharf_model::testing::{PatchResult, SeededRng, SimulatedApi};
 
 use super::decide::{Step, decide};
 use super::ownership::Ownership;
@@ -24,6 +24,8 @@ use super::request::{Call, DeleteCall};
 use super::state::{Action, ContentState, FailedAttempt};
 use super::view::{Class, Object, Rules, View};
 use crate::driver::Capabilities;
+
+mod contents;
 
 const CONTENTS: u64 = 3;
 const TICKS: usize = 240;
@@ -182,50 +184,6 @@ impl Simulation {
             }
         }
         self.end()
-    }
-
-    /// The snapshot controller creates a content, sometimes with the finalizer.
-    fn create(&mut self) {
-        let name = format!("c{}", self.chance.below(CONTENTS));
-        if !self.known.insert(name.clone()) {
-            return;
-        }
-        let finalizers = if self.chance.one_in(2) { json!([names::CONTENT_PROTECTION]) } else { json!([]) };
-        let others = self.chance.one_in(8);
-        let policy = if self.chance.one_in(5) { "Retain" } else { "Delete" };
-        let mut content = json!({
-            "metadata": {"name": name, "uid": format!("uid-{name}"), "finalizers": finalizers},
-            "spec": {
-                "driver": "d.test", "deletionPolicy": policy, "volumeSnapshotClassName": "class",
-                "volumeSnapshotRef": {"name": "s", "namespace": "ns", "uid": format!("vs-{name}")},
-                "source": {"volumeHandle": format!("v-{name}")},
-            },
-        });
-        if others {
-            content["metadata"]["finalizers"] = json!([names::CONTENT_PROTECTION, "others/own"]);
-        }
-        if policy == "Retain" {
-            self.retained.insert(name);
-        }
-        self.world.put(Kind::Content, content);
-    }
-
-    /// A user deletes the VolumeSnapshot of a content, or the content itself.
-    fn user_deletes(&mut self) {
-        let names = self.names();
-        if names.is_empty() {
-            return;
-        }
-        let name = &names[self.chance.below(names.len() as u64) as usize];
-        if self.chance.one_in(2) {
-            self.mark_being_deleted(name);
-        }
-        if self.chance.one_in(2) {
-            self.world.delete(None, Kind::Content, name);
-        }
-        if self.chance.one_in(4) {
-            self.remove_other_finalizer(name);
-        }
     }
 
     fn deliver_event(&mut self) {
@@ -410,37 +368,6 @@ impl Simulation {
         }
         let process = (!response_lost).then_some(replica);
         Some(self.world.patch(process, Kind::Content, &running.content, patch))
-    }
-
-    /// The names of the server's contents.
-    fn names(&self) -> Vec<String> {
-        self.world.objects.keys().map(|key| key.1.clone()).collect()
-    }
-
-    fn is_deleting(&self, name: &str) -> bool {
-        self.world.get(Kind::Content, name).is_some_and(is_deleting)
-    }
-
-    fn has_annotation(&self, name: &str, annotation: &str) -> bool {
-        let content = self.world.get(Kind::Content, name);
-        content.is_some_and(|content| content["metadata"]["annotations"].get(annotation).is_some())
-    }
-
-    /// The snapshot controller marks a content whose snapshot is deleted.
-    fn mark_being_deleted(&mut self, name: &str) {
-        self.world.edit(None, Kind::Content, name, |content| {
-            content["metadata"]["annotations"][names::BEING_DELETED] = json!("yes");
-        });
-    }
-
-    /// Another component removes its finalizer.
-    fn remove_other_finalizer(&mut self, name: &str) {
-        self.world.edit(None, Kind::Content, name, |content| {
-            let finalizers = content.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut);
-            if let Some(list) = finalizers {
-                list.retain(|finalizer| finalizer != "others/own");
-            }
-        });
     }
 
     /// Whether another call for the same name is in flight: drivers reject the second one.
