@@ -2,8 +2,7 @@
 """The documentation's checks, and the book's source.
 
   docs.py check         links, anchors and paths in all Markdown files of the repository resolve; the reference pages
-                        name every metric in the code, and no metric or event reason that the code does not have;
-                        ARCHITECTURE.md has every crate with its dependencies
+                        name every metric in the code, and no metric or event reason that the code does not have
   docs.py stage DIR     writes the book's source to DIR: docs/, and the files of the root that SUMMARY.md names
   docs.py update        copies the code that pages quote (after `<!-- code: FILE: FIRST LINE -->`) from its source
   docs.py html DIR      links and anchors in the built book resolve
@@ -125,22 +124,6 @@ def check_paths():
             for name in re.findall(r"`((?:crates|test|hack|deploy|examples|bench|docs)/[\w./-]+)`", line):
                 if not (ROOT / name).exists():
                     wrong.append(f"{path.relative_to(ROOT)}:{number}: {name}: no such file")
-    return wrong
-
-
-def check_crates():
-    """The table in ARCHITECTURE.md has every crate, with the crates that it depends on."""
-    wrong, rows = [], {}
-    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
-        if row := re.match(r"\| `(crates/[\w/]+)` \| [^|]* \| ?([^|]*)\|$", line):
-            rows[row[1]] = sorted(filter(None, re.split(r",? +", row[2].strip())))
-    for manifest in sorted(ROOT.glob("crates/**/Cargo.toml")):
-        crate = str(manifest.parent.relative_to(ROOT))
-        workspace = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["dependencies"]
-        needed = tomllib.loads(manifest.read_text()).get("dependencies", {})
-        paths = sorted(workspace[name]["path"].removeprefix("crates/") for name in needed if name.startswith("wharf-"))
-        if rows.get(crate) != paths:
-            wrong.append(f"ARCHITECTURE.md: {crate} depends on {', '.join(paths) or 'nothing'}, not on {rows.get(crate)}")
     return wrong
 
 
@@ -282,7 +265,7 @@ def check_html(directory):
 def main():
     match sys.argv[1:]:
         case ["check"]:
-            wrong = check_links() + check_paths() + check_crates() + check_quotes() + check_reference()
+            wrong = check_links() + check_paths() + check_quotes() + check_reference()
         case ["update"]:
             wrong = check_quotes(update=True)
         case ["stage", directory]:

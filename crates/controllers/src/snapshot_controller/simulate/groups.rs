@@ -14,7 +14,7 @@ use wharf_model::{
 use super::super::groups::decide::{Step, decide};
 use super::super::groups::view::{GroupNode, Member, SourceClaim, View, expected_content_name, is_ready};
 use super::super::groups::write;
-use super::super::view::{self as snapshot_view, GroupWithContent, Lookup};
+use super::super::view::{GroupWithContent, Lookup};
 use super::super::write as snapshot_write;
 use super::snapshots::volume_of;
 use super::{Bug, CLAIMS, CONTROLLER, Fetched, Kind, Running, Simulation, Violation, parse};
@@ -62,9 +62,7 @@ impl Simulation {
             let all = self.world.cached_objects::<VolumeSnapshot>(0, Kind::Snapshot);
             member_snapshots = all
                 .into_iter()
-                .filter(|it| {
-                    snapshot_view::owning_group(it).is_some_and(|owner| owner.uid == group.metadata.uid)
-                })
+                .filter(|it| it.owning_group().is_some_and(|owner| owner.uid == group.metadata.uid))
                 .collect();
         } else if let Some(status) = content.as_ref().and_then(|content| content.status.as_ref())
             && !is_ready(&group)
@@ -81,7 +79,7 @@ impl Simulation {
             }
         }
         let restored: Vec<Key> =
-            self.seen_claims().iter().flat_map(|claim| super::super::wake::restore_sources(claim)).collect();
+            self.seen_claims().iter().flat_map(|claim| claim.restore_sources()).collect();
         let restoring =
             member_snapshots.iter().map(|member| member.metadata.key()).find(|key| restored.contains(key));
         let step = decide(&View {
