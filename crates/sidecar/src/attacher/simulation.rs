@@ -17,16 +17,20 @@ use super::view::{
     Subject, VolumeView,
 };
 use crate::driver::Capabilities;
-use wharf_model::testing::SeededRng;
+use wharf_model::testing::{SeededRng, SimulatedApi, is_deleting, text};
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
-
-mod world;
-
-use world::{Kind, World};
 
 const VOLUMES: [&str; 2] = ["v0", "v1"];
 const NODES: u64 = 3;
 const TICKS: usize = 160;
+/// The process of the world with a cache.
+const ATTACHER: Option<usize> = Some(0);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Attachment,
+    Volume,
+}
 
 /// The key of the work queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,7 +76,7 @@ struct Simulation {
     queue_key: QueueKey,
     rng: SeededRng,
     config: AttacherConfig,
-    world: World,
+    world: SimulatedApi<Kind>,
     now: Time,
     running: Vec<Running>,
     states: BTreeMap<String, AttachState>,
@@ -95,9 +99,9 @@ impl Simulation {
         };
         let finalizer = "external-attacher/d-test".to_owned();
         let config = AttacherConfig { driver: "d.test".into(), finalizer, can, ..AttacherConfig::default() };
-        let mut world = World::default();
+        let mut world = SimulatedApi::new(1);
         for name in VOLUMES {
-            world.create(Kind::Volume, json!({
+            world.put(Kind::Volume, json!({
                 "metadata": {"name": name, "uid": format!("uid-{name}")},
                 "spec": {"accessModes": ["ReadWriteOnce"], "csi": {"driver": "d.test", "volumeHandle": name}},
             }));
@@ -122,7 +126,7 @@ impl Simulation {
         for _ in 0..TICKS {
             match self.rng.below(40) {
                 0 | 1 => self.attach_detach_controller(),
-                2..=9 => self.world.deliver(&mut self.rng),
+                2..=9 => self.deliver(),
                 10..=22 => self.start()?,
                 23..=37 => self.finish()?,
                 38 => self.now = Time(self.now.0 + self.rng.below(40_000) as i64),
@@ -137,19 +141,19 @@ impl Simulation {
     /// at most one attachment that is not being deleted.
     fn attach_detach_controller(&mut self) {
         let volume = VOLUMES[self.rng.below(2) as usize];
-        let there = self.world.active_attachment(volume);
+        let there = self.active_attachment(volume);
         if let Some(name) = there {
-            self.world.delete(Kind::Attachment, &name);
+            self.world.delete(None, Kind::Attachment, &name);
             if self.rng.one_in(3) {
                 return;
             }
         }
-        if !self.world.is_active_volume(volume) {
+        if !self.is_active_volume(volume) {
             return;
         }
         let node = format!("n{}", self.rng.below(NODES));
         self.created += 1;
-        self.world.create(
+        self.world.put(
             Kind::Attachment,
             json!({
                 "metadata": {"name": format!("{volume}-{}", self.created), "uid": format!("uid-{}", self.created)},
@@ -158,8 +162,41 @@ impl Simulation {
             }),
         );
         if self.rng.one_in(12) {
-            self.world.delete(Kind::Volume, volume);
+            self.world.delete(None, Kind::Volume, volume);
         }
+    }
+
+    /// The watch delivers one change of a random kind.
+    fn deliver(&mut self) {
+        let kind = if self.rng.one_in(2) { Kind::Attachment } else { Kind::Volume };
+        self.world.deliver(0, kind);
+    }
+
+    /// The attachments in the attacher's cache.
+    fn attachments(&self) -> Vec<Arc<VolumeAttachment>> {
+        self.world.cached_objects(0, Kind::Attachment)
+    }
+
+    /// The server's attachments of a volume.
+    fn attachments_of(&self, volume: &str) -> impl Iterator<Item = &Value> {
+        let attachments = self.world.objects.iter().filter(|(key, _)| key.0 == Kind::Attachment);
+        attachments
+            .map(|(_, object)| object)
+            .filter(move |object| text(object, "/spec/source/persistentVolumeName") == volume)
+    }
+
+    /// The volume's attachment that is not in deletion.
+    fn active_attachment(&self, volume: &str) -> Option<String> {
+        let active = self.attachments_of(volume).find(|object| !is_deleting(object));
+        active.map(|object| text(object, "/metadata/name").to_owned())
+    }
+
+    fn is_referenced(&self, volume: &str) -> bool {
+        self.attachments_of(volume).next().is_some()
+    }
+
+    fn is_active_volume(&self, volume: &str) -> bool {
+        self.world.get(Kind::Volume, volume).is_some_and(|volume| !is_deleting(volume))
     }
 
     fn crash(&mut self) {
@@ -186,9 +223,12 @@ impl Simulation {
                 VOLUMES.map(|volume| Key { subject: Subject::Volume(volume.to_owned()), only: None }).into()
             }
             QueueKey::ByAttachment => {
-                let key = |name: &String| Some(name.clone());
-                let attachments = self.world.attachments.iter();
-                attachments.map(|(name, a)| Key { subject: Subject::of(a), only: key(name) }).collect()
+                let attachments = self.attachments();
+                let key = |attachment: &Arc<VolumeAttachment>| Key {
+                    subject: Subject::of(attachment),
+                    only: Some(attachment.metadata.name.clone()),
+                };
+                attachments.iter().map(key).collect()
             }
         };
         keys.retain(|key| self.running.iter().all(|running| running.key != *key));
@@ -232,17 +272,18 @@ impl Simulation {
 
     fn view(&self, key: &Key) -> VolumeView<'_> {
         let volume = key.subject.volume().unwrap_or_default();
-        let all = self.world.attachments.values().filter(|attachment| Subject::of(attachment) == key.subject);
+        let all = self.attachments().into_iter();
         let inputs = all
+            .filter(|attachment| Subject::of(attachment) == key.subject)
             .filter(|attachment| key.only.as_ref().is_none_or(|only| attachment.metadata.name == *only))
             .map(|attachment| AttachmentInputs {
-                attachment: Arc::clone(attachment),
                 node_id: Some(attachment.spec.node_name.clone()),
                 state: self.states.get(&attachment.metadata.uid).cloned().unwrap_or_default(),
+                attachment,
             });
         VolumeView {
             config: &self.config,
-            volume: self.world.volumes.get(volume).cloned(),
+            volume: self.world.cached_object::<PersistentVolume>(0, Kind::Volume, volume),
             attachments: inputs.collect(),
             has_foreign_attachments: false,
             complete: true,
@@ -276,26 +317,26 @@ impl Simulation {
             | AttachStep::Publish { .. }
             | AttachStep::Unpublish { .. } => {}
             AttachStep::AddVolumeFinalizer { patch, .. } if !unavailable => {
-                self.world.patch(Kind::Volume, &volume, &patch)
+                self.world.patch(ATTACHER, Kind::Volume, &volume, &patch);
             }
             AttachStep::RemoveVolumeFinalizer { patch } if !unavailable => {
-                self.world.patch(Kind::Volume, &volume, &patch)
+                self.world.patch(ATTACHER, Kind::Volume, &volume, &patch);
             }
             AttachStep::PrepareAttachment { patch, .. }
             | AttachStep::RemoveAttachmentFinalizer { patch, .. }
                 if !unavailable =>
             {
-                self.world.patch(Kind::Attachment, &name, &patch);
+                self.world.patch(ATTACHER, Kind::Attachment, &name, &patch);
             }
             AttachStep::MarkAttached { patch, .. } | AttachStep::MarkDetached { patch, .. }
                 if !unavailable =>
             {
-                self.world.patch(Kind::Attachment, &name, &patch);
+                self.world.patch(ATTACHER, Kind::Attachment, &name, &patch);
                 self.state_of(&running.uid).record_written();
             }
             AttachStep::ReportError { patch, .. } => {
                 if !unavailable {
-                    self.world.patch(Kind::Attachment, &name, &patch);
+                    self.world.patch(ATTACHER, Kind::Attachment, &name, &patch);
                 }
                 if let Some(failure) = &mut self.state_of(&running.uid).failure {
                     failure.reported = true;
@@ -305,7 +346,7 @@ impl Simulation {
                 self.fail(&running.uid, operation, &reason.to_string())
             }
             AttachStep::CheckReferences { uid } if !unavailable => {
-                if !self.world.is_referenced(&volume) {
+                if !self.is_referenced(&volume) {
                     self.unreferenced.insert(volume, uid);
                 }
             }
@@ -365,21 +406,21 @@ impl Simulation {
     fn end(mut self) -> Result<(), Violation> {
         self.faults = false;
         for volume in VOLUMES {
-            while let Some(name) = self.world.active_attachment(volume) {
-                self.world.delete(Kind::Attachment, &name);
+            while let Some(name) = self.active_attachment(volume) {
+                self.world.delete(None, Kind::Attachment, &name);
             }
-            self.world.delete(Kind::Volume, volume);
+            self.world.delete(None, Kind::Volume, volume);
         }
         for _ in 0..1_000 {
-            if self.world.is_empty() && self.running.is_empty() {
+            if self.world.objects.is_empty() && self.running.is_empty() {
                 break;
             }
-            self.world.deliver(&mut self.rng);
+            self.deliver();
             self.now = Time(self.now.0 + 1_000);
             self.start()?;
             self.finish()?;
         }
-        match (self.world.is_empty(), self.published.is_empty()) {
+        match (self.world.objects.is_empty(), self.published.is_empty()) {
             (true, true) => Ok(()),
             (false, _) => Err(Violation::ObjectsLeft(self.world.remaining())),
             (true, false) => Err(Violation::NotUnpublished(self.published)),
@@ -436,10 +477,3 @@ fn queue_keyed_by_attachment_violates_invariants() {
     let two_nodes = found.iter().filter(|faults| matches!(faults, Violation::TwoNodes(_))).count();
     assert!(overlaps > 0 && two_nodes > 0, "overlaps {overlaps}, on two nodes {two_nodes}");
 }
-
-fn decoded<K: wharf_model::Kind>(object: &Value) -> Arc<K> {
-    Arc::new(serde_json::from_value(object.clone()).unwrap())
-}
-
-type Attachments = BTreeMap<String, Arc<VolumeAttachment>>;
-type Volumes = BTreeMap<String, Arc<PersistentVolume>>;

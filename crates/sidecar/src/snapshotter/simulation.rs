@@ -15,7 +15,7 @@ use wharf_model::Time;
 use wharf_model::names::VolumeNaming;
 use wharf_model::patch::Patch;
 use wharf_model::snapshot::names;
-use wharf_model::testing::SeededRng;
+use wharf_model::testing::{PatchResult, SeededRng, SimulatedApi};
 
 use super::decide::{Step, decide};
 use super::ownership::Ownership;
@@ -24,12 +24,16 @@ use super::request::{Call, DeleteCall};
 use super::state::{Action, ContentState, FailedAttempt};
 use super::view::{Class, Object, Rules, View};
 use crate::driver::Capabilities;
-use world::World;
 
-mod world;
+mod contents;
 
 const CONTENTS: u64 = 3;
 const TICKS: usize = 240;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Content,
+}
 
 /// Bugs that can be planted into the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,11 @@ struct Simulation {
     bug: Bug,
     chance: SeededRng,
     rules: Rules,
-    world: World,
+    world: SimulatedApi<Kind>,
+    /// All contents that ever existed: names are not reused.
+    known: BTreeSet<String>,
+    /// Contents whose snapshots the driver may keep.
+    retained: BTreeSet<String>,
     now: Time,
     processes: [Process; 2],
     leader: usize,
@@ -118,6 +126,11 @@ fn without(patch: Patch, what: &str) -> Patch {
     }
 }
 
+/// Whether the response shows that the content exists.
+fn is_confirmed(result: Option<PatchResult>) -> bool {
+    matches!(result, Some(PatchResult::Applied | PatchResult::Rejected))
+}
+
 fn name_of(content: &str) -> String {
     format!("snapshot-vs-{content}")
 }
@@ -142,7 +155,9 @@ impl Simulation {
             bug,
             chance: SeededRng::new(seed),
             rules,
-            world: World::default(),
+            world: SimulatedApi::new(2),
+            known: BTreeSet::new(),
+            retained: BTreeSet::new(),
             now: Time(1_000_000),
             processes: Default::default(),
             leader: 0,
@@ -171,50 +186,9 @@ impl Simulation {
         self.end()
     }
 
-    /// The snapshot controller creates a content, sometimes with the finalizer.
-    fn create(&mut self) {
-        let name = format!("c{}", self.chance.below(CONTENTS));
-        if self.world.objects.contains_key(&name) || self.world.known.contains(&name) {
-            return;
-        }
-        let finalizers = if self.chance.one_in(2) { json!([names::CONTENT_PROTECTION]) } else { json!([]) };
-        let others = self.chance.one_in(8);
-        let policy = if self.chance.one_in(5) { "Retain" } else { "Delete" };
-        let mut content = json!({
-            "metadata": {"name": name, "uid": format!("uid-{name}"), "finalizers": finalizers},
-            "spec": {
-                "driver": "d.test", "deletionPolicy": policy, "volumeSnapshotClassName": "class",
-                "volumeSnapshotRef": {"name": "s", "namespace": "ns", "uid": format!("vs-{name}")},
-                "source": {"volumeHandle": format!("v-{name}")},
-            },
-        });
-        if others {
-            content["metadata"]["finalizers"] = json!([names::CONTENT_PROTECTION, "others/own"]);
-        }
-        self.world.put(content);
-    }
-
-    /// A user deletes the VolumeSnapshot of a content, or the content itself.
-    fn user_deletes(&mut self) {
-        let names: Vec<String> = self.world.objects.keys().cloned().collect();
-        if names.is_empty() {
-            return;
-        }
-        let name = &names[self.chance.below(names.len() as u64) as usize];
-        if self.chance.one_in(2) {
-            self.world.annotate(name, names::BEING_DELETED);
-        }
-        if self.chance.one_in(2) {
-            self.world.delete(name);
-        }
-        if self.chance.one_in(4) {
-            self.world.remove_finalizer(name, "others/own");
-        }
-    }
-
     fn deliver_event(&mut self) {
         let replica = self.chance.below(2) as usize;
-        self.world.deliver_event(replica);
+        self.world.deliver(replica, Kind::Content);
     }
 
     /// The lease moves to the other replica. A lease outlasts any write, so writes have either landed or never
@@ -256,8 +230,14 @@ impl Simulation {
         let replica = self.leader;
         let busy: BTreeSet<&String> =
             self.processes[replica].running.iter().map(|running| &running.content).collect();
-        let mut free: Vec<String> =
-            self.world.cached[replica].keys().filter(|name| !busy.contains(name)).cloned().collect();
+        let mut free: Vec<String> = self
+            .world
+            .cached(replica)
+            .keys()
+            .map(|key| &key.1)
+            .filter(|name| !busy.contains(name))
+            .cloned()
+            .collect();
         if free.is_empty() {
             return;
         }
@@ -266,8 +246,8 @@ impl Simulation {
     }
 
     fn begin(&mut self, replica: usize, content: String, confirmed: bool) {
-        let Some(cached) = self.world.cached[replica].get(&content) else { return };
-        let object = Object::Snapshot(cached.clone());
+        let Some(cached) = self.world.cached_object(replica, Kind::Content, &content) else { return };
+        let object = Object::Snapshot(cached);
         let meta = object.meta().clone();
         let mut state = self.processes[replica].states.get(&meta.uid).cloned().unwrap_or_default();
         if self.bug == Bug::AnyVersion
@@ -329,7 +309,7 @@ impl Simulation {
     fn effect(&mut self, replica: usize, running: &Running, response_lost: bool) -> bool {
         match &running.step {
             Step::Idle | Step::Wait(_) => false,
-            Step::ReadContent => self.world.read(replica, &running.content),
+            Step::ReadContent => self.world.read(replica, Kind::Content, &running.content),
             Step::CallDriver { action, request } => {
                 self.create_called(replica, running, *action, &request.call, request.complete, response_lost);
                 false
@@ -343,43 +323,51 @@ impl Simulation {
                 false
             }
             Step::MarkBeingCreated { patch, .. } => {
-                let fits = self.world.fits(&running.content, patch);
-                let written = self.write(replica, running, patch, response_lost);
-                if written && fits && !response_lost {
+                let result = self.write(replica, running, patch, response_lost);
+                if result == Some(PatchResult::Applied) && !response_lost {
                     self.state_of(replica, running).exclusive = true;
                 }
-                written
+                is_confirmed(result)
             }
             Step::ClaimForNode { patch }
             | Step::UnmarkBeingCreated { patch }
             | Step::ClearStatus { patch }
-            | Step::RemoveFinalizer { patch } => self.write(replica, running, patch, response_lost),
+            | Step::RemoveFinalizer { patch } => {
+                is_confirmed(self.write(replica, running, patch, response_lost))
+            }
             Step::WriteStatus { patch } => {
-                let written = self.write(replica, running, patch, response_lost);
+                let written = is_confirmed(self.write(replica, running, patch, response_lost));
                 if written && !response_lost {
                     self.state_of(replica, running).info_written();
                 }
                 written
             }
             Step::ReportFailure { patch } => {
-                let written =
-                    patch.as_ref().is_some_and(|patch| self.write(replica, running, patch, response_lost));
+                let result =
+                    patch.as_ref().and_then(|patch| self.write(replica, running, patch, response_lost));
                 if let Some(failure) =
                     self.state_of(replica, running).failure.as_mut().filter(|_| !response_lost)
                 {
                     failure.reported = true;
                 }
-                written
+                is_confirmed(result)
             }
         }
     }
 
     /// A write, which fails at random.
-    fn write(&mut self, replica: usize, running: &Running, patch: &Patch, response_lost: bool) -> bool {
+    fn write(
+        &mut self,
+        replica: usize,
+        running: &Running,
+        patch: &Patch,
+        response_lost: bool,
+    ) -> Option<PatchResult> {
         if self.faults && self.chance.one_in(8) {
-            return false;
+            return None;
         }
-        self.world.patch(if response_lost { None } else { Some(replica) }, &running.content, patch)
+        let process = (!response_lost).then_some(replica);
+        Some(self.world.patch(process, Kind::Content, &running.content, patch))
     }
 
     /// Whether another call for the same name is in flight: drivers reject the second one.
@@ -503,12 +491,12 @@ impl Simulation {
     /// Stops the faults and runs the schedule to its end.
     fn end(mut self) -> Result<(), Violation> {
         (self.faults, self.class) = (false, true);
-        for name in self.world.objects.keys().cloned().collect::<Vec<_>>() {
+        for name in self.names() {
             // If either the snapshot or the content was deleted, delete the other, too.
-            if self.world.is_deleting(&name) || self.world.has(&name, names::BEING_DELETED) {
-                self.world.annotate(&name, names::BEING_DELETED);
-                self.world.delete(&name);
-                self.world.remove_finalizer(&name, "others/own");
+            if self.is_deleting(&name) || self.has_annotation(&name, names::BEING_DELETED) {
+                self.mark_being_deleted(&name);
+                self.world.delete(None, Kind::Content, &name);
+                self.remove_other_finalizer(&name);
             }
         }
         for round in 0..1_000 {
@@ -526,19 +514,19 @@ impl Simulation {
     /// Whether no step is in progress and all events are delivered.
     fn is_quiescent(&self) -> bool {
         let busy = self.processes.iter().any(|process| !process.running.is_empty());
-        !busy && self.world.has_handles() && self.check_end_state().is_ok()
+        !busy && self.world.all_delivered() && self.check_end_state().is_ok()
     }
 
     fn check_end_state(&self) -> Result<(), Violation> {
-        let mut allowed = self.world.retained();
-        for (name, object) in &self.world.objects {
+        let mut allowed: BTreeSet<String> = self.retained.iter().map(|name| name_of(name)).collect();
+        for ((_, name), object) in &self.world.objects {
             let status = &object["status"];
             let handle = self.snapshots.get(&name_of(name)).map(|snapshot| snapshot.handle.as_str());
             let complete = handle.is_some()
                 && status["readyToUse"] == json!(true)
                 && status["snapshotHandle"].as_str() == handle
-                && !self.world.has(name, names::BEING_CREATED)
-                && !self.world.is_deleting(name);
+                && !self.has_annotation(name, names::BEING_CREATED)
+                && !self.is_deleting(name);
             if !complete {
                 return Err(Violation::Left(format!("{object}; the driver has {handle:?}")));
             }
