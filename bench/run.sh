@@ -124,8 +124,8 @@ many() {
     csi volume delete "${ids[i]}" >/dev/null
   done
   down=$(milliseconds)
-  row "$VOLUMES volumes: create, stage, publish (ms in all, each)" "$((up - begin))" "$(((up - begin) / VOLUMES))" -
-  row "$VOLUMES volumes: unpublish, unstage, delete (ms in all, each)" "$((down - up))" "$(((down - up) / VOLUMES))" -
+  row "$VOLUMES volumes: create, stage, publish (ms in total, per volume)" "$((up - begin))" "$(((up - begin) / VOLUMES))" -
+  row "$VOLUMES volumes: unpublish, unstage, delete (ms in total, per volume)" "$((down - up))" "$(((down - up) / VOLUMES))" -
 }
 
 memory() { awk '/^VmRSS:/ { print $2 }' "/proc/$DRIVER_PID/status"; }
@@ -135,10 +135,10 @@ results() {
 # Results
 
 One run of \`bench/run.sh\` on $(nproc) processors, Linux $(uname -r), $(date --utc +%F). The pool is an xfs file system in a
-sparse file. Only ratios mean something elsewhere. Times are medians of seven and include starting the client, about
+sparse file. Only the ratios apply to other machines. Times are medians of seven and include starting the client, about
 $START_MS ms. fio: direct I/O, libaio, depth 16, $RUNTIME s for each job.
 
-| what | wharf | against | ratio |
+| measurement | wharf | compared with | ratio |
 |---|---|---|---|
 END
   printf '%s\n' "${rows[@]}"
@@ -154,22 +154,22 @@ IDLE_KIB=$(memory)
 START_MS=$(median csi identity probe)
 
 say
-printf '  %-58s %14s %14s %10s\n' what wharf against ratio >&2
+printf '  %-58s %14s %14s %10s\n' measurement wharf 'compared with' ratio >&2
 row "idle driver, RSS (KiB, at most 10240)" "$IDLE_KIB" 10240 "$(ratio "$IDLE_KIB" 10240)"
 row "create a volume of 10 GiB (ms)" "$(median csi volume create "new-_N_" --size 10GiB)" - -
 copies 1
 one=("$SNAPSHOT_MS" "$CLONE_MS" "$RESTORE_MS")
-row "snapshot of 1 GiB in 10, mounted (ms; against cp)" "$SNAPSHOT_MS" "$COPY_MS" "$(ratio "$SNAPSHOT_MS" "$COPY_MS")"
-row "clone of 1 GiB in 10 (ms; against cp)" "$CLONE_MS" "$COPY_MS" "$(ratio "$CLONE_MS" "$COPY_MS")"
-row "restore of 1 GiB in 10 (ms; against cp)" "$RESTORE_MS" "$COPY_MS" "$(ratio "$RESTORE_MS" "$COPY_MS")"
+row "snapshot of a mounted 10 GiB volume with 1 GiB of data (ms; compared with cp)" "$SNAPSHOT_MS" "$COPY_MS" "$(ratio "$SNAPSHOT_MS" "$COPY_MS")"
+row "clone of a 10 GiB volume with 1 GiB of data (ms; compared with cp)" "$CLONE_MS" "$COPY_MS" "$(ratio "$CLONE_MS" "$COPY_MS")"
+row "restore of a 10 GiB volume with 1 GiB of data (ms; compared with cp)" "$RESTORE_MS" "$COPY_MS" "$(ratio "$RESTORE_MS" "$COPY_MS")"
 copies 4
-row "snapshot of 4 GiB in 10, mounted (ms; against that of 1)" "$SNAPSHOT_MS" "${one[0]}" "$(ratio "$SNAPSHOT_MS" "${one[0]}")"
-row "clone of 4 GiB in 10 (ms; against that of 1)" "$CLONE_MS" "${one[1]}" "$(ratio "$CLONE_MS" "${one[1]}")"
-row "restore of 4 GiB in 10 (ms; against that of 1)" "$RESTORE_MS" "${one[2]}" "$(ratio "$RESTORE_MS" "${one[2]}")"
-row "plain copy of 4 GiB in 10 (ms; against the clone)" "$COPY_MS" "$CLONE_MS" "$(ratio "$COPY_MS" "$CLONE_MS")"
+row "snapshot of a mounted 10 GiB volume with 4 GiB of data (ms; compared with 1 GiB)" "$SNAPSHOT_MS" "${one[0]}" "$(ratio "$SNAPSHOT_MS" "${one[0]}")"
+row "clone of a 10 GiB volume with 4 GiB of data (ms; compared with 1 GiB)" "$CLONE_MS" "${one[1]}" "$(ratio "$CLONE_MS" "${one[1]}")"
+row "restore of a 10 GiB volume with 4 GiB of data (ms; compared with 1 GiB)" "$RESTORE_MS" "${one[2]}" "$(ratio "$RESTORE_MS" "${one[2]}")"
+row "plain copy of a 10 GiB volume with 4 GiB of data (ms; compared with the clone)" "$COPY_MS" "$CLONE_MS" "$(ratio "$COPY_MS" "$CLONE_MS")"
 throughput
 many
-row "driver after all that, RSS (KiB)" "$(memory)" "$IDLE_KIB" "$(ratio "$(memory)" "$IDLE_KIB")"
+row "driver after the benchmark, RSS (KiB)" "$(memory)" "$IDLE_KIB" "$(ratio "$(memory)" "$IDLE_KIB")"
 delete_all
 driver_stop
 if [ "${1:-}" = --write ]; then

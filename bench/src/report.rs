@@ -92,7 +92,8 @@ fn number(value: f64) -> String {
 
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text =
-        "| what | upstream, defaults | upstream, tuned | wharf | goal |\n|---|---|---|---|---|\n".to_owned();
+        "| measurement | upstream, defaults | upstream, tuned | wharf | goal |\n|---|---|---|---|---|\n"
+            .to_owned();
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
     for row in rows {
         // Writing to a String cannot fail.
@@ -120,7 +121,7 @@ fn work_rows(found: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, times, of) in kinds {
         rows.push(Row {
-            what: format!("volumes {what} a second"),
+            what: format!("volumes {what} per second"),
             defaults: Some(of(defaults).rate()),
             tuned: Some(of(tuned).rate()),
             ours: of(ours).rate(),
@@ -128,12 +129,12 @@ fn work_rows(found: &Results) -> Vec<Row> {
         });
     }
     for (what, cost) in [("attached", attach), ("detached", detach)] {
-        let what = format!("volumes {what} a second");
+        let what = format!("volumes {what} per second");
         rows.push(Row { what, defaults: None, tuned: None, ours: cost.rate(), goal: Goal::None });
     }
     for (what, _, of) in kinds {
         rows.push(Row {
-            what: format!("requests to the API server for a volume {what}"),
+            what: format!("API requests per volume {what}"),
             defaults: Some(of(defaults).requests_each()),
             tuned: Some(of(tuned).requests_each()),
             ours: of(ours).requests_each(),
@@ -141,12 +142,12 @@ fn work_rows(found: &Results) -> Vec<Row> {
         });
     }
     for (what, cost) in [("attached", attach), ("detached", detach)] {
-        let what = format!("requests to the API server for a volume {what}");
+        let what = format!("API requests per volume {what}");
         rows.push(Row { what, defaults: None, tuned: None, ours: cost.requests_each(), goal: Goal::None });
     }
     let sum = |alone: &Alone| kinds.iter().map(|(.., of)| of(alone).cpu_ms_each()).sum::<f64>();
     rows.push(Row {
-        what: "processor for a volume created, expanded, deleted (ms)".to_owned(),
+        what: "CPU time per volume created, expanded and deleted (ms)".to_owned(),
         defaults: Some(sum(defaults)),
         tuned: Some(sum(tuned)),
         ours: sum(ours),
@@ -165,7 +166,7 @@ fn together_rows(found: &Results) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, of) in kinds {
         rows.push(Row {
-            what: format!("claims {what} a second, controller manager tuned"),
+            what: format!("claims {what} per second, controller manager tuned"),
             defaults: None,
             tuned: Some(of(&found.tuned_together)),
             ours: of(&found.ours_together),
@@ -174,7 +175,7 @@ fn together_rows(found: &Results) -> Vec<Row> {
     }
     for (what, of) in kinds {
         rows.push(Row {
-            what: format!("claims {what} a second, controller manager at its defaults"),
+            what: format!("claims {what} per second, controller manager at its defaults"),
             defaults: Some(of(&found.defaults_slow)),
             tuned: None,
             ours: of(&found.ours_slow),
@@ -195,7 +196,7 @@ fn rest_rows(found: &Results) -> Vec<Row> {
         goal,
     };
     let mut rows = vec![Row {
-        what: "all five roles for volumes at rest, RSS (MiB)".to_owned(),
+        what: "all five volume roles, idle, RSS (MiB)".to_owned(),
         defaults: None,
         tuned: None,
         ours: mib(growth.all_roles),
@@ -209,13 +210,13 @@ fn rest_rows(found: &Results) -> Vec<Row> {
     let (again, peak) = (&growth.again, &growth.again_peak);
     let what = format!("RSS when started with {most} volumes (MiB)");
     rows.push(row(&what, mib(again.upstream), mib(again.ours), Goal::Part(0.125)));
-    rows.push(row("the most it had until then (MiB)", mib(peak.upstream), mib(peak.ours), Goal::None));
-    let what = format!("processor for taking note of {most} volumes (s)");
+    rows.push(row("peak RSS until then (MiB)", mib(peak.upstream), mib(peak.ours), Goal::None));
+    let what = format!("CPU time to load {most} volumes (s)");
     rows.push(row(&what, growth.cpu.0, growth.cpu.1, Goal::Part(0.25)));
-    let what = "first work of the other replica after SIGTERM (s; ours: the worst)";
+    let what = "time from SIGTERM until the other replica starts work (s; ours: worst case)";
     rows.push(row(what, found.asked.0, found.asked.1, Goal::AtMost(1.0)));
     rows.push(row(
-        "first work of the other replica after kill -9 (s)",
+        "time from kill -9 until the other replica starts work (s)",
         found.killed.0,
         found.killed.1,
         Goal::None,
@@ -230,7 +231,7 @@ pub(crate) fn section(found: &Results) -> String {
 
 One run of `bench/sidecar.sh` on {processors} processors, which the API server, etcd, the driver and the sidecars share. A real
 Kubernetes without nodes, the scripted driver of the tests, upstream's external-provisioner 5.1.0 and external-resizer 1.14.0
-against `wharf sidecar --roles provisioner,resizer`; leader election on both sides. Tuned upstream has 1,000 requests a second,
+against `wharf sidecar --roles provisioner,resizer`; leader election on both sides. Tuned upstream has 1,000 requests per second,
 bursts of 2,000 and 100 workers; ours is never tuned. {} volumes for ours and for tuned upstream, the better of two rounds; {} for
 its defaults.
 

@@ -50,15 +50,15 @@ pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -
     let volumes = size.volumes;
     type Of = fn(&Results) -> f64;
     let rows: [(String, Of, Goal); 11] = [
-        ("start to ready, empty (ms)".into(), |it| it.first * 1e3, Goal::AtMost(100.0)),
+        ("start until ready, empty (ms)".into(), |it| it.first * 1e3, Goal::AtMost(100.0)),
         (
-            format!("start to ready after kill -9, with {volumes} volumes (ms)"),
+            format!("start until ready after kill -9, with {volumes} volumes (ms)"),
             |it| it.again * 1e3,
             Goal::AtMost(200.0),
         ),
-        ("durable writes a second, 1 client".into(), |it| it.alone, Goal::None),
-        (format!("durable writes a second, {CLIENTS} clients"), |it| it.together, Goal::Times(3.0)),
-        ("processor for one of these writes (ms)".into(), |it| it.cpu, Goal::None),
+        ("durable writes per second, 1 client".into(), |it| it.alone, Goal::None),
+        (format!("durable writes per second, {CLIENTS} clients"), |it| it.together, Goal::Times(3.0)),
+        ("CPU time per write (ms)".into(), |it| it.cpu, Goal::None),
         (format!("list of {volumes} volumes (ms)"), |it| it.list * 1e3, Goal::None),
         (format!("write to event, {} watchers, median (ms)", size.watchers), |it| it.latency.0, Goal::None),
         (
@@ -67,7 +67,7 @@ pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -
             Goal::None,
         ),
         ("RSS, empty (MiB)".into(), |it| it.memory_empty, Goal::Part(10.0)),
-        (format!("RSS, {volumes} volumes, after all of that (MiB)"), |it| it.memory_full, Goal::Part(6.0)),
+        (format!("RSS, {volumes} volumes, after the benchmark (MiB)"), |it| it.memory_full, Goal::Part(6.0)),
         (format!("RSS, started with {volumes} volumes (MiB)"), |it| it.memory_again, Goal::Part(6.0)),
     ];
     let mut text = format!(
@@ -76,7 +76,7 @@ pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -
          kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, alternating; the better of {} rounds. Clients use TLS and\n\
          JSON, each on its own connection. A write is a ConfigMap of 1 KiB, durable when the response is sent. Memory and processor\n\
          are those of all processes of a side.\n\n\
-         | what | upstream | wharf | goal |\n|---|---|---|---|\n",
+         | measurement | upstream | wharf | goal |\n|---|---|---|---|\n",
         std::thread::available_parallelism().map_or(1, usize::from),
         size.rounds,
     );

@@ -13,37 +13,37 @@ fn rows(found: &Results) -> Vec<Row> {
     let existing = found.size.existing;
     vec![
         all(
-            "snapshots ready a second".to_owned(),
+            "snapshots ready per second".to_owned(),
             [defaults.take.rate(), tuned.take.rate(), ours.take.rate()],
             Goal::Times { defaults: 10.0, tuned: 2.0 },
         ),
         all(
-            "snapshots deleted a second".to_owned(),
+            "snapshots deleted per second".to_owned(),
             [defaults.delete.rate(), tuned.delete.rate(), ours.delete.rate()],
             Goal::Times { defaults: 10.0, tuned: 2.0 },
         ),
         all(
-            format!("one more with {existing} there, just started (s)"),
+            format!("one more snapshot with {existing} existing ones, after a restart (s)"),
             [slow.started, fast.started, own.started],
             Goal::None,
         ),
         all(
-            format!("one more with {existing} there, at rest (s)"),
+            format!("one more snapshot with {existing} existing ones, idle (s)"),
             [slow.at_rest, fast.at_rest, own.at_rest],
             Goal::None,
         ),
         all(
-            "requests to the API server for a snapshot taken".to_owned(),
+            "API requests per snapshot taken".to_owned(),
             [defaults.take.requests_each(), tuned.take.requests_each(), ours.take.requests_each()],
             Goal::None,
         ),
         all(
-            "requests to the API server for a snapshot deleted".to_owned(),
+            "API requests per snapshot deleted".to_owned(),
             [defaults.delete.requests_each(), tuned.delete.requests_each(), ours.delete.requests_each()],
             Goal::None,
         ),
         all(
-            "processor for a snapshot taken and deleted (ms)".to_owned(),
+            "CPU time per snapshot taken and deleted (ms)".to_owned(),
             found.work.map(|work| work.take.cpu_ms_each() + work.delete.cpu_ms_each()),
             Goal::None,
         ),
@@ -53,7 +53,7 @@ fn rows(found: &Results) -> Vec<Row> {
 fn rest_rows(found: &Results) -> Vec<Row> {
     let mib = |kib: u64| kib as f64 / 1024.0;
     let mut rows = vec![Row {
-        what: "all eight roles at rest, RSS (MiB)".to_owned(),
+        what: "all eight roles, idle, RSS (MiB)".to_owned(),
         defaults: None,
         tuned: None,
         ours: mib(found.every_role),
@@ -78,9 +78,9 @@ pub(crate) fn section(found: &Results) -> String {
 
 One run of `bench/sidecar.sh --snapshots` on {processors} processors, in the same environment as above: upstream's csi-snapshotter and
 snapshot-controller 8.6.0 against `wharf sidecar --roles snapshotter,snapshot-controller`; leader election on both sides.
-Tuned upstream has 1,000 requests a second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of its
-own claim, for all sides; the better of two rounds for tuned upstream and ours. The driver cuts a snapshot at once, and it is
-ready immediately.
+Tuned upstream has 1,000 requests per second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of its
+own claim, for all sides; the better of two rounds for tuned upstream and ours. The driver takes a snapshot
+at once, and it is ready immediately.
 
 {}
 **Idle.** Snapshots are API objects only, each with its content.

@@ -26,13 +26,13 @@ pub(crate) fn section(found: &[(Contender, Results)], size: &Size) -> String {
     type Of = fn(&Results) -> f64;
     let Size { many, volumes, .. } = size;
     let rows: [(String, Of, Goal); 10] = [
-        ("from nothing to up (s)".into(), |it| it.up, Goal::None),
-        ("claim and pod, created to ready (s)".into(), |it| it.single, Goal::AtMost(0.3)),
-        ("the same, deleted to all gone (s)".into(), |it| it.single_end, Goal::None),
-        (format!("{many} claims and pods, created to ready (s)"), |it| it.many, Goal::None),
-        ("processor for each (ms)".into(), |it| it.cpu, Goal::None),
-        ("the same, deleted to all gone (s)".into(), |it| it.many_end, Goal::None),
-        (format!("{volumes} claims, created to bound (s)"), |it| it.volumes, Goal::None),
+        ("start until ready (s)".into(), |it| it.up, Goal::None),
+        ("claim and pod, from creation until ready (s)".into(), |it| it.single, Goal::AtMost(0.3)),
+        ("the same, from deletion until nothing is left (s)".into(), |it| it.single_end, Goal::None),
+        (format!("{many} claims and pods, from creation until ready (s)"), |it| it.many, Goal::None),
+        ("CPU time per claim and pod (ms)".into(), |it| it.cpu, Goal::None),
+        ("the same, from deletion until nothing is left (s)".into(), |it| it.many_end, Goal::None),
+        (format!("{volumes} claims, from creation until bound (s)"), |it| it.volumes, Goal::None),
         ("RSS, idle (MiB)".into(), |it| it.memory_idle, Goal::AtMost(40.0)),
         (format!("RSS, {many} pods (MiB)"), |it| it.memory_pods, Goal::None),
         (format!("RSS, {volumes} volumes (MiB)"), |it| it.memory_volumes, Goal::None),
@@ -51,7 +51,7 @@ pub(crate) fn section(found: &[(Contender, Results)], size: &Size) -> String {
     let find =
         |contender: Contender| found.iter().find(|(whose, _)| *whose == contender).map(|(_, found)| found);
     text.push_str(
-        "| what | Kubernetes | wharf, the same driver | wharf, its own | goal |\n|---|---|---|---|---|\n",
+        "| measurement | Kubernetes | wharf, the same driver | wharf, its own | goal |\n|---|---|---|---|---|\n",
     );
     for (what, of, goal) in rows {
         let shown = |contender| find(contender).map_or("-".to_owned(), |found| figure(of(found)));

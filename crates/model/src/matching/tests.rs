@@ -285,7 +285,7 @@ fn scheduler_matches_accessible_volumes_only() {
     }
 }
 
-/// kubernetes.md 1.1 "Volume named": checks of a volume that a claim names, in this order, and upstream's wording.
+/// kubernetes.md 1.1 "Claim names a volume": checks of a volume that a claim names, in this order, and upstream's wording.
 #[test]
 fn volume_requested_by_name_is_checked() {
     let deleting =

@@ -315,8 +315,8 @@ fn deleted_pod_releases_volumes_then_is_removed() {
     ] {
         assert_eq!(done(view(deleted_at(30), volumes, &ended)), expected, "{volumes:?}");
     }
-    let untold = view(deleted_at(30), VolumesState::Released, &ended);
-    assert!(matches!(decide(&untold, PACE, NOW), Step::Report(_)), "its last status is written first");
+    let unreported = view(deleted_at(30), VolumesState::Released, &ended);
+    assert!(matches!(decide(&unreported, PACE, NOW), Step::Report(_)), "its last status is written first");
     let mut waits = view(deleted_at(30), VolumesState::Released, &ended);
     waits.deleted = true;
     assert_eq!(done(waits), "done", "held by a finalizer: deleted once");

@@ -11,7 +11,7 @@ fn world(volumes: Vec<Value>, claims: Vec<Value>) -> World {
 const NONE: &str =
     "claim: Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
 
-/// kubernetes.md 1.1 "No volume named", "Bind", "Best match", "No class"; upstream's set 1.
+/// kubernetes.md 1.1 "Claim names no volume", "Bind", "Best match", "No class"; upstream's set 1.
 #[test]
 fn set_1_claim_takes_any_matching_volume() {
     let labels = json!({"zone": "a"});

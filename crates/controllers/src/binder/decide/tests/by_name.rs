@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::*;
 
-/// kubernetes.md 1.1 "Volume named", "Volume of another claim"; upstream's set 2 and 14-5-2 to 14-11.
+/// kubernetes.md 1.1 "Claim names a volume", "Volume of another claim"; upstream's set 2 and 14-5-2 to 14-11.
 #[test]
 fn set_2_claim_names_its_volume() {
     let named_claim = |changes: Value| {
