@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use tokio::signal::unix::{SignalKind, signal};
 use wharf_csi::Endpoint;
 use wharf_driver::backend::{
-    BackendError, Capability, CreateError, DeleteError, DeviceError, ListPage, Listing, MountSource,
-    NewVolume, Secrets, Shares, StageVolume, Volume, VolumeAccess, Volumes,
+    BackendError, Capability, CreateError, DeleteError, DeleteVolume, DeviceError, GetVolume, ListPage,
+    ListVolumes, Listing, MountSource, NewVolume, NodeVolume, Shares, Volume, VolumeAccess, Volumes,
 };
 use wharf_driver::{Driver, NodeInfo, ServeOptions};
 use wharf_linux::Linux;
@@ -47,22 +47,22 @@ impl Volumes for Tmpfs {
         Ok(volume(&id, capacity))
     }
 
-    async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
-        self.sizes().remove(id);
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+        self.sizes().remove(&request.id);
         Ok(())
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        Ok(self.sizes().get(id).map(|capacity| volume(id, *capacity)))
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+        Ok(self.sizes().get(&request.id).map(|capacity| volume(&request.id, *capacity)))
     }
 
     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
         match capability.access {
             VolumeAccess::Block => Some("a tmpfs cannot be used as a block device".into()),
-            VolumeAccess::Mount { .. } if !capability.mode.is_single_node() => {
+            VolumeAccess::Mount(_) if !capability.mode.is_single_node() => {
                 Some("a tmpfs is available on one node only".into())
             }
-            VolumeAccess::Mount { .. } => None,
+            VolumeAccess::Mount(_) => None,
         }
     }
 
@@ -78,18 +78,18 @@ fn hash(hash: u128, byte: u8) -> u128 {
 
 #[async_trait]
 impl Listing for Tmpfs {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
         let sizes = self.sizes();
-        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let after = request.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = sizes.range::<str, _>((after, Bound::Unbounded)).map(|(id, size)| volume(id, *size));
-        let entries = rest.by_ref().take(max).collect();
+        let entries = rest.by_ref().take(request.max).collect();
         Ok(ListPage { entries, more: rest.next().is_some() })
     }
 }
 
 #[async_trait]
 impl Shares for Tmpfs {
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
         let size = self.sizes().get(&volume.id).copied();
         let size =
             size.ok_or_else(|| DeviceError::NotFound(format!("volume {} does not exist", volume.id)))?;

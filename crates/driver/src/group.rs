@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use wharf_csi::v1;
 
-use crate::backend::{GroupSnapshot, GroupSnapshots, NewGroupSnapshot, Secrets};
+use crate::backend::{
+    DeleteGroupSnapshot, GetGroupSnapshot, GroupSnapshot, GroupSnapshots, NewGroupSnapshot,
+};
 use crate::locks::{Locks, group_key, group_name_key, snapshot_key, volume_key};
 use crate::{validate, wire};
 
@@ -43,12 +45,10 @@ impl v1::group_controller_server::GroupController for GroupService {
         if sources.is_empty() {
             return Err(validate::missing("source_volume_ids"));
         }
-        let requested = NewGroupSnapshot {
-            name: request.name,
-            sources: sources.into_iter().map(str::to_owned).collect(),
-            parameters: request.parameters,
-            secrets: Secrets(request.secrets),
-        };
+        let sources: Vec<String> = sources.into_iter().map(str::to_owned).collect();
+        let requested = NewGroupSnapshot::new(request.name, sources)
+            .parameters(request.parameters)
+            .secrets(request.secrets);
         let volumes = requested.sources.iter().map(|id| volume_key(id));
         let keys: Vec<String> = volumes.chain([group_name_key(&requested.name)]).collect();
         let groups = self.groups.clone();
@@ -79,14 +79,18 @@ impl v1::group_controller_server::GroupController for GroupService {
         validate::id("group_snapshot_id", &id)?;
         let snapshot_ids = members("snapshot_ids", &request.snapshot_ids)?;
         let keys: Vec<String> = snapshot_ids.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
-        let (groups, snapshot_ids) = (self.groups.clone(), request.snapshot_ids);
+        let groups = self.groups.clone();
+        let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
         self.locks
             .run(keys, async move {
-                if let Some(group) = groups.get_group(&id).await? {
-                    same_members(&group, &snapshot_ids)?;
+                if let Some(group) = groups.get_group(&get).await? {
+                    same_members(&group, &get.snapshots)?;
                 }
                 // Also if the group no longer exists: an earlier delete may be incomplete.
-                groups.delete_group(&id).await?;
+                let GetGroupSnapshot { id, snapshots, secrets } = get;
+                groups
+                    .delete_group(&DeleteGroupSnapshot::new(id).snapshots(snapshots).secrets(secrets))
+                    .await?;
                 Ok(Response::new(v1::DeleteVolumeGroupSnapshotResponse {}))
             })
             .await
@@ -100,9 +104,11 @@ impl v1::group_controller_server::GroupController for GroupService {
         let id = request.group_snapshot_id;
         validate::id("group_snapshot_id", &id)?;
         members("snapshot_ids", &request.snapshot_ids)?;
-        let group = self.groups.get_group(&id).await?;
-        let group = group.ok_or_else(|| Status::not_found(format!("there is no group snapshot {id}")))?;
-        same_members(&group, &request.snapshot_ids)?;
+        let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
+        let group = self.groups.get_group(&get).await?;
+        let group =
+            group.ok_or_else(|| Status::not_found(format!("there is no group snapshot {}", get.id)))?;
+        same_members(&group, &get.snapshots)?;
         Ok(Response::new(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(wire::group(&group)) }))
     }
 }

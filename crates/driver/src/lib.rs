@@ -40,15 +40,16 @@
 //!         Ok(Volume { id: wanted.name.clone(), ..Volume::default() })
 //!     }
 //!
-//!     async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
+//!     async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+//!         let id = &request.id;
 //!         match Self::volume(id).map(|volume| std::fs::remove_dir(Path::new("/srv").join(volume.id))) {
 //!             None | Some(Ok(())) => Ok(()),
 //!             Some(Err(error)) => Err(DeleteError::InUse(format!("/srv/{id}: {error}; empty it first"))),
 //!         }
 //!     }
 //!
-//!     async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-//!         Ok(Self::volume(id))
+//!     async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+//!         Ok(Self::volume(&request.id))
 //!     }
 //!
 //!     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
@@ -62,7 +63,7 @@
 //!
 //! #[async_trait::async_trait]
 //! impl Shares for Directories {
-//!     async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+//!     async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
 //!         let found = Self::volume(&volume.id).ok_or_else(|| DeviceError::NotFound(volume.id.clone()))?;
 //!         Ok(MountSource { source: format!("/srv/{}", found.id), fs_type: String::new(), options: vec![] })
 //!     }

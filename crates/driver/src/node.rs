@@ -18,7 +18,6 @@ mod share;
 mod stage;
 mod stats;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,7 +35,8 @@ use self::publish::PublishRequest;
 use self::share::Share;
 use crate::NodeInfo;
 use crate::backend::{
-    Capability, Devices, Health, Secrets, Shares, StageVolume, Topology, VolumeAccess, Volumes,
+    Capability, Devices, GetStorageHealth, GetVolume, GetVolumeHealth, Health, NodeVolume, PublishTarget,
+    RefreshDevice, Secrets, Shares, Topology, VolumeAccess, Volumes,
 };
 use crate::locks::{Locks, volume_key};
 use crate::{validate, wire};
@@ -114,17 +114,20 @@ impl NodeService {
     }
 
     /// Checks that the volume exists and supports the capability, if the driver has a controller backend.
-    async fn check_usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
-        match self.refuses(id, capability).await? {
+    async fn check_usable(&self, volume: &NodeVolume) -> Result<(), NodeError> {
+        let get = GetVolume::new(volume.id.clone())
+            .volume_context(volume.volume_context.clone())
+            .secrets(volume.secrets.clone());
+        match self.refuses(&get, &volume.capability).await? {
             Some(reason) => Err(NodeError::Precondition(reason)),
             None => Ok(()),
         }
     }
 
     /// The reason why the volume, which must exist, does not support the capability.
-    async fn refuses(&self, id: &str, capability: &Capability) -> Result<Option<String>, NodeError> {
+    async fn refuses(&self, get: &GetVolume, capability: &Capability) -> Result<Option<String>, NodeError> {
         let Some(volumes) = &self.volumes else { return Ok(None) };
-        let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
+        let volume = volumes.get(get).await?.ok_or_else(no_such_volume)?;
         Ok(volumes.refuses(Some(&volume), capability))
     }
 
@@ -132,17 +135,17 @@ impl NodeService {
         &self,
         request: v1::NodeStageVolumeRequest,
     ) -> Result<v1::NodeStageVolumeResponse, Status> {
-        let volume = stage_volume(
-            request.volume_id,
-            &request.volume_capability,
-            request.publish_context,
-            request.volume_context,
-            request.secrets,
-        )?;
+        let volume = node_volume(request.volume_id, &request.volume_capability)?;
+        validate::map("publish_context", &request.publish_context)?;
+        validate::map("volume_context", &request.volume_context)?;
+        let volume = volume
+            .publish_context(request.publish_context)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets);
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let this = self.clone();
         self.run_exclusive(volume.id.clone(), async move {
-            this.check_usable(&volume.id, &volume.capability).await?;
+            this.check_usable(&volume).await?;
             match &this.backend {
                 NodeBackend::Block(block) => block.stage(volume, staging).await,
                 NodeBackend::Share(share) => share.stage(volume, staging).await,
@@ -173,13 +176,9 @@ impl NodeService {
         &self,
         request: v1::NodePublishVolumeRequest,
     ) -> Result<v1::NodePublishVolumeResponse, Status> {
-        let volume = stage_volume(
-            request.volume_id,
-            &request.volume_capability,
-            request.publish_context,
-            request.volume_context,
-            request.secrets,
-        )?;
+        let volume = node_volume(request.volume_id, &request.volume_capability)?;
+        validate::map("publish_context", &request.publish_context)?;
+        validate::map("volume_context", &request.volume_context)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
         if request.staging_target_path.is_empty() {
             return Err(Status::failed_precondition(
@@ -187,9 +186,14 @@ impl NodeService {
             ));
         }
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let volume = volume
+            .publish_context(request.publish_context)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets)
+            .target(PublishTarget::new(target.clone()).read_only(request.readonly));
         let this = self.clone();
         self.run_exclusive(volume.id.clone(), async move {
-            this.check_usable(&volume.id, &volume.capability).await?;
+            this.check_usable(&volume).await?;
             let publish =
                 publish_request(&volume.capability, staging, target, request.readonly, &this.backend)?;
             match &this.backend {
@@ -226,7 +230,7 @@ impl NodeService {
         let id = volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let usage = async {
-            self.exists(&id).await?;
+            self.exists(&GetVolume::new(id.clone())).await?;
             let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
             match &self.backend {
                 NodeBackend::Block(block) => block.stats(&id, path).await,
@@ -248,19 +252,23 @@ impl NodeService {
             Some(_) => Some(validate::capability(&request.volume_capability)?),
             None => None,
         };
-        let (this, volume) = (self.clone(), id.clone());
+        let this = self.clone();
+        let refresh = RefreshDevice::new(id.clone(), size.required)
+            .capability(capability)
+            .secrets(Secrets::from(request.secrets));
         let capacity = self
             .run_exclusive(id, async move {
-                this.exists(&volume).await?;
-                if let Some(capability) = capability
-                    && let Some(reason) = this.refuses(&volume, &capability).await?
+                let get = GetVolume::new(refresh.id.clone()).secrets(refresh.secrets.clone());
+                this.exists(&get).await?;
+                if let Some(capability) = &refresh.capability
+                    && let Some(reason) = this.refuses(&get, capability).await?
                 {
                     // Unlike for NodeStageVolume, CSI's code for this is INVALID_ARGUMENT.
                     return Err(NodeError::Invalid(reason));
                 }
                 let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
                 match &this.backend {
-                    NodeBackend::Block(block) => block.expand(&volume, path, size).await,
+                    NodeBackend::Block(block) => block.expand(&refresh, path).await,
                     NodeBackend::Share(_) => {
                         Err(NodeError::Unsupported("shares do not support node expansion"))
                     }
@@ -277,18 +285,17 @@ impl NodeService {
     ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
         let health = self.health()?;
         let id = volume_id(request.volume_id)?;
-        let mut paths = Vec::new();
-        for (field, path) in [
-            ("volume_publish_path", &request.volume_publish_path),
-            ("staging_target_path", &request.staging_target_path),
-        ] {
-            if !path.is_empty() {
-                paths.push(paths::mount_path(field, path)?);
-            }
-        }
+        let optional_path = |field, path: &str| match path.is_empty() {
+            true => Ok(None),
+            false => paths::mount_path(field, path).map(Some),
+        };
+        let get = GetVolumeHealth::new(id.clone())
+            .publish_path(optional_path("volume_publish_path", &request.volume_publish_path)?)
+            .staging_path(optional_path("staging_target_path", &request.staging_target_path)?);
         let issues = async {
-            let mut issues = health.volume_health(&id).await?.ok_or_else(no_such_volume)?;
+            let mut issues = health.volume_health(&get).await?.ok_or_else(no_such_volume)?;
             if let NodeBackend::Block(block) = &self.backend {
+                let paths = [get.publish_path, get.staging_path].into_iter().flatten().collect();
                 issues.extend(block.mount_issues(&id, paths).await?);
             }
             Ok(issues)
@@ -299,9 +306,10 @@ impl NodeService {
 
     async fn storage_health(
         &self,
-        _: v1::NodeGetStorageHealthRequest,
+        request: v1::NodeGetStorageHealthRequest,
     ) -> Result<v1::NodeGetStorageHealthResponse, Status> {
-        Ok(health::storage_health(self.health()?.storage_health().await?))
+        let get = GetStorageHealth::new(request.secrets);
+        Ok(health::storage_health(self.health()?.storage_health(&get).await?))
     }
 
     async fn list_capabilities(
@@ -327,9 +335,9 @@ impl NodeService {
         self.health.as_deref().ok_or_else(|| Status::unimplemented("this driver does not report health"))
     }
 
-    async fn exists(&self, id: &str) -> Result<(), NodeError> {
+    async fn exists(&self, get: &GetVolume) -> Result<(), NodeError> {
         match &self.volumes {
-            Some(volumes) => volumes.get(id).await?.map(drop).ok_or_else(no_such_volume),
+            Some(volumes) => volumes.get(get).await?.map(drop).ok_or_else(no_such_volume),
             None => Ok(()),
         }
     }
@@ -348,18 +356,8 @@ fn volume_id(id: String) -> Result<String, Status> {
     Ok(id)
 }
 
-fn stage_volume(
-    id: String,
-    capability: &Option<v1::VolumeCapability>,
-    publish_context: BTreeMap<String, String>,
-    volume_context: BTreeMap<String, String>,
-    secrets: BTreeMap<String, String>,
-) -> Result<StageVolume, Status> {
-    let id = volume_id(id)?;
-    let capability = validate::capability(capability)?;
-    validate::map("publish_context", &publish_context)?;
-    validate::map("volume_context", &volume_context)?;
-    Ok(StageVolume { id, capability, publish_context, volume_context, secrets: Secrets(secrets) })
+fn node_volume(id: String, capability: &Option<v1::VolumeCapability>) -> Result<NodeVolume, Status> {
+    Ok(NodeVolume::new(volume_id(id)?, validate::capability(capability)?))
 }
 
 fn publish_request(
@@ -371,10 +369,10 @@ fn publish_request(
 ) -> Result<PublishRequest, NodeError> {
     let (volume_mode, fs) = match (&capability.access, backend) {
         (VolumeAccess::Block, _) => (VolumeMode::Block, None),
-        (VolumeAccess::Mount { fs_type, .. }, NodeBackend::Block(_)) => {
-            (VolumeMode::Filesystem, fs_type_of(fs_type)?)
+        (VolumeAccess::Mount(mount), NodeBackend::Block(_)) => {
+            (VolumeMode::Filesystem, fs_type_of(&mount.fs_type)?)
         }
-        (VolumeAccess::Mount { .. }, NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
+        (VolumeAccess::Mount(_), NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
     };
     let read_only = read_only || capability.mode.is_reader_only();
     Ok(PublishRequest { staging, target, volume_mode, fs, access_mode: capability.mode, read_only })

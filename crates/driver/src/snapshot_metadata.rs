@@ -7,7 +7,7 @@ use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 use wharf_csi::v1;
 
-use crate::backend::{BlockRange, BlockRanges, ChangedBlocks};
+use crate::backend::{BlockRange, BlockRanges, ChangedBlocks, GetAllocatedBlocks, GetChangedBlocks};
 use crate::{validate, wire};
 
 /// Default number of ranges in one message: about 20 KiB.
@@ -35,7 +35,8 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService 
         validate::id("snapshot_id", &request.snapshot_id)?;
         let max = validate::max("max_results", request.max_results)?;
         let from = offset(request.starting_offset)?;
-        let found = self.blocks.allocated(&request.snapshot_id, from).await?;
+        let get = GetAllocatedBlocks::new(request.snapshot_id).starting_offset(from).secrets(request.secrets);
+        let found = self.blocks.allocated(&get).await?;
         messages(found, from, max, |volume_capacity_bytes, block_metadata| v1::GetMetadataAllocatedResponse {
             block_metadata_type: v1::BlockMetadataType::VariableLength.into(),
             volume_capacity_bytes,
@@ -52,7 +53,10 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService 
         validate::id("target_snapshot_id", &request.target_snapshot_id)?;
         let max = validate::max("max_results", request.max_results)?;
         let from = offset(request.starting_offset)?;
-        let found = self.blocks.changed(&request.base_snapshot_id, &request.target_snapshot_id, from).await?;
+        let get = GetChangedBlocks::new(request.base_snapshot_id, request.target_snapshot_id)
+            .starting_offset(from)
+            .secrets(request.secrets);
+        let found = self.blocks.changed(&get).await?;
         messages(found, from, max, |volume_capacity_bytes, block_metadata| v1::GetMetadataDeltaResponse {
             block_metadata_type: v1::BlockMetadataType::VariableLength.into(),
             volume_capacity_bytes,

@@ -8,7 +8,9 @@ use std::path::{Component, Path, PathBuf};
 use tonic::Status;
 use wharf_csi::v1;
 
-use crate::backend::{AccessMode, Capability, SizeRange, Topology, VolumeAccess, VolumeContentSource};
+use crate::backend::{
+    AccessMode, Capability, MountAccess, SizeRange, Topology, VolumeAccess, VolumeContentSource,
+};
 
 /// CSI's limit for a string, ids among them.
 const MAX_ID: usize = 128;
@@ -136,7 +138,7 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
                 let expected = "must be empty: this driver does not declare VOLUME_MOUNT_GROUP";
                 return Err(invalid(&format!("{field}.mount.volume_mount_group"), expected));
             }
-            VolumeAccess::Mount { fs_type: mount.fs_type.clone(), flags: flags.clone() }
+            VolumeAccess::Mount(MountAccess::new(mount.fs_type.clone()).flags(flags.clone()))
         }
         None => return Err(missing(&format!("{field}.access_type"))),
     };
@@ -154,7 +156,7 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
             return Err(invalid(&format!("{field}.access_mode"), &format!("has no mode of number {mode}")));
         }
     };
-    Ok(Capability { access, mode })
+    Ok(Capability::new(access, mode))
 }
 
 /// The content source of a new volume.

@@ -5,7 +5,10 @@ use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
 use super::{ControllerService, declared};
-use crate::backend::{Capability, NewVolume, Secrets, Volume, VolumeContentSource, Volumes};
+use crate::backend::{
+    Capability, DeleteVolume, ExpandVolume, GetVolume, ModifyVolume, NewVolume, PublishVolume,
+    UnpublishVolume, Volume, VolumeContentSource, Volumes,
+};
 use crate::locks::{snapshot_key, volume_key, volume_name_key};
 use crate::{validate, wire};
 
@@ -66,16 +69,13 @@ impl ControllerService {
             return Err(Status::invalid_argument(reason));
         }
         check_capabilities(&*self.volumes, None, &capabilities)?;
-        Ok(NewVolume {
-            name: request.name,
-            size,
-            capabilities,
-            parameters,
-            secrets: Secrets(request.secrets),
-            source,
-            requisite,
-            preferred,
-        })
+        Ok(NewVolume::new(request.name, capabilities)
+            .size(size)
+            .parameters(parameters)
+            .source(source)
+            .requisite(requisite)
+            .preferred(preferred)
+            .secrets(request.secrets))
     }
 
     pub(super) async fn delete_volume(
@@ -84,9 +84,10 @@ impl ControllerService {
     ) -> Result<v1::DeleteVolumeResponse, Status> {
         validate::id("volume_id", &request.volume_id)?;
         let volumes = self.volumes.clone();
+        let delete = DeleteVolume::new(request.volume_id).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                volumes.delete(&request.volume_id, &Secrets(request.secrets)).await?;
+            .run([volume_key(&delete.id)], async move {
+                volumes.delete(&delete).await?;
                 Ok(v1::DeleteVolumeResponse {})
             })
             .await
@@ -100,14 +101,20 @@ impl ControllerService {
         validate::id("volume_id", &request.volume_id)?;
         validate::node_id("node_id", &request.node_id)?;
         let capability = validate::capability(&request.volume_capability)?;
+        validate::map("volume_context", &request.volume_context)?;
         let volumes = self.volumes.clone();
+        let publish = PublishVolume::new(request.volume_id, request.node_id, capability)
+            .read_only(request.readonly)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let volume = get_existing(&*volumes, &request.volume_id).await?;
-                check_capabilities(&*volumes, Some(&volume), std::slice::from_ref(&capability))?;
-                let publish_context = publishing
-                    .publish(&request.volume_id, &request.node_id, &capability, request.readonly)
-                    .await?;
+            .run([volume_key(&publish.id)], async move {
+                let get = GetVolume::new(publish.id.clone())
+                    .volume_context(publish.volume_context.clone())
+                    .secrets(publish.secrets.clone());
+                let volume = get_existing(&*volumes, &get).await?;
+                check_capabilities(&*volumes, Some(&volume), std::slice::from_ref(&publish.capability))?;
+                let publish_context = publishing.publish(&publish).await?;
                 Ok(v1::ControllerPublishVolumeResponse { publish_context })
             })
             .await
@@ -122,10 +129,11 @@ impl ControllerService {
         if !request.node_id.is_empty() {
             validate::node_id("node_id", &request.node_id)?;
         }
+        let node = Some(request.node_id).filter(|node| !node.is_empty());
+        let unpublish = UnpublishVolume::new(request.volume_id).node(node).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let node = Some(request.node_id.as_str()).filter(|node| !node.is_empty());
-                publishing.unpublish(&request.volume_id, node).await?;
+            .run([volume_key(&unpublish.id)], async move {
+                publishing.unpublish(&unpublish).await?;
                 Ok(v1::ControllerUnpublishVolumeResponse {})
             })
             .await
@@ -142,17 +150,20 @@ impl ControllerService {
             request.volume_capability.is_some().then(|| validate::capability(&request.volume_capability));
         let capability = capability.transpose()?;
         let volumes = self.volumes.clone();
+        let expand =
+            ExpandVolume::new(request.volume_id, size).capability(capability).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let volume = get_existing(&*volumes, &request.volume_id).await?;
-                check_capabilities(&*volumes, Some(&volume), capability.as_slice())?;
+            .run([volume_key(&expand.id)], async move {
+                let get = GetVolume::new(expand.id.clone()).secrets(expand.secrets.clone());
+                let volume = get_existing(&*volumes, &get).await?;
+                check_capabilities(&*volumes, Some(&volume), expand.capability.as_slice())?;
                 if size.limit.is_some_and(|limit| limit < volume.capacity) {
                     return Err(Status::out_of_range(format!(
                         "volume {} already has {} bytes, and volumes cannot shrink",
                         volume.id, volume.capacity
                     )));
                 }
-                let expanded = expansion.expand(&request.volume_id, size, capability.as_ref()).await?;
+                let expanded = expansion.expand(&expand).await?;
                 Ok(v1::ControllerExpandVolumeResponse {
                     capacity_bytes: wire::bytes(expanded.capacity),
                     node_expansion_required: expanded.node_expansion_required,
@@ -169,10 +180,13 @@ impl ControllerService {
         validate::id("volume_id", &request.volume_id)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
         let volumes = self.volumes.clone();
+        let modify =
+            ModifyVolume::new(request.volume_id, request.mutable_parameters).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                get_existing(&*volumes, &request.volume_id).await?;
-                mutable.modify(&request.volume_id, &request.mutable_parameters).await?;
+            .run([volume_key(&modify.id)], async move {
+                let get = GetVolume::new(modify.id.clone()).secrets(modify.secrets.clone());
+                get_existing(&*volumes, &get).await?;
+                mutable.modify(&modify).await?;
                 Ok(v1::ControllerModifyVolumeResponse {})
             })
             .await
@@ -186,7 +200,10 @@ impl ControllerService {
 
         validate::id("volume_id", &request.volume_id)?;
         let capabilities = validate::capabilities(&request.volume_capabilities)?;
-        let volume = get_existing(&*self.volumes, &request.volume_id).await?;
+        let get = GetVolume::new(request.volume_id)
+            .volume_context(request.volume_context.clone())
+            .secrets(request.secrets);
+        let volume = get_existing(&*self.volumes, &get).await?;
         let refused = check_capabilities(&*self.volumes, Some(&volume), &capabilities)
             .err()
             .map(|status| status.message().to_owned());
@@ -217,8 +234,9 @@ impl ControllerService {
 }
 
 /// Returns a volume, or NOT_FOUND.
-pub(super) async fn get_existing(volumes: &dyn Volumes, id: &str) -> Result<Volume, Status> {
-    volumes.get(id).await?.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
+pub(super) async fn get_existing(volumes: &dyn Volumes, request: &GetVolume) -> Result<Volume, Status> {
+    let volume = volumes.get(request).await?;
+    volume.ok_or_else(|| Status::not_found(format!("there is no volume {}", request.id)))
 }
 
 /// Checks that the backend accepts all capabilities.

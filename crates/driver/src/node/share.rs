@@ -13,7 +13,7 @@ use super::error::NodeError;
 use super::mounts::{ExpectedMount, MountIdentity, TargetState, VolumeMode, is_read_only};
 use super::publish::{PublishRequest, bind, clear_target, not_staged};
 use super::stage::{foreign_mount, unmount_all};
-use crate::backend::{MountSource, Shares, StageVolume, VolumeAccess};
+use crate::backend::{MountSource, NodeVolume, Shares, VolumeAccess};
 
 /// The node part of a share backend.
 #[derive(Clone)]
@@ -24,10 +24,10 @@ pub(crate) struct Share {
 
 impl Share {
     /// Mounts the share at its staging path; a share that is already mounted is success.
-    pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
-        let VolumeAccess::Mount { flags, .. } = &volume.capability.access else { return Err(no_block()) };
+    pub(crate) async fn stage(&self, volume: NodeVolume, staging: PathBuf) -> Result<(), NodeError> {
+        let VolumeAccess::Mount(mount_access) = &volume.capability.access else { return Err(no_block()) };
         let mut source = self.shares.source(&volume).await?;
-        source.options.extend(flags.iter().cloned());
+        source.options.extend(mount_access.flags.iter().cloned());
         let read_only =
             volume.capability.mode.is_reader_only() || source.options.iter().any(|option| option == "ro");
         let lost = source.options.iter().any(|option| !matches!(option.as_str(), "ro" | "rw" | "bind"));
@@ -45,11 +45,7 @@ impl Share {
     }
 
     /// Binds a staged share; a share that is already bound is success.
-    pub(crate) async fn publish(
-        &self,
-        volume: StageVolume,
-        publish: PublishRequest,
-    ) -> Result<(), NodeError> {
+    pub(crate) async fn publish(&self, volume: NodeVolume, publish: PublishRequest) -> Result<(), NodeError> {
         if publish.volume_mode == VolumeMode::Block {
             return Err(no_block());
         }

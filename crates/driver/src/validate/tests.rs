@@ -126,7 +126,7 @@ fn mount_capabilities_are_validated() {
     let flags = vec!["noatime".to_owned(), "password=hunter2".to_owned()];
     let good = mount(MountVolume { fs_type: "xfs".into(), mount_flags: flags.clone(), ..Default::default() })
         .unwrap();
-    assert_eq!(good.access, VolumeAccess::Mount { fs_type: "xfs".into(), flags });
+    assert_eq!(good.access, VolumeAccess::Mount(MountAccess::new("xfs").flags(flags)));
     assert!(!format!("{good:?}").contains("hunter2"), "flags may be secrets");
 
     refused(mount(MountVolume { fs_type: "x\0".into(), ..Default::default() }), "fs_type");

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tonic::Code;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_driver::backend::{DeviceError, MountSource, Shares, StageVolume};
+use wharf_driver::backend::{DeviceError, MountSource, NodeVolume, Shares};
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
 
@@ -16,7 +16,7 @@ struct Backend(PathBuf);
 
 #[async_trait]
 impl Shares for Backend {
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
         match volume.id.as_str() {
             id if id.starts_with("memory-") => Ok(MountSource {
                 source: id.to_owned(),
