@@ -14,7 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use wharf_csi::Endpoint;
 use wharf_driver::backend::{
     BackendError, Capability, CreateError, DeleteError, DeleteVolume, DeviceError, GetVolume, ListPage,
-    ListVolumes, Listing, MountSource, NewVolume, NodeVolume, Shares, Volume, VolumeAccess, Volumes,
+    ListVolumes, Listing, MountAccess, MountSource, NewVolume, NodeVolume, Shares, Volume, VolumeAccess,
+    Volumes,
 };
 use wharf_driver::{Driver, NodeInfo, ServeOptions};
 use wharf_linux::Linux;
@@ -93,11 +94,19 @@ impl Shares for Tmpfs {
         let size = self.sizes().get(&volume.id).copied();
         let size =
             size.ok_or_else(|| DeviceError::NotFound(format!("volume {} does not exist", volume.id)))?;
-        Ok(MountSource {
-            source: volume.id.clone(),
-            fs_type: "tmpfs".into(),
-            options: vec![format!("size={size}"), "mode=0777".into()],
-        })
+        let mut options = vec![format!("size={size}")];
+        match &volume.capability.access {
+            VolumeAccess::Mount(MountAccess { mount_group: Some(group), .. }) => {
+                options.extend([format!("gid={group}"), "mode=2770".into()]);
+            }
+            _ => options.push("mode=0777".into()),
+        }
+        Ok(MountSource { source: volume.id.clone(), fs_type: "tmpfs".into(), options })
+    }
+
+    /// The kernel gives the root of a tmpfs to the group in `gid=`, so kubelet need not change its owner.
+    fn mount_group(&self) -> bool {
+        true
     }
 }
 

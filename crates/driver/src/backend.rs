@@ -207,4 +207,11 @@ pub trait Shares: Send + Sync + 'static {
     /// Returns the mount source of this volume. Called by NodeStageVolume, which mounts it, and by NodePublishVolume, which
     /// looks for the mount at the staging path and binds it. An error rejects the request.
     async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError>;
+    /// VOLUME_MOUNT_GROUP: whether this backend makes a volume usable for the group in
+    /// [`MountAccess::mount_group`], usually with a `gid=` option of the mount source. Kubelet then passes the pod's
+    /// fsGroup to the driver and does not change the owners of files itself. If this returns false, a request with a mount
+    /// group is rejected.
+    fn mount_group(&self) -> bool {
+        false
+    }
 }

@@ -39,54 +39,47 @@ use crate::backend::{
     RefreshDevice, Secrets, Shares, Topology, VolumeAccess, Volumes,
 };
 use crate::locks::{Locks, volume_key};
-use crate::{validate, wire};
+use crate::validate::{self, Rules};
+use crate::wire;
 
-/// The Node service of a driver.
+/// The Node service of a driver. `volumes`, if set, is queried whether a volume exists and supports a capability.
 #[derive(Clone)]
 pub(crate) struct NodeService {
-    backend: NodeBackend,
-    health: Option<Arc<dyn Health>>,
-    volumes: Option<Arc<dyn Volumes>>,
-    info: NodeInfo,
-    topology: Option<Topology>,
-    locks: Locks,
+    pub(crate) backend: NodeBackend,
+    pub(crate) health: Option<Arc<dyn Health>>,
+    pub(crate) volumes: Option<Arc<dyn Volumes>>,
+    pub(crate) info: NodeInfo,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) locks: Locks,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Clone)]
-enum NodeBackend {
+pub(crate) enum NodeBackend {
     Block(Block),
     Share(Share),
 }
 
+impl NodeBackend {
+    pub(crate) fn block(kernel: Arc<dyn Kernel>, devices: Arc<dyn Devices>) -> Self {
+        Self::Block(Block { kernel: BlockingKernel::new(kernel), devices })
+    }
+
+    pub(crate) fn share(kernel: Arc<dyn Kernel>, shares: Arc<dyn Shares>) -> Self {
+        Self::Share(Share { kernel: BlockingKernel::new(kernel), shares })
+    }
+
+    /// VOLUME_MOUNT_GROUP. CSI passes the group to the mount call, and the file systems of block volumes have no mount
+    /// option for it.
+    pub(crate) fn mount_group(&self) -> bool {
+        match self {
+            Self::Block(_) => false,
+            Self::Share(share) => share.shares.mount_group(),
+        }
+    }
+}
+
 impl NodeService {
-    /// For a block backend. `volumes`, if set, is queried whether a volume exists and supports a capability.
-    pub(crate) fn block(
-        kernel: Arc<dyn Kernel>,
-        devices: Arc<dyn Devices>,
-        health: Option<Arc<dyn Health>>,
-        volumes: Option<Arc<dyn Volumes>>,
-        info: NodeInfo,
-        topology: Option<Topology>,
-        locks: Locks,
-    ) -> Self {
-        let backend = NodeBackend::Block(Block { kernel: BlockingKernel::new(kernel), devices });
-        Self { backend, health, volumes, info, topology, locks }
-    }
-
-    /// For a share backend.
-    pub(crate) fn share(
-        kernel: Arc<dyn Kernel>,
-        shares: Arc<dyn Shares>,
-        health: Option<Arc<dyn Health>>,
-        volumes: Option<Arc<dyn Volumes>>,
-        info: NodeInfo,
-        topology: Option<Topology>,
-        locks: Locks,
-    ) -> Self {
-        let backend = NodeBackend::Share(Share { kernel: BlockingKernel::new(kernel), shares });
-        Self { backend, health, volumes, info, topology, locks }
-    }
-
     /// Derived from the backend, so that the driver declares exactly what it serves.
     fn capabilities(&self) -> Vec<Type> {
         let (expands, health) = (matches!(self.backend, NodeBackend::Block(_)), self.health.is_some());
@@ -95,6 +88,7 @@ impl NodeService {
             (Type::GetVolumeStats, true),
             (Type::SingleNodeMultiWriter, true),
             (Type::ExpandVolume, expands),
+            (Type::VolumeMountGroup, self.rules.mount_group),
             (Type::GetVolumeHealth, health),
             (Type::GetStorageHealth, health),
         ]
@@ -135,7 +129,8 @@ impl NodeService {
         &self,
         request: v1::NodeStageVolumeRequest,
     ) -> Result<v1::NodeStageVolumeResponse, Status> {
-        let volume = node_volume(request.volume_id, &request.volume_capability)?;
+        let id = volume_id(request.volume_id)?;
+        let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
         validate::map("publish_context", &request.publish_context)?;
         validate::map("volume_context", &request.volume_context)?;
         let volume = volume
@@ -176,7 +171,8 @@ impl NodeService {
         &self,
         request: v1::NodePublishVolumeRequest,
     ) -> Result<v1::NodePublishVolumeResponse, Status> {
-        let volume = node_volume(request.volume_id, &request.volume_capability)?;
+        let id = volume_id(request.volume_id)?;
+        let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
         validate::map("publish_context", &request.publish_context)?;
         validate::map("volume_context", &request.volume_context)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
@@ -248,10 +244,7 @@ impl NodeService {
         let id = volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
-        let capability = match request.volume_capability {
-            Some(_) => Some(validate::capability(&request.volume_capability)?),
-            None => None,
-        };
+        let capability = self.rules.optional_capability(&request.volume_capability)?;
         let this = self.clone();
         let refresh = RefreshDevice::new(id.clone(), size.required)
             .capability(capability)
@@ -354,10 +347,6 @@ fn invalid_path(path: &str) -> NodeError {
 fn volume_id(id: String) -> Result<String, Status> {
     validate::id("volume_id", &id)?;
     Ok(id)
-}
-
-fn node_volume(id: String, capability: &Option<v1::VolumeCapability>) -> Result<NodeVolume, Status> {
-    Ok(NodeVolume::new(volume_id(id)?, validate::capability(capability)?))
 }
 
 fn publish_request(

@@ -50,6 +50,9 @@ pub struct MountAccess {
     pub fs_type: String,
     /// `mount -o` options; can contain secrets, so they are never printed.
     pub flags: Vec<String>,
+    /// The group that must be able to use the volume: the pod's fsGroup. Only for backends that declare
+    /// [`Shares::mount_group`](super::Shares::mount_group).
+    pub mount_group: Option<u32>,
 }
 
 impl MountAccess {
@@ -63,14 +66,21 @@ impl MountAccess {
         self.flags = flags.into_iter().map(Into::into).collect();
         self
     }
+
+    /// Sets the group that must be able to use the volume.
+    pub fn mount_group(mut self, mount_group: impl Into<Option<u32>>) -> Self {
+        self.mount_group = mount_group.into();
+        self
+    }
 }
 
 impl fmt::Debug for MountAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { fs_type, flags } = self;
+        let Self { fs_type, flags, mount_group } = self;
         f.debug_struct("MountAccess")
             .field("fs_type", fs_type)
             .field("flags", &format_args!("{} flags", flags.len()))
+            .field("mount_group", mount_group)
             .finish()
     }
 }

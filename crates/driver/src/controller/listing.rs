@@ -57,7 +57,7 @@ impl ControllerService {
     ) -> Result<v1::GetCapacityResponse, Status> {
         let capacity = declared(&self.capacity, Type::GetCapacity)?;
         validate::map("parameters", &request.parameters)?;
-        let capabilities = validate::any_capabilities(&request.volume_capabilities)?;
+        let capabilities = self.rules.any_capabilities(&request.volume_capabilities)?;
         let topology = match &request.accessible_topology {
             Some(topology) => Some(validate::topology("accessible_topology", topology)?),
             None => None,

@@ -35,7 +35,7 @@ impl ControllerService {
 
     fn new_volume(&self, request: v1::CreateVolumeRequest) -> Result<NewVolume, Status> {
         validate::name("name", &request.name)?;
-        let capabilities = validate::capabilities(&request.volume_capabilities)?;
+        let capabilities = self.rules.capabilities(&request.volume_capabilities)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
         validate::map("parameters", &request.parameters)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
@@ -100,7 +100,7 @@ impl ControllerService {
         let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         validate::node_id("node_id", &request.node_id)?;
-        let capability = validate::capability(&request.volume_capability)?;
+        let capability = self.rules.capability(&request.volume_capability)?;
         validate::map("volume_context", &request.volume_context)?;
         let volumes = self.volumes.clone();
         let publish = PublishVolume::new(request.volume_id, request.node_id, capability)
@@ -146,9 +146,7 @@ impl ControllerService {
         let expansion = declared(&self.expansion, Type::ExpandVolume)?;
         validate::id("volume_id", &request.volume_id)?;
         let size = validate::required_size("capacity_range", &request.capacity_range)?;
-        let capability =
-            request.volume_capability.is_some().then(|| validate::capability(&request.volume_capability));
-        let capability = capability.transpose()?;
+        let capability = self.rules.optional_capability(&request.volume_capability)?;
         let volumes = self.volumes.clone();
         let expand =
             ExpandVolume::new(request.volume_id, size).capability(capability).secrets(request.secrets);
@@ -199,7 +197,7 @@ impl ControllerService {
         use v1::validate_volume_capabilities_response::Confirmed;
 
         validate::id("volume_id", &request.volume_id)?;
-        let capabilities = validate::capabilities(&request.volume_capabilities)?;
+        let capabilities = self.rules.capabilities(&request.volume_capabilities)?;
         let get = GetVolume::new(request.volume_id)
             .volume_context(request.volume_context.clone())
             .secrets(request.secrets);

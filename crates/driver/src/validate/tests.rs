@@ -1,9 +1,11 @@
 //! Tables for the validation rules.
 
 use tonic::Code;
-use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, MountVolume};
+use v1::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
 
 use super::*;
+
+const RULES: Rules = Rules { mount_group: false };
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
@@ -94,7 +96,7 @@ fn size_ranges_are_validated() {
 fn every_access_mode_is_converted() {
     let block = |mode| {
         let access_type = Some(AccessType::Block(BlockVolume {}));
-        capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode }) }))
+        RULES.capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode }) }))
     };
     let modes: Vec<AccessMode> = (1..=7).map(|mode| block(mode).unwrap().mode).collect();
     assert_eq!(
@@ -112,16 +114,16 @@ fn every_access_mode_is_converted() {
     refused(block(0), "access_mode is required");
     refused(block(8), "no mode of number 8");
     refused(block(-1), "no mode of number -1");
-    refused(capability(&None), "volume_capability is required");
-    refused(capabilities(&[]), "volume_capabilities is required");
-    assert_eq!(any_capabilities(&[]).unwrap(), []);
+    refused(RULES.capability(&None), "volume_capability is required");
+    refused(RULES.capabilities(&[]), "volume_capabilities is required");
+    assert_eq!(RULES.any_capabilities(&[]).unwrap(), []);
 }
 
 #[test]
 fn mount_capabilities_are_validated() {
     let mount = |mount| {
         let access_type = Some(AccessType::Mount(mount));
-        capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode: 1 }) }))
+        RULES.capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode: 1 }) }))
     };
     let flags = vec!["noatime".to_owned(), "password=hunter2".to_owned()];
     let good = mount(MountVolume { fs_type: "xfs".into(), mount_flags: flags.clone(), ..Default::default() })
@@ -137,6 +139,23 @@ fn mount_capabilities_are_validated() {
     let secret = format!("password=hunter2\0{}", "x".repeat(5000));
     let status = mount(MountVolume { mount_flags: vec![secret], ..Default::default() }).unwrap_err();
     assert!(!status.message().contains("hunter2"), "{status}");
+}
+
+#[test]
+fn mount_group_is_a_number_if_the_driver_declares_it() {
+    let mount = |group: &str| {
+        let mount = MountVolume { volume_mount_group: group.to_owned(), ..Default::default() };
+        let access_type = Some(AccessType::Mount(mount));
+        let access_mode = Some(WireMode { mode: 1 });
+        Rules { mount_group: true }.capability(&Some(v1::VolumeCapability { access_type, access_mode }))
+    };
+    for (group, expected) in [("", None), ("0", Some(0)), ("1000", Some(1000))] {
+        let access = VolumeAccess::Mount(MountAccess::new("").mount_group(expected));
+        assert_eq!(mount(group).unwrap().access, access, "{group}");
+    }
+    for bad in ["staff", "-1", "1000,exec", "4294967296", " 1"] {
+        refused(mount(bad), "volume_capability.mount.volume_mount_group must be the number of a group");
+    }
 }
 
 #[test]
