@@ -3,8 +3,9 @@
 //!
 //! The SDK guarantees to a backend:
 //!
-//! - Requests are well formed. Ids and names are not empty, have at most 128 bytes (ids) or 1 KiB (names) and no control
-//!   characters (names can contain tabs and line ends; both can contain slashes and dots). Sizes are not negative, and
+//! - Requests are well formed. Ids and names are not empty, and have at most 128 bytes (ids; more with
+//!   [`max_id_length`](crate::DriverBuilder::max_id_length)) or 1 KiB (names). They have no control characters, except
+//!   that names can contain tabs and line ends. Both can contain slashes and dots. Sizes are not negative, and
 //!   `required <= limit`.
 //! - No two operations run at the same time on one volume, one snapshot or one name.
 //! - An operation runs to its end even if the caller disconnects.

@@ -16,7 +16,7 @@ use crate::identity::{IdentityService, ReadinessCheck};
 use crate::locks::Locks;
 use crate::node::{NodeBackend, NodeService};
 use crate::snapshot_metadata::SnapshotMetadataService;
-use crate::validate::Rules;
+use crate::validate::{self, Rules};
 
 /// CSI's limit for a driver's name.
 const MAX_NAME: usize = 63;
@@ -65,6 +65,7 @@ pub struct DriverBuilder {
     mutable: Option<Arc<dyn Mutable>>,
     topology: Option<Topology>,
     node: Option<(NodeBackend, NodeInfo)>,
+    max_id: usize,
     ready: ReadinessCheck,
 }
 
@@ -92,6 +93,7 @@ impl Driver {
             mutable: None,
             topology: None,
             node: None,
+            max_id: validate::MAX_STRING,
             ready: Arc::new(|| Ok(())),
         })
     }
@@ -162,6 +164,13 @@ impl DriverBuilder {
         self
     }
 
+    /// Accepts ids of volumes, snapshots and group snapshots of up to this many bytes. The default is 128, CSI's limit. A
+    /// driver that takes over the volumes of another one may need more: their ids cannot change.
+    pub fn max_id_length(mut self, bytes: usize) -> Self {
+        self.max_id = bytes;
+        self
+    }
+
     /// Sets the readiness check, which runs on each Probe and `/healthz`. Without it the driver is always ready.
     pub fn ready(mut self, ready: Arc<dyn Fn() -> Result<(), String> + Send + Sync>) -> Self {
         self.ready = ready;
@@ -192,8 +201,11 @@ impl DriverBuilder {
             }),
             ready: self.ready,
         };
-        let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone() });
-        let rules = Rules { mount_group: self.node.as_ref().is_some_and(|(node, _)| node.mount_group()) };
+        let rules = Rules {
+            mount_group: self.node.as_ref().is_some_and(|(node, _)| node.mount_group()),
+            max_id: self.max_id,
+        };
+        let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone(), rules });
         let node = self.node.map(|(backend, info)| NodeService {
             backend,
             health: self.health.clone(),
@@ -216,7 +228,7 @@ impl DriverBuilder {
             locks: locks.clone(),
             rules,
         });
-        let snapshot_metadata = self.changed_blocks.map(|blocks| SnapshotMetadataService { blocks });
+        let snapshot_metadata = self.changed_blocks.map(|blocks| SnapshotMetadataService { blocks, rules });
         Driver { identity, controller, group, snapshot_metadata, node, locks }
     }
 }

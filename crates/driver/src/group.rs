@@ -10,7 +10,8 @@ use crate::backend::{
     DeleteGroupSnapshot, GetGroupSnapshot, GroupSnapshot, GroupSnapshots, NewGroupSnapshot,
 };
 use crate::locks::{Locks, group_key, group_name_key, snapshot_key, volume_key};
-use crate::{validate, wire};
+use crate::validate::{self, Rules};
+use crate::wire;
 
 /// More volumes than any application has, and few enough to be frozen together.
 const MAX_MEMBERS: usize = 256;
@@ -19,6 +20,7 @@ const MAX_MEMBERS: usize = 256;
 pub(crate) struct GroupService {
     pub(crate) groups: Arc<dyn GroupSnapshots>,
     pub(crate) locks: Locks,
+    pub(crate) rules: Rules,
 }
 
 #[tonic::async_trait]
@@ -41,7 +43,7 @@ impl v1::group_controller_server::GroupController for GroupService {
         let request = request.into_inner();
         validate::name("name", &request.name)?;
         validate::map("parameters", &request.parameters)?;
-        let sources = members("source_volume_ids", &request.source_volume_ids)?;
+        let sources = members(self.rules, "source_volume_ids", &request.source_volume_ids)?;
         if sources.is_empty() {
             return Err(validate::missing("source_volume_ids"));
         }
@@ -76,8 +78,8 @@ impl v1::group_controller_server::GroupController for GroupService {
     ) -> Result<Response<v1::DeleteVolumeGroupSnapshotResponse>, Status> {
         let request = request.into_inner();
         let id = request.group_snapshot_id;
-        validate::id("group_snapshot_id", &id)?;
-        let snapshot_ids = members("snapshot_ids", &request.snapshot_ids)?;
+        self.rules.id("group_snapshot_id", &id)?;
+        let snapshot_ids = members(self.rules, "snapshot_ids", &request.snapshot_ids)?;
         let keys: Vec<String> = snapshot_ids.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
         let groups = self.groups.clone();
         let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
@@ -102,8 +104,8 @@ impl v1::group_controller_server::GroupController for GroupService {
     ) -> Result<Response<v1::GetVolumeGroupSnapshotResponse>, Status> {
         let request = request.into_inner();
         let id = request.group_snapshot_id;
-        validate::id("group_snapshot_id", &id)?;
-        members("snapshot_ids", &request.snapshot_ids)?;
+        self.rules.id("group_snapshot_id", &id)?;
+        members(self.rules, "snapshot_ids", &request.snapshot_ids)?;
         let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
         let group = self.groups.get_group(&get).await?;
         let group =
@@ -114,12 +116,12 @@ impl v1::group_controller_server::GroupController for GroupService {
 }
 
 /// Validates the ids, and returns them sorted and without duplicates.
-fn members<'a>(field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
+fn members<'a>(rules: Rules, field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
     if ids.len() > MAX_MEMBERS {
         return Err(validate::invalid(field, &format!("must not have more than {MAX_MEMBERS} members")));
     }
     for id in ids {
-        validate::id(field, id)?;
+        rules.id(field, id)?;
     }
     Ok(ids.iter().map(String::as_str).collect())
 }

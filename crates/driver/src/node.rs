@@ -129,7 +129,7 @@ impl NodeService {
         &self,
         request: v1::NodeStageVolumeRequest,
     ) -> Result<v1::NodeStageVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
         validate::map("publish_context", &request.publish_context)?;
         validate::map("volume_context", &request.volume_context)?;
@@ -154,7 +154,7 @@ impl NodeService {
         &self,
         request: v1::NodeUnstageVolumeRequest,
     ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let (this, volume) = (self.clone(), id.clone());
         self.run_exclusive(id, async move {
@@ -171,7 +171,7 @@ impl NodeService {
         &self,
         request: v1::NodePublishVolumeRequest,
     ) -> Result<v1::NodePublishVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
         validate::map("publish_context", &request.publish_context)?;
         validate::map("volume_context", &request.volume_context)?;
@@ -205,7 +205,7 @@ impl NodeService {
         &self,
         request: v1::NodeUnpublishVolumeRequest,
     ) -> Result<v1::NodeUnpublishVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
         let (this, volume) = (self.clone(), id.clone());
         self.run_exclusive(id, async move {
@@ -223,7 +223,7 @@ impl NodeService {
         &self,
         request: v1::NodeGetVolumeStatsRequest,
     ) -> Result<v1::NodeGetVolumeStatsResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let usage = async {
             self.exists(&GetVolume::new(id.clone())).await?;
@@ -241,7 +241,7 @@ impl NodeService {
         &self,
         request: v1::NodeExpandVolumeRequest,
     ) -> Result<v1::NodeExpandVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
         let capability = self.rules.optional_capability(&request.volume_capability)?;
@@ -277,7 +277,7 @@ impl NodeService {
         request: v1::NodeGetVolumeHealthRequest,
     ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
         let health = self.health()?;
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let optional_path = |field, path: &str| match path.is_empty() {
             true => Ok(None),
             false => paths::mount_path(field, path).map(Some),
@@ -324,6 +324,11 @@ impl NodeService {
         })
     }
 
+    fn volume_id(&self, id: String) -> Result<String, Status> {
+        self.rules.id("volume_id", &id)?;
+        Ok(id)
+    }
+
     fn health(&self) -> Result<&dyn Health, Status> {
         self.health.as_deref().ok_or_else(|| Status::unimplemented("this driver does not report health"))
     }
@@ -342,11 +347,6 @@ fn no_such_volume() -> NodeError {
 
 fn invalid_path(path: &str) -> NodeError {
     NodeError::NotFound(format!("no volume can be at {path:?}: not an absolute path of a mount"))
-}
-
-fn volume_id(id: String) -> Result<String, Status> {
-    validate::id("volume_id", &id)?;
-    Ok(id)
 }
 
 fn publish_request(

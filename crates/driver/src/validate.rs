@@ -14,7 +14,7 @@ use crate::backend::{
 };
 
 /// CSI's limit for a string, ids among them.
-const MAX_ID: usize = 128;
+pub(crate) const MAX_STRING: usize = 128;
 /// CSI's limit for a node's id.
 const MAX_NODE_ID: usize = 256;
 /// Names can be longer than CSI's 128 bytes: orchestrators build them from other names.
@@ -29,11 +29,8 @@ const MAX_PATH: usize = 4095;
 pub(crate) struct Rules {
     /// VOLUME_MOUNT_GROUP.
     pub(crate) mount_group: bool,
-}
-
-/// An id of a volume, snapshot or group snapshot.
-pub(crate) fn id(field: &str, value: &str) -> Result<(), Status> {
-    text(field, value, MAX_ID)
+    /// The longest id of a volume, snapshot or group snapshot, in bytes.
+    pub(crate) max_id: usize,
 }
 
 /// The id of a node.
@@ -105,6 +102,41 @@ pub(crate) fn required_size(field: &str, range: &Option<v1::CapacityRange>) -> R
 }
 
 impl Rules {
+    /// An id of a volume, snapshot or group snapshot.
+    pub(crate) fn id(self, field: &str, value: &str) -> Result<(), Status> {
+        text(field, value, self.max_id)
+    }
+
+    /// An id that may be missing.
+    pub(crate) fn optional_id(self, field: &str, id: String) -> Result<Option<String>, Status> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        self.id(field, &id)?;
+        Ok(Some(id))
+    }
+
+    /// The content source of a new volume.
+    pub(crate) fn source(
+        self,
+        source: &Option<v1::VolumeContentSource>,
+    ) -> Result<Option<VolumeContentSource>, Status> {
+        use v1::volume_content_source::Type;
+
+        let Some(source) = source else { return Ok(None) };
+        match &source.r#type {
+            Some(Type::Snapshot(snapshot)) => {
+                self.id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
+                Ok(Some(VolumeContentSource::Snapshot(snapshot.snapshot_id.clone())))
+            }
+            Some(Type::Volume(volume)) => {
+                self.id("volume_content_source.volume.volume_id", &volume.volume_id)?;
+                Ok(Some(VolumeContentSource::Volume(volume.volume_id.clone())))
+            }
+            None => Err(missing("volume_content_source.type")),
+        }
+    }
+
     /// One required capability.
     pub(crate) fn capability(self, capability: &Option<v1::VolumeCapability>) -> Result<Capability, Status> {
         match capability {
@@ -175,7 +207,7 @@ fn convert_capability(field: &str, capability: &v1::VolumeCapability) -> Result<
         Some(AccessType::Block(_)) => VolumeAccess::Block,
         Some(AccessType::Mount(mount)) => {
             if !mount.fs_type.is_empty() {
-                text(&format!("{field}.mount.fs_type"), &mount.fs_type, MAX_ID)?;
+                text(&format!("{field}.mount.fs_type"), &mount.fs_type, MAX_STRING)?;
             }
             let flags = &mount.mount_flags;
             if flags.iter().map(String::len).sum::<usize>() > MAX_MAP
@@ -203,26 +235,6 @@ fn convert_capability(field: &str, capability: &v1::VolumeCapability) -> Result<
         }
     };
     Ok(Capability::new(access, mode))
-}
-
-/// The content source of a new volume.
-pub(crate) fn source(
-    source: &Option<v1::VolumeContentSource>,
-) -> Result<Option<VolumeContentSource>, Status> {
-    use v1::volume_content_source::Type;
-
-    let Some(source) = source else { return Ok(None) };
-    match &source.r#type {
-        Some(Type::Snapshot(snapshot)) => {
-            id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
-            Ok(Some(VolumeContentSource::Snapshot(snapshot.snapshot_id.clone())))
-        }
-        Some(Type::Volume(volume)) => {
-            id("volume_content_source.volume.volume_id", &volume.volume_id)?;
-            Ok(Some(VolumeContentSource::Volume(volume.volume_id.clone())))
-        }
-        None => Err(missing("volume_content_source.type")),
-    }
 }
 
 /// Requisite and preferred topologies.

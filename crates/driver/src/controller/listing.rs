@@ -19,7 +19,7 @@ impl ControllerService {
         use v1::list_volumes_response::{Entry, VolumeStatus};
 
         let listing = declared(&self.listing, Type::ListVolumes)?;
-        let paging = Paging::parse(request.max_entries, &request.starting_token)?;
+        let paging = Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
         let page = listing.list(&ListVolumes::new(paging.max).after(paging.after)).await?;
         let status = |volume: &Volume| {
             let published_node_ids = volume.published_nodes.clone();
@@ -42,7 +42,7 @@ impl ControllerService {
         use v1::controller_get_volume_response::VolumeStatus;
 
         declared(&self.listing, Type::GetVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let volume = get_existing(&*self.volumes, &GetVolume::new(request.volume_id)).await?;
         Ok(v1::ControllerGetVolumeResponse {
             volume: Some(wire::volume(&volume)),
@@ -89,7 +89,7 @@ impl ControllerService {
         request: v1::ControllerGetVolumeHealthRequest,
     ) -> Result<v1::ControllerGetVolumeHealthResponse, Status> {
         let health = declared(&self.health, Type::GetVolumeHealth)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let get = GetVolumeHealth::new(request.volume_id).secrets(request.secrets);
         let issues = health.volume_health(&get).await?;
         let id = &get.id;
@@ -104,7 +104,8 @@ impl ControllerService {
     ) -> Result<v1::ControllerListVolumeHealthResponse, Status> {
         let health = declared(&self.health, Type::ListVolumeHealth)?;
         let listing = declared(&self.listing, Type::ListVolumeHealth)?;
-        let Paging { mut after, max } = Paging::parse(request.max_entries, &request.starting_token)?;
+        let Paging { mut after, max } =
+            Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
         let mut entries: Vec<v1::VolumeHealth> = Vec::new();
         loop {
             let page = listing.list(&ListVolumes::new(max).after(after)).await?;

@@ -17,7 +17,7 @@ impl ControllerService {
     ) -> Result<v1::CreateSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
         validate::name("name", &request.name)?;
-        validate::id("source_volume_id", &request.source_volume_id)?;
+        self.rules.id("source_volume_id", &request.source_volume_id)?;
         validate::map("parameters", &request.parameters)?;
         let (requisite, _) = validate::topology_requirement(&request.accessibility_requirements)?;
         let requested = NewSnapshot::new(request.name, request.source_volume_id)
@@ -48,7 +48,7 @@ impl ControllerService {
         request: v1::DeleteSnapshotRequest,
     ) -> Result<v1::DeleteSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
-        validate::id("snapshot_id", &request.snapshot_id)?;
+        self.rules.id("snapshot_id", &request.snapshot_id)?;
         let delete = DeleteSnapshot::new(request.snapshot_id).secrets(request.secrets);
         self.locks
             .run([snapshot_key(&delete.id)], async move {
@@ -63,7 +63,7 @@ impl ControllerService {
         request: v1::GetSnapshotRequest,
     ) -> Result<v1::GetSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::GetSnapshot)?;
-        validate::id("snapshot_id", &request.snapshot_id)?;
+        self.rules.id("snapshot_id", &request.snapshot_id)?;
         let get = GetSnapshot::new(request.snapshot_id).secrets(request.secrets);
         let snapshot = snapshots.get_snapshot(&get).await?;
         let snapshot =
@@ -79,9 +79,9 @@ impl ControllerService {
         use v1::list_snapshots_response::Entry;
 
         let snapshots = declared(&self.snapshots, Type::ListSnapshots)?;
-        let paging = Paging::parse(request.max_entries, &request.starting_token)?;
-        let source = optional_id("source_volume_id", request.source_volume_id)?;
-        let page = match optional_id("snapshot_id", request.snapshot_id)? {
+        let paging = Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
+        let source = self.rules.optional_id("source_volume_id", request.source_volume_id)?;
+        let page = match self.rules.optional_id("snapshot_id", request.snapshot_id)? {
             Some(id) => {
                 let found = snapshots.get_snapshot(&GetSnapshot::new(id).secrets(request.secrets)).await?;
                 let found =
@@ -107,13 +107,4 @@ impl ControllerService {
             next_token: paging::next_token(&page, |snapshot| &snapshot.id),
         })
     }
-}
-
-/// Validates an optional id.
-fn optional_id(field: &str, id: String) -> Result<Option<String>, Status> {
-    if id.is_empty() {
-        return Ok(None);
-    }
-    validate::id(field, &id)?;
-    Ok(Some(id))
 }

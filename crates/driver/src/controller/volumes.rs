@@ -39,7 +39,7 @@ impl ControllerService {
         let size = validate::size("capacity_range", &request.capacity_range)?;
         validate::map("parameters", &request.parameters)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
-        let source = validate::source(&request.volume_content_source)?;
+        let source = self.rules.source(&request.volume_content_source)?;
         let (requisite, preferred) = validate::topology_requirement(&request.accessibility_requirements)?;
 
         match &source {
@@ -82,7 +82,7 @@ impl ControllerService {
         &self,
         request: v1::DeleteVolumeRequest,
     ) -> Result<v1::DeleteVolumeResponse, Status> {
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let volumes = self.volumes.clone();
         let delete = DeleteVolume::new(request.volume_id).secrets(request.secrets);
         self.locks
@@ -98,7 +98,7 @@ impl ControllerService {
         request: v1::ControllerPublishVolumeRequest,
     ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
         let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         validate::node_id("node_id", &request.node_id)?;
         let capability = self.rules.capability(&request.volume_capability)?;
         validate::map("volume_context", &request.volume_context)?;
@@ -125,7 +125,7 @@ impl ControllerService {
         request: v1::ControllerUnpublishVolumeRequest,
     ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
         let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         if !request.node_id.is_empty() {
             validate::node_id("node_id", &request.node_id)?;
         }
@@ -144,7 +144,7 @@ impl ControllerService {
         request: v1::ControllerExpandVolumeRequest,
     ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
         let expansion = declared(&self.expansion, Type::ExpandVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let size = validate::required_size("capacity_range", &request.capacity_range)?;
         let capability = self.rules.optional_capability(&request.volume_capability)?;
         let volumes = self.volumes.clone();
@@ -175,7 +175,7 @@ impl ControllerService {
         request: v1::ControllerModifyVolumeRequest,
     ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
         let mutable = declared(&self.mutable, Type::ModifyVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
         let volumes = self.volumes.clone();
         let modify =
@@ -196,7 +196,7 @@ impl ControllerService {
     ) -> Result<v1::ValidateVolumeCapabilitiesResponse, Status> {
         use v1::validate_volume_capabilities_response::Confirmed;
 
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let capabilities = self.rules.capabilities(&request.volume_capabilities)?;
         let get = GetVolume::new(request.volume_id)
             .volume_context(request.volume_context.clone())

@@ -5,7 +5,7 @@ use v1::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
 
 use super::*;
 
-const RULES: Rules = Rules { mount_group: false };
+const RULES: Rules = Rules { mount_group: false, max_id: MAX_STRING };
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
@@ -18,7 +18,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
 fn ids_and_names_are_validated() {
     let (id_128, id_129) = ("x".repeat(128), "x".repeat(129));
     for good in ["v", "vol-1", "a/b", "..", "ä", "with space", id_128.as_str()] {
-        id("volume_id", good).unwrap();
+        RULES.id("volume_id", good).unwrap();
         name("name", good).unwrap();
         node_id("node_id", good).unwrap();
     }
@@ -29,8 +29,11 @@ fn ids_and_names_are_validated() {
         ("a\n", "control"),
         ("\u{9f}", "control"),
     ] {
-        refused(id("volume_id", bad), says);
+        refused(RULES.id("volume_id", bad), says);
     }
+    let longer = Rules { max_id: 200, ..RULES };
+    longer.id("volume_id", &"x".repeat(200)).unwrap();
+    refused(longer.id("volume_id", &"x".repeat(201)), "must not be longer than 200 bytes");
     node_id("node_id", &"x".repeat(256)).unwrap();
     refused(node_id("node_id", &"x".repeat(257)), "256");
     name("name", "a\tb\r\nc").unwrap();
@@ -147,7 +150,8 @@ fn mount_group_is_a_number_if_the_driver_declares_it() {
         let mount = MountVolume { volume_mount_group: group.to_owned(), ..Default::default() };
         let access_type = Some(AccessType::Mount(mount));
         let access_mode = Some(WireMode { mode: 1 });
-        Rules { mount_group: true }.capability(&Some(v1::VolumeCapability { access_type, access_mode }))
+        Rules { mount_group: true, ..RULES }
+            .capability(&Some(v1::VolumeCapability { access_type, access_mode }))
     };
     for (group, expected) in [("", None), ("0", Some(0)), ("1000", Some(1000))] {
         let access = VolumeAccess::Mount(MountAccess::new("").mount_group(expected));
