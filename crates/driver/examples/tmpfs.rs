@@ -9,16 +9,13 @@ use std::error::Error;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use tokio::signal::unix::{SignalKind, signal};
-use wharf_csi::Endpoint;
 use wharf_driver::backend::{
     BackendError, Capability, CreateError, DeleteError, DeleteVolume, DeviceError, GetVolume, ListPage,
     ListVolumes, Listing, MountAccess, MountSource, NewVolume, NodeVolume, Shares, Volume, VolumeAccess,
     Volumes,
 };
-use wharf_driver::{Driver, NodeInfo, ServeOptions};
-use wharf_linux::Linux;
+use wharf_driver::{Driver, Endpoint, Linux, NodeInfo, ServeOptions, async_trait};
 
 const MIB: u64 = 1 << 20;
 

@@ -36,6 +36,8 @@ pub use types::{
     StorageIssue, StorageStatus, Topology, Volume, VolumeContentSource, VolumeContext,
 };
 
+pub use wharf_linux::FsType;
+
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
