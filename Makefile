@@ -31,7 +31,7 @@ test: tools ## everything that must pass: crates, csi-sanity, others' clients, v
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
 
-test-sanity: tools ## csi-sanity against the local driver and the SDK's example
+test-sanity: tools ## csi-sanity against our drivers, the SDK's example and the driver template
 	hack/test.sh sanity
 
 test-clients: tools ## the clients of others against our fakes
