@@ -1,10 +1,10 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
 .PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-cluster differential \
-  test-all fuzz mutants bench fmt clippy deny docs tools
+  test-all fuzz mutants bench fmt clippy deny docs publish-check tools
 
 help: ## list the commands
-	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 15
 
 build: ## build the release binary: target/release/wharf
 	cargo build --release --package wharf
@@ -31,7 +31,7 @@ test: tools ## everything that must pass: crates, csi-sanity, others' clients, v
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
 
-test-sanity: tools ## csi-sanity against the local driver and the SDK's example
+test-sanity: tools ## csi-sanity against our drivers, the SDK's example and the driver template
 	hack/test.sh sanity
 
 test-clients: tools ## the clients of others against our fakes
@@ -72,6 +72,9 @@ clippy: ## lint the code
 
 docs: ## build the book into target/book; broken links fail
 	hack/docs.sh
+
+publish-check: ## package the SDK's crates as for crates.io and build the packages, without uploading them
+	cargo publish --dry-run --allow-dirty -p wharf-csi -p wharf-linux -p wharf-driver
 
 deny: ## check licences, duplicate versions and sources of the dependencies; advisories=yes checks advisories too (network)
 	hack/deny.sh $(if $(advisories),advisories)

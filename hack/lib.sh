@@ -148,11 +148,11 @@ leftovers() {
   return 1
 }
 
-# Builds the programs that tests run. The selection (whole workspace, one example) enables the same features of dependencies as
+# Builds the programs that tests run. The selection (whole workspace, some programs) enables the same features of dependencies as
 # the test build does; any other selection would compile everything again.
 programs_up() {
   (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --bin fake-digitalocean \
-    --example tmpfs)
+    --bin driver-template --example tmpfs)
 }
 
 milliseconds() {

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use tonic::Code;
 use tower::{Service, ServiceExt as _};
 use wharf_driver::NodeInfo;
-use wharf_driver::backend::{DeviceError, MountSource, Shares, StageVolume};
+use wharf_driver::backend::{DeviceError, MountSource, NodeVolume, Shares};
 
 use self::backend::Memory;
 use crate::kernel;
@@ -53,7 +53,7 @@ struct Directories;
 
 #[async_trait]
 impl Shares for Directories {
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
         Ok(MountSource { source: volume.id.clone(), fs_type: "tmpfs".into(), options: vec![] })
     }
 }

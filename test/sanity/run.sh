@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs csi-sanity against our drivers: the local pool on three file systems, with and without attach; DigitalOcean against the fake
-# API with real devices; and the SDK's example. A run passes if no test fails, if the skipped tests are exactly those that skipped/
+# API with real devices; the SDK's example; and the driver template. A run passes if no test fails, if the skipped tests are exactly those that skipped/
 # lists with a reason, and if nothing is left over: no loop device, no mount, no file in the pool.
 #
 #   run.sh             all runs
@@ -14,6 +14,7 @@ sanity=$CACHE/csi-sanity-5.6.0/csi-sanity
 wharf=$TARGET/debug/wharf
 fake_digitalocean=$TARGET/debug/fake-digitalocean
 tmpfs=$TARGET/debug/examples/tmpfs
+template=$TARGET/debug/driver-template
 only=${1:-}
 passed=0 failed=0
 
@@ -124,6 +125,16 @@ example() {
   driver_stop || count "example-tmpfs: stop" 0 1
 }
 
+template() {
+  wanted template || return 0
+  POOL=
+  mkdir "$WORK/volumes"
+  driver_start "$template" --node-id sanity --root "$WORK/volumes"
+  judge template "$(may_skip example)" mount
+  driver_stop || count "template: stop" 0 1
+  rmdir "$WORK/volumes" || count "template: volumes left over" 0 1
+}
+
 "$ROOT/hack/tools.sh"
 programs_up
 work_up
@@ -136,5 +147,6 @@ local_pool local-ext4-block-attach ext4 block --attach
 digitalocean digitalocean mount
 digitalocean digitalocean-block block
 example
+template
 echo "csi-sanity: $passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -2,7 +2,32 @@
 //! socket handling and error classes; and the HTTP pages that drivers and sidecars serve to probes and Prometheus.
 //!
 //! The types are generated from the `.proto` files in this crate. Messages with secrets have a `Debug` that redacts
-//! them. Start reading at [`Client`] (the caller's side) and [`bind`] (the server's side).
+//! them. Start reading at [`Client`] (the caller's side) and [`bind`] (the server's side). To write a CSI driver, use the
+//! crate `wharf-driver`, which builds on this one.
+//!
+//! # Examples
+//!
+//! Ask a driver for its name. The client connects on the first call, and again after the driver was restarted:
+//!
+//! ```no_run
+//! # async fn name() -> Result<String, Box<dyn std::error::Error>> {
+//! use wharf_csi::{Client, Endpoint, v1};
+//!
+//! let endpoint: Endpoint = "unix:///run/csi.sock".parse()?;
+//! let info = Client::new(&endpoint).identity().get_plugin_info(v1::GetPluginInfoRequest {}).await?;
+//! # Ok(info.into_inner().name)
+//! # }
+//! ```
+//!
+//! Secrets do not appear in logs:
+//!
+//! ```
+//! use wharf_csi::v1::DeleteVolumeRequest;
+//!
+//! let secrets = [("token".to_owned(), "hunter2".to_owned())].into();
+//! let request = DeleteVolumeRequest { volume_id: "vol-1".into(), secrets };
+//! assert!(!format!("{request:?}").contains("hunter2"));
+//! ```
 
 mod authority;
 mod capability;

@@ -9,15 +9,13 @@ use std::error::Error;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use tokio::signal::unix::{SignalKind, signal};
-use wharf_csi::Endpoint;
 use wharf_driver::backend::{
-    BackendError, Capability, CreateError, DeleteError, DeviceError, ListPage, Listing, MountSource,
-    NewVolume, Secrets, Shares, StageVolume, Volume, VolumeAccess, Volumes,
+    BackendError, Capability, CreateError, DeleteError, DeleteVolume, DeviceError, GetVolume, ListPage,
+    ListVolumes, Listing, MountAccess, MountSource, NewVolume, NodeVolume, Shares, Volume, VolumeAccess,
+    Volumes,
 };
-use wharf_driver::{Driver, NodeInfo, ServeOptions};
-use wharf_linux::Linux;
+use wharf_driver::{Driver, Endpoint, Linux, NodeInfo, ServeOptions, async_trait};
 
 const MIB: u64 = 1 << 20;
 
@@ -47,22 +45,22 @@ impl Volumes for Tmpfs {
         Ok(volume(&id, capacity))
     }
 
-    async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
-        self.sizes().remove(id);
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+        self.sizes().remove(&request.id);
         Ok(())
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        Ok(self.sizes().get(id).map(|capacity| volume(id, *capacity)))
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+        Ok(self.sizes().get(&request.id).map(|capacity| volume(&request.id, *capacity)))
     }
 
     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
         match capability.access {
             VolumeAccess::Block => Some("a tmpfs cannot be used as a block device".into()),
-            VolumeAccess::Mount { .. } if !capability.mode.is_single_node() => {
+            VolumeAccess::Mount(_) if !capability.mode.is_single_node() => {
                 Some("a tmpfs is available on one node only".into())
             }
-            VolumeAccess::Mount { .. } => None,
+            VolumeAccess::Mount(_) => None,
         }
     }
 
@@ -78,26 +76,34 @@ fn hash(hash: u128, byte: u8) -> u128 {
 
 #[async_trait]
 impl Listing for Tmpfs {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
         let sizes = self.sizes();
-        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let after = request.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let mut rest = sizes.range::<str, _>((after, Bound::Unbounded)).map(|(id, size)| volume(id, *size));
-        let entries = rest.by_ref().take(max).collect();
+        let entries = rest.by_ref().take(request.max).collect();
         Ok(ListPage { entries, more: rest.next().is_some() })
     }
 }
 
 #[async_trait]
 impl Shares for Tmpfs {
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
         let size = self.sizes().get(&volume.id).copied();
         let size =
             size.ok_or_else(|| DeviceError::NotFound(format!("volume {} does not exist", volume.id)))?;
-        Ok(MountSource {
-            source: volume.id.clone(),
-            fs_type: "tmpfs".into(),
-            options: vec![format!("size={size}"), "mode=0777".into()],
-        })
+        let mut options = vec![format!("size={size}")];
+        match &volume.capability.access {
+            VolumeAccess::Mount(MountAccess { mount_group: Some(group), .. }) => {
+                options.extend([format!("gid={group}"), "mode=2770".into()]);
+            }
+            _ => options.push("mode=0777".into()),
+        }
+        Ok(MountSource { source: volume.id.clone(), fs_type: "tmpfs".into(), options })
+    }
+
+    /// The kernel gives the root of a tmpfs to the group in `gid=`, so kubelet need not change its owner.
+    fn mount_group(&self) -> bool {
+        true
     }
 }
 

@@ -3,27 +3,40 @@
 //!
 //! The SDK guarantees to a backend:
 //!
-//! - Requests are well formed. Ids and names are not empty, have at most 128 bytes (ids) or 1 KiB (names) and no control
-//!   characters (names can contain tabs and line ends; both can contain slashes and dots). Sizes are not negative, and
+//! - Requests are well formed. Ids and names are not empty, and have at most 128 bytes (ids; more with
+//!   [`max_id_length`](crate::DriverBuilder::max_id_length)) or 1 KiB (names). They have no control characters, except
+//!   that names can contain tabs and line ends. Both can contain slashes and dots. Sizes are not negative, and
 //!   `required <= limit`.
 //! - No two operations run at the same time on one volume, one snapshot or one name.
 //! - An operation runs to its end even if the caller disconnects.
+//! - A request has every field of the CSI request that a backend may need, secrets among them. Its `Debug` output has no
+//!   secrets. An error message of a backend goes to logs and events as it is, so it must not quote a secret.
 //!
 //! A backend guarantees to the SDK that every operation is idempotent, and that every error has the right variant: each
 //! variant documents the gRPC code that it is mapped to.
 
+mod capability;
 mod errors;
+mod requests;
 mod types;
 
+pub use capability::{AccessMode, Capability, MountAccess, VolumeAccess};
 pub use errors::{
     BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
 };
-pub use types::{
-    AccessMode, AdoptionHint, AvailableCapacity, BlockRange, BlockRanges, Capability, CapacityQuery, Device,
-    ExpandedVolume, FormatState, GroupSnapshot, HealthIssue, HealthStatus, ListPage, MountSource,
-    NewGroupSnapshot, NewSnapshot, NewVolume, Secrets, SizeRange, Snapshot, SnapshotFilter, StageVolume,
-    StorageIssue, StorageStatus, Topology, Volume, VolumeAccess, VolumeContentSource,
+pub use requests::{
+    CapacityQuery, DeleteGroupSnapshot, DeleteSnapshot, DeleteVolume, ExpandVolume, GetAllocatedBlocks,
+    GetChangedBlocks, GetGroupSnapshot, GetSnapshot, GetStorageHealth, GetVolume, GetVolumeHealth,
+    ListSnapshots, ListVolumes, ModifyVolume, NewGroupSnapshot, NewSnapshot, NewVolume, NodeVolume,
+    PublishTarget, PublishVolume, RefreshDevice, UnpublishVolume,
 };
+pub use types::{
+    AdoptionHint, AvailableCapacity, BlockRange, BlockRanges, Device, ExpandedVolume, FormatState,
+    GroupSnapshot, HealthIssue, HealthStatus, ListPage, MountSource, Secrets, SizeRange, Snapshot,
+    StorageIssue, StorageStatus, Topology, Volume, VolumeContentSource, VolumeContext,
+};
+
+pub use wharf_linux::FsType;
 
 use std::collections::BTreeMap;
 
@@ -36,9 +49,9 @@ pub trait Volumes: Send + Sync + 'static {
     /// Creates a volume. A second call with the same name returns the same volume, if the request is compatible with it.
     async fn create(&self, request: &NewVolume) -> Result<Volume, CreateError>;
     /// Deletes a volume. A volume that does not exist is success; one in use is [`DeleteError::InUse`].
-    async fn delete(&self, id: &str, secrets: &Secrets) -> Result<(), DeleteError>;
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError>;
     /// Returns one volume; `None` if it does not exist.
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError>;
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError>;
     /// The reason why this volume cannot be used with this capability; `None` if it can. Called before create (`volume`
     /// is `None`: can such a volume exist at all?), by ValidateVolumeCapabilities, and before publish and stage.
     fn refuses(&self, volume: Option<&Volume>, capability: &Capability) -> Option<String>;
@@ -51,7 +64,7 @@ pub trait Volumes: Send + Sync + 'static {
 #[async_trait]
 pub trait Listing: Send + Sync + 'static {
     /// Returns at most `max` volumes with an id greater than `after`, sorted by id.
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError>;
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError>;
 }
 
 /// GET_CAPACITY.
@@ -65,15 +78,9 @@ pub trait Capacity: Send + Sync + 'static {
 #[async_trait]
 pub trait Publishing: Send + Sync + 'static {
     /// Attaches a volume to a node and returns the publish context.
-    async fn publish(
-        &self,
-        id: &str,
-        node: &str,
-        capability: &Capability,
-        read_only: bool,
-    ) -> Result<BTreeMap<String, String>, PublishError>;
+    async fn publish(&self, request: &PublishVolume) -> Result<BTreeMap<String, String>, PublishError>;
     /// Detaches a volume from one node, or from all nodes. A volume that is not attached or does not exist is success.
-    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError>;
+    async fn unpublish(&self, request: &UnpublishVolume) -> Result<(), PublishError>;
     /// PUBLISH_READONLY: whether a volume can be attached so that the node cannot write to it.
     fn read_only(&self) -> bool {
         true
@@ -83,14 +90,8 @@ pub trait Publishing: Send + Sync + 'static {
 /// EXPAND_VOLUME of the controller.
 #[async_trait]
 pub trait Expansion: Send + Sync + 'static {
-    /// Grows a volume to at least `size.required`. A volume that is large enough is success. Never shrinks a volume. Only
-    /// some callers pass the capability with which the volume is used.
-    async fn expand(
-        &self,
-        id: &str,
-        size: SizeRange,
-        capability: Option<&Capability>,
-    ) -> Result<ExpandedVolume, ExpandError>;
+    /// Grows a volume to at least `size.required`. A volume that is large enough is success. Never shrinks a volume.
+    async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError>;
     /// Whether volumes can grow while they are in use (ONLINE), or only while they are not (OFFLINE).
     fn online(&self) -> bool;
 }
@@ -101,16 +102,11 @@ pub trait Snapshots: Send + Sync + 'static {
     /// Takes a snapshot. A second call with the same name and source returns the same snapshot.
     async fn create_snapshot(&self, request: &NewSnapshot) -> Result<Snapshot, SnapshotError>;
     /// Deletes a snapshot; one that does not exist is success.
-    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError>;
+    async fn delete_snapshot(&self, request: &DeleteSnapshot) -> Result<(), DeleteError>;
     /// Returns one snapshot; `None` if it does not exist.
-    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError>;
-    /// Returns at most `max` snapshots that match `filter` and have an id greater than `after`, sorted by id.
-    async fn list_snapshots(
-        &self,
-        filter: &SnapshotFilter,
-        after: Option<&str>,
-        max: usize,
-    ) -> Result<ListPage<Snapshot>, BackendError>;
+    async fn get_snapshot(&self, request: &GetSnapshot) -> Result<Option<Snapshot>, BackendError>;
+    /// Returns at most `max` snapshots with an id greater than `after`, sorted by id; only those of `source`, if it is set.
+    async fn list_snapshots(&self, request: &ListSnapshots) -> Result<ListPage<Snapshot>, BackendError>;
 }
 
 /// CLONE_VOLUME: [`NewVolume::source`] can be a volume.
@@ -123,23 +119,18 @@ pub trait GroupSnapshots: Send + Sync + 'static {
     /// same group.
     async fn create_group(&self, request: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError>;
     /// Deletes the group and its snapshots; a group that does not exist is success.
-    async fn delete_group(&self, id: &str) -> Result<(), DeleteError>;
+    async fn delete_group(&self, request: &DeleteGroupSnapshot) -> Result<(), DeleteError>;
     /// Returns one group; `None` if it does not exist.
-    async fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError>;
+    async fn get_group(&self, request: &GetGroupSnapshot) -> Result<Option<GroupSnapshot>, BackendError>;
 }
 
 /// The SnapshotMetadata service.
 #[async_trait]
 pub trait ChangedBlocks: Send + Sync + 'static {
     /// Returns the blocks of the snapshot that hold data, from `starting_offset` on, sorted.
-    async fn allocated(&self, snapshot: &str, starting_offset: u64) -> Result<BlockRanges, SnapshotError>;
+    async fn allocated(&self, request: &GetAllocatedBlocks) -> Result<BlockRanges, SnapshotError>;
     /// Returns the blocks of `target` that may differ from `base`, from `starting_offset` on, sorted.
-    async fn changed(
-        &self,
-        base: &str,
-        target: &str,
-        starting_offset: u64,
-    ) -> Result<BlockRanges, SnapshotError>;
+    async fn changed(&self, request: &GetChangedBlocks) -> Result<BlockRanges, SnapshotError>;
 }
 
 /// GET_VOLUME_HEALTH and LIST_VOLUME_HEALTH of the controller; GET_VOLUME_HEALTH and GET_STORAGE_HEALTH of the node, where
@@ -147,16 +138,19 @@ pub trait ChangedBlocks: Send + Sync + 'static {
 #[async_trait]
 pub trait Health: Send + Sync + 'static {
     /// Returns the issues of a volume: an empty list if it is healthy, `None` if it does not exist.
-    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError>;
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError>;
     /// Returns the issues of the storage system behind all volumes.
-    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError>;
+    async fn storage_health(&self, request: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError>;
 }
 
 /// MODIFY_VOLUME.
 #[async_trait]
 pub trait Mutable: Send + Sync + 'static {
     /// Applies mutable parameters; applying the same parameters again is success.
-    async fn modify(&self, id: &str, parameters: &BTreeMap<String, String>) -> Result<(), CreateError>;
+    async fn modify(&self, request: &ModifyVolume) -> Result<(), CreateError>;
 }
 
 /// The node part of a block backend: attaches the volume's device on this node. The SDK does the rest (safe format, check,
@@ -165,7 +159,13 @@ pub trait Mutable: Send + Sync + 'static {
 pub trait Devices: Send + Sync + 'static {
     /// Attaches the volume's device and verifies that it belongs to the volume: identity and size. A device that is
     /// attached already is success.
-    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError>;
+    async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError>;
+    /// Called by NodePublishVolume before the staged volume is bound at a pod's target, with the node-publish secrets and
+    /// the information about the pod. An error rejects the request.
+    async fn before_publish(&self, volume: &NodeVolume) -> Result<(), DeviceError> {
+        let _ = volume;
+        Ok(())
+    }
     /// Returns the device if it is attached now; changes nothing.
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError>;
     /// Returns the device of a volume that [`Self::find`] does not know, identified by a hint. For backends that take over
@@ -178,14 +178,14 @@ pub trait Devices: Send + Sync + 'static {
     async fn detach(&self, id: &str) -> Result<(), DeviceError>;
     /// Updates the device on this node to the volume's current size (after a controller expansion), and returns it. If the
     /// new size takes time to arrive, waits until the device has `at_least` bytes.
-    async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError>;
+    async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError>;
     /// The minimum size of a device after a node expansion to `required` bytes. Less than `required` only for volumes
     /// taken over from a driver that rounded sizes down but reported the requested size.
     fn minimum_device_size(&self, required: u64) -> u64 {
         required
     }
     /// Whether the user disabled formatting for this volume: only an existing file system is mounted.
-    fn formatting_disabled(&self, volume: &StageVolume) -> bool {
+    fn formatting_disabled(&self, volume: &NodeVolume) -> bool {
         let _ = volume;
         false
     }
@@ -207,6 +207,14 @@ pub trait FormatRecords: Send + Sync {
 /// The node part of a share backend: a mount source (tmpfs, a directory, an NFS export) instead of a device.
 #[async_trait]
 pub trait Shares: Send + Sync + 'static {
-    /// Returns the mount source of this volume.
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError>;
+    /// Returns the mount source of this volume. Called by NodeStageVolume, which mounts it, and by NodePublishVolume, which
+    /// looks for the mount at the staging path and binds it. An error rejects the request.
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError>;
+    /// VOLUME_MOUNT_GROUP: whether this backend makes a volume usable for the group in
+    /// [`MountAccess::mount_group`], usually with a `gid=` option of the mount source. Kubelet then passes the pod's
+    /// fsGroup to the driver and does not change the owners of files itself. If this returns false, a request with a mount
+    /// group is rejected.
+    fn mount_group(&self) -> bool {
+        false
+    }
 }

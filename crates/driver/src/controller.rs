@@ -13,6 +13,7 @@ use wharf_csi::v1::controller_service_capability::rpc::Type;
 
 use crate::backend::{Capacity, Clones, Expansion, Health, Listing, Mutable, Publishing, Snapshots, Volumes};
 use crate::locks::Locks;
+use crate::validate::Rules;
 
 /// The traits of the backend.
 #[derive(Clone)]
@@ -27,6 +28,7 @@ pub(crate) struct ControllerService {
     pub(crate) health: Option<Arc<dyn Health>>,
     pub(crate) mutable: Option<Arc<dyn Mutable>>,
     pub(crate) locks: Locks,
+    pub(crate) rules: Rules,
 }
 
 impl ControllerService {
@@ -43,6 +45,7 @@ impl ControllerService {
             health,
             mutable,
             locks: _,
+            rules: _,
         } = self;
         let read_only = publishing.as_ref().is_some_and(|publishing| publishing.read_only());
         let (listing, publishing, health) = (listing.is_some(), publishing.is_some(), health.is_some());

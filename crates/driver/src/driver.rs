@@ -14,8 +14,9 @@ use crate::controller::ControllerService;
 use crate::group::GroupService;
 use crate::identity::{IdentityService, ReadinessCheck};
 use crate::locks::Locks;
-use crate::node::NodeService;
+use crate::node::{NodeBackend, NodeService};
 use crate::snapshot_metadata::SnapshotMetadataService;
+use crate::validate::{self, Rules};
 
 /// CSI's limit for a driver's name.
 const MAX_NAME: usize = 63;
@@ -63,13 +64,9 @@ pub struct DriverBuilder {
     health: Option<Arc<dyn Health>>,
     mutable: Option<Arc<dyn Mutable>>,
     topology: Option<Topology>,
-    node: Option<NodeBackend>,
+    node: Option<(NodeBackend, NodeInfo)>,
+    max_id: usize,
     ready: ReadinessCheck,
-}
-
-enum NodeBackend {
-    Block(Arc<dyn Kernel>, Arc<dyn Devices>, NodeInfo),
-    Share(Arc<dyn Kernel>, Arc<dyn Shares>, NodeInfo),
 }
 
 impl Driver {
@@ -96,6 +93,7 @@ impl Driver {
             mutable: None,
             topology: None,
             node: None,
+            max_id: validate::MAX_STRING,
             ready: Arc::new(|| Ok(())),
         })
     }
@@ -156,13 +154,20 @@ impl DriverBuilder {
 
     /// Sets the node part of a block backend: volumes are block devices on this node.
     pub fn block_node(mut self, kernel: Arc<dyn Kernel>, devices: Arc<dyn Devices>, info: NodeInfo) -> Self {
-        self.node = Some(NodeBackend::Block(kernel, devices, info));
+        self.node = Some((NodeBackend::block(kernel, devices), info));
         self
     }
 
     /// Sets the node part of a share backend: volumes are mounted from a source.
     pub fn share_node(mut self, kernel: Arc<dyn Kernel>, shares: Arc<dyn Shares>, info: NodeInfo) -> Self {
-        self.node = Some(NodeBackend::Share(kernel, shares, info));
+        self.node = Some((NodeBackend::share(kernel, shares), info));
+        self
+    }
+
+    /// Accepts ids of volumes, snapshots and group snapshots of up to this many bytes. The default is 128, CSI's limit. A
+    /// driver that takes over the volumes of another one may need more: their ids cannot change.
+    pub fn max_id_length(mut self, bytes: usize) -> Self {
+        self.max_id = bytes;
         self
     }
 
@@ -196,18 +201,19 @@ impl DriverBuilder {
             }),
             ready: self.ready,
         };
-        let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone() });
-        let node = self.node.map(|backend| {
-            let (health, volumes) = (self.health.clone(), self.volumes.clone());
-            let topology = self.topology;
-            match backend {
-                NodeBackend::Block(kernel, devices, info) => {
-                    NodeService::block(kernel, devices, health, volumes, info, topology, locks.clone())
-                }
-                NodeBackend::Share(kernel, shares, info) => {
-                    NodeService::share(kernel, shares, health, volumes, info, topology, locks.clone())
-                }
-            }
+        let rules = Rules {
+            mount_group: self.node.as_ref().is_some_and(|(node, _)| node.mount_group()),
+            max_id: self.max_id,
+        };
+        let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone(), rules });
+        let node = self.node.map(|(backend, info)| NodeService {
+            backend,
+            health: self.health.clone(),
+            volumes: self.volumes.clone(),
+            info,
+            topology: self.topology,
+            locks: locks.clone(),
+            rules,
         });
         let controller = self.volumes.map(|volumes| ControllerService {
             volumes,
@@ -220,8 +226,9 @@ impl DriverBuilder {
             health: self.health,
             mutable: self.mutable,
             locks: locks.clone(),
+            rules,
         });
-        let snapshot_metadata = self.changed_blocks.map(|blocks| SnapshotMetadataService { blocks });
+        let snapshot_metadata = self.changed_blocks.map(|blocks| SnapshotMetadataService { blocks, rules });
         Driver { identity, controller, group, snapshot_metadata, node, locks }
     }
 }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use wharf_csi::v1;
 
-use crate::backend::{GroupSnapshot, GroupSnapshots, NewGroupSnapshot, Secrets};
+use crate::backend::{
+    DeleteGroupSnapshot, GetGroupSnapshot, GroupSnapshot, GroupSnapshots, NewGroupSnapshot,
+};
 use crate::locks::{Locks, group_key, group_name_key, snapshot_key, volume_key};
-use crate::{validate, wire};
+use crate::validate::{self, Rules};
+use crate::wire;
 
 /// More volumes than any application has, and few enough to be frozen together.
 const MAX_MEMBERS: usize = 256;
@@ -17,6 +20,7 @@ const MAX_MEMBERS: usize = 256;
 pub(crate) struct GroupService {
     pub(crate) groups: Arc<dyn GroupSnapshots>,
     pub(crate) locks: Locks,
+    pub(crate) rules: Rules,
 }
 
 #[tonic::async_trait]
@@ -39,16 +43,14 @@ impl v1::group_controller_server::GroupController for GroupService {
         let request = request.into_inner();
         validate::name("name", &request.name)?;
         validate::map("parameters", &request.parameters)?;
-        let sources = members("source_volume_ids", &request.source_volume_ids)?;
+        let sources = members(self.rules, "source_volume_ids", &request.source_volume_ids)?;
         if sources.is_empty() {
             return Err(validate::missing("source_volume_ids"));
         }
-        let requested = NewGroupSnapshot {
-            name: request.name,
-            sources: sources.into_iter().map(str::to_owned).collect(),
-            parameters: request.parameters,
-            secrets: Secrets(request.secrets),
-        };
+        let sources: Vec<String> = sources.into_iter().map(str::to_owned).collect();
+        let requested = NewGroupSnapshot::new(request.name, sources)
+            .parameters(request.parameters)
+            .secrets(request.secrets);
         let volumes = requested.sources.iter().map(|id| volume_key(id));
         let keys: Vec<String> = volumes.chain([group_name_key(&requested.name)]).collect();
         let groups = self.groups.clone();
@@ -76,17 +78,21 @@ impl v1::group_controller_server::GroupController for GroupService {
     ) -> Result<Response<v1::DeleteVolumeGroupSnapshotResponse>, Status> {
         let request = request.into_inner();
         let id = request.group_snapshot_id;
-        validate::id("group_snapshot_id", &id)?;
-        let snapshot_ids = members("snapshot_ids", &request.snapshot_ids)?;
+        self.rules.id("group_snapshot_id", &id)?;
+        let snapshot_ids = members(self.rules, "snapshot_ids", &request.snapshot_ids)?;
         let keys: Vec<String> = snapshot_ids.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
-        let (groups, snapshot_ids) = (self.groups.clone(), request.snapshot_ids);
+        let groups = self.groups.clone();
+        let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
         self.locks
             .run(keys, async move {
-                if let Some(group) = groups.get_group(&id).await? {
-                    same_members(&group, &snapshot_ids)?;
+                if let Some(group) = groups.get_group(&get).await? {
+                    same_members(&group, &get.snapshots)?;
                 }
                 // Also if the group no longer exists: an earlier delete may be incomplete.
-                groups.delete_group(&id).await?;
+                let GetGroupSnapshot { id, snapshots, secrets } = get;
+                groups
+                    .delete_group(&DeleteGroupSnapshot::new(id).snapshots(snapshots).secrets(secrets))
+                    .await?;
                 Ok(Response::new(v1::DeleteVolumeGroupSnapshotResponse {}))
             })
             .await
@@ -98,22 +104,24 @@ impl v1::group_controller_server::GroupController for GroupService {
     ) -> Result<Response<v1::GetVolumeGroupSnapshotResponse>, Status> {
         let request = request.into_inner();
         let id = request.group_snapshot_id;
-        validate::id("group_snapshot_id", &id)?;
-        members("snapshot_ids", &request.snapshot_ids)?;
-        let group = self.groups.get_group(&id).await?;
-        let group = group.ok_or_else(|| Status::not_found(format!("there is no group snapshot {id}")))?;
-        same_members(&group, &request.snapshot_ids)?;
+        self.rules.id("group_snapshot_id", &id)?;
+        members(self.rules, "snapshot_ids", &request.snapshot_ids)?;
+        let get = GetGroupSnapshot::new(id).snapshots(request.snapshot_ids).secrets(request.secrets);
+        let group = self.groups.get_group(&get).await?;
+        let group =
+            group.ok_or_else(|| Status::not_found(format!("there is no group snapshot {}", get.id)))?;
+        same_members(&group, &get.snapshots)?;
         Ok(Response::new(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(wire::group(&group)) }))
     }
 }
 
 /// Validates the ids, and returns them sorted and without duplicates.
-fn members<'a>(field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
+fn members<'a>(rules: Rules, field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
     if ids.len() > MAX_MEMBERS {
         return Err(validate::invalid(field, &format!("must not have more than {MAX_MEMBERS} members")));
     }
     for id in ids {
-        validate::id(field, id)?;
+        rules.id(field, id)?;
     }
     Ok(ids.iter().map(String::as_str).collect())
 }

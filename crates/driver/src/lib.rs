@@ -16,7 +16,7 @@
 //! use std::sync::Arc;
 //!
 //! use wharf_driver::backend::*;
-//! use wharf_driver::{Driver, NodeInfo, ServeOptions};
+//! use wharf_driver::{Driver, Linux, NodeInfo, ServeOptions, async_trait};
 //!
 //! struct Directories;
 //!
@@ -28,7 +28,7 @@
 //!     }
 //! }
 //!
-//! #[async_trait::async_trait]
+//! #[async_trait]
 //! impl Volumes for Directories {
 //!     async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
 //!         if wanted.name.contains(['/', '.']) || wanted.name.len() > 128 {
@@ -40,15 +40,16 @@
 //!         Ok(Volume { id: wanted.name.clone(), ..Volume::default() })
 //!     }
 //!
-//!     async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
+//!     async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+//!         let id = &request.id;
 //!         match Self::volume(id).map(|volume| std::fs::remove_dir(Path::new("/srv").join(volume.id))) {
 //!             None | Some(Ok(())) => Ok(()),
 //!             Some(Err(error)) => Err(DeleteError::InUse(format!("/srv/{id}: {error}; empty it first"))),
 //!         }
 //!     }
 //!
-//!     async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-//!         Ok(Self::volume(id))
+//!     async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+//!         Ok(Self::volume(&request.id))
 //!     }
 //!
 //!     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
@@ -60,9 +61,9 @@
 //!     }
 //! }
 //!
-//! #[async_trait::async_trait]
+//! #[async_trait]
 //! impl Shares for Directories {
-//!     async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+//!     async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
 //!         let found = Self::volume(&volume.id).ok_or_else(|| DeviceError::NotFound(volume.id.clone()))?;
 //!         Ok(MountSource { source: format!("/srv/{}", found.id), fs_type: String::new(), options: vec![] })
 //!     }
@@ -74,7 +75,7 @@
 //! let node = NodeInfo { node_id: "n1".to_owned(), max_volumes: 0 };
 //! let driver = Driver::new("directories.csi.example.com", "0.1.0")?
 //!     .volumes(backend.clone())
-//!     .share_node(Arc::new(wharf_linux::Linux::new()), backend, node)
+//!     .share_node(Arc::new(Linux::new()), backend, node)
 //!     .build();
 //! let endpoint = "unix:///run/csi.sock".parse()?;
 //! driver.serve(&endpoint, ServeOptions::default(), async {
@@ -84,7 +85,16 @@
 //! # }
 //! ```
 //!
-//! `examples/tmpfs.rs` is a similar driver with sizes and ListVolumes; it passes csi-sanity.
+//! `driver-template/` in the repository is a similar driver, as a crate to copy: with sizes, ListVolumes, flags and a test.
+//! `examples/tmpfs.rs` is a driver in one file. Both pass csi-sanity.
+//!
+//! # One crate
+//!
+//! A driver depends on this crate only (and on tokio, to run): [`csi`] and [`linux`] are the crates `wharf-csi` and
+//! `wharf-linux`, and [`async_trait`](macro@async_trait) is the attribute that implementations of the traits need.
+//!
+//! - [`csi`]: CSI on the wire. Tests call a driver with [`csi::Client`].
+//! - [`linux`]: mounts, devices, file systems and durable files behind the trait [`Kernel`]; [`Linux`] is the real one.
 //!
 //! # What the SDK does
 //!
@@ -120,6 +130,9 @@ mod status;
 mod validate;
 mod wire;
 
+pub use async_trait::async_trait;
 pub use driver::{Driver, DriverBuilder, DriverNameError, NodeInfo};
 pub use identity::ReadinessCheck;
 pub use server::{ServeError, ServeOptions};
+pub use wharf_csi::{self as csi, Endpoint, EndpointError};
+pub use wharf_linux::{self as linux, Kernel, Linux};

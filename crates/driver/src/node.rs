@@ -18,7 +18,6 @@ mod share;
 mod stage;
 mod stats;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,57 +35,51 @@ use self::publish::PublishRequest;
 use self::share::Share;
 use crate::NodeInfo;
 use crate::backend::{
-    Capability, Devices, Health, Secrets, Shares, StageVolume, Topology, VolumeAccess, Volumes,
+    Capability, Devices, GetStorageHealth, GetVolume, GetVolumeHealth, Health, NodeVolume, PublishTarget,
+    RefreshDevice, Secrets, Shares, Topology, VolumeAccess, Volumes,
 };
 use crate::locks::{Locks, volume_key};
-use crate::{validate, wire};
+use crate::validate::{self, Rules};
+use crate::wire;
 
-/// The Node service of a driver.
+/// The Node service of a driver. `volumes`, if set, is queried whether a volume exists and supports a capability.
 #[derive(Clone)]
 pub(crate) struct NodeService {
-    backend: NodeBackend,
-    health: Option<Arc<dyn Health>>,
-    volumes: Option<Arc<dyn Volumes>>,
-    info: NodeInfo,
-    topology: Option<Topology>,
-    locks: Locks,
+    pub(crate) backend: NodeBackend,
+    pub(crate) health: Option<Arc<dyn Health>>,
+    pub(crate) volumes: Option<Arc<dyn Volumes>>,
+    pub(crate) info: NodeInfo,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) locks: Locks,
+    pub(crate) rules: Rules,
 }
 
 #[derive(Clone)]
-enum NodeBackend {
+pub(crate) enum NodeBackend {
     Block(Block),
     Share(Share),
 }
 
+impl NodeBackend {
+    pub(crate) fn block(kernel: Arc<dyn Kernel>, devices: Arc<dyn Devices>) -> Self {
+        Self::Block(Block { kernel: BlockingKernel::new(kernel), devices })
+    }
+
+    pub(crate) fn share(kernel: Arc<dyn Kernel>, shares: Arc<dyn Shares>) -> Self {
+        Self::Share(Share { kernel: BlockingKernel::new(kernel), shares })
+    }
+
+    /// VOLUME_MOUNT_GROUP. CSI passes the group to the mount call, and the file systems of block volumes have no mount
+    /// option for it.
+    pub(crate) fn mount_group(&self) -> bool {
+        match self {
+            Self::Block(_) => false,
+            Self::Share(share) => share.shares.mount_group(),
+        }
+    }
+}
+
 impl NodeService {
-    /// For a block backend. `volumes`, if set, is queried whether a volume exists and supports a capability.
-    pub(crate) fn block(
-        kernel: Arc<dyn Kernel>,
-        devices: Arc<dyn Devices>,
-        health: Option<Arc<dyn Health>>,
-        volumes: Option<Arc<dyn Volumes>>,
-        info: NodeInfo,
-        topology: Option<Topology>,
-        locks: Locks,
-    ) -> Self {
-        let backend = NodeBackend::Block(Block { kernel: BlockingKernel::new(kernel), devices });
-        Self { backend, health, volumes, info, topology, locks }
-    }
-
-    /// For a share backend.
-    pub(crate) fn share(
-        kernel: Arc<dyn Kernel>,
-        shares: Arc<dyn Shares>,
-        health: Option<Arc<dyn Health>>,
-        volumes: Option<Arc<dyn Volumes>>,
-        info: NodeInfo,
-        topology: Option<Topology>,
-        locks: Locks,
-    ) -> Self {
-        let backend = NodeBackend::Share(Share { kernel: BlockingKernel::new(kernel), shares });
-        Self { backend, health, volumes, info, topology, locks }
-    }
-
     /// Derived from the backend, so that the driver declares exactly what it serves.
     fn capabilities(&self) -> Vec<Type> {
         let (expands, health) = (matches!(self.backend, NodeBackend::Block(_)), self.health.is_some());
@@ -95,6 +88,7 @@ impl NodeService {
             (Type::GetVolumeStats, true),
             (Type::SingleNodeMultiWriter, true),
             (Type::ExpandVolume, expands),
+            (Type::VolumeMountGroup, self.rules.mount_group),
             (Type::GetVolumeHealth, health),
             (Type::GetStorageHealth, health),
         ]
@@ -114,17 +108,20 @@ impl NodeService {
     }
 
     /// Checks that the volume exists and supports the capability, if the driver has a controller backend.
-    async fn check_usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
-        match self.refuses(id, capability).await? {
+    async fn check_usable(&self, volume: &NodeVolume) -> Result<(), NodeError> {
+        let get = GetVolume::new(volume.id.clone())
+            .volume_context(volume.volume_context.clone())
+            .secrets(volume.secrets.clone());
+        match self.refuses(&get, &volume.capability).await? {
             Some(reason) => Err(NodeError::Precondition(reason)),
             None => Ok(()),
         }
     }
 
     /// The reason why the volume, which must exist, does not support the capability.
-    async fn refuses(&self, id: &str, capability: &Capability) -> Result<Option<String>, NodeError> {
+    async fn refuses(&self, get: &GetVolume, capability: &Capability) -> Result<Option<String>, NodeError> {
         let Some(volumes) = &self.volumes else { return Ok(None) };
-        let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
+        let volume = volumes.get(get).await?.ok_or_else(no_such_volume)?;
         Ok(volumes.refuses(Some(&volume), capability))
     }
 
@@ -132,17 +129,18 @@ impl NodeService {
         &self,
         request: v1::NodeStageVolumeRequest,
     ) -> Result<v1::NodeStageVolumeResponse, Status> {
-        let volume = stage_volume(
-            request.volume_id,
-            &request.volume_capability,
-            request.publish_context,
-            request.volume_context,
-            request.secrets,
-        )?;
+        let id = self.volume_id(request.volume_id)?;
+        let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
+        validate::map("publish_context", &request.publish_context)?;
+        validate::map("volume_context", &request.volume_context)?;
+        let volume = volume
+            .publish_context(request.publish_context)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets);
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let this = self.clone();
         self.run_exclusive(volume.id.clone(), async move {
-            this.check_usable(&volume.id, &volume.capability).await?;
+            this.check_usable(&volume).await?;
             match &this.backend {
                 NodeBackend::Block(block) => block.stage(volume, staging).await,
                 NodeBackend::Share(share) => share.stage(volume, staging).await,
@@ -156,7 +154,7 @@ impl NodeService {
         &self,
         request: v1::NodeUnstageVolumeRequest,
     ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
         let (this, volume) = (self.clone(), id.clone());
         self.run_exclusive(id, async move {
@@ -173,13 +171,10 @@ impl NodeService {
         &self,
         request: v1::NodePublishVolumeRequest,
     ) -> Result<v1::NodePublishVolumeResponse, Status> {
-        let volume = stage_volume(
-            request.volume_id,
-            &request.volume_capability,
-            request.publish_context,
-            request.volume_context,
-            request.secrets,
-        )?;
+        let id = self.volume_id(request.volume_id)?;
+        let volume = NodeVolume::new(id, self.rules.capability(&request.volume_capability)?);
+        validate::map("publish_context", &request.publish_context)?;
+        validate::map("volume_context", &request.volume_context)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
         if request.staging_target_path.is_empty() {
             return Err(Status::failed_precondition(
@@ -187,9 +182,14 @@ impl NodeService {
             ));
         }
         let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let volume = volume
+            .publish_context(request.publish_context)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets)
+            .target(PublishTarget::new(target.clone()).read_only(request.readonly));
         let this = self.clone();
         self.run_exclusive(volume.id.clone(), async move {
-            this.check_usable(&volume.id, &volume.capability).await?;
+            this.check_usable(&volume).await?;
             let publish =
                 publish_request(&volume.capability, staging, target, request.readonly, &this.backend)?;
             match &this.backend {
@@ -205,7 +205,7 @@ impl NodeService {
         &self,
         request: v1::NodeUnpublishVolumeRequest,
     ) -> Result<v1::NodeUnpublishVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let target = paths::mount_path("target_path", &request.target_path)?;
         let (this, volume) = (self.clone(), id.clone());
         self.run_exclusive(id, async move {
@@ -223,10 +223,10 @@ impl NodeService {
         &self,
         request: v1::NodeGetVolumeStatsRequest,
     ) -> Result<v1::NodeGetVolumeStatsResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let usage = async {
-            self.exists(&id).await?;
+            self.exists(&GetVolume::new(id.clone())).await?;
             let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
             match &self.backend {
                 NodeBackend::Block(block) => block.stats(&id, path).await,
@@ -241,26 +241,27 @@ impl NodeService {
         &self,
         request: v1::NodeExpandVolumeRequest,
     ) -> Result<v1::NodeExpandVolumeResponse, Status> {
-        let id = volume_id(request.volume_id)?;
+        let id = self.volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
-        let capability = match request.volume_capability {
-            Some(_) => Some(validate::capability(&request.volume_capability)?),
-            None => None,
-        };
-        let (this, volume) = (self.clone(), id.clone());
+        let capability = self.rules.optional_capability(&request.volume_capability)?;
+        let this = self.clone();
+        let refresh = RefreshDevice::new(id.clone(), size.required)
+            .capability(capability)
+            .secrets(Secrets::from(request.secrets));
         let capacity = self
             .run_exclusive(id, async move {
-                this.exists(&volume).await?;
-                if let Some(capability) = capability
-                    && let Some(reason) = this.refuses(&volume, &capability).await?
+                let get = GetVolume::new(refresh.id.clone()).secrets(refresh.secrets.clone());
+                this.exists(&get).await?;
+                if let Some(capability) = &refresh.capability
+                    && let Some(reason) = this.refuses(&get, capability).await?
                 {
                     // Unlike for NodeStageVolume, CSI's code for this is INVALID_ARGUMENT.
                     return Err(NodeError::Invalid(reason));
                 }
                 let path = path.ok_or_else(|| invalid_path(&request.volume_path))?;
                 match &this.backend {
-                    NodeBackend::Block(block) => block.expand(&volume, path, size).await,
+                    NodeBackend::Block(block) => block.expand(&refresh, path).await,
                     NodeBackend::Share(_) => {
                         Err(NodeError::Unsupported("shares do not support node expansion"))
                     }
@@ -276,19 +277,18 @@ impl NodeService {
         request: v1::NodeGetVolumeHealthRequest,
     ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
         let health = self.health()?;
-        let id = volume_id(request.volume_id)?;
-        let mut paths = Vec::new();
-        for (field, path) in [
-            ("volume_publish_path", &request.volume_publish_path),
-            ("staging_target_path", &request.staging_target_path),
-        ] {
-            if !path.is_empty() {
-                paths.push(paths::mount_path(field, path)?);
-            }
-        }
+        let id = self.volume_id(request.volume_id)?;
+        let optional_path = |field, path: &str| match path.is_empty() {
+            true => Ok(None),
+            false => paths::mount_path(field, path).map(Some),
+        };
+        let get = GetVolumeHealth::new(id.clone())
+            .publish_path(optional_path("volume_publish_path", &request.volume_publish_path)?)
+            .staging_path(optional_path("staging_target_path", &request.staging_target_path)?);
         let issues = async {
-            let mut issues = health.volume_health(&id).await?.ok_or_else(no_such_volume)?;
+            let mut issues = health.volume_health(&get).await?.ok_or_else(no_such_volume)?;
             if let NodeBackend::Block(block) = &self.backend {
+                let paths = [get.publish_path, get.staging_path].into_iter().flatten().collect();
                 issues.extend(block.mount_issues(&id, paths).await?);
             }
             Ok(issues)
@@ -299,9 +299,10 @@ impl NodeService {
 
     async fn storage_health(
         &self,
-        _: v1::NodeGetStorageHealthRequest,
+        request: v1::NodeGetStorageHealthRequest,
     ) -> Result<v1::NodeGetStorageHealthResponse, Status> {
-        Ok(health::storage_health(self.health()?.storage_health().await?))
+        let get = GetStorageHealth::new(request.secrets);
+        Ok(health::storage_health(self.health()?.storage_health(&get).await?))
     }
 
     async fn list_capabilities(
@@ -323,13 +324,18 @@ impl NodeService {
         })
     }
 
+    fn volume_id(&self, id: String) -> Result<String, Status> {
+        self.rules.id("volume_id", &id)?;
+        Ok(id)
+    }
+
     fn health(&self) -> Result<&dyn Health, Status> {
         self.health.as_deref().ok_or_else(|| Status::unimplemented("this driver does not report health"))
     }
 
-    async fn exists(&self, id: &str) -> Result<(), NodeError> {
+    async fn exists(&self, get: &GetVolume) -> Result<(), NodeError> {
         match &self.volumes {
-            Some(volumes) => volumes.get(id).await?.map(drop).ok_or_else(no_such_volume),
+            Some(volumes) => volumes.get(get).await?.map(drop).ok_or_else(no_such_volume),
             None => Ok(()),
         }
     }
@@ -343,25 +349,6 @@ fn invalid_path(path: &str) -> NodeError {
     NodeError::NotFound(format!("no volume can be at {path:?}: not an absolute path of a mount"))
 }
 
-fn volume_id(id: String) -> Result<String, Status> {
-    validate::id("volume_id", &id)?;
-    Ok(id)
-}
-
-fn stage_volume(
-    id: String,
-    capability: &Option<v1::VolumeCapability>,
-    publish_context: BTreeMap<String, String>,
-    volume_context: BTreeMap<String, String>,
-    secrets: BTreeMap<String, String>,
-) -> Result<StageVolume, Status> {
-    let id = volume_id(id)?;
-    let capability = validate::capability(capability)?;
-    validate::map("publish_context", &publish_context)?;
-    validate::map("volume_context", &volume_context)?;
-    Ok(StageVolume { id, capability, publish_context, volume_context, secrets: Secrets(secrets) })
-}
-
 fn publish_request(
     capability: &Capability,
     staging: PathBuf,
@@ -371,10 +358,10 @@ fn publish_request(
 ) -> Result<PublishRequest, NodeError> {
     let (volume_mode, fs) = match (&capability.access, backend) {
         (VolumeAccess::Block, _) => (VolumeMode::Block, None),
-        (VolumeAccess::Mount { fs_type, .. }, NodeBackend::Block(_)) => {
-            (VolumeMode::Filesystem, fs_type_of(fs_type)?)
+        (VolumeAccess::Mount(mount), NodeBackend::Block(_)) => {
+            (VolumeMode::Filesystem, fs_type_of(&mount.fs_type)?)
         }
-        (VolumeAccess::Mount { .. }, NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
+        (VolumeAccess::Mount(_), NodeBackend::Share(_)) => (VolumeMode::Filesystem, None),
     };
     let read_only = read_only || capability.mode.is_reader_only();
     Ok(PublishRequest { staging, target, volume_mode, fs, access_mode: capability.mode, read_only })

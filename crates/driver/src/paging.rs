@@ -5,7 +5,7 @@
 use tonic::Status;
 
 use crate::backend::ListPage;
-use crate::validate;
+use crate::validate::{self, Rules};
 
 /// Large enough for few calls, and small enough that a page stays below gRPC's default limit of 4 MiB.
 const MAX_PAGE: usize = 1000;
@@ -23,13 +23,12 @@ pub(crate) struct Paging {
 
 impl Paging {
     /// Parses `max_entries` and `starting_token`. CSI requires ABORTED for an invalid token.
-    pub(crate) fn parse(max_entries: i32, starting_token: &str) -> Result<Self, Status> {
+    pub(crate) fn parse(rules: Rules, max_entries: i32, starting_token: &str) -> Result<Self, Status> {
         let max = validate::max("max_entries", max_entries)?.map_or(MAX_PAGE, |max| max.min(MAX_PAGE));
         let after = match starting_token {
             "" => None,
             token => {
-                match token.strip_prefix(TOKEN_PREFIX).filter(|id| validate::id("starting_token", id).is_ok())
-                {
+                match token.strip_prefix(TOKEN_PREFIX).filter(|id| rules.id("starting_token", id).is_ok()) {
                     Some(id) => Some(id.to_owned()),
                     None => {
                         return Err(Status::aborted(
@@ -58,6 +57,8 @@ pub(crate) fn token(id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    const RULES: Rules = Rules { mount_group: false, max_id: validate::MAX_STRING };
+
     use tonic::Code;
 
     use super::*;
@@ -66,19 +67,19 @@ mod tests {
     fn issued_tokens_are_parsed() {
         let page = ListPage { entries: vec!["a", "b"], more: true };
         let token = next_token(&page, |id| id);
-        assert_eq!(Paging::parse(2, &token).unwrap(), Paging { after: Some("b".to_owned()), max: 2 });
+        assert_eq!(Paging::parse(RULES, 2, &token).unwrap(), Paging { after: Some("b".to_owned()), max: 2 });
         assert_eq!(next_token(&ListPage { more: false, ..page }, |id| id), "");
         assert_eq!(next_token(&ListPage::<&str> { entries: vec![], more: true }, |id| id), "");
-        assert_eq!(Paging::parse(0, "").unwrap(), Paging { after: None, max: MAX_PAGE });
-        assert_eq!(Paging::parse(i32::MAX, "").unwrap(), Paging { after: None, max: MAX_PAGE });
+        assert_eq!(Paging::parse(RULES, 0, "").unwrap(), Paging { after: None, max: MAX_PAGE });
+        assert_eq!(Paging::parse(RULES, i32::MAX, "").unwrap(), Paging { after: None, max: MAX_PAGE });
     }
 
     #[test]
     fn foreign_tokens_are_aborted() {
         let long = format!(">{}", "x".repeat(1 << 20));
         for token in ["invalid-token", "b", ">", ">a\0", long.as_str()] {
-            assert_eq!(Paging::parse(0, token).unwrap_err().code(), Code::Aborted, "{token:.20}");
+            assert_eq!(Paging::parse(RULES, 0, token).unwrap_err().code(), Code::Aborted, "{token:.20}");
         }
-        assert_eq!(Paging::parse(-1, "").unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(Paging::parse(RULES, -1, "").unwrap_err().code(), Code::InvalidArgument);
     }
 }

@@ -7,8 +7,9 @@ use tokio_stream::Iter;
 use tonic::{Request, Response, Status};
 use wharf_csi::v1;
 
-use crate::backend::{BlockRange, BlockRanges, ChangedBlocks};
-use crate::{validate, wire};
+use crate::backend::{BlockRange, BlockRanges, ChangedBlocks, GetAllocatedBlocks, GetChangedBlocks};
+use crate::validate::{self, Rules};
+use crate::wire;
 
 /// Default number of ranges in one message: about 20 KiB.
 const DEFAULT_RANGES: usize = 1024;
@@ -18,6 +19,7 @@ const MAX_RANGES: usize = 65536;
 #[derive(Clone)]
 pub(crate) struct SnapshotMetadataService {
     pub(crate) blocks: Arc<dyn ChangedBlocks>,
+    pub(crate) rules: Rules,
 }
 
 type Messages<T> = Iter<std::vec::IntoIter<Result<T, Status>>>;
@@ -32,10 +34,11 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService 
         request: Request<v1::GetMetadataAllocatedRequest>,
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         let request = request.into_inner();
-        validate::id("snapshot_id", &request.snapshot_id)?;
+        self.rules.id("snapshot_id", &request.snapshot_id)?;
         let max = validate::max("max_results", request.max_results)?;
         let from = offset(request.starting_offset)?;
-        let found = self.blocks.allocated(&request.snapshot_id, from).await?;
+        let get = GetAllocatedBlocks::new(request.snapshot_id).starting_offset(from).secrets(request.secrets);
+        let found = self.blocks.allocated(&get).await?;
         messages(found, from, max, |volume_capacity_bytes, block_metadata| v1::GetMetadataAllocatedResponse {
             block_metadata_type: v1::BlockMetadataType::VariableLength.into(),
             volume_capacity_bytes,
@@ -48,11 +51,14 @@ impl v1::snapshot_metadata_server::SnapshotMetadata for SnapshotMetadataService 
         request: Request<v1::GetMetadataDeltaRequest>,
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         let request = request.into_inner();
-        validate::id("base_snapshot_id", &request.base_snapshot_id)?;
-        validate::id("target_snapshot_id", &request.target_snapshot_id)?;
+        self.rules.id("base_snapshot_id", &request.base_snapshot_id)?;
+        self.rules.id("target_snapshot_id", &request.target_snapshot_id)?;
         let max = validate::max("max_results", request.max_results)?;
         let from = offset(request.starting_offset)?;
-        let found = self.blocks.changed(&request.base_snapshot_id, &request.target_snapshot_id, from).await?;
+        let get = GetChangedBlocks::new(request.base_snapshot_id, request.target_snapshot_id)
+            .starting_offset(from)
+            .secrets(request.secrets);
+        let found = self.blocks.changed(&get).await?;
         messages(found, from, max, |volume_capacity_bytes, block_metadata| v1::GetMetadataDeltaResponse {
             block_metadata_type: v1::BlockMetadataType::VariableLength.into(),
             volume_capacity_bytes,

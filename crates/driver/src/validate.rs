@@ -7,11 +7,14 @@ use std::path::{Component, Path, PathBuf};
 
 use tonic::Status;
 use wharf_csi::v1;
+use wharf_csi::v1::volume_capability::AccessType;
 
-use crate::backend::{AccessMode, Capability, SizeRange, Topology, VolumeAccess, VolumeContentSource};
+use crate::backend::{
+    AccessMode, Capability, MountAccess, SizeRange, Topology, VolumeAccess, VolumeContentSource,
+};
 
 /// CSI's limit for a string, ids among them.
-const MAX_ID: usize = 128;
+pub(crate) const MAX_STRING: usize = 128;
 /// CSI's limit for a node's id.
 const MAX_NODE_ID: usize = 256;
 /// Names can be longer than CSI's 128 bytes: orchestrators build them from other names.
@@ -21,9 +24,13 @@ const MAX_MAP: usize = 4096;
 /// The kernel's PATH_MAX without its NUL.
 const MAX_PATH: usize = 4095;
 
-/// An id of a volume, snapshot or group snapshot.
-pub(crate) fn id(field: &str, value: &str) -> Result<(), Status> {
-    text(field, value, MAX_ID)
+/// What requests may contain only if the driver's backend declares it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// VOLUME_MOUNT_GROUP.
+    pub(crate) mount_group: bool,
+    /// The longest id of a volume, snapshot or group snapshot, in bytes.
+    pub(crate) max_id: usize,
 }
 
 /// The id of a node.
@@ -94,35 +101,113 @@ pub(crate) fn required_size(field: &str, range: &Option<v1::CapacityRange>) -> R
     }
 }
 
-/// One required capability.
-pub(crate) fn capability(capability: &Option<v1::VolumeCapability>) -> Result<Capability, Status> {
-    match capability {
-        Some(capability) => one_capability("volume_capability", capability),
-        None => Err(missing("volume_capability")),
+impl Rules {
+    /// An id of a volume, snapshot or group snapshot.
+    pub(crate) fn id(self, field: &str, value: &str) -> Result<(), Status> {
+        text(field, value, self.max_id)
+    }
+
+    /// An id that may be missing.
+    pub(crate) fn optional_id(self, field: &str, id: String) -> Result<Option<String>, Status> {
+        if id.is_empty() {
+            return Ok(None);
+        }
+        self.id(field, &id)?;
+        Ok(Some(id))
+    }
+
+    /// The content source of a new volume.
+    pub(crate) fn source(
+        self,
+        source: &Option<v1::VolumeContentSource>,
+    ) -> Result<Option<VolumeContentSource>, Status> {
+        use v1::volume_content_source::Type;
+
+        let Some(source) = source else { return Ok(None) };
+        match &source.r#type {
+            Some(Type::Snapshot(snapshot)) => {
+                self.id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
+                Ok(Some(VolumeContentSource::Snapshot(snapshot.snapshot_id.clone())))
+            }
+            Some(Type::Volume(volume)) => {
+                self.id("volume_content_source.volume.volume_id", &volume.volume_id)?;
+                Ok(Some(VolumeContentSource::Volume(volume.volume_id.clone())))
+            }
+            None => Err(missing("volume_content_source.type")),
+        }
+    }
+
+    /// One required capability.
+    pub(crate) fn capability(self, capability: &Option<v1::VolumeCapability>) -> Result<Capability, Status> {
+        match capability {
+            Some(capability) => self.one_capability("volume_capability", capability),
+            None => Err(missing("volume_capability")),
+        }
+    }
+
+    /// A capability that may be missing.
+    pub(crate) fn optional_capability(
+        self,
+        capability: &Option<v1::VolumeCapability>,
+    ) -> Result<Option<Capability>, Status> {
+        capability.is_some().then(|| self.capability(capability)).transpose()
+    }
+
+    /// The capabilities of a volume; at least one.
+    pub(crate) fn capabilities(
+        self,
+        capabilities: &[v1::VolumeCapability],
+    ) -> Result<Vec<Capability>, Status> {
+        if capabilities.is_empty() {
+            return Err(missing("volume_capabilities"));
+        }
+        self.any_capabilities(capabilities)
+    }
+
+    /// Like [`Self::capabilities`], but the list may be empty.
+    pub(crate) fn any_capabilities(
+        self,
+        capabilities: &[v1::VolumeCapability],
+    ) -> Result<Vec<Capability>, Status> {
+        capabilities.iter().map(|capability| self.one_capability("volume_capabilities", capability)).collect()
+    }
+
+    fn one_capability(self, field: &str, capability: &v1::VolumeCapability) -> Result<Capability, Status> {
+        let mut converted = convert_capability(field, capability)?;
+        if let Some(AccessType::Mount(wire)) = &capability.access_type
+            && let VolumeAccess::Mount(mount) = &mut converted.access
+        {
+            mount.mount_group = self.mount_group(field, &wire.volume_mount_group)?;
+        }
+        Ok(converted)
+    }
+
+    fn mount_group(self, field: &str, group: &str) -> Result<Option<u32>, Status> {
+        let field = format!("{field}.mount.volume_mount_group");
+        match group {
+            "" => Ok(None),
+            // Accepting it without applying it would leave files that the pod's group cannot access.
+            _ if !self.mount_group => {
+                Err(invalid(&field, "must be empty: this driver does not declare VOLUME_MOUNT_GROUP"))
+            }
+            // Only a number is safe in a list of mount options.
+            group => match group.parse() {
+                Ok(group) => Ok(Some(group)),
+                Err(_) => Err(invalid(&field, "must be the number of a group")),
+            },
+        }
     }
 }
 
-/// The capabilities of a volume; at least one.
-pub(crate) fn capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
-    if capabilities.is_empty() {
-        return Err(missing("volume_capabilities"));
-    }
-    any_capabilities(capabilities)
-}
-
-/// Like [`capabilities`], but the list may be empty.
-pub(crate) fn any_capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
-    capabilities.iter().map(|capability| one_capability("volume_capabilities", capability)).collect()
-}
-
-fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capability, Status> {
-    use v1::volume_capability::{AccessType, access_mode::Mode};
+/// The capability without its mount group.
+fn convert_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capability, Status> {
+    use v1::volume_capability::access_mode::Mode;
 
     let access = match &capability.access_type {
         Some(AccessType::Block(_)) => VolumeAccess::Block,
         Some(AccessType::Mount(mount)) => {
             if !mount.fs_type.is_empty() {
-                text(&format!("{field}.mount.fs_type"), &mount.fs_type, MAX_ID)?;
+                text(&format!("{field}.mount.fs_type"), &mount.fs_type, MAX_STRING)?;
             }
             let flags = &mount.mount_flags;
             if flags.iter().map(String::len).sum::<usize>() > MAX_MAP
@@ -131,12 +216,7 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
                 let expected = "must not be larger than 4 KiB in all, nor have NUL characters";
                 return Err(invalid(&format!("{field}.mount.mount_flags"), expected));
             }
-            // Accepting it without applying it would leave files that the pod's group cannot access.
-            if !mount.volume_mount_group.is_empty() {
-                let expected = "must be empty: this driver does not declare VOLUME_MOUNT_GROUP";
-                return Err(invalid(&format!("{field}.mount.volume_mount_group"), expected));
-            }
-            VolumeAccess::Mount { fs_type: mount.fs_type.clone(), flags: flags.clone() }
+            VolumeAccess::Mount(MountAccess::new(mount.fs_type.clone()).flags(flags.clone()))
         }
         None => return Err(missing(&format!("{field}.access_type"))),
     };
@@ -154,27 +234,7 @@ fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capa
             return Err(invalid(&format!("{field}.access_mode"), &format!("has no mode of number {mode}")));
         }
     };
-    Ok(Capability { access, mode })
-}
-
-/// The content source of a new volume.
-pub(crate) fn source(
-    source: &Option<v1::VolumeContentSource>,
-) -> Result<Option<VolumeContentSource>, Status> {
-    use v1::volume_content_source::Type;
-
-    let Some(source) = source else { return Ok(None) };
-    match &source.r#type {
-        Some(Type::Snapshot(snapshot)) => {
-            id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
-            Ok(Some(VolumeContentSource::Snapshot(snapshot.snapshot_id.clone())))
-        }
-        Some(Type::Volume(volume)) => {
-            id("volume_content_source.volume.volume_id", &volume.volume_id)?;
-            Ok(Some(VolumeContentSource::Volume(volume.volume_id.clone())))
-        }
-        None => Err(missing("volume_content_source.type")),
-    }
+    Ok(Capability::new(access, mode))
 }
 
 /// Requisite and preferred topologies.

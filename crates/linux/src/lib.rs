@@ -1,6 +1,34 @@
 //! Mounts, loop devices, file systems and durable files: everything that Wharf's drivers need from Linux.
 //!
-//! Start at [`Kernel`], the trait through which drivers make all these calls.
+//! Start at [`Kernel`], the trait through which drivers make all these calls. [`Linux`] implements it.
+//!
+//! # Examples
+//!
+//! Find out what is mounted where:
+//!
+//! ```
+//! use std::path::Path;
+//! use wharf_linux::{Linux, Mounts as _};
+//!
+//! let table = Linux::new().mount_table()?;
+//! let proc = table.at(Path::new("/proc")).ok_or("not mounted")?;
+//! assert_eq!(proc.fs_type, "proc");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Write a file so that it is complete after a crash, or not there at all:
+//!
+//! ```
+//! use std::path::Path;
+//! use wharf_linux::{Files as _, Linux, PathBeneath, write_durably};
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let root = dir.path();
+//! let (kernel, file) = (Linux::new(), PathBeneath::new(root, Path::new("state.json")));
+//! write_durably(&kernel, &file, b"{}")?;
+//! assert_eq!(kernel.read_file(&file)?.as_deref(), Some(&b"{}"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![allow(unsafe_code, reason = "the one crate that calls the kernel directly")]
 

@@ -1,7 +1,8 @@
-//! The data types between the SDK and a backend: validated CSI messages without unset required fields.
+//! What a backend returns, and the types that requests consist of.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,13 +12,52 @@ use wharf_linux::FsType;
 /// Topology segments, such as `local.csi.wharf.dev/node: n1`.
 pub type Topology = BTreeMap<String, String>;
 
-/// Secrets of a request. Never printed.
+/// Secrets of a request, by key. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secrets(pub BTreeMap<String, String>);
+pub struct Secrets(BTreeMap<String, String>);
 
 impl fmt::Debug for Secrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} secrets", self.0.len())
+    }
+}
+
+impl From<BTreeMap<String, String>> for Secrets {
+    fn from(secrets: BTreeMap<String, String>) -> Self {
+        Self(secrets)
+    }
+}
+
+impl Deref for Secrets {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+/// The volume context of a request: what CreateVolume returned, or `volumeAttributes` of a volume created by hand. Only its
+/// keys are printed: in NodePublishVolume it can hold the tokens of a pod's service account.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct VolumeContext(BTreeMap<String, String>);
+
+impl fmt::Debug for VolumeContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl From<BTreeMap<String, String>> for VolumeContext {
+    fn from(context: BTreeMap<String, String>) -> Self {
+        Self(context)
+    }
+}
+
+impl Deref for VolumeContext {
+    type Target = BTreeMap<String, String>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }
 
@@ -46,69 +86,6 @@ impl SizeRange {
     }
 }
 
-/// CSI's access modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AccessMode {
-    /// One node, any number of writers on it (for older orchestrators).
-    SingleNodeWriter,
-    /// One node, readers only.
-    SingleNodeReaderOnly,
-    /// Many nodes, readers only.
-    MultiNodeReaderOnly,
-    /// Many nodes, one writer.
-    MultiNodeSingleWriter,
-    /// Many nodes, many writers.
-    MultiNodeMultiWriter,
-    /// One node, one pod: ReadWriteOncePod.
-    SingleNodeSingleWriter,
-    /// One node, many pods.
-    SingleNodeMultiWriter,
-}
-
-impl AccessMode {
-    /// Whether the volume is used by at most one node at a time.
-    pub fn is_single_node(self) -> bool {
-        !matches!(self, Self::MultiNodeReaderOnly | Self::MultiNodeSingleWriter | Self::MultiNodeMultiWriter)
-    }
-
-    /// Whether the mode allows no writes.
-    pub fn is_reader_only(self) -> bool {
-        matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
-    }
-}
-
-/// How a pod accesses a volume: CSI's access type.
-#[derive(Clone, PartialEq, Eq)]
-pub enum VolumeAccess {
-    /// As a raw block device.
-    Block,
-    /// As a mounted file system.
-    Mount {
-        /// The requested file system type; empty for the driver's default.
-        fs_type: String,
-        /// `mount -o` options; can contain secrets, so they are never printed.
-        flags: Vec<String>,
-    },
-}
-
-impl fmt::Debug for VolumeAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Block => f.write_str("Block"),
-            Self::Mount { fs_type, flags } => write!(f, "Mount({fs_type:?}, {} flags)", flags.len()),
-        }
-    }
-}
-
-/// One way in which a volume is used: CSI's VolumeCapability.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Capability {
-    /// Block device or file system.
-    pub access: VolumeAccess,
-    /// The access mode: how many nodes and pods use the volume.
-    pub mode: AccessMode,
-}
-
 /// The source of a new volume's content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -117,27 +94,6 @@ pub enum VolumeContentSource {
     Snapshot(String),
     /// Another volume, by id.
     Volume(String),
-}
-
-/// A request to create a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewVolume {
-    /// The name that identifies the request: repeated calls have the same name.
-    pub name: String,
-    /// The requested size.
-    pub size: SizeRange,
-    /// All capabilities that the volume must support; at least one.
-    pub capabilities: Vec<Capability>,
-    /// StorageClass parameters, overridden by mutable parameters.
-    pub parameters: BTreeMap<String, String>,
-    /// Secrets of the request.
-    pub secrets: Secrets,
-    /// The content source; `None` for an empty volume.
-    pub source: Option<VolumeContentSource>,
-    /// The volume must be accessible from one of these topologies; empty for any.
-    pub requisite: Vec<Topology>,
-    /// Preferred topologies, in this order.
-    pub preferred: Vec<Topology>,
 }
 
 /// An existing volume.
@@ -166,17 +122,6 @@ pub struct ListPage<T> {
     pub more: bool,
 }
 
-/// A GetCapacity request.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct CapacityQuery {
-    /// StorageClass parameters.
-    pub parameters: BTreeMap<String, String>,
-    /// Capabilities that the volumes must support.
-    pub capabilities: Vec<Capability>,
-    /// The topology to report on; `None` for all.
-    pub topology: Option<Topology>,
-}
-
 /// The capacity that can still be provisioned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AvailableCapacity {
@@ -197,21 +142,6 @@ pub struct ExpandedVolume {
     pub node_expansion_required: bool,
 }
 
-/// A request to create a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewSnapshot {
-    /// The name that identifies the request: repeated calls have the same name.
-    pub name: String,
-    /// The ID of the source volume.
-    pub source: String,
-    /// VolumeSnapshotClass parameters.
-    pub parameters: BTreeMap<String, String>,
-    /// Secrets of the request.
-    pub secrets: Secrets,
-    /// The snapshot must be accessible from one of these topologies; empty for any.
-    pub requisite: Vec<Topology>,
-}
-
 /// An existing snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
@@ -229,26 +159,6 @@ pub struct Snapshot {
     pub group: Option<String>,
     /// The topologies from which it is accessible; empty for any.
     pub topology: Vec<Topology>,
-}
-
-/// Selects the snapshots of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SnapshotFilter {
-    /// Only snapshots of this volume.
-    pub source: Option<String>,
-}
-
-/// A request to create a group snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewGroupSnapshot {
-    /// The name that identifies the request: repeated calls have the same name.
-    pub name: String,
-    /// The IDs of the source volumes: sorted, without duplicates, at least one.
-    pub sources: Vec<String>,
-    /// VolumeGroupSnapshotClass parameters.
-    pub parameters: BTreeMap<String, String>,
-    /// Secrets of the request.
-    pub secrets: Secrets,
 }
 
 /// An existing group snapshot.
@@ -322,21 +232,6 @@ pub struct StorageIssue {
     pub message: String,
 }
 
-/// A volume that is staged or published on this node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StageVolume {
-    /// The volume ID.
-    pub id: String,
-    /// How the volume is used.
-    pub capability: Capability,
-    /// The publish context from ControllerPublishVolume.
-    pub publish_context: BTreeMap<String, String>,
-    /// The volume context from CreateVolume.
-    pub volume_context: BTreeMap<String, String>,
-    /// Secrets of the request.
-    pub secrets: Secrets,
-}
-
 /// A volume's device on this node, verified by the backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
@@ -350,6 +245,7 @@ pub struct Device {
 
 /// What the SDK knows of a volume on this node besides its id; see [`crate::backend::Devices::adopt`].
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum AdoptionHint<'a> {
     /// This device is mounted at the path where the orchestrator expects the volume.
     Mounted(&'a Path),

@@ -7,7 +7,7 @@ use wharf_csi::v1::controller_service_capability::rpc::Type;
 
 use super::volumes::get_existing;
 use super::{ControllerService, declared};
-use crate::backend::{AvailableCapacity, CapacityQuery, Volume};
+use crate::backend::{AvailableCapacity, CapacityQuery, GetVolume, GetVolumeHealth, ListVolumes, Volume};
 use crate::paging::{self, Paging};
 use crate::{validate, wire};
 
@@ -19,8 +19,8 @@ impl ControllerService {
         use v1::list_volumes_response::{Entry, VolumeStatus};
 
         let listing = declared(&self.listing, Type::ListVolumes)?;
-        let paging = Paging::parse(request.max_entries, &request.starting_token)?;
-        let page = listing.list(paging.after.as_deref(), paging.max).await?;
+        let paging = Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
+        let page = listing.list(&ListVolumes::new(paging.max).after(paging.after)).await?;
         let status = |volume: &Volume| {
             let published_node_ids = volume.published_nodes.clone();
             self.publishing.is_some().then_some(VolumeStatus { published_node_ids, volume_condition: None })
@@ -42,8 +42,8 @@ impl ControllerService {
         use v1::controller_get_volume_response::VolumeStatus;
 
         declared(&self.listing, Type::GetVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
-        let volume = get_existing(&*self.volumes, &request.volume_id).await?;
+        self.rules.id("volume_id", &request.volume_id)?;
+        let volume = get_existing(&*self.volumes, &GetVolume::new(request.volume_id)).await?;
         Ok(v1::ControllerGetVolumeResponse {
             volume: Some(wire::volume(&volume)),
             // CSI requires a status here.
@@ -57,7 +57,7 @@ impl ControllerService {
     ) -> Result<v1::GetCapacityResponse, Status> {
         let capacity = declared(&self.capacity, Type::GetCapacity)?;
         validate::map("parameters", &request.parameters)?;
-        let capabilities = validate::any_capabilities(&request.volume_capabilities)?;
+        let capabilities = self.rules.any_capabilities(&request.volume_capabilities)?;
         let topology = match &request.accessible_topology {
             Some(topology) => Some(validate::topology("accessible_topology", topology)?),
             None => None,
@@ -72,8 +72,9 @@ impl ControllerService {
         let available = match impossible {
             true => AvailableCapacity::default(),
             false => {
-                let parameters = request.parameters;
-                capacity.capacity(&CapacityQuery { parameters, capabilities, topology }).await?
+                let query =
+                    CapacityQuery::new(request.parameters).capabilities(capabilities).topology(topology);
+                capacity.capacity(&query).await?
             }
         };
         Ok(v1::GetCapacityResponse {
@@ -88,9 +89,10 @@ impl ControllerService {
         request: v1::ControllerGetVolumeHealthRequest,
     ) -> Result<v1::ControllerGetVolumeHealthResponse, Status> {
         let health = declared(&self.health, Type::GetVolumeHealth)?;
-        validate::id("volume_id", &request.volume_id)?;
-        let id = &request.volume_id;
-        let issues = health.volume_health(id).await?;
+        self.rules.id("volume_id", &request.volume_id)?;
+        let get = GetVolumeHealth::new(request.volume_id).secrets(request.secrets);
+        let issues = health.volume_health(&get).await?;
+        let id = &get.id;
         let issues = issues.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))?;
         Ok(v1::ControllerGetVolumeHealthResponse { volume_health: Some(wire::health(id, &issues)) })
     }
@@ -102,13 +104,15 @@ impl ControllerService {
     ) -> Result<v1::ControllerListVolumeHealthResponse, Status> {
         let health = declared(&self.health, Type::ListVolumeHealth)?;
         let listing = declared(&self.listing, Type::ListVolumeHealth)?;
-        let Paging { mut after, max } = Paging::parse(request.max_entries, &request.starting_token)?;
+        let Paging { mut after, max } =
+            Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
         let mut entries: Vec<v1::VolumeHealth> = Vec::new();
         loop {
-            let page = listing.list(after.as_deref(), max).await?;
+            let page = listing.list(&ListVolumes::new(max).after(after)).await?;
             for volume in &page.entries {
                 // `None`: deleted since the list was read.
-                let issues = health.volume_health(&volume.id).await?.unwrap_or_default();
+                let get = GetVolumeHealth::new(volume.id.clone()).secrets(request.secrets.clone());
+                let issues = health.volume_health(&get).await?.unwrap_or_default();
                 if issues.is_empty() {
                     continue;
                 }

@@ -5,7 +5,7 @@ use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
 use super::{ControllerService, declared};
-use crate::backend::{ListPage, NewSnapshot, Secrets, SnapshotFilter};
+use crate::backend::{DeleteSnapshot, GetSnapshot, ListPage, ListSnapshots, NewSnapshot};
 use crate::locks::{snapshot_key, snapshot_name_key, volume_key};
 use crate::paging::{self, Paging};
 use crate::{validate, wire};
@@ -17,16 +17,13 @@ impl ControllerService {
     ) -> Result<v1::CreateSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
         validate::name("name", &request.name)?;
-        validate::id("source_volume_id", &request.source_volume_id)?;
+        self.rules.id("source_volume_id", &request.source_volume_id)?;
         validate::map("parameters", &request.parameters)?;
         let (requisite, _) = validate::topology_requirement(&request.accessibility_requirements)?;
-        let requested = NewSnapshot {
-            name: request.name,
-            source: request.source_volume_id,
-            parameters: request.parameters,
-            secrets: Secrets(request.secrets),
-            requisite,
-        };
+        let requested = NewSnapshot::new(request.name, request.source_volume_id)
+            .parameters(request.parameters)
+            .requisite(requisite)
+            .secrets(request.secrets);
         self.locks
             .run([snapshot_name_key(&requested.name), volume_key(&requested.source)], async move {
                 let mut snapshot = snapshots.create_snapshot(&requested).await?;
@@ -51,10 +48,11 @@ impl ControllerService {
         request: v1::DeleteSnapshotRequest,
     ) -> Result<v1::DeleteSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::CreateDeleteSnapshot)?;
-        validate::id("snapshot_id", &request.snapshot_id)?;
+        self.rules.id("snapshot_id", &request.snapshot_id)?;
+        let delete = DeleteSnapshot::new(request.snapshot_id).secrets(request.secrets);
         self.locks
-            .run([snapshot_key(&request.snapshot_id)], async move {
-                snapshots.delete_snapshot(&request.snapshot_id).await?;
+            .run([snapshot_key(&delete.id)], async move {
+                snapshots.delete_snapshot(&delete).await?;
                 Ok(v1::DeleteSnapshotResponse {})
             })
             .await
@@ -65,10 +63,11 @@ impl ControllerService {
         request: v1::GetSnapshotRequest,
     ) -> Result<v1::GetSnapshotResponse, Status> {
         let snapshots = declared(&self.snapshots, Type::GetSnapshot)?;
-        validate::id("snapshot_id", &request.snapshot_id)?;
-        let id = &request.snapshot_id;
-        let snapshot = snapshots.get_snapshot(id).await?;
-        let snapshot = snapshot.ok_or_else(|| Status::not_found(format!("there is no snapshot {id}")))?;
+        self.rules.id("snapshot_id", &request.snapshot_id)?;
+        let get = GetSnapshot::new(request.snapshot_id).secrets(request.secrets);
+        let snapshot = snapshots.get_snapshot(&get).await?;
+        let snapshot =
+            snapshot.ok_or_else(|| Status::not_found(format!("there is no snapshot {}", get.id)))?;
         Ok(v1::GetSnapshotResponse { snapshot: Some(wire::snapshot(&snapshot)) })
     }
 
@@ -80,11 +79,11 @@ impl ControllerService {
         use v1::list_snapshots_response::Entry;
 
         let snapshots = declared(&self.snapshots, Type::ListSnapshots)?;
-        let paging = Paging::parse(request.max_entries, &request.starting_token)?;
-        let source = optional_id("source_volume_id", request.source_volume_id)?;
-        let page = match optional_id("snapshot_id", request.snapshot_id)? {
+        let paging = Paging::parse(self.rules, request.max_entries, &request.starting_token)?;
+        let source = self.rules.optional_id("source_volume_id", request.source_volume_id)?;
+        let page = match self.rules.optional_id("snapshot_id", request.snapshot_id)? {
             Some(id) => {
-                let found = snapshots.get_snapshot(&id).await?;
+                let found = snapshots.get_snapshot(&GetSnapshot::new(id).secrets(request.secrets)).await?;
                 let found =
                     found.filter(|found| source.as_ref().is_none_or(|source| *source == found.source));
                 let remaining =
@@ -92,9 +91,11 @@ impl ControllerService {
                 ListPage { entries: remaining.into_iter().collect(), more: false }
             }
             None => {
-                snapshots
-                    .list_snapshots(&SnapshotFilter { source }, paging.after.as_deref(), paging.max)
-                    .await?
+                let list = ListSnapshots::new(paging.max)
+                    .after(paging.after)
+                    .source(source)
+                    .secrets(request.secrets);
+                snapshots.list_snapshots(&list).await?
             }
         };
         Ok(v1::ListSnapshotsResponse {
@@ -106,13 +107,4 @@ impl ControllerService {
             next_token: paging::next_token(&page, |snapshot| &snapshot.id),
         })
     }
-}
-
-/// Validates an optional id.
-fn optional_id(field: &str, id: String) -> Result<Option<String>, Status> {
-    if id.is_empty() {
-        return Ok(None);
-    }
-    validate::id(field, &id)?;
-    Ok(Some(id))
 }

@@ -5,7 +5,10 @@ use wharf_csi::v1;
 use wharf_csi::v1::controller_service_capability::rpc::Type;
 
 use super::{ControllerService, declared};
-use crate::backend::{Capability, NewVolume, Secrets, Volume, VolumeContentSource, Volumes};
+use crate::backend::{
+    Capability, DeleteVolume, ExpandVolume, GetVolume, ModifyVolume, NewVolume, PublishVolume,
+    UnpublishVolume, Volume, VolumeContentSource, Volumes,
+};
 use crate::locks::{snapshot_key, volume_key, volume_name_key};
 use crate::{validate, wire};
 
@@ -32,11 +35,11 @@ impl ControllerService {
 
     fn new_volume(&self, request: v1::CreateVolumeRequest) -> Result<NewVolume, Status> {
         validate::name("name", &request.name)?;
-        let capabilities = validate::capabilities(&request.volume_capabilities)?;
+        let capabilities = self.rules.capabilities(&request.volume_capabilities)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
         validate::map("parameters", &request.parameters)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
-        let source = validate::source(&request.volume_content_source)?;
+        let source = self.rules.source(&request.volume_content_source)?;
         let (requisite, preferred) = validate::topology_requirement(&request.accessibility_requirements)?;
 
         match &source {
@@ -66,27 +69,25 @@ impl ControllerService {
             return Err(Status::invalid_argument(reason));
         }
         check_capabilities(&*self.volumes, None, &capabilities)?;
-        Ok(NewVolume {
-            name: request.name,
-            size,
-            capabilities,
-            parameters,
-            secrets: Secrets(request.secrets),
-            source,
-            requisite,
-            preferred,
-        })
+        Ok(NewVolume::new(request.name, capabilities)
+            .size(size)
+            .parameters(parameters)
+            .source(source)
+            .requisite(requisite)
+            .preferred(preferred)
+            .secrets(request.secrets))
     }
 
     pub(super) async fn delete_volume(
         &self,
         request: v1::DeleteVolumeRequest,
     ) -> Result<v1::DeleteVolumeResponse, Status> {
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let volumes = self.volumes.clone();
+        let delete = DeleteVolume::new(request.volume_id).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                volumes.delete(&request.volume_id, &Secrets(request.secrets)).await?;
+            .run([volume_key(&delete.id)], async move {
+                volumes.delete(&delete).await?;
                 Ok(v1::DeleteVolumeResponse {})
             })
             .await
@@ -97,17 +98,23 @@ impl ControllerService {
         request: v1::ControllerPublishVolumeRequest,
     ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
         let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         validate::node_id("node_id", &request.node_id)?;
-        let capability = validate::capability(&request.volume_capability)?;
+        let capability = self.rules.capability(&request.volume_capability)?;
+        validate::map("volume_context", &request.volume_context)?;
         let volumes = self.volumes.clone();
+        let publish = PublishVolume::new(request.volume_id, request.node_id, capability)
+            .read_only(request.readonly)
+            .volume_context(request.volume_context)
+            .secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let volume = get_existing(&*volumes, &request.volume_id).await?;
-                check_capabilities(&*volumes, Some(&volume), std::slice::from_ref(&capability))?;
-                let publish_context = publishing
-                    .publish(&request.volume_id, &request.node_id, &capability, request.readonly)
-                    .await?;
+            .run([volume_key(&publish.id)], async move {
+                let get = GetVolume::new(publish.id.clone())
+                    .volume_context(publish.volume_context.clone())
+                    .secrets(publish.secrets.clone());
+                let volume = get_existing(&*volumes, &get).await?;
+                check_capabilities(&*volumes, Some(&volume), std::slice::from_ref(&publish.capability))?;
+                let publish_context = publishing.publish(&publish).await?;
                 Ok(v1::ControllerPublishVolumeResponse { publish_context })
             })
             .await
@@ -118,14 +125,15 @@ impl ControllerService {
         request: v1::ControllerUnpublishVolumeRequest,
     ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
         let publishing = declared(&self.publishing, Type::PublishUnpublishVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         if !request.node_id.is_empty() {
             validate::node_id("node_id", &request.node_id)?;
         }
+        let node = Some(request.node_id).filter(|node| !node.is_empty());
+        let unpublish = UnpublishVolume::new(request.volume_id).node(node).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let node = Some(request.node_id.as_str()).filter(|node| !node.is_empty());
-                publishing.unpublish(&request.volume_id, node).await?;
+            .run([volume_key(&unpublish.id)], async move {
+                publishing.unpublish(&unpublish).await?;
                 Ok(v1::ControllerUnpublishVolumeResponse {})
             })
             .await
@@ -136,23 +144,24 @@ impl ControllerService {
         request: v1::ControllerExpandVolumeRequest,
     ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
         let expansion = declared(&self.expansion, Type::ExpandVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         let size = validate::required_size("capacity_range", &request.capacity_range)?;
-        let capability =
-            request.volume_capability.is_some().then(|| validate::capability(&request.volume_capability));
-        let capability = capability.transpose()?;
+        let capability = self.rules.optional_capability(&request.volume_capability)?;
         let volumes = self.volumes.clone();
+        let expand =
+            ExpandVolume::new(request.volume_id, size).capability(capability).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                let volume = get_existing(&*volumes, &request.volume_id).await?;
-                check_capabilities(&*volumes, Some(&volume), capability.as_slice())?;
+            .run([volume_key(&expand.id)], async move {
+                let get = GetVolume::new(expand.id.clone()).secrets(expand.secrets.clone());
+                let volume = get_existing(&*volumes, &get).await?;
+                check_capabilities(&*volumes, Some(&volume), expand.capability.as_slice())?;
                 if size.limit.is_some_and(|limit| limit < volume.capacity) {
                     return Err(Status::out_of_range(format!(
                         "volume {} already has {} bytes, and volumes cannot shrink",
                         volume.id, volume.capacity
                     )));
                 }
-                let expanded = expansion.expand(&request.volume_id, size, capability.as_ref()).await?;
+                let expanded = expansion.expand(&expand).await?;
                 Ok(v1::ControllerExpandVolumeResponse {
                     capacity_bytes: wire::bytes(expanded.capacity),
                     node_expansion_required: expanded.node_expansion_required,
@@ -166,13 +175,16 @@ impl ControllerService {
         request: v1::ControllerModifyVolumeRequest,
     ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
         let mutable = declared(&self.mutable, Type::ModifyVolume)?;
-        validate::id("volume_id", &request.volume_id)?;
+        self.rules.id("volume_id", &request.volume_id)?;
         validate::map("mutable_parameters", &request.mutable_parameters)?;
         let volumes = self.volumes.clone();
+        let modify =
+            ModifyVolume::new(request.volume_id, request.mutable_parameters).secrets(request.secrets);
         self.locks
-            .run([volume_key(&request.volume_id)], async move {
-                get_existing(&*volumes, &request.volume_id).await?;
-                mutable.modify(&request.volume_id, &request.mutable_parameters).await?;
+            .run([volume_key(&modify.id)], async move {
+                let get = GetVolume::new(modify.id.clone()).secrets(modify.secrets.clone());
+                get_existing(&*volumes, &get).await?;
+                mutable.modify(&modify).await?;
                 Ok(v1::ControllerModifyVolumeResponse {})
             })
             .await
@@ -184,9 +196,12 @@ impl ControllerService {
     ) -> Result<v1::ValidateVolumeCapabilitiesResponse, Status> {
         use v1::validate_volume_capabilities_response::Confirmed;
 
-        validate::id("volume_id", &request.volume_id)?;
-        let capabilities = validate::capabilities(&request.volume_capabilities)?;
-        let volume = get_existing(&*self.volumes, &request.volume_id).await?;
+        self.rules.id("volume_id", &request.volume_id)?;
+        let capabilities = self.rules.capabilities(&request.volume_capabilities)?;
+        let get = GetVolume::new(request.volume_id)
+            .volume_context(request.volume_context.clone())
+            .secrets(request.secrets);
+        let volume = get_existing(&*self.volumes, &get).await?;
         let refused = check_capabilities(&*self.volumes, Some(&volume), &capabilities)
             .err()
             .map(|status| status.message().to_owned());
@@ -217,8 +232,9 @@ impl ControllerService {
 }
 
 /// Returns a volume, or NOT_FOUND.
-pub(super) async fn get_existing(volumes: &dyn Volumes, id: &str) -> Result<Volume, Status> {
-    volumes.get(id).await?.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
+pub(super) async fn get_existing(volumes: &dyn Volumes, request: &GetVolume) -> Result<Volume, Status> {
+    let volume = volumes.get(request).await?;
+    volume.ok_or_else(|| Status::not_found(format!("there is no volume {}", request.id)))
 }
 
 /// Checks that the backend accepts all capabilities.

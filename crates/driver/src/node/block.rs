@@ -11,7 +11,7 @@ use wharf_linux::FsType;
 use super::blocking_kernel::BlockingKernel;
 use super::error::NodeError;
 use super::mounts::{ExpectedMount, VolumeMode, device_of_mount};
-use crate::backend::{AdoptionHint, Device, DeviceError, Devices, StageVolume, VolumeAccess};
+use crate::backend::{AdoptionHint, Device, DeviceError, Devices, MountAccess, NodeVolume, VolumeAccess};
 
 /// Key of the volume context with mkfs options from CreateVolume.
 const MKFS_OPTIONS: &str = "mkfsOptions";
@@ -38,8 +38,10 @@ pub(super) struct FsRequest {
 
 impl FsRequest {
     /// `None` for a raw volume.
-    pub(super) fn from_volume(volume: &StageVolume) -> Result<Option<Self>, NodeError> {
-        let VolumeAccess::Mount { fs_type, flags } = &volume.capability.access else { return Ok(None) };
+    pub(super) fn from_volume(volume: &NodeVolume) -> Result<Option<Self>, NodeError> {
+        let VolumeAccess::Mount(MountAccess { fs_type, flags, .. }) = &volume.capability.access else {
+            return Ok(None);
+        };
         let fs = fs_type_of(fs_type)?;
         let words = volume.volume_context.get(MKFS_OPTIONS).map(String::as_str).unwrap_or_default();
         let mkfs_options: Vec<String> = words.split_whitespace().map(str::to_owned).collect();

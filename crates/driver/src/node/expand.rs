@@ -14,16 +14,16 @@ use super::error::NodeError;
 use super::fs_size::can_grow;
 use super::mounts::{DeviceNode, VolumeMode};
 use super::stats::not_mounted_at;
-use crate::backend::{Device, SizeRange};
+use crate::backend::{Device, RefreshDevice};
 
 impl Block {
     /// Expands the volume and returns its size on this node.
-    pub(crate) async fn expand(&self, id: &str, path: PathBuf, size: SizeRange) -> Result<u64, NodeError> {
-        let before = self.find_at(id, &path).await?.ok_or_else(|| not_mounted_at(&path))?;
+    pub(crate) async fn expand(&self, refresh: &RefreshDevice, path: PathBuf) -> Result<u64, NodeError> {
+        let before = self.find_at(&refresh.id, &path).await?.ok_or_else(|| not_mounted_at(&path))?;
         let at = path.clone();
         self.kernel.run(move |kernel| shown_at(kernel, &before, &at).map(drop)).await?;
 
-        let device = self.devices.refresh(id, size.required).await?;
+        let device = self.devices.refresh(refresh).await?;
         let seen = self.size_of(&device).await?;
         if seen != device.size {
             return Err(NodeError::Precondition(format!(
@@ -32,10 +32,10 @@ impl Block {
                 device.size
             )));
         }
-        if seen < self.devices.minimum_device_size(size.required) {
+        if seen < self.devices.minimum_device_size(refresh.at_least) {
             return Err(NodeError::OutOfRange(format!(
                 "the device has {seen} bytes, but {} were requested; call ControllerExpandVolume first",
-                size.required
+                refresh.at_least
             )));
         }
         self.kernel.run(move |kernel| grow(kernel, &device, &path)).await?;

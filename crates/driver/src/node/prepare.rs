@@ -9,7 +9,7 @@ use wharf_linux::{FsError, FsType, Kernel, MakeFsRequest, ProbeResult, random_uu
 
 use super::block::{Block, FsRequest};
 use super::error::NodeError;
-use crate::backend::{Device, FormatState, StageVolume};
+use crate::backend::{Device, FormatState, NodeVolume};
 use crate::format::{Decision, Evidence, ZeroProof, decide, needs_zero_proof, zero};
 
 /// A device that is ready to be mounted.
@@ -25,7 +25,7 @@ impl Block {
     /// Ensures that the volume's own file system is on its device, and returns how to mount it.
     pub(super) async fn prepare(
         &self,
-        volume: &StageVolume,
+        volume: &NodeVolume,
         device: &Device,
         request: &FsRequest,
         scratch: &Path,
@@ -82,7 +82,7 @@ impl Block {
 
     async fn make_fs(
         &self,
-        volume: &StageVolume,
+        volume: &NodeVolume,
         device: &Device,
         request: &FsRequest,
         fs: FsType,
@@ -100,7 +100,7 @@ impl Block {
 
     async fn renew_uuid(
         &self,
-        volume: &StageVolume,
+        volume: &NodeVolume,
         device: &Device,
         fs: FsType,
         uuid: String,

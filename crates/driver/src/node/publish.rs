@@ -13,7 +13,7 @@ use super::mounts::{
     DeviceNode, ExpectedMount, MountIdentity, TargetState, VolumeMode, is_read_only, mount_points,
 };
 use super::stage::{foreign_mount, remove_orphaned_mounts, unmount_all};
-use crate::backend::{AccessMode, AdoptionHint, Device, StageVolume};
+use crate::backend::{AccessMode, AdoptionHint, Device, NodeVolume};
 
 /// A validated NodePublishVolume request.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ impl Block {
     /// Bind-mounts a staged volume at the target. Succeeds if it is already mounted there.
     pub(crate) async fn publish(
         &self,
-        volume: &StageVolume,
+        volume: &NodeVolume,
         publish: PublishRequest,
     ) -> Result<(), NodeError> {
         let mut device = self.find_at(&volume.id, &publish.staging).await?;
@@ -40,6 +40,7 @@ impl Block {
             device = self.devices.adopt(&volume.id, AdoptionHint::Published(&volume.publish_context)).await?;
         }
         let Some(device) = device else { return Err(not_staged(&publish.staging)) };
+        self.devices.before_publish(volume).await?;
         self.kernel
             .run(move |kernel| {
                 remove_orphaned_mounts(kernel, &kernel.resolve(&publish.target)?)?;

@@ -17,7 +17,7 @@ use super::mounts::{
     same_filesystem,
 };
 use super::prepare::Prepared;
-use crate::backend::{Device, DeviceError, FormatState, StageVolume};
+use crate::backend::{Device, DeviceError, FormatState, NodeVolume, RefreshDevice};
 
 /// The driver never creates more mounts than this at one path.
 const MAX_STACKED: usize = 8;
@@ -27,7 +27,7 @@ const NO_UUID: &str = "nouuid";
 
 impl Block {
     /// Stages the volume at its staging path; a volume that is already staged is success.
-    pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
+    pub(crate) async fn stage(&self, volume: NodeVolume, staging: PathBuf) -> Result<(), NodeError> {
         let request = FsRequest::from_volume(&volume)?;
         // Also if another driver staged it and left no record: pods may be using it.
         let was_attached = self.find_attached_at(&volume.id, &staging).await?.is_some();
@@ -63,7 +63,7 @@ impl Block {
 
     async fn stage_filesystem(
         &self,
-        volume: &StageVolume,
+        volume: &NodeVolume,
         staging: &Path,
         mut request: FsRequest,
     ) -> Result<(), NodeError> {
@@ -79,7 +79,7 @@ impl Block {
     }
 
     /// A raw volume needs its device, and a record that its content belongs to the user from now on.
-    async fn stage_raw(&self, volume: &StageVolume, staging: &Path) -> Result<(), NodeError> {
+    async fn stage_raw(&self, volume: &NodeVolume, staging: &Path) -> Result<(), NodeError> {
         let device = self.attach_verified(volume).await?;
         let (path, seen) = (staging.to_owned(), device.clone());
         self.kernel.run(move |kernel| check_not_mounted(kernel, &path, &seen)).await?;
@@ -99,12 +99,15 @@ impl Block {
     }
 
     /// Attaches the volume's device and verifies that it has the size in the backend's records.
-    async fn attach_verified(&self, volume: &StageVolume) -> Result<Device, NodeError> {
+    async fn attach_verified(&self, volume: &NodeVolume) -> Result<Device, NodeError> {
         let mut device = self.devices.attach(volume).await?;
         let mut size = self.size_of(&device).await?;
         if size != device.size {
             // It may have been attached before the volume was expanded.
-            device = self.devices.refresh(&volume.id, device.size).await?;
+            let refresh = RefreshDevice::new(volume.id.clone(), device.size)
+                .capability(volume.capability.clone())
+                .secrets(volume.secrets.clone());
+            device = self.devices.refresh(&refresh).await?;
             size = self.size_of(&device).await?;
         }
         if size != device.size {

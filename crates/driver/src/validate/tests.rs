@@ -1,9 +1,11 @@
 //! Tables for the validation rules.
 
 use tonic::Code;
-use v1::volume_capability::{AccessMode as WireMode, AccessType, BlockVolume, MountVolume};
+use v1::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
 
 use super::*;
+
+const RULES: Rules = Rules { mount_group: false, max_id: MAX_STRING };
 
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
@@ -16,7 +18,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Status>, expected: &str) {
 fn ids_and_names_are_validated() {
     let (id_128, id_129) = ("x".repeat(128), "x".repeat(129));
     for good in ["v", "vol-1", "a/b", "..", "ä", "with space", id_128.as_str()] {
-        id("volume_id", good).unwrap();
+        RULES.id("volume_id", good).unwrap();
         name("name", good).unwrap();
         node_id("node_id", good).unwrap();
     }
@@ -27,8 +29,11 @@ fn ids_and_names_are_validated() {
         ("a\n", "control"),
         ("\u{9f}", "control"),
     ] {
-        refused(id("volume_id", bad), says);
+        refused(RULES.id("volume_id", bad), says);
     }
+    let longer = Rules { max_id: 200, ..RULES };
+    longer.id("volume_id", &"x".repeat(200)).unwrap();
+    refused(longer.id("volume_id", &"x".repeat(201)), "must not be longer than 200 bytes");
     node_id("node_id", &"x".repeat(256)).unwrap();
     refused(node_id("node_id", &"x".repeat(257)), "256");
     name("name", "a\tb\r\nc").unwrap();
@@ -94,7 +99,7 @@ fn size_ranges_are_validated() {
 fn every_access_mode_is_converted() {
     let block = |mode| {
         let access_type = Some(AccessType::Block(BlockVolume {}));
-        capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode }) }))
+        RULES.capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode }) }))
     };
     let modes: Vec<AccessMode> = (1..=7).map(|mode| block(mode).unwrap().mode).collect();
     assert_eq!(
@@ -112,21 +117,21 @@ fn every_access_mode_is_converted() {
     refused(block(0), "access_mode is required");
     refused(block(8), "no mode of number 8");
     refused(block(-1), "no mode of number -1");
-    refused(capability(&None), "volume_capability is required");
-    refused(capabilities(&[]), "volume_capabilities is required");
-    assert_eq!(any_capabilities(&[]).unwrap(), []);
+    refused(RULES.capability(&None), "volume_capability is required");
+    refused(RULES.capabilities(&[]), "volume_capabilities is required");
+    assert_eq!(RULES.any_capabilities(&[]).unwrap(), []);
 }
 
 #[test]
 fn mount_capabilities_are_validated() {
     let mount = |mount| {
         let access_type = Some(AccessType::Mount(mount));
-        capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode: 1 }) }))
+        RULES.capability(&Some(v1::VolumeCapability { access_type, access_mode: Some(WireMode { mode: 1 }) }))
     };
     let flags = vec!["noatime".to_owned(), "password=hunter2".to_owned()];
     let good = mount(MountVolume { fs_type: "xfs".into(), mount_flags: flags.clone(), ..Default::default() })
         .unwrap();
-    assert_eq!(good.access, VolumeAccess::Mount { fs_type: "xfs".into(), flags });
+    assert_eq!(good.access, VolumeAccess::Mount(MountAccess::new("xfs").flags(flags)));
     assert!(!format!("{good:?}").contains("hunter2"), "flags may be secrets");
 
     refused(mount(MountVolume { fs_type: "x\0".into(), ..Default::default() }), "fs_type");
@@ -137,6 +142,24 @@ fn mount_capabilities_are_validated() {
     let secret = format!("password=hunter2\0{}", "x".repeat(5000));
     let status = mount(MountVolume { mount_flags: vec![secret], ..Default::default() }).unwrap_err();
     assert!(!status.message().contains("hunter2"), "{status}");
+}
+
+#[test]
+fn mount_group_is_a_number_if_the_driver_declares_it() {
+    let mount = |group: &str| {
+        let mount = MountVolume { volume_mount_group: group.to_owned(), ..Default::default() };
+        let access_type = Some(AccessType::Mount(mount));
+        let access_mode = Some(WireMode { mode: 1 });
+        Rules { mount_group: true, ..RULES }
+            .capability(&Some(v1::VolumeCapability { access_type, access_mode }))
+    };
+    for (group, expected) in [("", None), ("0", Some(0)), ("1000", Some(1000))] {
+        let access = VolumeAccess::Mount(MountAccess::new("").mount_group(expected));
+        assert_eq!(mount(group).unwrap().access, access, "{group}");
+    }
+    for bad in ["staff", "-1", "1000,exec", "4294967296", " 1"] {
+        refused(mount(bad), "volume_capability.mount.volume_mount_group must be the number of a group");
+    }
 }
 
 #[test]

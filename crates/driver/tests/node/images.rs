@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, Health,
-    HealthIssue, StageVolume, StorageIssue,
+    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, GetStorageHealth,
+    GetVolumeHealth, Health, HealthIssue, NodeVolume, RefreshDevice, StorageIssue,
 };
 use wharf_linux::{BlockDevices as _, FileId, Linux, LoopDevice, LoopOptions, PathBeneath};
 
@@ -111,7 +111,7 @@ fn failed(error: wharf_linux::Error) -> DeviceError {
 
 #[async_trait]
 impl Devices for Images {
-    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError> {
+    async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError> {
         let entry = self.entry(&volume.id)?;
         let image = self.image(&volume.id);
         let stat = image.metadata().map_err(|error| DeviceError::NotFound(format!("no image: {error}")))?;
@@ -141,6 +141,7 @@ impl Devices for Images {
         let device = device.filter(|device| match hint {
             AdoptionHint::Mounted(path) => path == device.path,
             AdoptionHint::Published(context) => context.get(IMAGE).is_some_and(|image| image == id),
+            _ => false,
         });
         if device.is_some() {
             self.unknown.lock().unwrap().remove(id);
@@ -148,7 +149,7 @@ impl Devices for Images {
         Ok(device)
     }
 
-    fn formatting_disabled(&self, volume: &StageVolume) -> bool {
+    fn formatting_disabled(&self, volume: &NodeVolume) -> bool {
         volume.volume_context.contains_key(NO_FORMAT)
     }
 
@@ -160,7 +161,8 @@ impl Devices for Images {
         }
     }
 
-    async fn refresh(&self, id: &str, _at_least: u64) -> Result<Device, DeviceError> {
+    async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
+        let id = &request.id;
         let entry = self.entry(id)?;
         let device = self
             .attached(id, &entry)
@@ -188,11 +190,14 @@ impl FormatRecords for Images {
 
 #[async_trait]
 impl Health for Images {
-    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
-        Ok(self.entry(id).ok().map(|_| Vec::new()))
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        Ok(self.entry(&request.id).ok().map(|_| Vec::new()))
     }
 
-    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+    async fn storage_health(&self, _: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError> {
         Ok(Vec::new())
     }
 }

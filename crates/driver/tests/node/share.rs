@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use tonic::Code;
 use wharf_csi::v1;
-use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_driver::backend::{DeviceError, MountSource, Shares, StageVolume};
+use wharf_csi::v1::volume_capability::{AccessType, access_mode::Mode};
+use wharf_driver::backend::{DeviceError, MountAccess, MountSource, NodeVolume, Shares, VolumeAccess};
 
 use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
 
@@ -16,18 +16,26 @@ struct Backend(PathBuf);
 
 #[async_trait]
 impl Shares for Backend {
-    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+    async fn source(&self, volume: &NodeVolume) -> Result<MountSource, DeviceError> {
         match volume.id.as_str() {
-            id if id.starts_with("memory-") => Ok(MountSource {
-                source: id.to_owned(),
-                fs_type: "tmpfs".into(),
-                options: vec!["size=1m".into()],
-            }),
+            id if id.starts_with("memory-") => {
+                let mut options = vec!["size=1m".to_owned()];
+                if let VolumeAccess::Mount(MountAccess { mount_group: Some(group), .. }) =
+                    &volume.capability.access
+                {
+                    options.extend([format!("gid={group}"), "mode=2770".to_owned()]);
+                }
+                Ok(MountSource { source: id.to_owned(), fs_type: "tmpfs".into(), options })
+            }
             "directory" => {
                 Ok(MountSource { source: text(&self.0), fs_type: String::new(), options: Vec::new() })
             }
             id => Err(DeviceError::NotFound(format!("no share {id}"))),
         }
+    }
+
+    fn mount_group(&self) -> bool {
+        true
     }
 }
 
@@ -103,4 +111,30 @@ async fn share_refuses_unsupported_requests() {
         ..Default::default()
     };
     assert_eq!(bench.call(expand).await.unwrap_err().code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn mount_group_owns_the_share() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let (bench, _directory) = bench().await;
+    let capabilities = bench.call(v1::NodeGetCapabilitiesRequest {}).await.unwrap();
+    let declared = format!("{capabilities:?}");
+    assert!(declared.contains("VolumeMountGroup"), "{declared}");
+    let of = |group: &str| {
+        let mut capability = mount("");
+        if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
+            mount.volume_mount_group = group.to_owned();
+        }
+        capability
+    };
+    for _ in 0..2 {
+        bench.stage("memory-1", &of("1000")).await.unwrap();
+        bench.publish("memory-1", "a", &of("1000"), false).await.unwrap();
+    }
+    assert_eq!(bench.target("a").metadata().unwrap().gid(), 1000);
+    refused(bench.stage("memory-1", &of("7")).await, Code::AlreadyExists, "for group 1000");
+    let other_pod = bench.publish("memory-1", "b", &of("7"), false).await;
+    refused(other_pod, Code::FailedPrecondition, "for group 1000");
+    refused(bench.stage("memory-2", &of("staff")).await, Code::InvalidArgument, "volume_mount_group");
 }

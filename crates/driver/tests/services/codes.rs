@@ -24,6 +24,36 @@ async fn start() -> (std::sync::Arc<Memory>, Served) {
 }
 
 #[tokio::test]
+async fn ids_are_limited_to_what_the_driver_declares() {
+    let (longest, too_long) = ("x".repeat(200), "x".repeat(201));
+    let memory = Memory::new();
+    for id in [&longest, &too_long] {
+        memory.insert(id);
+    }
+    for (driver, expected) in [
+        (memory.driver(), [InvalidArgument, InvalidArgument]),
+        (memory.driver().max_id_length(200), [Ok, InvalidArgument]),
+    ] {
+        let served = Served::start(driver, ServeOptions::default()).await;
+        let mut controller = served.client.controller();
+        for (volume_id, expected) in [&longest, &too_long].into_iter().zip(expected) {
+            let volume_id = volume_id.clone();
+            let get = v1::ControllerGetVolumeRequest { volume_id: volume_id.clone() };
+            assert_eq!(code(controller.controller_get_volume(get).await), expected);
+            let cut = v1::CreateSnapshotRequest {
+                source_volume_id: volume_id.clone(),
+                name: format!("s-{}", volume_id.len()),
+                ..Default::default()
+            };
+            assert_eq!(code(controller.create_snapshot(cut).await), expected);
+            let delete = v1::DeleteSnapshotRequest { snapshot_id: volume_id, ..Default::default() };
+            assert_eq!(code(controller.delete_snapshot(delete).await), expected);
+        }
+        served.stopped().await;
+    }
+}
+
+#[tokio::test]
 async fn create_volume_returns_csi_codes() {
     let (_memory, served) = start().await;
     let mut controller = served.client.controller();

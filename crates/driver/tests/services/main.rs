@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // test helpers may panic
 
 mod codes;
+mod fields;
 mod malformed;
 mod memory;
 mod operations;

@@ -24,6 +24,8 @@ pub(crate) struct Memory {
     state: Mutex<State>,
     started: Semaphore,
     pub(crate) gate: Semaphore,
+    /// The secrets of the last request to each method.
+    pub(crate) secrets: Mutex<BTreeMap<&'static str, Secrets>>,
 }
 
 impl Memory {
@@ -38,12 +40,16 @@ impl Memory {
 
     fn with_permits(permits: usize) -> Arc<Self> {
         let (started, gate) = (Semaphore::new(0), Semaphore::new(permits));
-        Arc::new(Self { state: Mutex::default(), started, gate })
+        Arc::new(Self { state: Mutex::default(), started, gate, secrets: Mutex::default() })
     }
 
     /// Waits until one more create has started.
     pub(crate) async fn wait_for_create(&self) {
         self.started.acquire().await.unwrap().forget();
+    }
+
+    fn note(&self, method: &'static str, secrets: &Secrets) {
+        self.secrets.lock().unwrap().insert(method, secrets.clone());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,6 +142,7 @@ fn page<T: Clone>(
 #[async_trait]
 impl Volumes for Memory {
     async fn create(&self, request: &NewVolume) -> Result<Volume, CreateError> {
+        self.note("create", &request.secrets);
         self.started.add_permits(1);
         self.gate.acquire().await.unwrap().forget();
         let mut state = self.state();
@@ -154,14 +161,16 @@ impl Volumes for Memory {
         Ok(state.volumes.entry(id).or_insert(volume).clone())
     }
 
-    async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
-        self.state().volumes.remove(id);
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+        self.note("delete", &request.secrets);
+        self.state().volumes.remove(&request.id);
         Ok(())
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        assert!(id != "panic", "on purpose");
-        Ok(self.state().volumes.get(id).cloned())
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+        self.note("get", &request.secrets);
+        assert!(request.id != "panic", "on purpose");
+        Ok(self.state().volumes.get(&request.id).cloned())
     }
 
     fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
@@ -175,8 +184,8 @@ impl Volumes for Memory {
 
 #[async_trait]
 impl Listing for Memory {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
-        Ok(page(&self.state().volumes, after, max, |_| true))
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
+        Ok(page(&self.state().volumes, request.after.as_deref(), request.max, |_| true))
     }
 }
 
@@ -189,18 +198,14 @@ impl Capacity for Memory {
 
 #[async_trait]
 impl Publishing for Memory {
-    async fn publish(
-        &self,
-        id: &str,
-        node: &str,
-        _: &Capability,
-        read_only: bool,
-    ) -> Result<BTreeMap<String, String>, PublishError> {
+    async fn publish(&self, request: &PublishVolume) -> Result<BTreeMap<String, String>, PublishError> {
+        self.note("publish", &request.secrets);
+        let PublishVolume { id, node, read_only, .. } = request;
         let mut state = self.state();
         let volume = state.volumes.get_mut(id).ok_or_else(|| PublishError::NotFound(id.to_owned()))?;
         match volume.published_nodes.first() {
             Some(other) if other != node => return Err(PublishError::InUse(format!("{id} is on {other}"))),
-            Some(_) if read_only => {
+            Some(_) if *read_only => {
                 return Err(PublishError::Incompatible(format!("{id} is writable there")));
             }
             _ => volume.published_nodes = vec![node.to_owned()],
@@ -208,9 +213,10 @@ impl Publishing for Memory {
         Ok(BTreeMap::from([("device".to_owned(), "/dev/x".to_owned())]))
     }
 
-    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
-        if let Some(volume) = self.state().volumes.get_mut(id) {
-            volume.published_nodes.retain(|at| node.is_some_and(|node| at != node));
+    async fn unpublish(&self, request: &UnpublishVolume) -> Result<(), PublishError> {
+        self.note("unpublish", &request.secrets);
+        if let Some(volume) = self.state().volumes.get_mut(&request.id) {
+            volume.published_nodes.retain(|at| request.node.as_ref().is_some_and(|node| at != node));
         }
         Ok(())
     }
@@ -218,15 +224,12 @@ impl Publishing for Memory {
 
 #[async_trait]
 impl Expansion for Memory {
-    async fn expand(
-        &self,
-        id: &str,
-        size: SizeRange,
-        _capability: Option<&Capability>,
-    ) -> Result<ExpandedVolume, ExpandError> {
+    async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError> {
+        self.note("expand", &request.secrets);
+        let ExpandVolume { id, size, .. } = request;
         let mut state = self.state();
         let volume = state.volumes.get_mut(id).ok_or_else(|| ExpandError::NotFound(id.to_owned()))?;
-        let wanted = SizeRange { required: size.required.max(volume.capacity), ..size };
+        let wanted = SizeRange { required: size.required.max(volume.capacity), ..*size };
         let capacity = wanted.choose(volume.capacity, 512);
         volume.capacity = capacity.ok_or_else(|| ExpandError::OutOfRange("no such size".into()))?;
         Ok(ExpandedVolume { capacity: volume.capacity, node_expansion_required: true })
@@ -245,6 +248,7 @@ fn cut(id: String, source: &Volume, group: Option<String>) -> Snapshot {
 #[async_trait]
 impl Snapshots for Memory {
     async fn create_snapshot(&self, request: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
+        self.note("create_snapshot", &request.secrets);
         let mut state = self.state();
         let source = state.volumes.get(&request.source).cloned();
         let source = source.ok_or_else(|| SnapshotError::NotFound(request.source.clone()))?;
@@ -253,7 +257,9 @@ impl Snapshots for Memory {
         Ok(state.snapshots.entry(id.clone()).or_insert_with(|| cut(id, &source, None)).clone())
     }
 
-    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
+    async fn delete_snapshot(&self, request: &DeleteSnapshot) -> Result<(), DeleteError> {
+        self.note("delete_snapshot", &request.secrets);
+        let id = &request.id;
         let mut state = self.state();
         if state.snapshots.get(id).is_some_and(|snapshot| snapshot.group.is_some()) {
             return Err(DeleteError::GroupMember(format!("{id} belongs to a group")));
@@ -262,19 +268,16 @@ impl Snapshots for Memory {
         Ok(())
     }
 
-    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
-        Ok(self.state().snapshots.get(id).cloned())
+    async fn get_snapshot(&self, request: &GetSnapshot) -> Result<Option<Snapshot>, BackendError> {
+        self.note("get_snapshot", &request.secrets);
+        Ok(self.state().snapshots.get(&request.id).cloned())
     }
 
-    async fn list_snapshots(
-        &self,
-        filter: &SnapshotFilter,
-        after: Option<&str>,
-        max: usize,
-    ) -> Result<ListPage<Snapshot>, BackendError> {
+    async fn list_snapshots(&self, request: &ListSnapshots) -> Result<ListPage<Snapshot>, BackendError> {
+        self.note("list_snapshots", &request.secrets);
         let wanted =
-            |snapshot: &Snapshot| filter.source.as_ref().is_none_or(|source| *source == snapshot.source);
-        Ok(page(&self.state().snapshots, after, max, wanted))
+            |snapshot: &Snapshot| request.source.as_ref().is_none_or(|source| *source == snapshot.source);
+        Ok(page(&self.state().snapshots, request.after.as_deref(), request.max, wanted))
     }
 }
 
@@ -283,6 +286,7 @@ impl Clones for Memory {}
 #[async_trait]
 impl GroupSnapshots for Memory {
     async fn create_group(&self, request: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
+        self.note("create_group", &request.secrets);
         let mut state = self.state();
         let id =
             format!("g-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
@@ -300,21 +304,25 @@ impl GroupSnapshots for Memory {
         Ok(group)
     }
 
-    async fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
+    async fn delete_group(&self, request: &DeleteGroupSnapshot) -> Result<(), DeleteError> {
+        self.note("delete_group", &request.secrets);
         let mut state = self.state();
-        state.snapshots.retain(|_, snapshot| snapshot.group.as_deref() != Some(id));
-        state.groups.remove(id);
+        state.snapshots.retain(|_, snapshot| snapshot.group.as_ref() != Some(&request.id));
+        state.groups.remove(&request.id);
         Ok(())
     }
 
-    async fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
-        Ok(self.state().groups.get(id).cloned())
+    async fn get_group(&self, request: &GetGroupSnapshot) -> Result<Option<GroupSnapshot>, BackendError> {
+        self.note("get_group", &request.secrets);
+        Ok(self.state().groups.get(&request.id).cloned())
     }
 }
 
 #[async_trait]
 impl ChangedBlocks for Memory {
-    async fn allocated(&self, snapshot: &str, _: u64) -> Result<BlockRanges, SnapshotError> {
+    async fn allocated(&self, request: &GetAllocatedBlocks) -> Result<BlockRanges, SnapshotError> {
+        self.note("allocated", &request.secrets);
+        let snapshot = &request.snapshot;
         let size = self.state().snapshots.get(snapshot).map(|snapshot| snapshot.size);
         let volume_size = size.ok_or_else(|| SnapshotError::NotFound(snapshot.to_owned()))?;
         // Every second block of 512 bytes.
@@ -322,30 +330,38 @@ impl ChangedBlocks for Memory {
         Ok(BlockRanges { volume_size, ranges })
     }
 
-    async fn changed(&self, base: &str, target: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
-        self.allocated(base, from).await?;
-        self.allocated(target, from).await
+    async fn changed(&self, request: &GetChangedBlocks) -> Result<BlockRanges, SnapshotError> {
+        self.note("changed", &request.secrets);
+        self.allocated(&GetAllocatedBlocks::new(request.base.clone())).await?;
+        self.allocated(&GetAllocatedBlocks::new(request.target.clone())).await
     }
 }
 
 #[async_trait]
 impl Health for Memory {
     /// Volumes whose id ends with `7` are degraded.
-    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        self.note("volume_health", &request.secrets);
+        let id = request.id.as_str();
         let issue =
             || HealthIssue { status: HealthStatus::Degraded, reason: "Seven".into(), message: id.into() };
         Ok(self.has(id).then(|| if id.ends_with('7') { vec![issue()] } else { vec![] }))
     }
 
-    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+    async fn storage_health(&self, request: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError> {
+        self.note("storage_health", &request.secrets);
         Ok(vec![])
     }
 }
 
 #[async_trait]
 impl Mutable for Memory {
-    async fn modify(&self, _: &str, parameters: &BTreeMap<String, String>) -> Result<(), CreateError> {
-        match parameters.contains_key("bad") {
+    async fn modify(&self, request: &ModifyVolume) -> Result<(), CreateError> {
+        self.note("modify", &request.secrets);
+        match request.parameters.contains_key("bad") {
             true => Err(CreateError::Invalid("a bad parameter".into())),
             false => Ok(()),
         }

@@ -16,7 +16,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::time::Instant;
 use wharf_driver::backend::{
-    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, StageVolume,
+    AdoptionHint, BackendError, Device, DeviceError, Devices, FormatRecords, FormatState, NodeVolume,
+    RefreshDevice,
 };
 use wharf_linux::Kernel;
 
@@ -202,7 +203,7 @@ impl NodeDevices {
 
 #[async_trait]
 impl Devices for NodeDevices {
-    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError> {
+    async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError> {
         let name = self.name_in(&volume.publish_context)?;
         let at_least = self.size_in(&volume.publish_context)?;
         let (id, noted) = (volume.id.clone(), name.clone());
@@ -219,6 +220,7 @@ impl Devices for NodeDevices {
         let (id, trace) = match trace {
             AdoptionHint::Published(context) => (id.to_owned(), Ok(self.name_in(context)?)),
             AdoptionHint::Mounted(device) => (id.to_owned(), Err(device.to_owned())),
+            _ => return Ok(None),
         };
         self.run(move |this| {
             let name = match trace {
@@ -254,9 +256,10 @@ impl Devices for NodeDevices {
         .await
     }
 
-    async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError> {
+    async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
+        let (id, at_least) = (&request.id, request.at_least);
         let (volume, not_here) =
-            (id.to_owned(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
+            (id.clone(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
         let noted = self.run(move |this| this.read_note(&volume)).await?;
         let (note, device) = noted.ok_or_else(not_here)?;
         let device = device.ok_or_else(not_here)?;
@@ -287,7 +290,7 @@ impl Devices for NodeDevices {
         size::rounded_down(required)
     }
 
-    fn formatting_disabled(&self, volume: &StageVolume) -> bool {
+    fn formatting_disabled(&self, volume: &NodeVolume) -> bool {
         never_formats(&volume.volume_context)
     }
 

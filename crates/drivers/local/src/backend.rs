@@ -6,10 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use wharf_driver::backend::{
     AvailableCapacity, BackendError, BlockRanges, Capability, Capacity, CapacityQuery, ChangedBlocks, Clones,
-    CreateError, DeleteError, Device, DeviceError, Devices, ExpandError, ExpandedVolume, Expansion,
-    FormatRecords, FormatState, GroupSnapshot, GroupSnapshots, Health, HealthIssue, ListPage, Listing,
-    NewGroupSnapshot, NewSnapshot, NewVolume, PublishError, Publishing, Secrets, SizeRange, Snapshot,
-    SnapshotError, SnapshotFilter, Snapshots, StageVolume, StorageIssue, Volume, Volumes,
+    CreateError, DeleteError, DeleteGroupSnapshot, DeleteSnapshot, DeleteVolume, Device, DeviceError,
+    Devices, ExpandError, ExpandVolume, ExpandedVolume, Expansion, FormatRecords, FormatState,
+    GetAllocatedBlocks, GetChangedBlocks, GetGroupSnapshot, GetSnapshot, GetStorageHealth, GetVolume,
+    GetVolumeHealth, GroupSnapshot, GroupSnapshots, Health, HealthIssue, ListPage, ListSnapshots,
+    ListVolumes, Listing, NewGroupSnapshot, NewSnapshot, NewVolume, NodeVolume, PublishError, PublishVolume,
+    Publishing, RefreshDevice, Snapshot, SnapshotError, Snapshots, StorageIssue, UnpublishVolume, Volume,
+    Volumes,
 };
 
 use crate::{Pool, parameters};
@@ -49,13 +52,13 @@ impl Volumes for LocalBackend {
         self.run(move |pool| pool.create(&wanted)).await
     }
 
-    async fn delete(&self, id: &str, _secrets: &Secrets) -> Result<(), DeleteError> {
-        let id = id.to_owned();
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+        let id = request.id.clone();
         self.run(move |pool| pool.delete(&id)).await
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        self.pool.get(id)
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+        self.pool.get(&request.id)
     }
 
     fn refuses(&self, volume: Option<&Volume>, capability: &Capability) -> Option<String> {
@@ -69,8 +72,8 @@ impl Volumes for LocalBackend {
 
 #[async_trait]
 impl Listing for LocalBackend {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
-        Ok(self.pool.list(after, max))
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
+        Ok(self.pool.list(request.after.as_deref(), request.max))
     }
 }
 
@@ -84,32 +87,21 @@ impl Capacity for LocalBackend {
 
 #[async_trait]
 impl Publishing for LocalBackend {
-    async fn publish(
-        &self,
-        id: &str,
-        node: &str,
-        _capability: &Capability,
-        read_only: bool,
-    ) -> Result<BTreeMap<String, String>, PublishError> {
-        let (id, node) = (id.to_owned(), node.to_owned());
+    async fn publish(&self, request: &PublishVolume) -> Result<BTreeMap<String, String>, PublishError> {
+        let (id, node, read_only) = (request.id.clone(), request.node.clone(), request.read_only);
         self.run(move |pool| pool.publish(&id, &node, read_only)).await
     }
 
-    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
-        let (id, node) = (id.to_owned(), node.map(str::to_owned));
+    async fn unpublish(&self, request: &UnpublishVolume) -> Result<(), PublishError> {
+        let (id, node) = (request.id.clone(), request.node.clone());
         self.run(move |pool| pool.unpublish(&id, node.as_deref())).await
     }
 }
 
 #[async_trait]
 impl Expansion for LocalBackend {
-    async fn expand(
-        &self,
-        id: &str,
-        size: SizeRange,
-        _used_as: Option<&Capability>,
-    ) -> Result<ExpandedVolume, ExpandError> {
-        let id = id.to_owned();
+    async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError> {
+        let (id, size) = (request.id.clone(), request.size);
         self.run(move |pool| pool.expand(&id, size)).await
     }
 
@@ -125,22 +117,17 @@ impl Snapshots for LocalBackend {
         self.run(move |pool| pool.create_snapshot(&wanted)).await
     }
 
-    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
-        let id = id.to_owned();
+    async fn delete_snapshot(&self, request: &DeleteSnapshot) -> Result<(), DeleteError> {
+        let id = request.id.clone();
         self.run(move |pool| pool.delete_snapshot(&id)).await
     }
 
-    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
-        self.pool.get_snapshot(id)
+    async fn get_snapshot(&self, request: &GetSnapshot) -> Result<Option<Snapshot>, BackendError> {
+        self.pool.get_snapshot(&request.id)
     }
 
-    async fn list_snapshots(
-        &self,
-        filter: &SnapshotFilter,
-        after: Option<&str>,
-        max: usize,
-    ) -> Result<ListPage<Snapshot>, BackendError> {
-        Ok(self.pool.list_snapshots(filter, after, max))
+    async fn list_snapshots(&self, request: &ListSnapshots) -> Result<ListPage<Snapshot>, BackendError> {
+        Ok(self.pool.list_snapshots(request.source.as_deref(), request.after.as_deref(), request.max))
     }
 }
 
@@ -153,44 +140,48 @@ impl GroupSnapshots for LocalBackend {
         self.run(move |pool| pool.create_group(&wanted)).await
     }
 
-    async fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
-        let id = id.to_owned();
+    async fn delete_group(&self, request: &DeleteGroupSnapshot) -> Result<(), DeleteError> {
+        let id = request.id.clone();
         self.run(move |pool| pool.delete_group(&id)).await
     }
 
-    async fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
-        self.pool.get_group(id)
+    async fn get_group(&self, request: &GetGroupSnapshot) -> Result<Option<GroupSnapshot>, BackendError> {
+        self.pool.get_group(&request.id)
     }
 }
 
 #[async_trait]
 impl ChangedBlocks for LocalBackend {
-    async fn allocated(&self, snapshot: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
-        let snapshot = snapshot.to_owned();
+    async fn allocated(&self, request: &GetAllocatedBlocks) -> Result<BlockRanges, SnapshotError> {
+        let (snapshot, from) = (request.snapshot.clone(), request.starting_offset);
         self.run(move |pool| pool.allocated_blocks(&snapshot, from)).await
     }
 
-    async fn changed(&self, base: &str, target: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
-        let (base, target) = (base.to_owned(), target.to_owned());
+    async fn changed(&self, request: &GetChangedBlocks) -> Result<BlockRanges, SnapshotError> {
+        let (base, target) = (request.base.clone(), request.target.clone());
+        let from = request.starting_offset;
         self.run(move |pool| pool.changed_blocks(&base, &target, from)).await
     }
 }
 
 #[async_trait]
 impl Health for LocalBackend {
-    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
-        let id = id.to_owned();
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        let id = request.id.clone();
         self.run(move |pool| pool.volume_health(&id)).await
     }
 
-    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+    async fn storage_health(&self, _: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError> {
         self.run(|pool| pool.storage_health()).await
     }
 }
 
 #[async_trait]
 impl Devices for LocalBackend {
-    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError> {
+    async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError> {
         let (id, capability) = (volume.id.clone(), volume.capability.clone());
         self.run(move |pool| pool.attach(&id, &capability)).await
     }
@@ -205,8 +196,8 @@ impl Devices for LocalBackend {
         self.run(move |pool| pool.detach(&id)).await
     }
 
-    async fn refresh(&self, id: &str, _at_least: u64) -> Result<Device, DeviceError> {
-        let id = id.to_owned();
+    async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
+        let id = request.id.clone();
         self.run(move |pool| pool.refresh(&id)).await
     }
 

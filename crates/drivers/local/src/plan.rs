@@ -20,8 +20,8 @@ pub(crate) fn refuses(capability: &Capability) -> Option<String> {
     }
     match &capability.access {
         VolumeAccess::Block => None,
-        VolumeAccess::Mount { fs_type, .. } if fs_type.is_empty() => None,
-        VolumeAccess::Mount { fs_type, .. } => fs_type.parse::<FsType>().err().map(|error| error.to_string()),
+        VolumeAccess::Mount(mount) if mount.fs_type.is_empty() => None,
+        VolumeAccess::Mount(mount) => mount.fs_type.parse::<FsType>().err().map(|error| error.to_string()),
     }
 }
 
@@ -32,12 +32,12 @@ pub(crate) fn refuses_for(record: &VolumeRecord, capability: &Capability) -> Opt
         VolumeAccess::Block if !made_for(|access| *access == Access::Block) => {
             Some(format!("{} was created with a file system, not as a raw device", record.id))
         }
-        VolumeAccess::Mount { .. } if !made_for(|access| matches!(access, Access::Mount { .. })) => {
+        VolumeAccess::Mount(_) if !made_for(|access| matches!(access, Access::Mount { .. })) => {
             Some(format!("{} was created as a raw device, not with a file system", record.id))
         }
-        VolumeAccess::Mount { fs_type, .. } => {
+        VolumeAccess::Mount(mount) => {
             let fs = fs_of(&record.access)?;
-            let wanted: FsType = fs_type.parse().ok()?;
+            let wanted: FsType = mount.fs_type.parse().ok()?;
             (wanted != fs).then(|| format!("{} was created for {fs}, not for {wanted}", record.id))
         }
         VolumeAccess::Block => None,
@@ -56,8 +56,8 @@ pub(crate) fn resolve_access(
         }
         let one = match &capability.access {
             VolumeAccess::Block => Access::Block,
-            VolumeAccess::Mount { fs_type, .. } => {
-                let fs = match fs_type.as_str() {
+            VolumeAccess::Mount(mount) => {
+                let fs = match mount.fs_type.as_str() {
                     "" => inherited.unwrap_or(FsType::Ext4),
                     named => named.parse().map_err(|error: wharf_linux::UnknownFsType| error.to_string())?,
                 };

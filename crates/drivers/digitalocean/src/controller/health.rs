@@ -1,19 +1,24 @@
 //! Health of a volume, from the API's view of the volume and its droplet.
 
 use async_trait::async_trait;
-use wharf_driver::backend::{BackendError, Health, HealthIssue, HealthStatus, StorageIssue};
+use wharf_driver::backend::{
+    BackendError, GetStorageHealth, GetVolumeHealth, Health, HealthIssue, HealthStatus, StorageIssue,
+};
 
 use super::Controller;
 use crate::api::{Droplet, Volume};
 
 #[async_trait]
 impl Health for Controller {
-    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+    async fn volume_health(
+        &self,
+        request: &GetVolumeHealth,
+    ) -> Result<Option<Vec<HealthIssue>>, BackendError> {
         // The health monitor checks every volume after a listing, so the cache of that listing usually contains the
         // volume.
-        let volume = match self.cache.volume(id) {
+        let volume = match self.cache.volume(&request.id) {
             Some(volume) => volume,
-            None => match self.client.volume(id).await? {
+            None => match self.client.volume(&request.id).await? {
                 Some(volume) => volume,
                 None => return Ok(None),
             },
@@ -30,7 +35,7 @@ impl Health for Controller {
         Ok(Some(issues(&volume, Some((id, droplet.as_ref())))))
     }
 
-    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+    async fn storage_health(&self, _: &GetStorageHealth) -> Result<Vec<StorageIssue>, BackendError> {
         Ok(self.account.check().await.issues())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use wharf_driver::backend::{BackendError, ListPage, Listing, Volume};
+use wharf_driver::backend::{BackendError, ListPage, ListVolumes, Listing, Volume};
 
 use super::{Controller, to_sdk_volume};
 use crate::api;
@@ -60,8 +60,8 @@ impl ListingCache {
 
 #[async_trait]
 impl Listing for Controller {
-    async fn list(&self, after: Option<&str>, max: usize) -> Result<ListPage<Volume>, BackendError> {
-        let kept = self.cache.volumes.get().filter(|_| after.is_some());
+    async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
+        let kept = self.cache.volumes.get().filter(|_| request.after.is_some());
         let all = match kept {
             Some(all) => all,
             None => {
@@ -72,7 +72,7 @@ impl Listing for Controller {
                 all
             }
         };
-        let page = page_of(&all, |volume| &volume.id, after, max);
+        let page = page_of(&all, |volume| &volume.id, request.after.as_deref(), request.max);
         Ok(ListPage { entries: page.entries.iter().map(to_sdk_volume).collect(), more: page.more })
     }
 }

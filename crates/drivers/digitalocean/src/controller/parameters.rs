@@ -25,8 +25,8 @@ pub(super) fn context_of(
     };
     let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
     for capability in capabilities {
-        if let VolumeAccess::Mount { fs_type, .. } = &capability.access {
-            let fs = fs_type.parse().unwrap_or(FsType::Ext4);
+        if let VolumeAccess::Mount(mount) = &capability.access {
+            let fs = mount.fs_type.parse().unwrap_or(FsType::Ext4);
             check_mkfs_options(fs, &words)
                 .map_err(|problem| CreateError::Invalid(format!("parameter {MKFS_OPTIONS}: {problem}")))?;
         }
@@ -45,8 +45,7 @@ mod tests {
         let context = |pairs: &[(&str, &str)]| {
             let parameters =
                 pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            let access = VolumeAccess::Mount { fs_type: "ext4".into(), flags: vec![] };
-            context_of(&parameters, &[Capability { access, mode: AccessMode::SingleNodeWriter }])
+            context_of(&parameters, &[Capability::mount("ext4", AccessMode::SingleNodeWriter)])
         };
         assert_eq!(context(&[]).unwrap(), BTreeMap::new());
         assert_eq!(

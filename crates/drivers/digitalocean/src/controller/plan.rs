@@ -63,7 +63,7 @@ pub(super) fn is_reachable(region: &str, requisite: &[Topology]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use wharf_driver::backend::{Secrets, SizeRange};
+    use wharf_driver::backend::SizeRange;
 
     use super::*;
     use crate::api::Region;
@@ -85,16 +85,9 @@ mod tests {
     }
 
     fn wanted(required: u64, limit: Option<u64>, restores: bool) -> NewVolume {
-        NewVolume {
-            name: "pvc-1".into(),
-            size: SizeRange { required, limit },
-            capabilities: vec![],
-            parameters: Default::default(),
-            secrets: Secrets::default(),
-            source: restores.then(|| VolumeContentSource::Snapshot("s".into())),
-            requisite: vec![],
-            preferred: vec![],
-        }
+        NewVolume::new("pvc-1", vec![])
+            .size(SizeRange { required, limit })
+            .source(restores.then(|| VolumeContentSource::Snapshot("s".into())))
     }
 
     #[test]

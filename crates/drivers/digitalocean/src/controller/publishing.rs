@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use wharf_driver::backend::{BackendError, Capability, PublishError, Publishing};
+use wharf_driver::backend::{BackendError, PublishError, PublishVolume, Publishing, UnpublishVolume};
 
 use super::Controller;
 use crate::errors;
@@ -11,14 +11,9 @@ use crate::size::bytes;
 
 #[async_trait]
 impl Publishing for Controller {
-    async fn publish(
-        &self,
-        id: &str,
-        node: &str,
-        _capability: &Capability,
-        read_only: bool,
-    ) -> Result<BTreeMap<String, String>, PublishError> {
-        if read_only {
+    async fn publish(&self, request: &PublishVolume) -> Result<BTreeMap<String, String>, PublishError> {
+        let PublishVolume { id, node, .. } = request;
+        if request.read_only {
             return Err(PublishError::Incompatible(format!(
                 "volume {id} can only be attached read-write; a pod can still mount it read-only"
             )));
@@ -35,8 +30,9 @@ impl Publishing for Controller {
         Ok([(self.keys.volume_name.clone(), volume.name), (self.keys.size.clone(), size)].into())
     }
 
-    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
-        let droplets = match node.map(|node| (node, droplet_of(node))) {
+    async fn unpublish(&self, request: &UnpublishVolume) -> Result<(), PublishError> {
+        let id = &request.id;
+        let droplets = match request.node.as_ref().map(|node| (node, droplet_of(node))) {
             Some((_, Some(droplet))) => vec![droplet],
             Some((node, None)) => {
                 // A volume cannot be attached to an invalid node id. But if it is attached to a droplet, reporting

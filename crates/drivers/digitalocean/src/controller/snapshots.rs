@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    BackendError, DeleteError, ListPage, NewSnapshot, Snapshot, SnapshotError, SnapshotFilter, Snapshots,
+    BackendError, DeleteError, DeleteSnapshot, GetSnapshot, ListPage, ListSnapshots, NewSnapshot, Snapshot,
+    SnapshotError, Snapshots,
 };
 
 use super::listing::page_of;
@@ -45,27 +46,22 @@ impl Snapshots for Controller {
         Ok(to_sdk_snapshot(&snapshot)?)
     }
 
-    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
-        let deleted = self.client.delete_snapshot(id).await.map_err(errors::delete);
+    async fn delete_snapshot(&self, request: &DeleteSnapshot) -> Result<(), DeleteError> {
+        let deleted = self.client.delete_snapshot(&request.id).await.map_err(errors::delete);
         self.cache.invalidate_snapshots();
         deleted
     }
 
-    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
-        self.client.snapshot(id).await?.as_ref().map(to_sdk_snapshot).transpose()
+    async fn get_snapshot(&self, request: &GetSnapshot) -> Result<Option<Snapshot>, BackendError> {
+        self.client.snapshot(&request.id).await?.as_ref().map(to_sdk_snapshot).transpose()
     }
 
-    async fn list_snapshots(
-        &self,
-        filter: &SnapshotFilter,
-        after: Option<&str>,
-        max: usize,
-    ) -> Result<ListPage<Snapshot>, BackendError> {
-        let mut listed = self.all_snapshots(after.is_some()).await?;
-        if let Some(source) = &filter.source {
+    async fn list_snapshots(&self, request: &ListSnapshots) -> Result<ListPage<Snapshot>, BackendError> {
+        let mut listed = self.all_snapshots(request.after.is_some()).await?;
+        if let Some(source) = &request.source {
             listed = listed.iter().filter(|snapshot| snapshot.resource_id == *source).cloned().collect();
         }
-        let page = page_of(&listed, |snapshot| &snapshot.id, after, max);
+        let page = page_of(&listed, |snapshot| &snapshot.id, request.after.as_deref(), request.max);
         let entries = page.entries.iter().map(to_sdk_snapshot).collect::<Result<_, _>>()?;
         Ok(ListPage { entries, more: page.more })
     }

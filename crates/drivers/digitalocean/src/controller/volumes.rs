@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use wharf_driver::backend::{
-    BackendError, Capability, CreateError, DeleteError, ExpandError, ExpandedVolume, Expansion, NewVolume,
-    Secrets, SizeRange, Volume, VolumeAccess, VolumeContentSource, Volumes,
+    BackendError, Capability, CreateError, DeleteError, DeleteVolume, ExpandError, ExpandVolume,
+    ExpandedVolume, Expansion, GetVolume, NewVolume, Volume, VolumeAccess, VolumeContentSource, Volumes,
 };
 
 use super::plan::{Plan, is_reachable, is_unused, plan};
@@ -40,14 +40,14 @@ impl Volumes for Controller {
         Ok(Volume { context, source: wanted.source.clone(), ..to_sdk_volume(&volume) })
     }
 
-    async fn delete(&self, id: &str, _secrets: &Secrets) -> Result<(), DeleteError> {
-        let deleted = self.client.delete_volume(id).await.map_err(errors::delete);
+    async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
+        let deleted = self.client.delete_volume(&request.id).await.map_err(errors::delete);
         self.cache.invalidate_volumes();
         deleted
     }
 
-    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
-        Ok(self.client.volume(id).await?.as_ref().map(to_sdk_volume))
+    async fn get(&self, request: &GetVolume) -> Result<Option<Volume>, BackendError> {
+        Ok(self.client.volume(&request.id).await?.as_ref().map(to_sdk_volume))
     }
 
     fn refuses(&self, _volume: Option<&Volume>, capability: &Capability) -> Option<String> {
@@ -58,10 +58,10 @@ impl Volumes for Controller {
             ));
         }
         match &capability.access {
-            VolumeAccess::Mount { fs_type, .. } if !["", "ext4", "xfs"].contains(&fs_type.as_str()) => {
-                Some(format!("file system {fs_type:?} is not supported: use ext4 or xfs"))
+            VolumeAccess::Mount(mount) if !["", "ext4", "xfs"].contains(&mount.fs_type.as_str()) => {
+                Some(format!("file system {:?} is not supported: use ext4 or xfs", mount.fs_type))
             }
-            VolumeAccess::Mount { .. } | VolumeAccess::Block => None,
+            VolumeAccess::Mount(_) | VolumeAccess::Block => None,
         }
     }
 
@@ -72,20 +72,16 @@ impl Volumes for Controller {
 
 #[async_trait]
 impl Expansion for Controller {
-    async fn expand(
-        &self,
-        id: &str,
-        range: SizeRange,
-        used_as: Option<&Capability>,
-    ) -> Result<ExpandedVolume, ExpandError> {
+    async fn expand(&self, request: &ExpandVolume) -> Result<ExpandedVolume, ExpandError> {
+        let id = &request.id;
         let volume = self.client.volume(id).await.map_err(BackendError::from)?;
         let volume = volume.ok_or_else(|| ExpandError::NotFound(format!("there is no volume {id}")))?;
-        let gib = size::choose(range, volume.size_gigabytes)?;
+        let gib = size::choose(request.size, volume.size_gigabytes)?;
         let volume = match gib > volume.size_gigabytes {
             true => self.attachments.resize(id, gib).await.map_err(errors::expand)?,
             false => volume,
         };
-        let raw = used_as.is_some_and(|capability| capability.access == VolumeAccess::Block);
+        let raw = request.capability.as_ref().is_some_and(|used| used.access == VolumeAccess::Block);
         Ok(ExpandedVolume { capacity: bytes(volume.size_gigabytes), node_expansion_required: !raw })
     }
 

@@ -3,12 +3,11 @@ use crate::Provisioning;
 use crate::record::{Phase, Timestamp, VERSION};
 
 fn mount(fs_type: &str) -> Capability {
-    let access = VolumeAccess::Mount { fs_type: fs_type.into(), flags: vec![] };
-    Capability { access, mode: AccessMode::SingleNodeWriter }
+    Capability::mount(fs_type, AccessMode::SingleNodeWriter)
 }
 
 fn block() -> Capability {
-    Capability { access: VolumeAccess::Block, mode: AccessMode::SingleNodeWriter }
+    Capability::block(AccessMode::SingleNodeWriter)
 }
 
 fn formatted(fs: FsType) -> FormatState {
@@ -27,7 +26,7 @@ fn only_single_node_modes_and_known_file_systems_are_supported() {
         (MultiNodeSingleWriter, false),
         (MultiNodeMultiWriter, false),
     ] {
-        assert_eq!(refuses(&Capability { mode, ..block() }).is_none(), possible, "{mode:?}");
+        assert_eq!(refuses(&Capability::block(mode)).is_none(), possible, "{mode:?}");
     }
     assert!(refuses(&mount("ntfs")).is_some_and(|reason| reason.contains("ntfs")));
     for fs in ["", "ext4", "xfs", "btrfs"] {
@@ -125,16 +124,7 @@ fn record() -> VolumeRecord {
 }
 
 fn wanted() -> NewVolume {
-    NewVolume {
-        name: "pvc".into(),
-        size: SizeRange { required: 8192, limit: None },
-        capabilities: vec![mount("xfs")],
-        parameters: Default::default(),
-        secrets: Default::default(),
-        source: None,
-        requisite: vec![],
-        preferred: vec![],
-    }
+    NewVolume::new("pvc", vec![mount("xfs")]).size(SizeRange { required: 8192, limit: None })
 }
 
 #[test]

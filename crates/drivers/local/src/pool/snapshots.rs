@@ -1,9 +1,7 @@
 //! Snapshots: separate image files, which outlive their volume. With reflinks they are instant; otherwise they are
 //! copied in the background.
 
-use wharf_driver::backend::{
-    BackendError, DeleteError, ListPage, NewSnapshot, Snapshot, SnapshotError, SnapshotFilter,
-};
+use wharf_driver::backend::{BackendError, DeleteError, ListPage, NewSnapshot, Snapshot, SnapshotError};
 
 use super::PoolCore;
 use super::reflink::ReflinkCopy;
@@ -163,15 +161,15 @@ impl PoolCore {
         Ok(self.index().snapshot(id).filter(|record| is_taken(record)).map(|record| self.snapshot(record)))
     }
 
-    /// At most `max` snapshots that pass `filter` and whose id is greater than `after`.
+    /// At most `max` snapshots whose id is greater than `after`; only those of `source`, if it is given.
     pub fn list_snapshots(
         &self,
-        filter: &SnapshotFilter,
+        source: Option<&str>,
         after: Option<&str>,
         max: usize,
     ) -> ListPage<Snapshot> {
         let index = self.index();
-        let mut records: Box<dyn Iterator<Item = &SnapshotRecord>> = match &filter.source {
+        let mut records: Box<dyn Iterator<Item = &SnapshotRecord>> = match source {
             Some(source) => Box::new(index.snapshots_of(source, after)),
             None => Box::new(index.snapshots_after(after)),
         };

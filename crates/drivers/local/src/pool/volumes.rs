@@ -245,7 +245,7 @@ impl PoolCore {
 
     /// What can still be provisioned.
     pub fn capacity(&self, query: &CapacityQuery) -> Result<AvailableCapacity, BackendError> {
-        let CapacityQuery { parameters, capabilities, topology } = query;
+        let CapacityQuery { parameters, capabilities, topology, .. } = query;
         let elsewhere = topology.as_ref().is_some_and(|term| !plan::matches_node(term, &self.config.node_id));
         let possible =
             parameters::of_volume(parameters).ok().zip(plan::resolve_access(capabilities, None).ok());

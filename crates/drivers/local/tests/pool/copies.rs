@@ -187,7 +187,7 @@ fn failure_is_not_reported_for_the_next_copy_with_that_name() {
         (effect == "copy_range" && counted.fetch_add(1, Ordering::SeqCst) == 0).then_some(EIO)
     }));
     wait_until("the copy was not resumed", || refused.load(Ordering::SeqCst) > 0);
-    let snap = f.list_snapshots(&Default::default(), None, 1).entries.remove(0);
+    let snap = f.list_snapshots(None, None, 1).entries.remove(0);
     f.delete_snapshot(&snap.id).unwrap();
     assert!(f.take_snapshot("s", &id).ready_to_use);
 }
@@ -211,7 +211,7 @@ fn group_out_of_space_is_undone_completely() {
             matches!(&refused, SnapshotError::Exhausted(reason) if reason.contains("abandoned") && reason.contains("delete")),
             "{refused}"
         );
-        assert_eq!(f.list_snapshots(&Default::default(), None, 10).entries, [], "member {n}");
+        assert_eq!(f.list_snapshots(None, None, 10).entries, [], "member {n}");
         for id in &ids {
             f.attach(id, &block()).unwrap();
             f.detach(id).unwrap();

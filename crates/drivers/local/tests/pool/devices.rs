@@ -39,7 +39,7 @@ fn attach_is_idempotent_and_detach_releases_the_device(fs: FsType) {
 fn read_only_access_gets_a_read_only_device() {
     let f = Fixture::new(FsType::Xfs);
     let id = f.raw_volume("v", 32 * MIB).id;
-    let reader = Capability { mode: AccessMode::SingleNodeReaderOnly, ..block() };
+    let reader = Capability::block(AccessMode::SingleNodeReaderOnly);
     assert!(f.attach(&id, &reader).unwrap().read_only);
     // Not in use: it is replaced by a writable one, which serves readers as well.
     assert!(!f.attach(&id, &block()).unwrap().read_only);
@@ -53,8 +53,7 @@ fn device_in_use_is_not_detached() {
     let f = Fixture::new(FsType::Xfs);
     let work = tempfile::tempdir().unwrap();
     for fs in ["ext4", "btrfs"] {
-        let volume =
-            wharf_driver::backend::NewVolume { capabilities: vec![mount(fs)], ..wanted(fs, 200 * MIB) };
+        let volume = wanted(fs, 200 * MIB).capabilities(vec![mount(fs)]);
         let id = f.create(&volume).unwrap().id;
         let device = f.attach(&id, &mount("")).unwrap().path;
         run(&format!("mkfs.{fs}"), &["-q".as_ref(), &device]);

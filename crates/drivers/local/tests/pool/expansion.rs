@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use wharf_driver::backend::{ExpandError, NewVolume, SizeRange};
+use wharf_driver::backend::{ExpandError, SizeRange};
 use wharf_linux::{BlockDevices as _, FsType, Linux};
 
 use crate::fixture::*;
@@ -46,10 +46,7 @@ fn expansion_grows_image_and_device(fs: FsType) {
 #[test]
 fn thick_volume_expands_only_into_free_space() {
     let f = Fixture::with(FsType::Xfs, GIB, |_| ());
-    let thick = NewVolume {
-        parameters: BTreeMap::from([("type".to_owned(), "thick".to_owned())]),
-        ..wanted("v", 64 * MIB)
-    };
+    let thick = wanted("v", 64 * MIB).parameters(BTreeMap::from([("type".to_owned(), "thick".to_owned())]));
     let id = f.create(&thick).unwrap().id;
     assert_eq!(f.expand(&id, to(128 * MIB)).unwrap().capacity, 128 * MIB);
     assert!(matches!(f.expand(&id, to(1500 * MIB)), Err(ExpandError::Exhausted(_))));

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wharf_driver::backend::{
-    AccessMode, Capability, NewGroupSnapshot, NewSnapshot, NewVolume, Secrets, SizeRange, Snapshot, Volume,
-    VolumeAccess, VolumeContentSource,
+    AccessMode, Capability, NewGroupSnapshot, NewSnapshot, NewVolume, SizeRange, Snapshot, Volume,
+    VolumeContentSource,
 };
 use wharf_driver_local::{Config, Pool};
 use wharf_linux::{FsType, Kernel, Linux};
@@ -97,7 +97,7 @@ impl Fixture {
     }
 
     pub(crate) fn raw_volume(&self, name: &str, size: u64) -> Volume {
-        self.create(&NewVolume { capabilities: vec![block()], ..wanted(name, size) }).unwrap()
+        self.create(&wanted(name, size).capabilities(vec![block()])).unwrap()
     }
 
     pub(crate) fn take_snapshot(&self, name: &str, source: &str) -> Snapshot {
@@ -186,25 +186,15 @@ pub(crate) fn slow_copies() -> Arc<dyn Kernel> {
 }
 
 pub(crate) fn mount(fs_type: &str) -> Capability {
-    let access = VolumeAccess::Mount { fs_type: fs_type.to_owned(), flags: vec![] };
-    Capability { access, mode: AccessMode::SingleNodeWriter }
+    Capability::mount(fs_type, AccessMode::SingleNodeWriter)
 }
 
 pub(crate) fn block() -> Capability {
-    Capability { access: VolumeAccess::Block, mode: AccessMode::SingleNodeWriter }
+    Capability::block(AccessMode::SingleNodeWriter)
 }
 
 pub(crate) fn wanted(name: &str, size: u64) -> NewVolume {
-    NewVolume {
-        name: name.to_owned(),
-        size: SizeRange { required: size, limit: None },
-        capabilities: vec![mount("")],
-        parameters: Default::default(),
-        secrets: Secrets::default(),
-        source: None,
-        requisite: vec![],
-        preferred: vec![],
-    }
+    NewVolume::new(name, vec![mount("")]).size(SizeRange { required: size, limit: None })
 }
 
 /// Like [`wanted`], for a raw device filled from `id`.
@@ -213,28 +203,17 @@ pub(crate) fn copy_of(name: &str, size: u64, id: &str) -> NewVolume {
         true => VolumeContentSource::Snapshot(id.to_owned()),
         false => VolumeContentSource::Volume(id.to_owned()),
     };
-    NewVolume { source: Some(source), capabilities: vec![block()], ..wanted(name, size) }
+    wanted(name, size).source(source).capabilities(vec![block()])
 }
 
 pub(crate) fn snapshot(name: &str, source: &str) -> NewSnapshot {
-    NewSnapshot {
-        name: name.to_owned(),
-        source: source.to_owned(),
-        parameters: Default::default(),
-        secrets: Secrets::default(),
-        requisite: Vec::new(),
-    }
+    NewSnapshot::new(name, source)
 }
 
 pub(crate) fn group(name: &str, sources: &[&str]) -> NewGroupSnapshot {
     let mut sources: Vec<String> = sources.iter().map(|source| source.to_string()).collect();
     sources.sort();
-    NewGroupSnapshot {
-        name: name.to_owned(),
-        sources,
-        parameters: Default::default(),
-        secrets: Secrets::default(),
-    }
+    NewGroupSnapshot::new(name, sources)
 }
 
 pub(crate) fn run(program: &str, args: &[&Path]) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use wharf_driver::backend::{DeleteError, NewVolume, SnapshotError};
+use wharf_driver::backend::{DeleteError, SnapshotError};
 use wharf_linux::FsType;
 
 use crate::fixture::*;
@@ -57,8 +57,7 @@ fn members_are_frozen_together(fs: FsType) {
     let work = tempfile::tempdir().unwrap();
     let mut mounts = Vec::new();
     let ids = ["a", "b"].map(|name| {
-        let id =
-            f.create(&NewVolume { capabilities: vec![mount("ext4")], ..wanted(name, 64 * MIB) }).unwrap().id;
+        let id = f.create(&wanted(name, 64 * MIB).capabilities(vec![mount("ext4")])).unwrap().id;
         let device = f.attach(&id, &mount("")).unwrap().path;
         run("mkfs.ext4", &["-q".as_ref(), &device]);
         mounts.push(Mounted::new(&device, &work.path().join(name)));

@@ -4,9 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use wharf_driver::backend::{
-    BackendError, BlockRange, CreateError, FormatState, NewVolume, SnapshotError, SnapshotFilter,
-};
+use wharf_driver::backend::{BackendError, BlockRange, CreateError, FormatState, SnapshotError};
 use wharf_linux::FsType;
 
 use crate::fixture::*;
@@ -55,7 +53,7 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
     f.set_format(&id, &FormatState::Formatted { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
     let snap = f.take_snapshot("s", &id);
 
-    let larger = NewVolume { capabilities: vec![mount("")], ..copy_of("larger", 128 * MIB, &snap.id) };
+    let larger = copy_of("larger", 128 * MIB, &snap.id).capabilities(vec![mount("")]);
     let restored = f.create(&larger).unwrap();
     assert_eq!(restored.capacity, 128 * MIB);
     assert_eq!(restored.source, larger.source);
@@ -65,7 +63,7 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
         FormatState::Copied { fs: FsType::Ext4, uuid: new } => assert_ne!(new, uuid),
         other => panic!("{other:?}"),
     }
-    let clone = f.create(&NewVolume { capabilities: vec![mount("ext4")], ..copy_of("c", 0, &id) }).unwrap();
+    let clone = f.create(&copy_of("c", 0, &id).capabilities(vec![mount("ext4")])).unwrap();
     assert_eq!(clone.capacity, 64 * MIB);
     assert!(matches!(f.format(&clone.id).unwrap(), FormatState::Copied { .. }));
     let raw = f.create(&copy_of("raw", 0, &id)).unwrap();
@@ -73,7 +71,7 @@ fn restore_and_clone_check_size_and_format(fs: FsType) {
 
     let smaller = f.create(&copy_of("smaller", 32 * MIB, &snap.id)).unwrap_err();
     assert!(matches!(smaller, CreateError::OutOfRange(_)), "{smaller}");
-    let other_fs = NewVolume { capabilities: vec![mount("xfs")], ..copy_of("xfs", 0, &snap.id) };
+    let other_fs = copy_of("xfs", 0, &snap.id).capabilities(vec![mount("xfs")]);
     assert!(matches!(f.create(&other_fs), Err(CreateError::Invalid(_))));
     for missing in ["snap-00000000000000000000000000000000", "vol-00000000000000000000000000000000", "../x"] {
         assert!(matches!(f.create(&copy_of("m", 0, missing)), Err(CreateError::NotFound(_))));
@@ -91,10 +89,9 @@ fn snapshot_is_idempotent_by_name_and_source(fs: FsType) {
     let other = f.take_snapshot("t", &b);
     f.reopen();
     assert_eq!(f.take_snapshot("s", &a), snap);
-    let of = |source: &str| SnapshotFilter { source: Some(source.to_owned()) };
-    assert_eq!(f.list_snapshots(&of(&b), None, 10).entries, [other]);
-    assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries.len(), 2);
-    assert!(f.list_snapshots(&SnapshotFilter::default(), None, 1).more);
+    assert_eq!(f.list_snapshots(Some(&b), None, 10).entries, [other]);
+    assert_eq!(f.list_snapshots(None, None, 10).entries.len(), 2);
+    assert!(f.list_snapshots(None, None, 1).more);
 }
 
 fn mounted_volume_is_frozen_during_the_cut(fs: FsType) {
@@ -104,10 +101,8 @@ fn mounted_volume_is_frozen_during_the_cut(fs: FsType) {
     f.reopen_with(observing(move |effect| recorder.lock().unwrap().push(effect)));
     let work = tempfile::tempdir().unwrap();
     for inner in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
-        let id = f.create(&NewVolume {
-            capabilities: vec![mount(inner.as_str())],
-            ..wanted(inner.as_str(), 400 * MIB)
-        });
+        let name = inner.as_str();
+        let id = f.create(&wanted(name, 400 * MIB).capabilities(vec![mount(name)]));
         let id = id.unwrap().id;
         let device = f.attach(&id, &mount("")).unwrap().path;
         run(&format!("mkfs.{inner}"), &["-q".as_ref(), &device]);
@@ -163,7 +158,7 @@ fn copy_is_discarded_if_the_freeze_expires(fs: FsType) {
     }
     let unavailable = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
     assert!(matches!(unavailable, SnapshotError::Backend(BackendError::Unavailable(_))), "{unavailable}");
-    assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries, []);
+    assert_eq!(f.list_snapshots(None, None, 10).entries, []);
     assert_eq!(f.list(None, 10).entries.len(), 1);
     fs::write(mounted.0.join("file"), "writers continue").unwrap();
 

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 
-use wharf_driver::backend::{
-    CapacityQuery, CreateError, DeleteError, FormatState, NewVolume, SizeRange, Topology,
-};
+use wharf_driver::backend::{CapacityQuery, CreateError, DeleteError, FormatState, SizeRange, Topology};
 use wharf_driver_local::TOPOLOGY_KEY;
 use wharf_linux::FsType;
 
@@ -19,8 +17,7 @@ on_each!(
 
 fn create_gives_exact_size_and_is_idempotent(fs: FsType) {
     let mut f = Fixture::new(fs);
-    let exact =
-        NewVolume { size: SizeRange { required: 5 * MIB, limit: Some(5 * MIB) }, ..wanted("pvc-1", 0) };
+    let exact = wanted("pvc-1", 0).size(SizeRange { required: 5 * MIB, limit: Some(5 * MIB) });
     let volume = f.create(&exact).unwrap();
     assert_eq!(volume.capacity, 5 * MIB);
     assert_eq!(volume.topology, [Topology::from([(TOPOLOGY_KEY.to_owned(), "n1".to_owned())])]);
@@ -64,9 +61,8 @@ fn delete_refuses_volumes_in_use_and_ignores_odd_ids(fs: FsType) {
 
 fn thick_volume_allocates_its_blocks(fs: FsType) {
     let f = Fixture::new(fs);
-    let thick = |name: &str, size| NewVolume {
-        parameters: BTreeMap::from([("type".to_owned(), "thick".to_owned())]),
-        ..wanted(name, size)
+    let thick = |name: &str, size| {
+        wanted(name, size).parameters(BTreeMap::from([("type".to_owned(), "thick".to_owned())]))
     };
     let volume = f.create(&thick("thick", 64 * MIB)).unwrap();
     assert!(f.image(&volume.id).metadata().unwrap().blocks() * 512 >= 64 * MIB);
@@ -83,10 +79,8 @@ fn thick_volume_allocates_its_blocks(fs: FsType) {
 #[test]
 fn volume_is_at_least_the_file_system_minimum() {
     let f = Fixture::new(FsType::Ext4);
-    let small = |name: &str, fs, limit| NewVolume {
-        capabilities: vec![mount(fs)],
-        size: SizeRange { required: MIB, limit },
-        ..wanted(name, 0)
+    let small = |name: &str, fs, limit| {
+        wanted(name, 0).capabilities(vec![mount(fs)]).size(SizeRange { required: MIB, limit })
     };
     assert_eq!(f.create(&small("x", "xfs", None)).unwrap().capacity, FsType::Xfs.minimum_size());
     assert_eq!(f.create(&small("b", "btrfs", None)).unwrap().capacity, FsType::Btrfs.minimum_size());
@@ -99,9 +93,8 @@ fn volume_is_at_least_the_file_system_minimum() {
 #[test]
 fn parameters_are_validated_and_passed_in_the_context() {
     let f = Fixture::new(FsType::Ext4);
-    let with = |key: &str, value: &str| NewVolume {
-        parameters: BTreeMap::from([(key.to_owned(), value.to_owned())]),
-        ..wanted("p", 16 * MIB)
+    let with = |key: &str, value: &str| {
+        wanted("p", 16 * MIB).parameters(BTreeMap::from([(key.to_owned(), value.to_owned())]))
     };
     assert!(matches!(f.create(&with("tpye", "thin")), Err(CreateError::Invalid(_))));
     let dangerous = f.create(&with("mkfsOptions", "/etc/passwd"));
@@ -127,19 +120,15 @@ fn provisioning_is_limited_by_overcommit() {
 fn other_topology_is_refused_and_has_no_capacity() {
     let f = Fixture::new(FsType::Ext4);
     let term = |node: &str| Topology::from([(TOPOLOGY_KEY.to_owned(), node.to_owned())]);
-    let at = |name: &str, terms: &[&str]| NewVolume {
-        requisite: terms.iter().map(|node| term(node)).collect(),
-        ..wanted(name, 16 * MIB)
+    let at = |name: &str, terms: &[&str]| {
+        wanted(name, 16 * MIB).requisite(terms.iter().map(|node| term(node)).collect::<Vec<_>>())
     };
     assert!(matches!(f.create(&at("a", &["n2"])), Err(CreateError::Exhausted(_))));
     assert!(f.create(&at("a", &["n2", "n1"])).is_ok());
-    let query = |node: &str| CapacityQuery { topology: Some(term(node)), ..CapacityQuery::default() };
+    let query = |node: &str| CapacityQuery::default().topology(term(node));
     assert_eq!(f.capacity(&query("n2")).unwrap().available, 0);
     assert!(f.capacity(&query("n1")).unwrap().available > 0);
-    let thick = CapacityQuery {
-        parameters: BTreeMap::from([("type".to_owned(), "thick".to_owned())]),
-        ..query("n1")
-    };
+    let thick = query("n1").parameters(BTreeMap::from([("type".to_owned(), "thick".to_owned())]));
     assert!(f.capacity(&thick).unwrap().available < f.capacity(&query("n1")).unwrap().available);
 }
 
