@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use wharf_cluster::{Change, Priority, Queue, now};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
@@ -30,7 +31,7 @@ use self::metrics::ProvisionerMetrics;
 use self::stores::Stores;
 use self::view::ProvisionerConfig;
 use crate::context::Context;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, propagate_panic, run_workers};
 
 mod act;
 mod capacity;
@@ -90,6 +91,9 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     tokio::join!(leader_loop, capacity_loop);
 }
 
+/// How long a term that ended because of a panic in the journal delays the next.
+const JOURNAL_RESTART_DELAY: Duration = Duration::from_secs(5);
+
 /// One term of leadership: from acquiring the lease until it is lost, or until the stop.
 async fn run_term(
     context: &Context,
@@ -133,6 +137,9 @@ async fn run_term(
         biased;
         () = working => {}
         () = lost => {}
+        () = propagate_panic(&mut background) => {}
+        // The next term opens the journal again.
+        () = journal.wait_broken() => sleep(JOURNAL_RESTART_DELAY).await,
     }
     background.abort_all();
     journal.flush().await;
