@@ -220,11 +220,6 @@ impl<K: QueueKey> WorkItem<K> {
         &self.key
     }
 
-    /// The name of the key's queue.
-    pub(crate) fn queue_name(&self) -> &'static str {
-        self.inner.name
-    }
-
     /// The number of consecutive failures.
     pub fn failures(&self) -> u32 {
         self.failures

@@ -20,7 +20,7 @@ use wharf_model::panics::{DebugKey, catch};
 
 mod panics;
 
-pub use panics::{for_each_change, propagate_panic, restart};
+pub use panics::{for_each_change, propagate_panic, reconcile_or_forget, restart};
 
 /// How long running work may continue after a stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -187,11 +187,12 @@ where
             work.retry_after(Duration::ZERO);
             continue;
         }
-        let reconciling = reconcile(work.key().clone());
+        let key = work.key().clone();
+        let reconciling = catch(queue.name(), DebugKey(key.clone()), reconcile(key));
         running.spawn(async move {
             // A panic is retried with backoff, like a failure.
-            let outcome = catch(work.queue_name(), DebugKey(work.key()), reconciling).await;
-            finish(work, outcome.unwrap_or(WorkOutcome::Retry));
+            let outcome = reconciling.await.unwrap_or(WorkOutcome::Retry);
+            finish(work, outcome);
             drop(slot);
         });
     }

@@ -400,7 +400,7 @@ impl Scheduler {
             self.wakeups.wake_all();
             self.wake(wake::EVERYTHING);
         };
-        for_each_change(PANIC_COMPONENT, store, |change| take(&self, change), resynced).await;
+        for_each_change("scheduler-changes", store, |change| take(&self, change), resynced).await;
     }
 
     /// Removes pods whose deletion the watch missed.

@@ -11,7 +11,6 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
@@ -30,10 +29,15 @@ pub struct Panic {
 /// Runs one unit of work of a component, and catches its panic.
 ///
 /// `key` names the object of the work in the log. It must not contain secrets.
-pub async fn catch<T>(component: &str, key: impl Display, work: impl Future<Output = T>) -> Result<T, Panic> {
-    let mut work = pin!(work);
+pub fn catch<T>(
+    component: &str,
+    key: impl Display,
+    work: impl Future<Output = T>,
+) -> impl Future<Output = Result<T, Panic>> {
+    // In a box: otherwise every caller would hold the whole future twice, before and after it is moved here.
+    let mut work = Box::pin(work);
     let mut started = false;
-    std::future::poll_fn(|context| {
+    std::future::poll_fn(move |context| {
         let poll = || {
             if !std::mem::replace(&mut started, true) {
                 faults::inject(component, &key);
@@ -47,7 +51,6 @@ pub async fn catch<T>(component: &str, key: impl Display, work: impl Future<Outp
             Err(payload) => Poll::Ready(Err(report(component, &key, &*payload))),
         }
     })
-    .await
 }
 
 /// Like [`catch`], for work that does not wait.
@@ -93,6 +96,7 @@ impl<K: fmt::Debug> Display for DebugKey<K> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::sync::Arc;
     use std::task::{Context, Waker};
 

@@ -358,7 +358,7 @@ impl Controller {
         let (events, gate) = (cluster_context.events.clone(), cluster_context.gate.clone());
         let settings = &self.config.snapshot_controller;
         let run = || snapshot_controller::run(cluster_context.clone(), settings.clone());
-        restart(role.name(), "", Some(&gate), run).await;
+        restart(role.name(), "role", Some(&gate), run).await;
         shut_down(events, gate, leadership).await;
     }
 

@@ -31,7 +31,9 @@ use self::metrics::ProvisionerMetrics;
 use self::stores::Stores;
 use self::view::ProvisionerConfig;
 use crate::context::Context;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, propagate_panic, run_workers};
+use wharf_cluster::work::{
+    EnqueueRequest, WorkOutcome, enqueue_changes, propagate_panic, reconcile_or_forget, run_workers,
+};
 
 mod act;
 mod capacity;
@@ -125,7 +127,11 @@ async fn run_term(
         capacity: capacity.clone(),
     };
     let working = run_workers(&queue, &context.gate, config.settings.pace.workers, |volume| {
-        reconcile(volume, stores.clone(), actor.clone())
+        let (stores, actor) = (stores.clone(), actor.clone());
+        async move {
+            let forget = || actor.states.remove(&volume);
+            reconcile_or_forget(ROLE, &volume, reconcile(volume.clone(), stores, actor.clone()), forget).await
+        }
     });
     let lost = async {
         context.gate.wait_lost().await;

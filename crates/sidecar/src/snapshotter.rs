@@ -30,7 +30,9 @@ use decide::decide;
 use state::ContentStates;
 use view::{Class, ContentKind, Object, Rules, View};
 use wake::ContentChange;
-use wharf_cluster::work::{EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, run_role};
+use wharf_cluster::work::{
+    EnqueueRequest, WorkOutcome, WorkerOptions, enqueue_changes, reconcile_or_forget, run_role,
+};
 
 mod act;
 mod call;
@@ -122,7 +124,10 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let workers = snapshotter.settings.pace.workers;
     let reconcile = |content_key| {
         let snapshotter = Arc::clone(&snapshotter);
-        async move { snapshotter.reconcile(&content_key).await }
+        async move {
+            let forget = || snapshotter.states.remove(&content_key);
+            reconcile_or_forget(ROLE, &content_key, snapshotter.reconcile(&content_key), forget).await
+        }
     };
     run_role(&gate, std::future::ready(()), feeds, &queue, workers, reconcile).await;
 }

@@ -209,7 +209,7 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let health_registry = HealthRegistry::default();
     let serving = status_pages::serve(health_registry.clone(), metrics).await?;
     agent.start(&Gate::new(None, stop.clone()), &health_registry, |name, component| {
-        running.spawn(async move { (name, catch(name, "", component).await) });
+        running.spawn(async move { (name, catch(name, "component", component).await) });
     });
     let ended = tokio::select! {
         () = stopped => None,

@@ -140,7 +140,7 @@ impl Controller {
         let run = || {
             self.run_once(cluster.clone(), gate.clone(), instance.clone(), settings.clone(), metrics.clone())
         };
-        restart(self.name(), "", Some(&gate), run).await;
+        restart(self.name(), "controller", Some(&gate), run).await;
     }
 
     async fn run_once(

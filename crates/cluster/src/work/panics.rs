@@ -2,16 +2,16 @@
 //! for a backoff first.
 
 use std::collections::BTreeMap;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::future::Future;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
-use wharf_model::panics::{catch, catch_sync};
+use wharf_model::panics::{DebugKey, catch, catch_sync};
 use wharf_model::{Key, Kind};
 
-use super::Gate;
+use super::{Gate, WorkOutcome};
 use crate::{Backoff, Change, Store, StoreEvent};
 
 /// A component that ran this long before its panic starts again with the shortest delay.
@@ -51,6 +51,20 @@ pub async fn restart<T, F: Future<Output = T>>(
             () = sleep(delay) => {}
         }
     }
+}
+
+/// Reconciles a key. After a panic, `forget` drops what is known about the key and the key is retried: a call may still
+/// be running, so earlier results prove nothing. That is the state after a crash, which every step tolerates.
+pub async fn reconcile_or_forget(
+    component: &str,
+    key: impl fmt::Debug,
+    reconcile: impl Future<Output = WorkOutcome>,
+    forget: impl FnOnce(),
+) -> WorkOutcome {
+    catch(component, DebugKey(key), reconcile).await.unwrap_or_else(|_| {
+        forget();
+        WorkOutcome::Retry
+    })
 }
 
 /// Waits for the panic of a task and continues it here; never returns. For tasks without which a component would miss

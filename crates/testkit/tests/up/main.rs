@@ -17,6 +17,7 @@ mod kills;
 mod machine;
 mod namespaces;
 mod objects;
+mod panics;
 mod plugin;
 mod reboot;
 mod records;

@@ -61,7 +61,7 @@ impl Components {
         component: impl Future<Output = Result<(), E>> + Send + 'static,
     ) {
         self.tasks.spawn(async move {
-            match catch(name, "", component).await {
+            match catch(name, "component", component).await {
                 Ok(ended) => (name, ended.map_err(Into::into)),
                 Err(panic) => (name, Err(panic.into())),
             }
