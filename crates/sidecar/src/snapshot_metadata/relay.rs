@@ -187,6 +187,23 @@ mod tests {
         assert_eq!(read[BUFFERED_MESSAGES].as_ref().unwrap_err().code(), Code::DeadlineExceeded);
     }
 
+    /// A stream that ended without an error would count as complete.
+    #[tokio::test(start_paused = true)]
+    async fn stream_cut_off_by_panic_ends_with_error() {
+        let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());
+        let permit = limiter.acquire("GetMetadataDelta", Instant::now()).await.unwrap();
+        let driver = tokio_stream::iter((0..3).map(Ok::<u32, Status>));
+        let convert = |number| {
+            assert!(number != 1, "planned panic");
+            number
+        };
+        let response = permit.relay(Ok(Response::new(driver)), BTreeMap::new(), convert).unwrap();
+        let read: Vec<_> = response.into_inner().collect().await;
+        assert_eq!(read[0].as_ref().unwrap(), &0);
+        assert_eq!(read[1].as_ref().unwrap_err().code(), Code::Internal);
+        assert_eq!(read.len(), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn waiting_for_permit_is_limited_by_stream_duration() {
         let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());

@@ -10,8 +10,8 @@ use crate::machine::{Machine, NODE, TEMP_DIR};
 use crate::objects::{KEEPER, claim, pod};
 
 /// Two reconciles, one change of an object, one request, one watch, one scheduling attempt and one pod sync panic, and a
-/// controller and a sidecar role each at their start.
-const FAULTS: [&str; 9] = [
+/// controller, a sidecar role and the journal each at their start.
+const FAULTS: [&str; 10] = [
     "panic:binder:name: \"affected\"",
     "panic:ephemeral:default/affected",
     "panic:apiserver:GET /api/v1/namespaces/default/pods/nobody",
@@ -21,6 +21,7 @@ const FAULTS: [&str; 9] = [
     "panic:volume binder:controller",
     "panic:provisioner:local.csi.wharf.dev",
     "panic:provisioner:\"pvc-",
+    "panic:journal:tasks",
 ];
 
 impl Machine {
@@ -55,7 +56,7 @@ fn panics_of_single_units_end_neither_wharf_up_nor_other_work() {
             Err(format!("{caught:?}"))
         }
     });
-    let once = ["binder", "ephemeral", "pods", "scheduler", "volume binder"];
+    let once = ["binder", "ephemeral", "journal", "pods", "scheduler", "volume binder"];
     let mut expected = BTreeMap::from(once.map(|component| (component.to_owned(), 1)));
     expected.extend(["apiserver", "provisioner"].map(|component| (component.to_owned(), 2)));
     assert_eq!(caught, expected);
