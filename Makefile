@@ -50,7 +50,7 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak fuzz
+	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak dist fuzz
 
 fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh

@@ -13,6 +13,7 @@
 #   three-ways    our sidecars, scenario by scenario, on the embedded API in one process, over HTTPS, and on a real API server
 #   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: ten minutes
 #   soak          the other cargo tests marked `ignored`, and `leaks` for an hour
+#   dist          the tests of panics with the binary of the profile dist
 #   fuzz          every parser of untrusted or persisted input, FUZZ_SECONDS each
 set -euo pipefail
 # shellcheck source=hack/lib.sh
@@ -83,6 +84,12 @@ soak() {
       --skip three_ways_ --skip kubectl:: --skip writes_until_killed --skip driver_process --skip figures
 }
 
+# In a target directory of its own: a binary with the feature `faults` must not take the place of the one that ships.
+dist() {
+  cargo build --quiet --profile dist --package wharf --features faults --target-dir "$TARGET/faults" &&
+    WHARF_PROGRAM=$TARGET/faults/dist/wharf cargo test --workspace --test up -- panics::
+}
+
 cd "$ROOT"
 for name in "$@"; do
   case $name in
@@ -95,9 +102,9 @@ for name in "$@"; do
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     three-ways) tier three-ways '^three-ways: ' three_ways ;;
     cluster) tier cluster '^test result: ' cluster ;;
-    leaks | soak) tier "$name" '^test result: ' "$name" ;;
+    leaks | soak | dist) tier "$name" '^test result: ' "$name" ;;
     fuzz) tier fuzz '^fuzz: ' hack/fuzz.sh ;;
-    *) die "unknown tier $name: use cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak or fuzz" ;;
+    *) die "unknown tier $name: use cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak, dist or fuzz" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -11,22 +11,28 @@ mod graph;
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
+use wharf_model::panics::catch;
 
 use crate::access::User;
 use crate::rest::{Api, DeleteOptions, Verb, WriteOptions, target};
-use crate::retry_loop::{RetryLoop, Work};
+use crate::retry_loop::{RETRY_DELAY, RetryLoop, Work};
 use crate::status::StatusError;
 use crate::store::{Key, WatchEnd};
 use decide::{Dependent, OwnerState, Step, View, decide, owners};
 use graph::Graph;
 
-/// Runs the garbage collector until the store is closed.
+/// The component in the log and in the metric of panics.
+const PANIC_COMPONENT: &str = "garbage-collector";
+
+/// Runs the garbage collector until the store is closed. After a panic it starts from a new list.
 pub(crate) async fn run(api: &Api) {
     while let Some(mut collector) = Collector::start(api) {
-        match collector.run().await {
+        match catch(PANIC_COMPONENT, "events", collector.run()).await {
             // The watch fell behind the log: start from a new list.
-            WatchEnd::Compacted => {}
-            WatchEnd::Closed => return,
+            Ok(WatchEnd::Compacted) => {}
+            Ok(WatchEnd::Closed) => return,
+            Err(_) => sleep(RETRY_DELAY).await,
         }
     }
 }
@@ -60,7 +66,8 @@ impl<'a> Collector<'a> {
                     self.retry_loop.enqueue(self.graph.upsert(&event.key, &event.value))
                 }
                 Ok(Work::Reconcile(key)) => {
-                    if let Err(status_error) = self.reconcile(&key).await {
+                    let done = catch(PANIC_COMPONENT, &key, self.reconcile(&key)).await;
+                    if let Err(status_error) = done.unwrap_or_else(|_| Err(StatusError::panicked())) {
                         tracing::debug!(key = &*key, error = %status_error, "failed to garbage-collect object; retrying");
                         self.retry_loop.retry_later(key);
                     }

@@ -7,13 +7,15 @@
 mod decide;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
+use wharf_model::panics::catch;
 
 use crate::access::User;
 use crate::kinds::{KINDS, Lookup};
 use crate::rest::{
     Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target,
 };
-use crate::retry_loop::{RetryLoop, Work};
+use crate::retry_loop::{RETRY_DELAY, RetryLoop, Work};
 use crate::status::StatusError;
 use crate::store::{Event, WatchEnd};
 use decide::{Content, Step, View, decide};
@@ -109,13 +111,17 @@ fn ignore_already_exists<T>(created: Result<T, StatusError>) -> Result<(), Statu
     }
 }
 
-/// Runs the namespace controller until the store is closed.
+/// The component in the log and in the metric of panics.
+const PANIC_COMPONENT: &str = "namespace-controller";
+
+/// Runs the namespace controller until the store is closed. After a panic it starts from a new list.
 pub(crate) async fn run(api: &Api) {
     while let Some(mut controller) = NamespaceController::start(api) {
-        match controller.run().await {
+        match catch(PANIC_COMPONENT, "events", controller.run()).await {
             // The watch fell behind the log: start from a new list.
-            WatchEnd::Compacted => {}
-            WatchEnd::Closed => return,
+            Ok(WatchEnd::Compacted) => {}
+            Ok(WatchEnd::Closed) => return,
+            Err(_) => sleep(RETRY_DELAY).await,
         }
     }
 }
@@ -146,7 +152,8 @@ impl<'a> NamespaceController<'a> {
             match self.retry_loop.next().await {
                 Ok(Work::Event(event)) => self.retry_loop.enqueue(affected_namespace(&event)),
                 Ok(Work::Reconcile(name)) => {
-                    if let Err(status_error) = self.reconcile(&name).await {
+                    let done = catch(PANIC_COMPONENT, &name, self.reconcile(&name)).await;
+                    if let Err(status_error) = done.unwrap_or_else(|_| Err(StatusError::panicked())) {
                         tracing::debug!(namespace = name, error = %status_error, "failed to reconcile namespace; retrying");
                         self.retry_loop.retry_later(name);
                     }

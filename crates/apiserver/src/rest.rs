@@ -46,6 +46,7 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use tokio::sync::{RwLock, Semaphore};
 use wharf_model::Time;
+use wharf_model::panics::catch;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
@@ -67,6 +68,9 @@ pub(crate) use route::Verb;
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// The component of requests in the log and in the metric of panics.
+pub(crate) const PANIC_COMPONENT: &str = "apiserver";
 
 /// Options of the API server.
 #[derive(Clone)]
@@ -166,7 +170,7 @@ impl Api {
         tokio::join!(crate::garbage::run(self), crate::namespaces::run(self));
     }
 
-    /// Serves a request of an authenticated user.
+    /// Serves a request of an authenticated user. A panic is answered with status 500.
     pub fn serve<B>(
         &self,
         request: Request<B>,
@@ -180,12 +184,18 @@ impl Api {
         let (parts, body) = request.into_parts();
         let body = body.map_err(Into::into).boxed_unsync();
         async move {
-            let query = Query::parse(parts.uri.query().unwrap_or(""));
-            let pretty = negotiate::pretty(&parts.headers, &query);
-            match api.dispatch(parts, body, &query, pretty, &user).await {
-                Ok(response) => response,
-                Err(status_error) => response::error(&status_error, pretty),
-            }
+            let key = format!("{} {}", parts.method, parts.uri.path());
+            let serving = async {
+                let query = Query::parse(parts.uri.query().unwrap_or(""));
+                let pretty = negotiate::pretty(&parts.headers, &query);
+                match api.dispatch(parts, body, &query, pretty, &user).await {
+                    Ok(response) => response,
+                    Err(status_error) => response::error(&status_error, pretty),
+                }
+            };
+            catch(PANIC_COMPONENT, key, serving)
+                .await
+                .unwrap_or_else(|_| response::error(&StatusError::panicked(), false))
         }
     }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::store::{Event, Watch, WatchEnd, WatchItem};
 
 /// The delay before a failed item is retried.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// A queue of items to reconcile, combined with a watch of the store.
 pub(crate) struct RetryLoop<T> {

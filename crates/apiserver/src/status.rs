@@ -138,6 +138,12 @@ impl StatusError {
         self
     }
 
+    /// The request panicked. The message is in the server's log only.
+    pub(crate) fn panicked() -> Self {
+        let message = "Internal error occurred: the request caused a panic: see the log of the API server";
+        Self::new(500, "InternalError", message)
+    }
+
     /// The object does not exist.
     pub fn not_found(resource: Resource<'_>, name: &str) -> Self {
         Self::new(404, "NotFound", format!("{resource} {name:?} not found")).with_resource(resource, name)

@@ -19,6 +19,7 @@ use crate::limit::Limit;
 use crate::store::Absorb;
 use crate::transport::{Call, Transport};
 use crate::watch::{self, decode};
+use crate::work::restart;
 use crate::{ApiError, Metrics, Store, WatchOptions};
 
 const JSON: &str = "application/json";
@@ -168,9 +169,13 @@ impl Cluster {
             return store.clone();
         }
         let store = Store::<K>::new(id.1.clone());
-        let task =
-            watch::run(self.inner.transport.clone(), id.1.clone(), store.clone(), self.inner.stop.clone());
-        tokio::spawn(task);
+        let (transport, options, watched, stop) =
+            (self.inner.transport.clone(), id.1.clone(), store.clone(), self.inner.stop.clone());
+        tokio::spawn(async move {
+            // After a panic it lists all objects again.
+            let run = || watch::run(transport.clone(), options.clone(), watched.clone(), stop.clone());
+            restart("watch", K::API.plural, None, run).await;
+        });
         let entry = Entry { api: K::API, store: Box::new(store.clone()), absorb: Arc::new(store.clone()) };
         stores.insert(id, entry);
         store

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use wharf_model::panics::catch;
 use wharf_model::{ApiResource, Key, Kind, Scope, Time};
 
 use crate::{ApiError, Cluster, Patch, now};
@@ -187,7 +188,9 @@ impl Writer {
         }
         let count = limit.min(self.backlog.len());
         for write in self.backlog.drain(..count).collect::<Vec<_>>() {
-            self.write_one(write).await;
+            // An event that panics is lost; the others are written.
+            let component = self.component.clone();
+            let _ = catch("events", component, self.write_one(write)).await;
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use wharf_model::panics::catch;
 use wharf_model::{ApiResource, Key, Kind, Meta};
 
 use crate::transport::{Call, Transport};
@@ -207,7 +208,14 @@ impl Candidate {
     async fn run(mut self, store: Store<Lease>, stop: CancellationToken) {
         let mut changes = store.subscribe();
         loop {
-            let Some(renewed) = stop.run_until_cancelled(self.attempt()).await else { break };
+            let key = self.key.clone();
+            let attempt = catch("lease", key, self.attempt());
+            let Some(renewed) = stop.run_until_cancelled(attempt).await else { break };
+            // A panic is a failed request: the lease expires if that goes on.
+            let renewed = renewed.unwrap_or_else(|_| {
+                self.raw = None;
+                false
+            });
             let holding = self.holding();
             self.transport.metrics().leading(&self.options.name, holding);
             // Waiting candidates use jitter so that they do not collide; the holder uses the exact period. A holder that

@@ -32,7 +32,7 @@ pub use error::{ApiError, Refusal};
 pub use events::{Event, EventRecorder, EventType, ObjectReference};
 pub use jitter::jitter;
 pub use lease::{Leadership, LeaseOptions};
-pub use metrics::Metrics;
+pub use metrics::{Metrics, register_panics};
 pub use queue::{Backoff, Priority, Queue, QueueKey, WorkItem};
 pub use store::{Change, Store, StoreEvent, Subscription, SyncState};
 pub use version::{compare_versions, is_newer_version};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
@@ -148,6 +148,27 @@ impl Metrics {
 
     pub(crate) fn watch_queue(&self, queue: Weak<dyn Gauged>) {
         self.queues.lock().push(queue);
+    }
+}
+
+/// Adds the caught panics of this process to a registry. They are not part of [`Metrics`], of which a process may have
+/// several.
+pub fn register_panics(registry: &mut Registry) {
+    registry.register_collector(Box::new(Panics));
+}
+
+#[derive(Debug)]
+struct Panics;
+
+impl Collector for Panics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let (name, help) = ("wharf_panics", "Caught panics, by component");
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = encoder.encode_descriptor(name, help, None, kind)?;
+        for (component, count) in wharf_model::panics::counts() {
+            ConstCounter::new(count).encode(family.encode_family(&[("component", component)])?)?;
+        }
+        Ok(())
     }
 }
 

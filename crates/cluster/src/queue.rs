@@ -78,9 +78,9 @@ pub struct Queue<K: QueueKey> {
 }
 
 /// A type that can be the key of a queue.
-pub trait QueueKey: Clone + Eq + Hash + Send + Sync + 'static {}
+pub trait QueueKey: Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static {}
 
-impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
+impl<K: Clone + Eq + Hash + fmt::Debug + Send + Sync + 'static> QueueKey for K {}
 
 struct Inner<K: QueueKey> {
     name: &'static str,
@@ -109,6 +109,11 @@ impl<K: QueueKey> Queue<K> {
         let gauged: Weak<dyn Gauged> = Arc::<Inner<K>>::downgrade(&inner) as Weak<dyn Gauged>;
         metrics.watch_queue(gauged);
         Self { inner }
+    }
+
+    /// The queue's name.
+    pub fn name(&self) -> &'static str {
+        self.inner.name
     }
 
     /// Enqueues a key for immediate processing. If it is queued already, the higher priority applies.
@@ -274,7 +279,7 @@ impl<K: QueueKey> Drop for WorkItem<K> {
     }
 }
 
-impl<K: QueueKey + fmt::Debug> fmt::Debug for WorkItem<K> {
+impl<K: QueueKey> fmt::Debug for WorkItem<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("key", &self.key).field("failures", &self.failures).finish()
     }

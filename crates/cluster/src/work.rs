@@ -12,12 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, StoreEvent, WorkItem};
+use crate::{Backoff, Change, Leadership, Priority, Queue, QueueKey, Store, WorkItem};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use wharf_model::Kind;
+use wharf_model::panics::{DebugKey, catch};
+
+mod panics;
+
+pub use panics::{for_each_change, propagate_panic, reconcile_or_forget, restart};
 
 pub use steps::{StepLimit, StepOutcome, Steps};
 pub use write::WriteOutcome;
@@ -155,25 +160,15 @@ pub async fn run_role<K, F>(
     // Aborted when this function returns.
     let mut feed_tasks = JoinSet::new();
     feeds(&mut feed_tasks);
-    let feed_panicked = async {
-        while let Some(ended) = feed_tasks.join_next().await {
-            if let Err(error) = ended
-                && error.is_panic()
-            {
-                std::panic::resume_unwind(error.into_panic());
-            }
-        }
-        std::future::pending::<()>().await;
-    };
     tokio::select! {
         biased;
         () = run_workers(queue, gate, workers, reconcile) => {}
-        () = feed_panicked => {}
+        () = propagate_panic(&mut feed_tasks) => {}
     }
 }
 
-/// Processes a queue's keys, each in its own task, until the role is stopped. A key whose task panics is retried with
-/// backoff; other keys are not affected.
+/// Processes a queue's keys, each in its own task, until the role is stopped. A key whose reconcile panics is retried
+/// with backoff; other keys are not affected.
 pub async fn run_workers<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, reconcile: impl Fn(K) -> F)
 where
     K: QueueKey,
@@ -192,10 +187,7 @@ where
             biased;
             () = gate.wait_stopped() => break,
             next = next => next,
-            Some(ended) = running.join_next() => {
-                report_panic(ended);
-                continue;
-            }
+            Some(_) = running.join_next() => continue,
         };
         let Some(work) = work else { break };
         if !gate.is_open() {
@@ -203,33 +195,22 @@ where
             work.retry_after(Duration::ZERO);
             continue;
         }
-        let reconciling = reconcile(work.key().clone());
+        let key = work.key().clone();
+        let reconciling = catch(queue.name(), DebugKey(key.clone()), reconcile(key));
         running.spawn(async move {
-            let outcome = reconciling.await;
+            // A panic is retried with backoff, like a failure.
+            let outcome = reconciling.await.unwrap_or(WorkOutcome::Retry);
             finish(work, outcome);
             drop(slot);
         });
     }
-    let ended = timeout(GRACE, async {
-        while let Some(ended) = running.join_next().await {
-            report_panic(ended);
-        }
-    });
+    let ended = timeout(GRACE, async { while running.join_next().await.is_some() {} });
     if ended.await.is_err() {
         gate.dropped_work.store(true, Ordering::Relaxed);
         tracing::warn!(
             running = running.len(),
             "stopped with work in progress; it will be resumed at the next start"
         );
-    }
-}
-
-/// The panic hook has printed the message and its location. The dropped work item requeues the key.
-fn report_panic(ended: Result<(), JoinError>) {
-    if let Err(error) = ended
-        && error.is_panic()
-    {
-        tracing::error!(%error, "reconcile panicked; retrying after backoff");
     }
 }
 
@@ -251,29 +232,20 @@ pub struct EnqueueRequest<K> {
 }
 
 /// Enqueues the keys that a store's changes affect, until the store is dropped. This also resets a key's backoff:
-/// `requests` must ignore changes that the role wrote itself to report its failures.
+/// `requests` must ignore changes that the role wrote itself to report its failures. If it panics for a change, that
+/// change is retried with backoff.
 pub async fn enqueue_changes<O: Kind, K: QueueKey>(
     store: Store<O>,
     queue: Queue<K>,
     requests: impl Fn(&Change<O>) -> Vec<EnqueueRequest<K>>,
 ) {
-    let mut changes = store.subscribe();
     let enqueue = |change: &Change<O>| {
         for EnqueueRequest { key, priority } in requests(change) {
             queue.reset_backoff(&key);
             queue.add(key, priority);
         }
     };
-    while let Some(notice) = changes.next().await {
-        match notice {
-            StoreEvent::Change(change) => enqueue(&change),
-            StoreEvent::Resync => {
-                for object in store.all() {
-                    enqueue(&Change { key: object.key(), old: None, new: Some(object) });
-                }
-            }
-        }
-    }
+    for_each_change(queue.name(), store, enqueue, || {}).await;
 }
 
 #[cfg(test)]

@@ -20,8 +20,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use wharf_cluster::{Change, Store, StoreEvent, WatchOptions};
+use wharf_cluster::work::{for_each_change, propagate_panic};
+use wharf_cluster::{Change, Store, WatchOptions};
 use wharf_model::names::annotation;
+use wharf_model::panics::{catch, catch_sync};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
     CSIDriver, CSINode, CSIStorageCapacity, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
@@ -56,6 +58,9 @@ mod zone;
 
 /// The event source component; upstream's name.
 pub const COMPONENT: &str = "default-scheduler";
+
+/// The component in the log and in the metric of panics.
+const PANIC_COMPONENT: &str = "scheduler";
 
 /// Indexes: pods and attachments by node, pods by claim, claims with a selected node by class, volumes by the claim
 /// they are reserved for and by the class in which they are available, capacities by class.
@@ -136,7 +141,7 @@ pub enum OwnChanges {
     AfterBackoff,
 }
 
-/// Runs until the gate is stopped.
+/// Runs until the gate is stopped. A pod whose attempt or binding panics is retried after its backoff.
 pub async fn run(context: Context, settings: Settings) {
     let scheduler = Arc::new(Scheduler::new(context, settings));
     let gate = scheduler.context.gate.clone();
@@ -157,9 +162,13 @@ pub async fn run(context: Context, settings: Settings) {
             biased;
             () = gate.wait_stopped() => return,
             Some(_) = bindings.join_next() => continue,
+            () = propagate_panic(&mut tasks) => return,
             key = next => key,
         };
-        scheduler.reconcile(&key, &mut bindings);
+        let attempt = || scheduler.reconcile(&key, &mut bindings);
+        if catch_sync(PANIC_COMPONENT, &key, attempt).is_err() {
+            scheduler.queue().retry(&key, Instant::now());
+        }
     }
 }
 
@@ -278,7 +287,7 @@ impl Scheduler {
             Step::Ignore => self.queue().done(key),
             Step::Schedule { node, plan } => {
                 self.assumed().assume(&pod, &node, &plan);
-                bindings.spawn(Arc::clone(self).bind(pod, node, plan));
+                bindings.spawn(Arc::clone(self).bind_or_retry(pod, node, plan));
             }
             Step::Unschedulable { message, causes } => {
                 self.queue().park(key, causes, now);
@@ -304,7 +313,19 @@ impl Scheduler {
             return;
         }
         let this = Arc::clone(self);
-        bindings.spawn(async move { this.report(&pod, reason, &message).await });
+        bindings.spawn(async move {
+            let key = pod.metadata.key();
+            let _ = catch(PANIC_COMPONENT, key, this.report(&pod, reason, &message)).await;
+        });
+    }
+
+    /// Binds the pod. After a panic, the pod may be bound or not: its place is kept until the watch shows which.
+    async fn bind_or_retry(self: Arc<Self>, pod: Arc<Pod>, node: String, plan: volumes::Plan) {
+        let key = pod.metadata.key();
+        if catch(PANIC_COMPONENT, &key, Arc::clone(&self).bind(Arc::clone(&pod), node, plan)).await.is_err() {
+            self.assumed().retain_place(&pod, assume::Retained::MaybeBound);
+            self.finish(&pod, |queue, key| queue.retry(key, Instant::now()));
+        }
     }
 
     /// After a binding: updates the pod's queue entry, unless another pod of that name has it by now.
@@ -374,20 +395,12 @@ impl Scheduler {
 
     /// Handles a store's changes until the store is closed.
     async fn feed<O: Kind>(self: Arc<Self>, store: Store<O>, take: impl Fn(&Self, &Change<O>)) {
-        let mut changes = store.subscribe();
-        while let Some(notice) = changes.next().await {
-            match notice {
-                StoreEvent::Change(change) => take(&self, &change),
-                StoreEvent::Resync => {
-                    self.remove_deleted_pods();
-                    for object in store.all() {
-                        take(&self, &Change { key: object.key(), old: None, new: Some(object) });
-                    }
-                    self.wakeups.wake_all();
-                    self.wake(wake::EVERYTHING);
-                }
-            }
-        }
+        let resynced = || {
+            self.remove_deleted_pods();
+            self.wakeups.wake_all();
+            self.wake(wake::EVERYTHING);
+        };
+        for_each_change("scheduler-changes", store, |change| take(&self, change), resynced).await;
     }
 
     /// Removes pods whose deletion the watch missed.

@@ -12,6 +12,9 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 
+/// The message of a call that panicked.
+pub(crate) const PANICKED: &str = "the operation panicked: this is a bug in the driver, see its log";
+
 /// The key of a volume.
 pub(crate) fn volume_key(id: &str) -> String {
     format!("volume/{id}")
@@ -71,6 +74,9 @@ impl Locks {
     }
 
     /// Runs an operation to its end while holding the keys, even if the caller stops waiting.
+    ///
+    /// If the operation panics, it fails with INTERNAL and the keys are released: a panic is like a crash of the driver,
+    /// after which the next call finishes or undoes what was left. Keys that stayed locked would only force a restart.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         keys: impl IntoIterator<Item = String>,
@@ -82,7 +88,7 @@ impl Locks {
             operation.await
         });
         task.await.unwrap_or_else(|error| match error.is_panic() {
-            true => Err(Status::internal("the operation panicked: this is a bug in the driver, see its log")),
+            true => Err(Status::internal(PANICKED)),
             false => Err(Status::unavailable("the driver is stopping; try again")),
         })
     }

@@ -2,12 +2,17 @@
 //! duration. [`Observed`] wraps a whole service, so that no method can be left out.
 
 use std::fmt::Debug;
+use std::future::poll_fn;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1;
 
+use crate::locks::PANICKED;
 use crate::metrics::Metrics;
 
 /// Longer ids and names are truncated in the log: they come from the caller and can have a megabyte.
@@ -71,6 +76,25 @@ impl Drop for Call {
     }
 }
 
+/// Runs a call. If it panics, the call fails with INTERNAL and the driver continues. An operation that holds a lock runs
+/// in a task of its own, whose panic [`Locks::run`](crate::locks::Locks::run) handles in the same way.
+async fn catch_panic<T>(
+    method: &'static str,
+    object: &str,
+    call: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    let mut call = pin!(call);
+    poll_fn(|context| {
+        // After a panic the call is not polled again, only dropped.
+        std::panic::catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context))).unwrap_or_else(|_| {
+            // The panic hook has printed the message.
+            tracing::error!(method, ?object, "CSI call panicked");
+            Poll::Ready(Err(Status::internal(PANICKED)))
+        })
+    })
+    .await
+}
+
 /// Read-only calls, which orchestrators repeat frequently. They are logged at debug level.
 fn is_read(method: &str) -> bool {
     ["Get", "List", "Validate", "Probe"].iter().any(|word| method.contains(word))
@@ -89,7 +113,8 @@ macro_rules! observed {
                 let message = request.get_ref();
                 let object = [$(message.$object.as_str(),)? ""][0];
                 let call = Call::start(&self.metrics, $name, object, message);
-                call.finish(self.service.$method(request).await)
+                let done = catch_panic($name, &call.object, self.service.$method(request)).await;
+                call.finish(done)
             })*
         }
     };
@@ -172,7 +197,9 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
     ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
         let message = request.get_ref();
         let call = Call::start(&self.metrics, "GetMetadataAllocated", &message.snapshot_id, message);
-        call.finish(self.service.get_metadata_allocated(request).await)
+        let done = self.service.get_metadata_allocated(request);
+        let done = catch_panic("GetMetadataAllocated", &call.object, done).await;
+        call.finish(done)
     }
 
     async fn get_metadata_delta(
@@ -181,6 +208,25 @@ impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_se
     ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
         let message = request.get_ref();
         let call = Call::start(&self.metrics, "GetMetadataDelta", &message.target_snapshot_id, message);
-        call.finish(self.service.get_metadata_delta(request).await)
+        let done =
+            catch_panic("GetMetadataDelta", &call.object, self.service.get_metadata_delta(request)).await;
+        call.finish(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_in_a_call_is_internal_and_counted() {
+        let metrics = Metrics::new();
+        let call = Call::start(&metrics, "ListVolumes", "", &"request");
+        let panicking = async { panic!("on purpose") };
+        let done: Result<(), Status> = catch_panic("ListVolumes", "", panicking).await;
+        assert_eq!(call.finish(done).unwrap_err().code(), Code::Internal);
+        let text = metrics.text();
+        assert!(text.contains(r#"csi_requests_total{method="ListVolumes",code="Internal"} 1"#), "{text}");
+        assert!(text.contains("csi_requests_in_flight 0"), "{text}");
     }
 }

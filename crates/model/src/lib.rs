@@ -1,6 +1,6 @@
 //! Types and rules of Kubernetes storage: slim views of the objects we watch, and pure functions over them. No I/O and
 //! no runtime; rules get the time as an argument. The clock and the randomness of the system are in `random`, where a
-//! simulation can replace them.
+//! simulation can replace them. `panics` keeps the panic of one unit of work from ending a component.
 //!
 //! Views: one module per kind, from [`claim`] to [`lease`]. They decode only the fields that a rule reads.
 //! Rules: one module per topic. Names that upstream defines (annotations, finalizers, reasons) are in [`names`].
@@ -26,6 +26,7 @@ mod meta;
 pub mod modify;
 pub mod names;
 pub mod node;
+pub mod panics;
 pub mod parameters;
 pub mod patch;
 pub mod pod;

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::work::{
-    EnqueueRequest, Gate, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_workers,
+    EnqueueRequest, Gate, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
 };
 use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
@@ -115,16 +115,16 @@ pub async fn run(agent: Agent) {
         () = gate.wait_stopped() => return,
     }
     let orphans = pods.adopt().await;
-    // These tasks end with this function.
-    let mut tasks = JoinSet::new();
-    pods.start_watches(&mut tasks);
-    let this = Arc::clone(&pods);
-    tasks.spawn(async move { this.finish_adoption(orphans).await });
+    let feeds = |tasks: &mut JoinSet<()>| {
+        pods.start_watches(tasks);
+        let this = Arc::clone(&pods);
+        tasks.spawn(async move { this.finish_adoption(orphans).await });
+    };
     let one = |uid: String| {
         let pods = Arc::clone(&pods);
         async move { pods.reconcile(&uid).await }
     };
-    run_workers(&pods.queue, &gate, WORKERS, one).await;
+    run_role(&gate, std::future::ready(()), feeds, &pods.queue, WORKERS, one).await;
 }
 
 /// Drops all background tasks of pods when dropped.

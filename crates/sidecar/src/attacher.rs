@@ -28,7 +28,8 @@ use state::AttachStates;
 use view::{AttacherConfig, AttachmentInputs, Subject, VolumeView};
 use wake::{VolumeChange, Wakeup};
 use wharf_cluster::work::{
-    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes,
+    reconcile_or_forget, run_role,
 };
 
 mod act;
@@ -88,7 +89,10 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let workers = attacher.settings.pace.workers;
     let one = |subject| {
         let attacher = Arc::clone(&attacher);
-        async move { attacher.reconcile_volume(&subject).await }
+        async move {
+            let forget = || drop(attacher.states.retain(&subject, &BTreeSet::new()));
+            reconcile_or_forget(ROLE, &subject, attacher.reconcile_volume(&subject), forget).await
+        }
     };
     let feeds = |tasks: &mut JoinSet<()>| attacher.feeds(tasks);
     run_role(&attacher.context.gate, attacher.synced(), feeds, &attacher.queue, workers, one).await;

@@ -4,6 +4,7 @@
 //! - Each role holds the same lease as the upstream sidecar of that role.
 //! - The controller waits for a driver that restarts. If its capabilities change, its roles are restarted.
 //! - The snapshot controller works for all drivers and waits for none. It runs only if it is configured.
+//! - A role that panics outside of a reconcile is started again after a backoff.
 //! - On shutdown, running work may finish, then events are flushed and leases released. A lease expires instead if
 //!   work had to be aborted.
 
@@ -25,7 +26,7 @@ use crate::context::{Context, LocalNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
-use wharf_cluster::work::Gate;
+use wharf_cluster::work::{Gate, restart};
 use wharf_controllers::snapshot_controller;
 
 /// How often the driver's socket is checked for a replacement.
@@ -377,8 +378,10 @@ impl Controller {
         };
         let (events, gate) = (context.events.clone(), context.gate.clone());
         let metrics = self.metrics.get_or_register(snapshot_controller::Metrics::register);
-        let settings = self.config.snapshot_controller.clone();
-        snapshot_controller::run(context, settings, metrics, self.attempts.clone()).await;
+        let (settings, attempts) = (&self.config.snapshot_controller, &self.attempts);
+        let run =
+            || snapshot_controller::run(context.clone(), settings.clone(), metrics.clone(), attempts.clone());
+        restart(role.name(), "role", Some(&gate), run).await;
         shut_down(events, gate, leadership).await;
     }
 
@@ -459,20 +462,26 @@ impl Controller {
             let (events, gate) = (context.events.clone(), context.gate.clone());
             let config = Arc::clone(&self.config);
             running.spawn(async move {
-                match role {
-                    Role::Provisioner => provisioner::run(context, config.provisioner.clone()).await,
-                    Role::Attacher => attacher::run(context, config.attacher.clone()).await,
-                    Role::Resizer => resizer::run(context, config.resizer.clone()).await,
-                    Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
-                    Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
-                    // `run_driverless_roles` runs it, independently of the driver.
-                    Role::SnapshotController => {}
-                }
+                // A role rebuilds its state when it starts.
+                let run = || run_role(role, context.clone(), Arc::clone(&config));
+                restart(role.name(), context.driver.name(), Some(&gate), run).await;
                 shut_down(events, gate, leadership).await;
             });
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(leases);
         while running.join_next().await.is_some() {}
+    }
+}
+
+async fn run_role(role: Role, context: Context, config: Arc<Config>) {
+    match role {
+        Role::Provisioner => provisioner::run(context, config.provisioner.clone()).await,
+        Role::Attacher => attacher::run(context, config.attacher.clone()).await,
+        Role::Resizer => resizer::run(context, config.resizer.clone()).await,
+        Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
+        Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
+        // `run_driverless_roles` runs it, independently of the driver.
+        Role::SnapshotController => {}
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use wharf_cluster::{ApiError, EventType, Store, WatchOptions, now};
 use wharf_model::names::reason;
+use wharf_model::panics::catch;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::context::Context;
@@ -230,10 +231,14 @@ impl Monitor {
             let slot = Arc::clone(&slots).acquire_owned().await.ok();
             let (monitor, volume) = (Arc::clone(self), Arc::clone(volume));
             running.spawn(async move {
-                let report = monitor.get(&volume).await;
-                monitor.record_event(&volume, &report);
+                let check = async {
+                    let report = monitor.get(&volume).await;
+                    monitor.record_event(&volume, &report);
+                    report
+                };
+                let report = catch(ROLE, &volume.metadata.name, check).await;
                 drop(slot);
-                (volume, report)
+                (volume, report.unwrap_or(Report::Unknown))
             });
             while let Some(ended) = running.try_join_next() {
                 result.add_ended(ended);
@@ -305,7 +310,7 @@ impl PassResult {
     }
 
     fn add_ended(&mut self, ended: Result<(Arc<PersistentVolume>, Report), tokio::task::JoinError>) {
-        // A task that panicked has logged it and says nothing about the volume.
+        // A task fails only if it is cancelled, and then says nothing about the volume.
         if let Ok((volume, report)) = ended {
             self.add(&volume, &report);
         }

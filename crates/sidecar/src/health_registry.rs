@@ -11,6 +11,8 @@ use http::StatusCode;
 use wharf_csi::{HttpPage, PageListener, serve_pages};
 use wharf_model::{Attempt, attempt};
 
+use crate::metrics;
+
 /// Encodes a part's metrics on request.
 type EncodeMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 /// Lists a part's attempts on request.
@@ -76,7 +78,8 @@ impl HealthRegistry {
             "/healthz" => HttpPage::text(StatusCode::OK, "ok"),
             "/metrics" => {
                 let parts = self.parts();
-                HttpPage::metrics(merge(parts.iter().map(|(name, part)| (name.as_str(), (part.metrics)()))))
+                let parts = parts.iter().map(|(name, part)| (name.as_str(), (part.metrics)()));
+                HttpPage::metrics(merge(parts.chain([("process", metrics::encode_panics())])))
             }
             attempt::PATH => {
                 let lists = self.parts().into_values().filter_map(|part| part.attempts);
@@ -152,8 +155,10 @@ mod tests {
         let page = HttpPage::text(StatusCode::OK, attempt::page(&attempts));
         registry.register_with_attempts("d".to_owned(), || "# EOF\n".to_owned(), move || attempts.clone());
         assert_eq!(registry.page("/debug/attempts"), page);
-        let metrics = HttpPage::metrics("# TYPE up gauge\nup{part=\"node\"} 1\n# EOF\n".to_owned());
-        assert_eq!(registry.page("/metrics"), metrics);
+        let own = "# TYPE up gauge\nup 1\n# EOF\n".to_owned();
+        let all = merge([("node", own), ("process", metrics::encode_panics())].into_iter());
+        assert!(all.contains("# TYPE wharf_panics counter\n"), "{all}");
+        assert_eq!(registry.page("/metrics"), HttpPage::metrics(all));
         assert_eq!(registry.page("/healthz"), HttpPage::text(StatusCode::OK, "ok"));
         assert_ne!(registry.page("/"), registry.page("/healthz"));
     }

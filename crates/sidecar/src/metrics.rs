@@ -119,6 +119,12 @@ impl Metrics {
         }
     }
 
+    /// All metrics of a process with one sidecar.
+    pub(crate) fn encode_with_panics(&self) -> String {
+        let own = self.encode();
+        own.trim_end().trim_end_matches("# EOF").to_owned() + &encode_panics()
+    }
+
     /// All metrics as OpenMetrics text.
     pub(crate) fn encode(&self) -> String {
         let mut text = String::new();
@@ -126,6 +132,15 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry());
         text
     }
+}
+
+/// The caught panics of this process as OpenMetrics text.
+pub(crate) fn encode_panics() -> String {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    wharf_cluster::register_panics(&mut registry);
+    // Writing to a String does not fail.
+    let _ = encode(&mut text, &registry);
+    text
 }
 
 #[cfg(test)]

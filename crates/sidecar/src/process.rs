@@ -12,6 +12,7 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use wharf_cluster::work::restart;
 use wharf_cluster::{Cluster, ConnectError};
 use wharf_csi::{Client, Endpoint, HttpPage, serve_pages};
 use wharf_model::attempt;
@@ -215,7 +216,11 @@ async fn run_with(
     let registration = async {
         match (&registrar, &driver) {
             (Some(registrar), Some((client, socket))) => {
-                Err(registrar.run(socket, client, metrics).await.into())
+                let run = || registrar.run(socket, client, metrics.clone());
+                match restart("registrar", socket, None, run).await {
+                    Some(error) => Err(error.into()),
+                    None => Ok(()),
+                }
             }
             (None, _) | (_, None) => {
                 stopping.cancelled().await;
@@ -276,7 +281,9 @@ impl Pages {
                 let pages = [registration, liveness, self.controller_page()];
                 pages.into_iter().find(|page| *page != ok()).unwrap_or_else(ok)
             }
-            path if Some(path) == listen.metrics.as_deref() => HttpPage::metrics(self.metrics.encode()),
+            path if Some(path) == listen.metrics.as_deref() => {
+                HttpPage::metrics(self.metrics.encode_with_panics())
+            }
             _ => HttpPage::text(StatusCode::NOT_FOUND, "page not found\n"),
         }
     }

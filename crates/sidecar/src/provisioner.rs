@@ -14,8 +14,10 @@
 //! volume.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 use wharf_cluster::{Change, Priority, Queue, now};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
@@ -30,7 +32,8 @@ use self::stores::Stores;
 use self::view::ProvisionerConfig;
 use crate::context::Context;
 use wharf_cluster::work::{
-    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_workers,
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, propagate_panic,
+    reconcile_or_forget, run_workers,
 };
 
 mod act;
@@ -94,6 +97,9 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     tokio::join!(leader_loop, capacity_loop);
 }
 
+/// How long a term that ended because of a panic in the journal delays the next.
+const JOURNAL_RESTART_DELAY: Duration = Duration::from_secs(5);
+
 /// One term of leadership: from acquiring the lease until it is lost, or until the stop.
 async fn run_term(
     context: &Context,
@@ -125,7 +131,11 @@ async fn run_term(
         capacity: capacity.clone(),
     };
     let working = run_workers(&queue, &context.gate, config.settings.pace.workers, |volume| {
-        reconcile(volume, stores.clone(), actor.clone())
+        let (stores, actor) = (stores.clone(), actor.clone());
+        async move {
+            let forget = || actor.states.remove(&volume);
+            reconcile_or_forget(ROLE, &volume, reconcile(volume.clone(), stores, actor.clone()), forget).await
+        }
     });
     let lost = async {
         context.gate.wait_lost().await;
@@ -137,6 +147,9 @@ async fn run_term(
         biased;
         () = working => {}
         () = lost => {}
+        () = propagate_panic(&mut background) => {}
+        // The next term opens the journal again.
+        () = journal.wait_broken() => sleep(JOURNAL_RESTART_DELAY).await,
     }
     background.abort_all();
     journal.flush().await;

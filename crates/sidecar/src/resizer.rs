@@ -23,7 +23,8 @@ use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
 use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, work_item};
 use wharf_cluster::work::{
-    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_workers,
+    StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, reconcile_or_forget,
+    run_workers,
 };
 
 mod act;
@@ -82,7 +83,10 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let (queue, gate) = (resizer.queue.clone(), resizer.context.gate.clone());
     let one = |key| {
         let resizer = Arc::clone(&resizer);
-        async move { resizer.reconcile(key).await }
+        async move {
+            let forget = || resizer.states.remove(&key);
+            reconcile_or_forget(ROLE, &key, resizer.reconcile(key.clone()), forget).await
+        }
     };
     let worked = run_workers(&queue, &gate, resizer.settings.pace.workers, one);
     tokio::select! {

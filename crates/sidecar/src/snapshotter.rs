@@ -31,7 +31,8 @@ use state::ContentStates;
 use view::{Class, ContentKind, Object, Rules, View};
 use wake::ContentChange;
 use wharf_cluster::work::{
-    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_workers,
+    EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes,
+    reconcile_or_forget, run_role,
 };
 
 mod act;
@@ -115,18 +116,21 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         () = gate.wait_stopped() => return,
     }
     let snapshotter = Arc::new(Snapshotter::new(context, settings, contents));
-    // Aborted when this function returns.
-    let mut tasks = JoinSet::new();
-    snapshotter.spawn_feeds(&mut tasks);
-    let this = Arc::clone(&snapshotter);
-    tasks.spawn(async move { this.clear_exclusive().await });
+    let feeds = |tasks: &mut JoinSet<()>| {
+        snapshotter.spawn_feeds(tasks);
+        let this = Arc::clone(&snapshotter);
+        tasks.spawn(async move { this.clear_exclusive().await });
+    };
     let queue = snapshotter.queue.clone();
     let workers = snapshotter.settings.pace.workers;
     let reconcile = |content_key| {
         let snapshotter = Arc::clone(&snapshotter);
-        async move { snapshotter.reconcile(&content_key).await }
+        async move {
+            let forget = || snapshotter.states.remove(&content_key);
+            reconcile_or_forget(ROLE, &content_key, snapshotter.reconcile(&content_key), forget).await
+        }
     };
-    run_workers(&queue, &gate, workers, reconcile).await;
+    run_role(&gate, std::future::ready(()), feeds, &queue, workers, reconcile).await;
 }
 
 /// Waits until a kind is served. The store has already logged that it is not.

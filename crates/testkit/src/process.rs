@@ -146,7 +146,12 @@ fn spawn(program: &Path, args: &[String], env: &[(String, String)], log: &Path) 
 
 /// A program of this project (`wharf`, `scripted-driver`), from the directory of the test's own executable.
 /// `hack/test.sh cluster` builds it.
+///
+/// `WHARF_PROGRAM` names another `wharf`, such as one of the profile `dist`.
 pub fn built_program(program: &str) -> PathBuf {
+    if let Some(path) = std::env::var_os("WHARF_PROGRAM").filter(|_| program == "wharf") {
+        return path.into();
+    }
     let test = std::env::current_exe().expect("the path of this program");
     let directory = test.ancestors().skip(1).find(|directory| directory.join("wharf").exists());
     directory.expect("wharf is not built: run hack/test.sh, or cargo build").join(program)

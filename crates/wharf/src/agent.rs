@@ -11,10 +11,11 @@ use anyhow::Context as _;
 use clap::Args;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::work::Gate;
+use wharf_cluster::work::{Gate, restart};
 use wharf_cluster::{Cluster, ConnectOptions, EventRecorder};
 use wharf_container::{Runtime, Settings};
 use wharf_linux::Linux;
+use wharf_model::panics::catch;
 use wharf_node::machine::{self, Health};
 use wharf_node::paths::Root;
 use wharf_node::plugins::{self, Plugins};
@@ -105,7 +106,22 @@ impl NodeAgent {
             manage_taints: single_node,
             ..machine::Settings::new(name.as_str(), root.path())
         };
-        let node = machine::run(cluster.clone(), wide.clone(), gate.clone(), health.clone(), settings);
+        let node = {
+            let (cluster, wide, gate, health) = (cluster.clone(), wide.clone(), gate.clone(), health.clone());
+            // It reads the Node again when it starts.
+            async move {
+                let run = || {
+                    machine::run(
+                        cluster.clone(),
+                        wide.clone(),
+                        gate.clone(),
+                        health.clone(),
+                        settings.clone(),
+                    )
+                };
+                restart("node status", &settings.node, Some(&gate), run).await;
+            }
+        };
         let mut plugin_settings = plugins::Settings::new(name.as_str(), root.registry());
         let mut volume_settings =
             volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
@@ -193,16 +209,14 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let health_registry = HealthRegistry::default();
     let serving = status_pages::serve(health_registry.clone(), metrics).await?;
     agent.start(&Gate::new(None, stop.clone()), &health_registry, |name, component| {
-        running.spawn(async move {
-            component.await;
-            name
-        });
+        running.spawn(async move { (name, catch(name, "component", component).await) });
     });
     let result = tokio::select! {
         () = stopped => Ok(()),
         error = serving => Err(error),
         Some(ended) = running.join_next() => Err(match ended {
-            Ok(component) => anyhow::anyhow!("{component} exited unexpectedly"),
+            Ok((name, Ok(()))) => anyhow::anyhow!("{name} exited unexpectedly"),
+            Ok((name, Err(panic))) => anyhow::Error::from(panic).context(name),
             Err(error) => error.into(),
         }),
     };

@@ -11,7 +11,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::work::Gate;
+use wharf_cluster::work::{Gate, restart};
 use wharf_cluster::{Cluster, ConnectOptions, EventRecorder, Leadership, LeaseOptions};
 use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
 use wharf_sidecar::health_registry::HealthRegistry;
@@ -127,8 +127,23 @@ impl Controller {
         }
     }
 
-    /// Runs the controller until the gate stops it.
+    /// Runs the controller until the gate stops it. If it panics outside of a reconcile, it is started again after a
+    /// backoff: it rebuilds its state when it starts.
     pub(crate) async fn run(
+        self,
+        cluster: Cluster,
+        gate: Gate,
+        instance: String,
+        settings: Settings,
+        metrics: ControllerMetrics,
+    ) {
+        let run = || {
+            self.run_once(cluster.clone(), gate.clone(), instance.clone(), settings.clone(), metrics.clone())
+        };
+        restart(self.name(), "controller", Some(&gate), run).await;
+    }
+
+    async fn run_once(
         self,
         cluster: Cluster,
         gate: Gate,

@@ -52,6 +52,10 @@ fn main() -> ExitCode {
     }
 }
 
+// A panic in one request or one reconcile must not end the process, which needs unwinding in every profile.
+const _: () =
+    assert!(cfg!(panic = "unwind"), "build with panic = \"unwind\": see crates/model/src/panics.rs");
+
 /// Runs as a drop-in replacement of an upstream sidecar.
 fn run_as_upstream(program: Program) -> ExitCode {
     let args: Vec<String> =

@@ -23,11 +23,12 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
+use wharf_model::panics::catch;
 
 use super::query::Query;
 use super::response::ApiResponse;
 use super::route::Target;
-use super::{Api, Body};
+use super::{Api, Body, PANIC_COMPONENT};
 use crate::kinds::Lookup;
 use crate::server::UpgradedConnection;
 use crate::status::StatusError;
@@ -107,10 +108,14 @@ impl Api {
         let session = streams.exec(&container, command).await?;
         let stop = upgraded.as_ref().map(|upgraded| upgraded.stop.clone()).unwrap_or_default();
         let serve = async move {
-            match upgrade.await {
-                Ok(connection) => session::serve(TokioIo::new(connection), session, channels, stop).await,
-                Err(error) => tracing::debug!(%error, "client disconnected before the WebSocket upgrade"),
-            }
+            let serving = async {
+                match upgrade.await {
+                    Ok(connection) => session::serve(TokioIo::new(connection), session, channels, stop).await,
+                    Err(error) => tracing::debug!(%error, "client disconnected before the WebSocket upgrade"),
+                }
+            };
+            // A panic closes the connection.
+            let _ = catch(PANIC_COMPONENT, container, serving).await;
         };
         match upgraded {
             Some(upgraded) => upgraded.spawn(serve),

@@ -203,3 +203,31 @@ fn config(name: &str, color: &str) -> Value {
         "data": {"a": "b"},
     })
 }
+
+/// A request body that panics when it is read.
+struct PanickingBody;
+
+impl http_body::Body for PanickingBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, Infallible>>> {
+        panic!("on purpose")
+    }
+}
+
+#[tokio::test]
+async fn panic_in_a_request_is_answered_with_status_500() {
+    let server = Server::start().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let request = Request::builder().method("POST").uri(path).header("content-type", JSON);
+    let response = server.api.serve(request.body(PanickingBody).unwrap(), User::admin()).await;
+    let response = read_response(response).await;
+    assert_eq!((response.code, &response.body["reason"]), (500, &json!("InternalError")), "{response:?}");
+    assert!(response.message().contains("caused a panic"), "{response:?}");
+    assert!(!response.message().contains("on purpose"), "the message stays in the log");
+    server.create(path, json!({"metadata": {"name": "next"}})).await;
+}

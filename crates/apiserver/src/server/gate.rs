@@ -13,10 +13,11 @@ use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use wharf_model::Time;
+use wharf_model::panics::catch_sync;
 
 use super::Service;
 use crate::memory_budget::{MemoryBudget, MemoryShare};
-use crate::rest::{Body, BoxError};
+use crate::rest::{Body, BoxError, PANIC_COMPONENT};
 use crate::status::StatusError;
 
 /// The limit of kube-apiserver.
@@ -48,9 +49,11 @@ impl<S: Service> Gate<S> {
         let (parts, body) = request.into_parts();
         let now = Time(jiff::Timestamp::now().as_millisecond());
         let path = parts.uri.path();
-        let authenticated =
-            self.service.access().authenticate(&parts.headers, peer, path, &self.service.objects(), now);
-        let user = match authenticated {
+        // The service catches its own panics.
+        let authenticated = catch_sync(PANIC_COMPONENT, path, || {
+            self.service.access().authenticate(&parts.headers, peer, path, &self.service.objects(), now)
+        });
+        let user = match authenticated.unwrap_or_else(|_| Err(StatusError::panicked())) {
             Ok(user) => user,
             Err(status_error) => return error_response(&status_error),
         };

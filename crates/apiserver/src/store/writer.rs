@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use wharf_model::panics::catch_sync;
 
 use super::disk::Disk;
 use super::plan::Plan;
@@ -72,11 +73,24 @@ impl Writer {
 
     /// Processes a batch. Returns whether the store can continue.
     fn commit_batch(&mut self, batch: Vec<Request>, now: i64) -> bool {
-        let (results, writes, compacted) = {
+        // Planning changes nothing: after a panic only this batch fails. A panic in the commit ends the thread, which
+        // closes the store.
+        let planned = catch_sync("store", "plan", || {
             let state = self.publisher.0.read();
             let (results, writes) = plan(&state, &batch, (now >= self.expiry_resumes_at).then_some(now));
             let compacted = state.compact_up_to(&writes, self.options);
             (results, writes, compacted)
+        });
+        let (results, writes, compacted) = match planned {
+            Ok(planned) => planned,
+            Err(panic) => {
+                self.expiry_resumes_at = now.saturating_add(EXPIRY_BACKOFF_MS);
+                let failed = WriteError::Failed(Failure::Disk(panic.to_string().into()));
+                for request in batch {
+                    let _ = request.reply.send(Err(failed.clone()));
+                }
+                return true;
+            }
         };
         let started = Instant::now();
         let done = if writes.is_empty() { Ok(()) } else { self.disk.commit(&writes, compacted) };

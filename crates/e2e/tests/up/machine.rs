@@ -30,6 +30,8 @@ pub(crate) struct Machine {
     namespaces: Option<Namespaces>,
     server: ApiClient,
     args: Vec<String>,
+    /// The panics to inject (`WHARF_FAULT`); empty for none.
+    faults: String,
     boots: u32,
     data: PathBuf,
     dir: TempDir,
@@ -48,8 +50,17 @@ impl Machine {
         Self::on(None, args)
     }
 
+    /// Starts `wharf up` with injected panics.
+    pub(crate) fn with_faults(faults: &[&str]) -> Self {
+        Self::start_up(None, &["--pool-size", "4Gi"], faults.join(","))
+    }
+
     /// Starts `wharf up` with the data directory on a separate disk.
     pub(crate) fn on(disk: Option<TestPool>, args: &[&str]) -> Self {
+        Self::start_up(disk, args, String::new())
+    }
+
+    fn start_up(disk: Option<TestPool>, args: &[&str], faults: String) -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-up-").tempdir_in(TEMP_DIR).unwrap();
         let around = disk.as_ref().map_or(dir.path(), TestPool::path);
         let data = around.canonicalize().unwrap().join("data");
@@ -61,10 +72,11 @@ impl Machine {
         }
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let namespaces = boot(dir.path(), 1);
-        let up = start(&namespaces, &all, dir.path());
+        let up = start(&namespaces, &all, &faults, dir.path());
         let server = connect(&data, &up);
         let namespaces = Some(namespaces);
-        let mut machine = Self { up, namespaces, server, args: all, boots: 1, data, dir, _disk: disk };
+        let mut machine =
+            Self { up, namespaces, server, args: all, faults, boots: 1, data, dir, _disk: disk };
         machine.wait_until_ready();
         machine
     }
@@ -124,7 +136,7 @@ impl Machine {
         while_off(self);
         self.boots += 1;
         let namespaces = boot(self.dir.path(), self.boots);
-        self.up = start(&namespaces, &self.args, self.dir.path());
+        self.up = start(&namespaces, &self.args, &self.faults, self.dir.path());
         self.namespaces = Some(namespaces);
     }
 
@@ -332,9 +344,10 @@ fn boot(dir: &Path, number: u32) -> Namespaces {
     Namespaces::new(&boot_file(dir, number), &dir.join("boot.log"))
 }
 
-fn start(namespaces: &Namespaces, args: &[String], dir: &Path) -> NamespacedProcess {
+fn start(namespaces: &Namespaces, args: &[String], faults: &str, dir: &Path) -> NamespacedProcess {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let env = [("RUST_LOG", "info,wharf_node=debug,wharf_controllers=debug,wharf_sidecar=debug")];
+    let level = "info,wharf_node=debug,wharf_controllers=debug,wharf_sidecar=debug";
+    let env = [("RUST_LOG", level), ("WHARF_FAULT", faults)];
     namespaces.start(&built_program("wharf"), &args, &env, &dir.join("up.log"))
 }
 

@@ -18,6 +18,7 @@ mod kubectl;
 mod machine;
 mod namespaces;
 mod objects;
+mod panics;
 mod plugin;
 mod reboot;
 mod records;

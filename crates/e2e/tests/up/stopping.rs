@@ -11,7 +11,7 @@ use crate::objects::{KEEPER, claim, pod};
 
 impl Machine {
     /// A page of `wharf up`, from its socket.
-    fn page(&self, path: &str) -> Result<String, String> {
+    pub(crate) fn page(&self, path: &str) -> Result<String, String> {
         let ask = || {
             let mut stream = UnixStream::connect(self.data().join("run/metrics.sock"))?;
             write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;

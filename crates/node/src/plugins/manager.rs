@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
+use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions};
 use wharf_csi::{SocketIdentity, SocketWatch};
+use wharf_model::panics::catch;
 use wharf_model::whole::Node;
 use wharf_model::{CSIDriver, CSINode, Key};
 
@@ -76,14 +77,10 @@ pub(super) async fn run(
         manager.csi_nodes.wait_settled().await;
         manager.drivers.wait_settled().await;
     };
-    tokio::select! {
-        () = settled => {}
-        () = gate.wait_stopped() => return,
-    }
-    // These tasks end with this function.
-    let mut tasks = JoinSet::new();
-    manager.start_watches(&mut tasks);
-    manager.queue.add(Subject::Node, Priority::High);
+    let feeds = |tasks: &mut JoinSet<()>| {
+        manager.start_watches(tasks);
+        manager.queue.add(Subject::Node, Priority::High);
+    };
     let queue = manager.queue.clone();
     let one = |subject: Subject| {
         let manager = Arc::clone(&manager);
@@ -94,7 +91,7 @@ pub(super) async fn run(
             }
         }
     };
-    run_workers(&queue, &gate, WORKERS, one).await;
+    run_role(&gate, settled, feeds, &queue, WORKERS, one).await;
 }
 
 impl Manager {
@@ -255,7 +252,12 @@ impl Manager {
         if self.prepared.swap(true, Ordering::Relaxed) {
             return WorkOutcome::Done;
         }
-        match self.node_info.prepare().await {
+        // A panic must not leave the CSINode marked as prepared.
+        let prepared = catch("plugins", &self.settings.node, self.node_info.prepare()).await;
+        match prepared
+            .map_err(|panic| panic.to_string())
+            .and_then(|done| done.map_err(|error| error.to_string()))
+        {
             Ok(()) => {
                 self.health.clear_problem(COMPONENT);
                 WorkOutcome::Done

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::work::StepOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
 use wharf_container::{ContainerId, StartError};
@@ -12,6 +11,7 @@ use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{Kind, Time};
 
+use super::attend::spawn_restarted;
 use super::decide::{MIN_GRACE, Step};
 use super::pod_state::{PodVolumes, Presence, Stopping};
 use super::view::{Ended, Health, RunState, StartFailure, View, roles};
@@ -61,24 +61,28 @@ impl Pods {
         let volumes = self.agent.volumes.clone();
         volumes.request(Arc::clone(pod));
         let (pod_states, queue, waiter) = (self.pod_states.clone(), self.queue.clone(), uid.to_owned());
-        let waiting = AbortOnDropHandle::new(tokio::spawn(async move {
-            let mounted = loop {
-                match volumes.wait_mounted(&waiter).await {
-                    Ok(mounted) => break mounted,
-                    // The volume manager has recorded events and keeps retrying, and so do we.
-                    Err(not_yet) => {
-                        tracing::debug!(pod_uid = waiter, error = %not_yet, "volumes are not mounted yet")
+        let waiting = spawn_restarted(uid, move || {
+            let (volumes, pod_states, queue, waiter) =
+                (volumes.clone(), pod_states.clone(), queue.clone(), waiter.clone());
+            async move {
+                let mounted = loop {
+                    match volumes.wait_mounted(&waiter).await {
+                        Ok(mounted) => break mounted,
+                        // The volume manager has recorded events and keeps retrying, and so do we.
+                        Err(not_yet) => {
+                            tracing::debug!(pod_uid = waiter, error = %not_yet, "volumes are not mounted yet")
+                        }
                     }
-                }
-            };
-            pod_states.with(&waiter, |pod_state| {
-                if matches!(pod_state.volumes, PodVolumes::Requested { .. }) {
-                    pod_state.volumes = PodVolumes::Mounted(Arc::new(mounted));
-                }
-            });
-            queue.reset_backoff(&waiter);
-            queue.add(waiter, Priority::High);
-        }));
+                };
+                pod_states.with(&waiter, |pod_state| {
+                    if matches!(pod_state.volumes, PodVolumes::Requested { .. }) {
+                        pod_state.volumes = PodVolumes::Mounted(Arc::new(mounted));
+                    }
+                });
+                queue.reset_backoff(&waiter);
+                queue.add(waiter, Priority::High);
+            }
+        });
         self.pod_states
             .with(uid, |pod_state| pod_state.volumes = PodVolumes::Requested { _waiting: waiting });
     }
@@ -87,16 +91,20 @@ impl Pods {
         let volumes = self.agent.volumes.clone();
         volumes.release(uid);
         let (pod_states, queue, waiter) = (self.pod_states.clone(), self.queue.clone(), uid.to_owned());
-        let waiting = AbortOnDropHandle::new(tokio::spawn(async move {
-            volumes.wait_released(&waiter).await;
-            pod_states.with(&waiter, |pod_state| {
-                if matches!(pod_state.volumes, PodVolumes::Releasing { .. }) {
-                    pod_state.volumes = PodVolumes::Released;
-                }
-            });
-            queue.reset_backoff(&waiter);
-            queue.add(waiter, Priority::High);
-        }));
+        let waiting = spawn_restarted(uid, move || {
+            let (volumes, pod_states, queue, waiter) =
+                (volumes.clone(), pod_states.clone(), queue.clone(), waiter.clone());
+            async move {
+                volumes.wait_released(&waiter).await;
+                pod_states.with(&waiter, |pod_state| {
+                    if matches!(pod_state.volumes, PodVolumes::Releasing { .. }) {
+                        pod_state.volumes = PodVolumes::Released;
+                    }
+                });
+                queue.reset_backoff(&waiter);
+                queue.add(waiter, Priority::High);
+            }
+        });
         self.pod_states
             .with(uid, |pod_state| pod_state.volumes = PodVolumes::Releasing { _waiting: waiting });
     }
@@ -252,17 +260,21 @@ impl Pods {
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
         let hook = hook.filter(|_| !again);
         let (this, pod, container) = (Arc::clone(self), Arc::clone(&view.pod), container.clone());
-        let stopping = AbortOnDropHandle::new(tokio::spawn(async move {
-            if let Some(hook) = hook
-                && let Err(error) =
-                    hooks::run(&*this.agent.runtime, &id, &container, &hook, millis(by, now())).await
-            {
-                tracing::warn!(pod = %pod.metadata.key(), container = %id, error, "preStop hook failed");
-                let note = format!("PreStopHook failed: {error}");
-                this.agent.events.record_for(&*pod, EventType::Warning, "FailedPreStopHook", note);
+        let stopping = spawn_restarted(uid, move || {
+            let (this, pod, container) = (Arc::clone(&this), Arc::clone(&pod), container.clone());
+            let (id, hook) = (id.clone(), hook.clone());
+            async move {
+                if let Some(hook) = hook
+                    && let Err(error) =
+                        hooks::run(&*this.agent.runtime, &id, &container, &hook, millis(by, now())).await
+                {
+                    tracing::warn!(pod = %pod.metadata.key(), container = %id, error, "preStop hook failed");
+                    let note = format!("PreStopHook failed: {error}");
+                    this.agent.events.record_for(&*pod, EventType::Warning, "FailedPreStopHook", note);
+                }
+                this.agent.runtime.stop(&id, millis(by, now()).max(MIN_GRACE)).await;
             }
-            this.agent.runtime.stop(&id, millis(by, now()).max(MIN_GRACE)).await;
-        }));
+        });
         let stopping = Stopping { killed: by, _stopping: stopping };
         self.pod_states.container(uid, name, |known| known.stopping = Some(stopping));
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
+use wharf_cluster::work::restart;
 use wharf_cluster::{EventType, Priority, now};
 use wharf_container::ContainerId;
 use wharf_model::whole::Pod;
@@ -38,17 +39,16 @@ impl Pods {
         }
     }
 
-    fn spawn_task(&self, task: impl Future<Output = ()> + Send + 'static) -> Task {
-        AbortOnDropHandle::new(tokio::spawn(task))
-    }
-
     fn wait_for(&self, uid: &str, id: &ContainerId) -> Task {
         let (runtime, queue, uid, id) =
             (self.agent.runtime.clone(), self.queue.clone(), uid.to_owned(), id.clone());
-        self.spawn_task(async move {
-            runtime.exited(&id).await;
-            queue.reset_backoff(&uid);
-            queue.add(uid, Priority::High);
+        spawn_restarted(&uid.clone(), move || {
+            let (runtime, queue, uid, id) = (runtime.clone(), queue.clone(), uid.clone(), id.clone());
+            async move {
+                runtime.exited(&id).await;
+                queue.reset_backoff(&uid);
+                queue.add(uid, Priority::High);
+            }
         })
     }
 
@@ -78,22 +78,28 @@ impl Pods {
             return None;
         }
         let (this, pod, container, id) = (Arc::clone(self), Arc::clone(pod), container.clone(), id.clone());
-        Some(self.spawn_task(async move {
-            let probe_for = async |purpose: Purpose, plan: Option<Plan>| {
-                let Some(plan) = plan else { return };
-                let report = |result| this.handle_probe_report(&pod, &container, purpose, result);
-                probe::run(this.agent.runtime.clone(), id.clone(), plan, running_for, report).await;
-            };
-            // Other probes start after the startup probe has succeeded.
-            let starts = startup.is_some();
-            probe_for(Purpose::Startup, startup).await;
-            let started =
-                this.pod_states.container(&pod.metadata.uid, &container.name, |known| known.health.started);
-            if !starts || started == Some(true) {
-                tokio::join!(
-                    probe_for(Purpose::Liveness, liveness),
-                    probe_for(Purpose::Readiness, readiness)
-                );
+        Some(spawn_restarted(&pod.metadata.uid.clone(), move || {
+            let (this, pod, container, id) =
+                (Arc::clone(&this), Arc::clone(&pod), container.clone(), id.clone());
+            let (startup, liveness, readiness) = (startup.clone(), liveness.clone(), readiness.clone());
+            async move {
+                let probe_for = async |purpose: Purpose, plan: Option<Plan>| {
+                    let Some(plan) = plan else { return };
+                    let report = |result| this.handle_probe_report(&pod, &container, purpose, result);
+                    probe::run(this.agent.runtime.clone(), id.clone(), plan, running_for, report).await;
+                };
+                // Other probes start after the startup probe has succeeded.
+                let starts = startup.is_some();
+                probe_for(Purpose::Startup, startup).await;
+                let started = this
+                    .pod_states
+                    .container(&pod.metadata.uid, &container.name, |known| known.health.started);
+                if !starts || started == Some(true) {
+                    tokio::join!(
+                        probe_for(Purpose::Liveness, liveness),
+                        probe_for(Purpose::Readiness, readiness)
+                    );
+                }
             }
         }))
     }
@@ -139,23 +145,39 @@ impl Pods {
     fn post_start(self: &Arc<Self>, pod: &Arc<Pod>, container: &Container, id: &ContainerId) -> Option<Task> {
         let handler = container.lifecycle.as_ref()?.post_start.clone()?;
         let (this, pod, container, id) = (Arc::clone(self), Arc::clone(pod), container.clone(), id.clone());
-        Some(self.spawn_task(async move {
-            let (name, runtime) = (&container.name, &*this.agent.runtime);
-            let done = hooks::run(runtime, &id, &container, &handler, POST_START_TIMEOUT).await;
-            if let Err(error) = &done {
-                tracing::warn!(pod = %pod.metadata.key(), container = name, error, "postStart hook failed");
-                let note = format!("PostStartHook failed: {error}");
-                this.agent.events.record_for(&*pod, EventType::Warning, "FailedPostStartHook", note);
-            }
-            let uid = &pod.metadata.uid;
-            this.pod_states.container(uid, name, |known| {
-                known.health.post_start_running = false;
-                if done.is_err() {
-                    known.health.failed =
-                        Some(Failed { note: "FailedPostStartHook".to_owned(), grace: None });
+        Some(spawn_restarted(&pod.metadata.uid.clone(), move || {
+            let (this, pod, container) = (Arc::clone(&this), Arc::clone(&pod), container.clone());
+            let (id, handler) = (id.clone(), handler.clone());
+            async move {
+                let (name, runtime) = (&container.name, &*this.agent.runtime);
+                let done = hooks::run(runtime, &id, &container, &handler, POST_START_TIMEOUT).await;
+                if let Err(error) = &done {
+                    tracing::warn!(pod = %pod.metadata.key(), container = name, error, "postStart hook failed");
+                    let note = format!("PostStartHook failed: {error}");
+                    this.agent.events.record_for(&*pod, EventType::Warning, "FailedPostStartHook", note);
                 }
-            });
-            this.queue.add(uid.clone(), Priority::Normal);
+                let uid = &pod.metadata.uid;
+                this.pod_states.container(uid, name, |known| {
+                    known.health.post_start_running = false;
+                    if done.is_err() {
+                        known.health.failed =
+                            Some(Failed { note: "FailedPostStartHook".to_owned(), grace: None });
+                    }
+                });
+                this.queue.add(uid.clone(), Priority::Normal);
+            }
         }))
     }
+}
+
+/// Runs a background task of a pod, and starts it again with backoff if it panics: the pod waits for its result. A hook
+/// may therefore run twice.
+pub(super) fn spawn_restarted<F>(uid: &str, task: impl FnMut() -> F + Send + 'static) -> Task
+where
+    F: Future<Output = ()> + Send,
+{
+    let uid = uid.to_owned();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        restart("pods", uid, None, task).await;
+    }))
 }

@@ -13,6 +13,7 @@ use wharf_cluster::EventType;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_usage::Unit;
 use wharf_model::Key;
+use wharf_model::panics::catch;
 
 use super::manager::Manager;
 use super::world::{Progress, Source, Volume};
@@ -134,9 +135,13 @@ impl Manager {
             let claims = volumes.iter().filter_map(stats_target).map(|(_, claim)| claim).collect();
             self.statistics.keep(&claims);
             for (driver, volumes) in by_driver(volumes) {
-                busy.entry(driver).or_insert_with(|| {
+                busy.entry(driver.clone()).or_insert_with(|| {
                     let manager = Arc::clone(self);
-                    rounds.spawn(async move { manager.query_all_stats(&volumes).await })
+                    // After a panic the next tick queries the driver again.
+                    let queried = driver.clone();
+                    rounds.spawn(async move {
+                        let _ = catch("volume-stats", queried, manager.query_all_stats(&volumes)).await;
+                    })
                 });
             }
         }

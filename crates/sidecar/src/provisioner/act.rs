@@ -57,7 +57,7 @@ impl ProvisionStates {
         }
     }
 
-    fn remove(&self, volume: &str) {
+    pub(super) fn remove(&self, volume: &str) {
         self.lock().remove(volume);
     }
 }

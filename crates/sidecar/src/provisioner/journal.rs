@@ -23,8 +23,10 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::ApiError;
+use wharf_model::panics::catch;
 
 use self::act::JournalStore;
 use self::planner::{Job, LoadOutcome, Planner, WriteId, WriteOutcome, WriteResults};
@@ -76,6 +78,8 @@ struct Shared {
     wake: Notify,
     /// Notified when the planner's state changed.
     changed: Notify,
+    /// Cancelled when a task of the journal has panicked.
+    broken: CancellationToken,
 }
 
 struct State {
@@ -105,6 +109,7 @@ impl Journal {
         tokio::select! {
             biased;
             () = journal.ready() => {}
+            () = journal.wait_broken() => {}
             () = context.gate.wait_stopped() => {}
         }
         journal
@@ -118,10 +123,16 @@ impl Journal {
             metrics,
             wake: Notify::new(),
             changed: Notify::new(),
+            broken: CancellationToken::new(),
         });
-        let writer = tokio::spawn(Arc::clone(&shared).run(store));
-        let watcher = tokio::spawn(Arc::clone(&shared).follow_lease(gate));
+        let writer = tokio::spawn(Arc::clone(&shared).until_broken(Arc::clone(&shared).run(store)));
+        let watcher = tokio::spawn(Arc::clone(&shared).until_broken(Arc::clone(&shared).follow_lease(gate)));
         Self { shared, _tasks: Arc::new([writer, watcher].map(AbortOnDropHandle::new)) }
+    }
+
+    /// Waits until a task of the journal panics. From then on nothing is written: open the journal again.
+    pub(crate) async fn wait_broken(&self) {
+        self.shared.broken.cancelled().await;
     }
 
     async fn ready(&self) {
@@ -219,6 +230,13 @@ impl Shared {
         }
     }
 
+    /// Runs a task of the journal, and records its panic.
+    async fn until_broken(self: Arc<Self>, task: impl Future<Output = ()>) {
+        if catch("journal", "tasks", task).await.is_err() {
+            self.broken.cancel();
+        }
+    }
+
     /// Notifies the planner when the lease is acquired and when it is lost.
     async fn follow_lease(self: Arc<Self>, gate: Gate) {
         loop {
@@ -256,7 +274,12 @@ impl Shared {
             };
             tokio::select! {
                 biased;
-                Some(Ok(ended)) = running.join_next() => self.job_ended(ended),
+                Some(ended) = running.join_next() => match ended {
+                    Ok(ended) => self.job_ended(ended),
+                    // The planner would wait for this job.
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    Err(_) => {}
+                },
                 () = self.wake.notified() => {}
                 () = due => {}
             }

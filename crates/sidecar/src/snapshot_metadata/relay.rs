@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Code, Response, Status};
+use wharf_model::panics::catch;
 use wharf_model::secret::redact;
 
 use crate::metrics::Metrics;
@@ -88,9 +89,9 @@ impl StreamPermit {
             }
         };
         let (sender, receiver) = mpsc::channel(BUFFERED_MESSAGES + 1);
-        // One slot is reserved for the timeout error: a stream that ends without an error counts as complete, and a
-        // backup would miss blocks.
-        let timeout_slot =
+        // One slot is reserved for the error of a timeout or a panic: a stream that ends without an error counts as
+        // complete, and a backup would miss blocks.
+        let error_slot =
             sender.clone().try_reserve_owned().map_err(|_| Status::internal("no free slot in the stream"))?;
         let remaining = limiter.remaining(began);
         tokio::spawn(async move {
@@ -107,12 +108,22 @@ impl StreamPermit {
                 Code::Ok
             };
             // A caller that does not read must not hold the driver's stream forever.
+            let forward = catch("snapshot-metadata", method, forward);
             let code = tokio::select! {
-                forwarded = timeout(remaining, forward) => forwarded.unwrap_or(Code::DeadlineExceeded),
+                forwarded = timeout(remaining, forward) => match forwarded {
+                    Ok(forwarded) => forwarded.unwrap_or(Code::Internal),
+                    Err(_) => Code::DeadlineExceeded,
+                },
                 () = sender.closed() => Code::Cancelled,
             };
-            if code == Code::DeadlineExceeded {
-                timeout_slot.send(Err(Status::deadline_exceeded("the stream exceeded its time limit")));
+            match code {
+                Code::DeadlineExceeded => {
+                    error_slot.send(Err(Status::deadline_exceeded("the stream exceeded its time limit")));
+                }
+                Code::Internal => {
+                    error_slot.send(Err(Status::internal("the stream ended with an internal error")));
+                }
+                _ => {}
             }
             limiter.count(method, code, began);
             drop(slot);
@@ -174,6 +185,23 @@ mod tests {
         let read: Vec<_> = response.into_inner().collect().await;
         assert_eq!(read.len(), BUFFERED_MESSAGES + 1);
         assert_eq!(read[BUFFERED_MESSAGES].as_ref().unwrap_err().code(), Code::DeadlineExceeded);
+    }
+
+    /// A stream that ended without an error would count as complete.
+    #[tokio::test(start_paused = true)]
+    async fn stream_cut_off_by_panic_ends_with_error() {
+        let limiter = StreamLimiter::new(1, MAX_DURATION, Metrics::new());
+        let permit = limiter.acquire("GetMetadataDelta", Instant::now()).await.unwrap();
+        let driver = tokio_stream::iter((0..3).map(Ok::<u32, Status>));
+        let convert = |number| {
+            assert!(number != 1, "planned panic");
+            number
+        };
+        let response = permit.relay(Ok(Response::new(driver)), BTreeMap::new(), convert).unwrap();
+        let read: Vec<_> = response.into_inner().collect().await;
+        assert_eq!(read[0].as_ref().unwrap(), &0);
+        assert_eq!(read[1].as_ref().unwrap_err().code(), Code::Internal);
+        assert_eq!(read.len(), 2);
     }
 
     #[tokio::test(start_paused = true)]

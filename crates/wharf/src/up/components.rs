@@ -1,7 +1,8 @@
 //! The components of `wharf up`: how they are connected, and the order in which they start and stop.
 //!
 //! The API server starts first, then the drivers, then the controllers and the node agent; they stop in reverse order. If
-//! one component exits, `wharf up` exits: it would otherwise keep running without that component, unnoticed.
+//! one component exits or panics, `wharf up` exits: it would otherwise keep running without that component, unnoticed.
+//! Panics in single requests and reconciles are caught within the components.
 
 use std::future::Future;
 use std::io::Write as _;
@@ -26,6 +27,7 @@ use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Files as _, Linux, PathBeneath};
+use wharf_model::panics::catch;
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
 use wharf_upstream_flags::Environment;
@@ -58,7 +60,12 @@ impl Components {
         name: &'static str,
         component: impl Future<Output = Result<(), E>> + Send + 'static,
     ) {
-        self.tasks.spawn(async move { (name, component.await.map_err(Into::into)) });
+        self.tasks.spawn(async move {
+            match catch(name, "component", component).await {
+                Ok(ended) => (name, ended.map_err(Into::into)),
+                Err(panic) => (name, Err(panic.into())),
+            }
+        });
     }
 
     /// Spawns a component that cannot fail.

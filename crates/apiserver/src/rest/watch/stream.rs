@@ -11,8 +11,9 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
+use wharf_model::panics::catch;
 
-use super::super::{Body, BoxError};
+use super::super::{Body, BoxError, PANIC_COMPONENT};
 use super::{BOOKMARK_INTERVAL, EventEncoder, error_event};
 use crate::status::StatusError;
 use crate::store::{Entry, Revision, Watch, WatchEnd, WatchItem};
@@ -76,10 +77,14 @@ impl WatchStream {
             return None;
         }
         let mut out = Vec::new();
-        match self.fill(&mut out).await {
+        let key = format!("WATCH {}", self.encoder.kind.plural);
+        let filled = catch(PANIC_COMPONENT, key, self.fill(&mut out)).await;
+        match filled.unwrap_or_else(|_| Err(StatusError::panicked())) {
             Ok(()) => {}
             Err(status_error) => {
                 self.finished = true;
+                // The panic may have left half an event behind.
+                out.truncate(out.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1));
                 out.extend_from_slice(&error_event(&status_error));
             }
         }

@@ -87,7 +87,21 @@ impl Drop for Ticket<'_> {
     }
 }
 
+/// Ends the polling if the task panics: the waiters fail, and the next one starts a new task.
+struct PanicGuard(Arc<Shared>);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let mut state = self.0.state();
+            state.running = false;
+            state.senders.clear();
+        }
+    }
+}
+
 async fn run(shared: Arc<Shared>) {
+    let _guard = PanicGuard(Arc::clone(&shared));
     loop {
         sleep_until_due(&shared).await;
         let (plan, urgent) = {

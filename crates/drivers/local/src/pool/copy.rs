@@ -7,6 +7,7 @@
 //! failing source) and is retried on the next request or at the next start.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -183,7 +184,16 @@ impl State {
 pub(super) fn spawn(core: Arc<PoolCore>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while let Some(id) = core.copies.next() {
-            let failure = core.copy(&id).err().map(|fault| core.abandon_copy(&id, &fault));
+            let copy = || core.copy(&id).err().map(|fault| core.abandon_copy(&id, &fault));
+            // Without this thread no copy would ever end.
+            let failure = std::panic::catch_unwind(AssertUnwindSafe(copy)).unwrap_or_else(|_| {
+                tracing::error!(id, "copying an image panicked");
+                let message = format!(
+                    "the copy panicked: this is a bug, see the driver's log; retry to resume it, or delete {id} to \
+                     abandon it"
+                );
+                Some(CopyFailure { message, full: false })
+            });
             core.copies.finished(id, failure);
         }
     })

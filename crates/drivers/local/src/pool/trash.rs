@@ -2,6 +2,7 @@
 //! background. Purging removes only entries with valid names, and in them only the pool's own files.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -76,7 +77,10 @@ impl Trash {
 pub(super) fn spawn(core: Arc<PoolCore>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while let Some(name) = core.trash.next() {
-            core.purge_and_log(&name);
+            // Without this thread no space would be reclaimed.
+            if std::panic::catch_unwind(AssertUnwindSafe(|| core.purge_and_log(&name))).is_err() {
+                tracing::error!(name, "purging a trash entry panicked; the next start retries");
+            }
         }
     })
 }
