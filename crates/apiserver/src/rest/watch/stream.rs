@@ -9,9 +9,9 @@ use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
+use super::super::open_watches::OpenWatch;
 use super::super::{Body, BoxError};
 use super::{BOOKMARK_INTERVAL, EventEncoder, error_event};
 use crate::status::StatusError;
@@ -35,7 +35,7 @@ pub(crate) struct WatchStream {
     next_bookmark: Instant,
     deadline: Instant,
     finished: bool,
-    _permit: OwnedSemaphorePermit,
+    _open: OpenWatch,
 }
 
 impl WatchStream {
@@ -48,7 +48,7 @@ impl WatchStream {
         bookmarks: bool,
         initial_bookmark: bool,
         deadline: Instant,
-        permit: OwnedSemaphorePermit,
+        open: OpenWatch,
     ) -> Self {
         Self {
             watch,
@@ -61,7 +61,7 @@ impl WatchStream {
             next_bookmark: Instant::now() + BOOKMARK_INTERVAL,
             deadline,
             finished: false,
-            _permit: permit,
+            _open: open,
         }
     }
 
