@@ -24,9 +24,8 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use wharf_cluster::work::{WorkOutcome, WorkerOptions, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+    CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
 use crate::Context;
@@ -172,9 +171,9 @@ impl AttachDetach {
         let pods = cluster.store::<Pod>(WatchOptions::default());
         pods.add_index(BY_CLAIM, |pod| {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            pod.claims().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
+            pod.claims.iter().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
         });
-        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
+        pods.add_index(BY_NODE, |pod| vec![pod.node_name.clone()]);
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
         claims.add_index(BY_VOLUME, |claim| vec![claim.spec.volume_name.clone()]);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
@@ -262,7 +261,7 @@ impl AttachDetach {
 
     fn enqueue_all(&self) {
         let pods = self.pods.all();
-        let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
+        let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.node_name.as_str()).collect();
         let used = nodes.into_iter().filter(|node| !node.is_empty()).flat_map(|node| self.volumes_on(node));
         let attachments = self.attachments.all();
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
@@ -319,7 +318,7 @@ impl AttachDetach {
         }
         let pods: Vec<Arc<Pod>> =
             keys.iter().flat_map(|claim| self.pods.by_index(BY_CLAIM, &claim.to_string())).collect();
-        nodes.extend(pods.iter().map(|pod| pod.spec.node_name.clone()).filter(|node| !node.is_empty()));
+        nodes.extend(pods.iter().map(|pod| pod.node_name.clone()).filter(|node| !node.is_empty()));
         let attachment = |node: &String| self.attachments.get(&Key::cluster(name.attachment_name(node)));
         let objects = VolumeObjects {
             claims: keys.iter().filter_map(|key| self.claims.get(key)).collect(),

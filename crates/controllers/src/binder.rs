@@ -24,8 +24,7 @@ use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
 use wharf_model::matching::{MatchFor, available_class, class_or_empty, find_matching_volume};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 use crate::Context;
 use act::{BindState, StepOutcome};
@@ -326,7 +325,7 @@ impl Binder {
             if claim.class().is_none() {
                 view.default_class = default_class(&self.classes.all());
             }
-            let unscheduled = users.filter(|pod| pod.spec.node_name.is_empty());
+            let unscheduled = users.filter(|pod| pod.node_name.is_empty());
             view.unscheduled = unscheduled.map(|pod| pod.metadata.name.clone()).collect();
             view.selected_node_known =
                 claim.selected_node().is_none_or(|node| self.nodes.get(&Key::cluster(node)).is_some());
@@ -362,7 +361,7 @@ fn has_matching_volume(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentV
 pub(crate) fn index_pods_by_claim(pods: &Store<Pod>) {
     pods.add_index(PODS_BY_CLAIM, |pod| {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        pod.claims().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
+        pod.claims.iter().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
     });
 }
 

@@ -14,8 +14,7 @@ use tokio::task::JoinSet;
 use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::reason::FAILED_BINDING;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, PersistentVolumeClaim};
+use wharf_model::{Key, Kind, PersistentVolumeClaim, Pod};
 
 use crate::Context;
 use crate::binder::{PODS_BY_CLAIM, index_pods_by_claim};

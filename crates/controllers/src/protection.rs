@@ -16,8 +16,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::Context;
 use crate::binder::{PODS_BY_CLAIM, index_pods_by_claim};

@@ -22,10 +22,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use wharf_cluster::{Change, Store, StoreEvent, WatchOptions};
 use wharf_model::names::annotation;
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, CSIStorageCapacity, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
-    VolumeAttachment, matching,
+    CSIDriver, CSINode, CSIStorageCapacity, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    StorageClass, VolumeAttachment, matching,
 };
 
 use crate::Context;
@@ -187,11 +186,8 @@ impl Scheduler {
         let cluster = &context.cluster;
         let all = WatchOptions::default;
         let pods: Store<Pod> = cluster.store(all());
-        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
-        pods.add_index(BY_CLAIM, |pod| {
-            let key = |name| Key { namespace: pod.metadata.namespace.clone(), name }.to_string();
-            pod.claims().map(key).collect()
-        });
+        pods.add_index(BY_NODE, |pod| vec![pod.node_name.clone()]);
+        pods.add_index(BY_CLAIM, |pod| pod.claim_keys().map(|key| key.to_string()).collect());
         let claims: Store<PersistentVolumeClaim> = cluster.store(all());
         claims.add_index(SELECTED, |claim| {
             let waiting = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
@@ -325,7 +321,7 @@ impl Scheduler {
         if pod.has_ended() || pod.metadata.is_deleting() {
             return false;
         }
-        match pod.spec.node_name.as_str() {
+        match pod.node_name.as_str() {
             "" => {
                 let named = &pod.spec.scheduler_name;
                 (named.is_empty() || *named == self.settings.name) && pod.spec.scheduling_gates.is_empty()
@@ -336,8 +332,7 @@ impl Scheduler {
 
     /// Whether a claim of the pod has neither a volume nor a selected node.
     fn waits_for_volumes(&self, pod: &Pod) -> bool {
-        pod.claims().any(|name| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name };
+        pod.claim_keys().any(|key| {
             self.claims.get(&key).is_some_and(|claim| {
                 claim.spec.volume_name.is_empty()
                     && claim.metadata.annotation(annotation::SELECTED_NODE).is_none()
@@ -409,7 +404,11 @@ impl Scheduler {
             None => self.queue().remove(key),
             Some(pod) => {
                 // Status changes are mostly the scheduler's own.
-                let same = |old: &Pod| old.spec == pod.spec && old.metadata.labels == pod.metadata.labels;
+                let same = |old: &Pod| {
+                    old.node_name == pod.node_name
+                        && old.spec == pod.spec
+                        && old.metadata.labels == pod.metadata.labels
+                };
                 if replaced || !old.as_deref().is_some_and(same) {
                     self.queue().add(key, pod.spec.priority.unwrap_or_default(), Instant::now());
                     self.ready.notify_one();
@@ -423,7 +422,7 @@ impl Scheduler {
         self.wakeups.wake(&WatchedObject::Claim(change.key.clone()));
         let now = Instant::now();
         for pod in self.pods.by_index(BY_CLAIM, &change.key.to_string()) {
-            match pod.spec.node_name.as_str() {
+            match pod.node_name.as_str() {
                 "" => self.queue().nudge(&pod.metadata.key(), now),
                 // A pod with a nodeName may have waited for this claim to be created, or for its node to be cleared.
                 _ if self.should_schedule(&pod) => {

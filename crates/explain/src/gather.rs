@@ -7,9 +7,8 @@ use wharf_controllers::binder;
 use wharf_model::claim::{ClaimPhase, DataSource};
 use wharf_model::matching::{available_class, claim_index_key, class_or_empty};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Event, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    CSINode, Event, Key, Kind, Node, OwnerRef, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
     VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot,
 };
 
@@ -184,7 +183,7 @@ impl Reading<'_> {
     /// Pods that use a claim.
     async fn users(&mut self, claim: &Key) -> Option<Vec<Pod>> {
         let pods = self.list::<Pod>(claim.namespace.as_deref()).await?;
-        Some(pods.into_iter().filter(|pod| pod.claims().any(|name| name == claim.name)).collect())
+        Some(pods.into_iter().filter(|pod| pod.claims.contains(&claim.name)).collect())
     }
 
     /// The nodes that the volume is attached to or whose pods use it.
@@ -233,15 +232,13 @@ impl Reading<'_> {
     }
 
     async fn pod(&mut self, pod: &Pod) {
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        for name in pod.claims().collect::<Vec<_>>() {
-            let key = Key::namespaced(&namespace, name);
+        for key in pod.claim_keys() {
             let claim = self.get(key.clone()).await;
             let facts = self.claim(key, claim).await;
             self.facts.claims.push(facts);
         }
-        if !pod.spec.node_name.is_empty() {
-            self.node(&pod.spec.node_name).await;
+        if !pod.node_name.is_empty() {
+            self.node(&pod.node_name).await;
         }
     }
 

@@ -1,8 +1,7 @@
 //! Tables from facts to the first step that is not done.
 
 use serde_json::{Value, json};
-use wharf_model::whole::Pod;
-use wharf_model::{Event, Time};
+use wharf_model::{Event, Pod, Time};
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
 use crate::{Attempt, State, Subject, walk};

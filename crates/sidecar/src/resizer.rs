@@ -199,7 +199,7 @@ impl Resizer {
         self.pods_wanted.notified().await;
         tracing::info!("driver does not expand volumes in use; watching pods");
         let field_selector = Some(NON_TERMINAL_PODS.to_owned());
-        let options = WatchOptions { field_selector, ..WatchOptions::default() };
+        let options = WatchOptions { field_selector, ..WatchOptions::slim() };
         let pods = self.context.cluster.store::<Pod>(options);
         pods.add_index(BY_CLAIM, |pod| wake::claims_of(pod).iter().map(Key::to_string).collect());
         let pods = self.pods.get_or_init(|| pods).clone();

@@ -156,7 +156,7 @@ impl SnapshotController {
         Self {
             queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
             contents,
-            nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
+            nodes: settings.distributed.then(|| cluster.store(WatchOptions::slim())),
             groups: settings.groups.then(|| Groups::new(cluster)),
             operations: context.metrics.get_or_register(Operations::register),
             patching: FinalizerPatcher::default(),

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use wharf_cluster::Backoff;
-use wharf_model::whole::node::AttachedVolume;
+use wharf_model::node::AttachedVolume;
 use wharf_model::{Time, UniqueVolumeName};
 
 use super::Settings;

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use wharf_cluster::work::EnqueueRequest;
 use wharf_cluster::{Change, Priority};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+    CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
 use super::orphan::is_untouched;
@@ -47,7 +46,7 @@ fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
 
 impl AttachDetach {
     pub(super) fn pod_changed(&self, change: &Change<Pod>) -> EnqueueRequests {
-        let fact = |pod: &Pod| (pod.metadata.uid.clone(), pod.spec.node_name.clone(), may_be_running(pod));
+        let fact = |pod: &Pod| (pod.metadata.uid.clone(), pod.node_name.clone(), may_be_running(pod));
         if !differ(change, fact) {
             return Vec::new();
         }
@@ -183,11 +182,11 @@ impl AttachDetach {
     }
 
     fn volumes_of_pod(&self, pod: &Pod) -> Vec<UniqueVolumeName> {
-        let Some(namespace) = pod.metadata.namespace.as_deref().filter(|_| !pod.spec.node_name.is_empty())
-        else {
+        let Some(namespace) = pod.metadata.namespace.as_deref().filter(|_| !pod.node_name.is_empty()) else {
             return Vec::new();
         };
-        pod.claims()
+        pod.claims
+            .iter()
             .flat_map(|claim| self.volumes_of_claim(&Key::namespaced(namespace, claim), None))
             .collect()
     }

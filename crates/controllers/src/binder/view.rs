@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use wharf_model::matching::claim_index_key;
 use wharf_model::names::annotation;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 /// What one worker at a time handles. A claim and every volume that references it are one item: a binding is written
 /// into both, and no two workers may write the two halves.

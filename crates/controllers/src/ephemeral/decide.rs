@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wharf_cluster::Change;
-use wharf_model::PersistentVolumeClaim;
-use wharf_model::whole::Pod;
+use wharf_model::{PersistentVolumeClaim, Pod};
 
 use crate::protection::is_for_pod;
 

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use wharf_model::names::finalizer;
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::Pod;
-use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 /// What to do with a finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub(super) fn class_action(class: &VolumeAttributesClass) -> FinalizerAction {
 /// have unmounted the volume. A claim that was created for the pod is unused as soon as the node has reported that the
 /// pod is stopped.
 pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    if pod.spec.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
+    if pod.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
         return false;
     }
     pod.spec.volumes.iter().any(|volume| match &volume.persistent_volume_claim {

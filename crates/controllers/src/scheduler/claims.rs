@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::annotation;
-use wharf_model::whole::Pod;
-use wharf_model::{AccessMode, PersistentVolumeClaim};
+use wharf_model::{AccessMode, PersistentVolumeClaim, Pod};
 
 use super::view::View;
 
@@ -75,8 +74,8 @@ pub(super) fn classify(view: &View) -> Result<PodClaims, PreFilterError> {
         }
     }
     let mut pod_claims = PodClaims::default();
-    for name in pod.claims().collect::<BTreeSet<_>>() {
-        let Some(claim) = view.claims.get(&name) else { continue };
+    for name in pod.claims.iter().collect::<BTreeSet<_>>() {
+        let Some(claim) = view.claims.get(name) else { continue };
         if is_bound(claim) {
             pod_claims.bound.push(Arc::clone(claim));
         } else if is_delayed(view, claim)? && claim.spec.volume_name.is_empty() {

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_model::names::annotation;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{AccessMode, Key, PersistentVolume, PersistentVolumeClaim, StorageClass, matching};
+use wharf_model::{
+    AccessMode, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, matching,
+};
 
 use super::assume::{self, AssumeCache};
 use super::requests::{self, Requests};
@@ -35,7 +36,7 @@ impl Scheduler {
         let assumed_volumes: BTreeMap<Key, &str> =
             assumed.volumes().into_iter().map(|(volume, claim)| (claim.metadata.key(), volume)).collect();
         let assumed_volumes = (!claims.is_empty()).then_some(&assumed_volumes);
-        let nodes = match pod.spec.node_name.as_str() {
+        let nodes = match pod.node_name.as_str() {
             "" => self.nodes.all(),
             name => self.nodes.get(&Key::cluster(name)).into_iter().collect(),
         };
@@ -59,17 +60,16 @@ impl Scheduler {
 
     fn claims_of(&self, pod: &Pod, assumed: &AssumeCache) -> BTreeMap<String, Arc<PersistentVolumeClaim>> {
         let assumed_for = assumed.claims();
-        let with_assumption = |name: String| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name: name.clone() };
+        let with_assumption = |key: Key| {
             let claim = self.claims.get(&key)?;
             let waiting = claim.metadata.annotation(annotation::SELECTED_NODE).is_none();
             let claim = match assumed_for.get(&key) {
                 Some((_, node)) if waiting => assume::assume_claim(&claim, node),
                 _ => claim,
             };
-            Some((name, claim))
+            Some((key.name, claim))
         };
-        pod.claims().filter_map(with_assumption).collect()
+        pod.claim_keys().filter_map(with_assumption).collect()
     }
 
     fn candidates(
@@ -107,7 +107,7 @@ impl Scheduler {
         let used_by_another = |claim: &PersistentVolumeClaim| {
             let users = self.pods.by_index(BY_CLAIM, &claim.metadata.key().to_string());
             let uses = |user: &Arc<Pod>| {
-                user.metadata.key() != own && !user.spec.node_name.is_empty() && !user.has_ended()
+                user.metadata.key() != own && !user.node_name.is_empty() && !user.has_ended()
             };
             users.iter().any(uses) || assumed.claim_in_use(namespace, &claim.metadata.name, &own)
         };
@@ -139,7 +139,7 @@ impl Scheduler {
                 }
             }
         }
-        let own: BTreeSet<String> = pod.claims().collect();
+        let own: BTreeSet<&String> = pod.claims.iter().collect();
         chosen.retain(|key, _| key.namespace != pod.metadata.namespace || !own.contains(&key.name));
         let in_flight = |(claim, node): &(Arc<PersistentVolumeClaim>, String)| {
             let node = self.nodes.get(&Key::cluster(node))?;
@@ -198,8 +198,7 @@ impl Scheduler {
 
     /// The CSI volumes of a pod, including assumed ones. Missing volumes and other kinds are not counted.
     fn handles(&self, pod: &Pod, assumed_volumes: &BTreeMap<Key, &str>) -> Vec<CountedVolume> {
-        let of = |name: String| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name };
+        let of = |key: Key| {
             let claim = self.claims.get(&key)?;
             let class = claim.class().and_then(|name| self.classes.get(&Key::cluster(name)));
             let volume = match claim.spec.volume_name.as_str() {
@@ -209,7 +208,7 @@ impl Scheduler {
             let volume = volume.and_then(|name| self.volumes.get(&Key::cluster(name)));
             counted_volume(&claim, volume.as_deref(), class.as_deref())
         };
-        pod.claims().filter_map(of).collect()
+        pod.claim_keys().filter_map(of).collect()
     }
 
     /// The CSI volumes with a VolumeAttachment to a node.

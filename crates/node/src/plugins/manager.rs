@@ -12,8 +12,7 @@ use tokio::time::{Instant, sleep};
 use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_workers};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions};
 use wharf_csi::{SocketIdentity, SocketWatch};
-use wharf_model::whole::Node;
-use wharf_model::{CSIDriver, CSINode, Key};
+use wharf_model::{CSIDriver, CSINode, Key, Node};
 
 use super::decide::{Step, decide};
 use super::node_info::is_written;

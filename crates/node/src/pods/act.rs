@@ -7,9 +7,8 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::work::WorkOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
-use wharf_model::{Kind, Time};
+use wharf_model::container::Container;
+use wharf_model::{Kind, Pod, Time};
 
 use super::decide::{MIN_GRACE, Step};
 use super::pod_state::{PodVolumes, Presence, Stopping};

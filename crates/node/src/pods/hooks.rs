@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use wharf_model::whole::container::{Container, LifecycleHandler};
+use wharf_model::container::{Container, LifecycleHandler};
 
 use super::probe::http_hook;
 use crate::containers::{Containers, RunResult};

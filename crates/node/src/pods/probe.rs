@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
-use wharf_model::whole::container::{Container, Probe};
+use wharf_model::container::{Container, Probe};
 
 pub(super) use check::http_hook;
 use check::{Check, CheckResult};

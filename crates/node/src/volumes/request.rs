@@ -6,8 +6,7 @@ use std::path::Path;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_capability::{AccessMode as Access, AccessType, BlockVolume, MountVolume};
 use wharf_model::access::{CsiAccessMode, combined_mode};
-use wharf_model::whole::Pod;
-use wharf_model::{AccessMode, Quantity, SecretRef};
+use wharf_model::{AccessMode, Pod, Quantity, SecretRef};
 
 use super::view::Driver;
 use super::world::{DesiredMount, Mode, Source, Volume};

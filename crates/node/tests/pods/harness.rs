@@ -14,7 +14,7 @@ use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
 use wharf_linux::{Linux, Mounts as _};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 use wharf_model::{Key, Kind as _};
 use wharf_node::containers::Containers;
 use wharf_node::paths::Root;

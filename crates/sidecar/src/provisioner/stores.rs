@@ -262,7 +262,7 @@ impl StoredNodes {
             let located = node.spec.drivers.iter().filter(|driver| !driver.topology_keys.is_empty());
             located.map(|driver| driver.name.clone()).collect()
         });
-        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()), cache: Arc::default() }
+        Self { csi_nodes, nodes: cluster.store(WatchOptions::slim()), cache: Arc::default() }
     }
 }
 

@@ -102,7 +102,7 @@ pub(crate) fn classes_of(claim: &PersistentVolumeClaim) -> Vec<String> {
 /// The claims that a pod uses. None once it has terminated.
 pub(crate) fn claims_of(pod: &Pod) -> Vec<Key> {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    match pod.is_terminated() {
+    match pod.has_ended() {
         true => Vec::new(),
         false => pod.claims.iter().map(|claim| Key::namespaced(namespace, claim)).collect(),
     }

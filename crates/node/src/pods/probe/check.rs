@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wharf_model::whole::container::{Container, HttpGetAction, HttpHeader, Probe};
+use wharf_model::container::{Container, HttpGetAction, HttpHeader, Probe};
 
 use crate::containers::{Containers, RunResult};
 use crate::runtime::ContainerId;

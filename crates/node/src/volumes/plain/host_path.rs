@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use wharf_model::whole::pod::HostPath;
+use wharf_model::pod::HostPath;
 
 use super::PlainError;
 use crate::hidden::Host;

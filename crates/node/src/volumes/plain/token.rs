@@ -1,9 +1,8 @@
 //! Service account tokens of a pod: when to request one, and the request.
 
 use serde_json::{Value, json};
-use wharf_model::Time;
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::TokenProjection;
+use wharf_model::pod::TokenProjection;
+use wharf_model::{Pod, Time};
 
 /// Default lifetime in seconds.
 const DEFAULT_LIFETIME: i64 = 3600;

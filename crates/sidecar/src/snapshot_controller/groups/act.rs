@@ -359,7 +359,7 @@ impl SnapshotController {
         let options = WatchOptions {
             namespace: group.metadata.namespace.clone(),
             label_selector: selector.filter(|selector| !selector.is_empty()),
-            field_selector: None,
+            ..WatchOptions::default()
         };
         let listed = cluster.list::<PersistentVolumeClaim>(&options).await?;
         let mut sources = Vec::new();
