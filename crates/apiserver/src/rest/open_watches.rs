@@ -8,6 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::route::Target;
 
+/// Upstream's metric of long-running requests. Only watches are counted here.
+const METRIC: &str = "apiserver_longrunning_requests";
+
 /// The open watches of an API server. Clones share them.
 #[derive(Clone)]
 pub(crate) struct OpenWatches {
@@ -53,17 +56,16 @@ impl OpenWatches {
 
     /// The open watches as upstream's metric, in the text format of Prometheus.
     pub(crate) fn metrics(&self) -> String {
-        let mut text = String::from(
-            "# HELP apiserver_longrunning_requests Gauge of all active long-running apiserver requests broken out by \
-             verb, group, version, resource, scope and component. Not all requests are tracked this way.\n\
-             # TYPE apiserver_longrunning_requests gauge\n",
+        let mut text = format!(
+            "# HELP {METRIC} Gauge of all active long-running apiserver requests broken out by verb, group, version, \
+             resource, scope and component. Not all requests are tracked this way.\n# TYPE {METRIC} gauge\n",
         );
         for (WatchedResource { group, resource, version, scope }, count) in &*self.counts() {
             // Writing to a String does not fail.
             let _ = writeln!(
                 text,
-                "apiserver_longrunning_requests{{component=\"apiserver\",group=\"{group}\",resource=\"{resource}\",\
-                 scope=\"{scope}\",subresource=\"\",verb=\"WATCH\",version=\"{version}\"}} {count}",
+                "{METRIC}{{component=\"apiserver\",group=\"{group}\",resource=\"{resource}\",scope=\"{scope}\",\
+                 subresource=\"\",verb=\"WATCH\",version=\"{version}\"}} {count}",
             );
         }
         text
