@@ -23,6 +23,18 @@ mod filter;
 mod named;
 mod table;
 
+/// An index with a fixed definition, which components share; see [`indexes`](crate::indexes).
+pub struct Index<K> {
+    name: &'static str,
+    of: fn(&K) -> Vec<String>,
+}
+
+impl<K> Index<K> {
+    pub(crate) const fn new(name: &'static str, of: fn(&K) -> Vec<String>) -> Self {
+        Self { name, of }
+    }
+}
+
 /// A change of one object; `old` and `new` are never both `None`.
 #[derive(Debug)]
 pub struct Change<K> {
@@ -137,6 +149,16 @@ impl<K: Kind> Store<K> {
     /// kept, since stores are shared. `of` must be pure and fast: it runs under the store's lock.
     pub fn add_index(&self, name: &'static str, of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) {
         self.lock().table.index(name, Box::new(of));
+    }
+
+    /// Adds a shared index, unless the store has it. `find` needs it.
+    pub fn share_index(&self, index: &Index<K>) {
+        self.add_index(index.name, index.of);
+    }
+
+    /// The objects under a value of a shared index.
+    pub fn find(&self, index: &Index<K>, value: &str) -> Vec<Arc<K>> {
+        self.by_index(index.name, value)
     }
 
     /// The objects under an index value; empty if there is no such index.

@@ -20,6 +20,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, PODS_BY_CLAIM, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_cluster::{Change, Store, StoreEvent, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::{
@@ -56,12 +57,7 @@ mod zone;
 /// The event source component; upstream's name.
 pub const COMPONENT: &str = "default-scheduler";
 
-/// Indexes: pods and attachments by node, pods by claim, claims with a selected node by class, volumes by the claim
-/// they are reserved for and by the class in which they are available, capacities by class.
-const BY_NODE: &str = "scheduler/node";
-const BY_CLAIM: &str = "scheduler/claim";
 const SELECTED: &str = "scheduler/selected";
-const RESERVED: &str = "scheduler/reserved";
 const OFFERED: &str = "scheduler/offered";
 const BY_CLASS: &str = "scheduler/class";
 
@@ -186,22 +182,22 @@ impl Scheduler {
         let cluster = &context.cluster;
         let all = WatchOptions::default;
         let pods: Store<Pod> = cluster.store(all());
-        pods.add_index(BY_NODE, |pod| vec![pod.node_name.clone()]);
-        pods.add_index(BY_CLAIM, |pod| pod.claim_keys().map(|key| key.to_string()).collect());
+        pods.share_index(&PODS_BY_NODE);
+        pods.share_index(&PODS_BY_CLAIM);
         let claims: Store<PersistentVolumeClaim> = cluster.store(all());
         claims.add_index(SELECTED, |claim| {
             let waiting = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
             claim.class().filter(|_| waiting).map(str::to_owned).into_iter().collect()
         });
         let volumes: Store<PersistentVolume> = cluster.store(all());
-        volumes.add_index(RESERVED, |volume| matching::claim_index_key(volume).into_iter().collect());
+        volumes.share_index(&VOLUMES_BY_CLAIM);
         volumes.add_index(OFFERED, |volume| {
             matching::available_class(volume).map(str::to_owned).into_iter().collect()
         });
         let capacities: Store<CSIStorageCapacity> = cluster.store(all());
         capacities.add_index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
         let attachments: Store<VolumeAttachment> = cluster.store(all());
-        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        attachments.share_index(&ATTACHMENTS_BY_NODE);
         Self {
             nodes: cluster.store(all()),
             classes: cluster.store(all()),
@@ -421,7 +417,7 @@ impl Scheduler {
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
         self.wakeups.wake(&WatchedObject::Claim(change.key.clone()));
         let now = Instant::now();
-        for pod in self.pods.by_index(BY_CLAIM, &change.key.to_string()) {
+        for pod in self.pods.find(&PODS_BY_CLAIM, &change.key.to_string()) {
             match pod.node_name.as_str() {
                 "" => self.queue().nudge(&pod.metadata.key(), now),
                 // A pod with a nodeName may have waited for this claim to be created, or for its node to be cleared.

@@ -77,6 +77,13 @@ impl Pod {
         volume.claim_name(&self.metadata.name)
     }
 
+    /// Whether a claim was created for it: it is the claim's controller.
+    pub fn owns(&self, claim: &Meta) -> bool {
+        let controller = claim.owner_references.iter().find(|owner| owner.controller == Some(true));
+        claim.namespace == self.metadata.namespace
+            && controller.is_some_and(|owner| owner.uid == self.metadata.uid)
+    }
+
     /// Keys of all claims it uses.
     pub fn claim_keys(&self) -> impl Iterator<Item = Key> + '_ {
         let namespace = &self.metadata.namespace;

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
+use wharf_cluster::indexes::VOLUMES_BY_HANDLE;
 use wharf_cluster::{ApiError, Queue, Store, SyncState, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
@@ -305,7 +306,7 @@ impl SnapshotController {
     async fn volume_store(&self) -> &Store<PersistentVolume> {
         let volumes = self.volumes.get_or_init(|| {
             let volumes = self.context.cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.add_index(wake::BY_HANDLE, wake::volume_handle_index);
+            volumes.share_index(&VOLUMES_BY_HANDLE);
             volumes
         });
         volumes.wait_synced().await;

@@ -236,13 +236,9 @@ fn wants_attached(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<Persistent
     pod.spec.volumes.iter().any(|used| {
         let Some(name) = pod.claim_name(used) else { return false };
         let Some(claim) = find(claims, namespace, &name) else { return false };
-        let own =
-            |owner: &wharf_model::OwnerRef| owner.controller == Some(true) && owner.uid == pod.metadata.uid;
         let ephemeral = used.persistent_volume_claim.is_none();
         let bound = claim.status.phase == ClaimPhase::Bound && claim.spec.volume_name == volume.metadata.name;
-        bound
-            && volume.is_bound_to(&claim.metadata)
-            && (!ephemeral || claim.metadata.owner_references.iter().any(own))
+        bound && volume.is_bound_to(&claim.metadata) && (!ephemeral || pod.owns(&claim.metadata))
     })
 }
 

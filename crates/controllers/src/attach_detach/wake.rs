@@ -4,15 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, ATTACHMENTS_BY_VOLUME, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_cluster::work::EnqueueRequest;
 use wharf_cluster::{Change, Priority};
 use wharf_model::{
     CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
+use super::AttachDetach;
 use super::orphan::is_untouched;
 use super::view::{NodeStatus, may_be_running};
-use super::{AttachDetach, BY_CLAIM, BY_NODE, BY_VOLUME};
 
 /// What one worker at a time handles.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +82,7 @@ impl AttachDetach {
             both(change).filter_map(|volume| UniqueVolumeName::from_spec(&volume.spec)),
             Priority::High,
         );
-        let attachments = self.attachments.by_index(BY_VOLUME, &change.key.name);
+        let attachments = self.attachments.find(&ATTACHMENTS_BY_VOLUME, &change.key.name);
         requests.extend(self.orphans(&attachments));
         requests
     }
@@ -156,9 +157,9 @@ impl AttachDetach {
 
     /// All volumes that are attached to a node or wanted there.
     pub(super) fn volumes_on(&self, node: &str) -> BTreeSet<UniqueVolumeName> {
-        let attachments = self.attachments.by_index(BY_NODE, node);
+        let attachments = self.attachments.find(&ATTACHMENTS_BY_NODE, node);
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
-        let pods = self.pods.by_index(BY_NODE, node);
+        let pods = self.pods.find(&PODS_BY_NODE, node);
         let used = pods.iter().flat_map(|pod| self.volumes_of_pod(pod));
         attached.chain(used).collect()
     }
@@ -196,7 +197,7 @@ impl AttachDetach {
         let named =
             |claim: &PersistentVolumeClaim| self.volumes.get(&Key::cluster(claim.spec.volume_name.as_str()));
         let by_claim = self.claims.get(key).and_then(|claim| named(&claim));
-        let by_volume = self.volumes.by_index(BY_CLAIM, &key.to_string());
+        let by_volume = self.volumes.find(&VOLUMES_BY_CLAIM, &key.to_string());
         let volumes = by_claim.into_iter().chain(before.and_then(named)).chain(by_volume);
         volumes.filter_map(|volume| UniqueVolumeName::from_spec(&volume.spec)).collect()
     }

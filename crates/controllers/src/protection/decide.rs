@@ -56,7 +56,7 @@ pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         None => {
             !is_stopped(pod)
                 && pod.claim_name(volume).is_some_and(|name| name == claim.metadata.name)
-                && is_for_pod(claim, pod)
+                && pod.owns(&claim.metadata)
         }
     })
 }
@@ -64,14 +64,6 @@ pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 /// Whether a pod is being deleted and its node has stopped it.
 pub(super) fn is_stopped(pod: &Pod) -> bool {
     pod.metadata.is_deleting() && pod.metadata.deletion_grace_period_seconds == Some(0)
-}
-
-/// Whether a claim was created for a pod: the pod is its controller.
-pub(crate) fn is_for_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
-    let owners = &claim.metadata.owner_references;
-    let controller = owners.iter().find(|owner| owner.controller == Some(true));
-    claim.metadata.namespace == pod.metadata.namespace
-        && controller.is_some_and(|owner| owner.uid == pod.metadata.uid)
 }
 
 /// The VolumeAttributesClasses that a claim names: the requested, the current and the target one.

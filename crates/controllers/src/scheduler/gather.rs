@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, PODS_BY_CLAIM, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_model::names::annotation;
 use wharf_model::{
     AccessMode, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, matching,
@@ -11,7 +12,7 @@ use wharf_model::{
 use super::assume::{self, AssumeCache};
 use super::requests::{self, Requests};
 use super::view::{CountedVolume, InFlight, NodeInfo, Rules, View, counted_volume};
-use super::{BY_CLAIM, BY_CLASS, BY_NODE, OFFERED, RESERVED, SELECTED, Scheduler};
+use super::{BY_CLASS, OFFERED, SELECTED, Scheduler};
 
 impl Scheduler {
     /// The inputs for scheduling a pod.
@@ -86,7 +87,7 @@ impl Scheduler {
         let unbound = claims.iter().filter(|(_, claim)| claim.spec.volume_name.is_empty());
         unbound
             .map(|(name, claim)| {
-                let reserved = self.volumes.by_index(RESERVED, &claim.metadata.key().to_string());
+                let reserved = self.volumes.find(&VOLUMES_BY_CLAIM, &claim.metadata.key().to_string());
                 let offered = self.volumes.by_index(OFFERED, matching::class_or_empty(claim));
                 (name.clone(), reserved.into_iter().chain(offered).map(with_assumption).collect())
             })
@@ -105,7 +106,7 @@ impl Scheduler {
             claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod)
         };
         let used_by_another = |claim: &PersistentVolumeClaim| {
-            let users = self.pods.by_index(BY_CLAIM, &claim.metadata.key().to_string());
+            let users = self.pods.find(&PODS_BY_CLAIM, &claim.metadata.key().to_string());
             let uses = |user: &Arc<Pod>| {
                 user.metadata.key() != own && !user.node_name.is_empty() && !user.has_ended()
             };
@@ -162,7 +163,7 @@ impl Scheduler {
     ) -> NodeInfo {
         let name = node.metadata.name.as_str();
         let mut pods: BTreeMap<Key, Arc<Pod>> = BTreeMap::new();
-        let here = self.pods.by_index(BY_NODE, name);
+        let here = self.pods.find(&PODS_BY_NODE, name);
         for other in here.iter().chain(assumed.pods_on(name)).filter(|other| !other.has_ended()) {
             pods.insert(other.metadata.key(), Arc::clone(other));
         }
@@ -221,6 +222,6 @@ impl Scheduler {
             (!driver.is_empty())
                 .then_some(CountedVolume { driver, volume: super::view::CountedId::Handle(id) })
         };
-        self.attachments.by_index(BY_NODE, node).iter().filter_map(of).collect()
+        self.attachments.find(&ATTACHMENTS_BY_NODE, node).iter().filter_map(of).collect()
     }
 }

@@ -6,8 +6,8 @@ use wharf_cluster::{Change, Priority};
 use wharf_model::claim::{ClaimPhase, DataSource};
 use wharf_model::snapshot::{SnapshotStatus, names};
 use wharf_model::{
-    Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot,
-    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
+    Key, Kind, Meta, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotContent,
 };
 
 use super::view::{is_created, is_ready, owning_group, parent_group, source_claim_name};
@@ -109,15 +109,6 @@ pub(crate) fn new_handle(change: &Change<VolumeGroupSnapshotContent>) -> Option<
         content.as_deref().map(group_handle_index).and_then(|handles| handles.into_iter().next())
     };
     handle(&change.new).filter(|new| handle(&change.old).as_ref() != Some(new))
-}
-
-/// The index key of a volume handle.
-pub(crate) fn volume_handle(driver: &str, handle: &str) -> String {
-    format!("{driver}^{handle}")
-}
-
-pub(crate) fn volume_handle_index(volume: &PersistentVolume) -> Vec<String> {
-    volume.spec.csi.iter().map(|csi| volume_handle(&csi.driver, &csi.volume_handle)).collect()
 }
 
 pub(crate) fn default_class_index(meta: &Meta, annotation: &str) -> Vec<String> {
