@@ -22,3 +22,4 @@ mod reboot;
 mod records;
 mod scripted;
 mod stopping;
+mod watches;
