@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 use wharf_model::{ApiResource, Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
 use crate::objects::{self, NAMESPACE, NOW, WAITS};

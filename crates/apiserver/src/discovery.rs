@@ -203,7 +203,7 @@ pub(crate) fn paths() -> Value {
     }
     let others = ["/.well-known/openid-configuration", "/healthz", "/livez", "/openapi/v2", "/openapi/v3"];
     paths.extend(others.map(Into::into));
-    paths.extend(["/openid/v1/jwks", "/readyz", "/version"].map(Into::into));
+    paths.extend(["/metrics", "/openid/v1/jwks", "/readyz", "/version"].map(Into::into));
     paths.sort_unstable();
     json!({"paths": paths})
 }

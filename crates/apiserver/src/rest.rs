@@ -20,6 +20,7 @@ mod list_budget;
 mod lookup;
 mod meta;
 mod negotiate;
+mod open_watches;
 mod options;
 mod patch;
 mod pods;
@@ -44,7 +45,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio::sync::{RwLock, Semaphore};
+use tokio::sync::RwLock;
 use wharf_model::Time;
 use wharf_model::panics::catch;
 
@@ -54,6 +55,7 @@ use crate::memory_budget::MemoryBudget;
 use crate::status::StatusError;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
+use open_watches::OpenWatches;
 use pods_by_node::PodsByNode;
 use query::Query;
 pub(crate) use route::Target;
@@ -110,7 +112,7 @@ struct Inner {
     access: Access,
     pods_by_node: Arc<PodsByNode>,
     options: Options,
-    watches: Arc<Semaphore>,
+    watches: OpenWatches,
     list_budget: MemoryBudget,
     /// Held for reading while an object is created in a namespace, and for writing while the deletion of a namespace
     /// starts, so that no object is created in a terminating namespace.
@@ -127,7 +129,7 @@ impl std::fmt::Debug for Api {
 impl Api {
     /// Creates the API of a store.
     pub fn new(store: Store, access: Access, options: Options) -> Self {
-        let watches = Arc::new(Semaphore::new(options.max_watches));
+        let watches = OpenWatches::new(options.max_watches);
         let list_budget = MemoryBudget::new(options.max_list_bytes);
         let ready = AtomicBool::new(false);
         let (pods_by_node, namespace_deletion) = (Arc::default(), RwLock::new(()));
@@ -224,8 +226,8 @@ impl Api {
         &self.0.options
     }
 
-    fn watches(&self) -> Arc<Semaphore> {
-        self.0.watches.clone()
+    fn watches(&self) -> &OpenWatches {
+        &self.0.watches
     }
 
     fn list_budget(&self) -> &MemoryBudget {

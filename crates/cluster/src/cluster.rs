@@ -1,6 +1,7 @@
 //! Access to the API server: requests on single objects, and the shared watches.
 //!
-//! Guarantees: there is one watch per kind and options, however many callers use it. Every object in a response is
+//! Guarantees: a kind is watched once, however many callers use it. A caller that needs a selection of its objects shares
+//! the watch of all of them, if there is one; otherwise there is one watch per selection. Every object in a response is
 //! added to the stores it belongs to before the caller receives it.
 
 use std::any::{Any, TypeId};
@@ -12,11 +13,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wharf_model::patch::Patch;
-use wharf_model::{ApiResource, Key, Kind};
+use wharf_model::{ApiResource, Key, Kind, View};
 
 use crate::error::{Status, Subject};
 use crate::limit::Limit;
-use crate::store::Absorb;
+use crate::store::{Absorb, Filter};
 use crate::transport::{Call, Transport};
 use crate::watch::{self, decode};
 use crate::work::restart;
@@ -87,9 +88,17 @@ pub struct ObjectList<K> {
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<Inner>,
+    /// The least that stores hold of an object.
+    min_view: View,
 }
 
 struct Inner {
+    transport: Transport,
+    watches: Arc<Watches>,
+}
+
+/// The shared watches of a process, and the stores that they fill.
+struct Watches {
     transport: Transport,
     /// Ordered, so that a response is always added to them in the same order.
     stores: Mutex<BTreeMap<(TypeId, WatchOptions), Entry>>,
@@ -137,14 +146,31 @@ impl Cluster {
     }
 
     fn new(client: kube::Client, limit: Option<Limit>) -> Self {
+        let transport = Transport::new(client, limit, Metrics::default());
         let stop = CancellationToken::new();
-        let inner = Inner {
-            transport: Transport::new(client, limit, Metrics::default()),
+        let watches = Watches {
+            transport: transport.clone(),
             stores: Mutex::default(),
             _stop_with_me: stop.clone().drop_guard(),
             stop,
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(Inner { transport, watches: Arc::new(watches) }), min_view: View::Full }
+    }
+
+    /// For a process that does not need full views of Pods and Nodes: its stores hold slim views where the caller asks
+    /// for them. Otherwise a store always holds full views, so that all callers share one watch.
+    #[must_use]
+    pub fn with_slim_views(self) -> Self {
+        Self { min_view: View::Slim, ..self }
+    }
+
+    /// Sends requests with another client, such as that of a user with fewer permissions. Watches and stores stay those
+    /// of this cluster: the caller must be allowed to see all that it selects.
+    #[must_use]
+    pub fn with_user(&self, client: kube::Client) -> Self {
+        let transport = Transport::new(client, None, Metrics::default());
+        let watches = Arc::clone(&self.inner.watches);
+        Self { inner: Arc::new(Inner { transport, watches }), min_view: self.min_view }
     }
 
     /// The client's metrics.
@@ -161,23 +187,25 @@ impl Cluster {
         &self.inner.transport
     }
 
-    /// The shared store of a kind. The first call starts its watch and must be made within a tokio runtime.
+    /// The shared store of a kind, or of a selection of its objects. A call that no existing watch covers starts one,
+    /// and must be made within a tokio runtime.
     pub fn store<K: Kind>(&self, options: WatchOptions) -> Store<K> {
-        let mut stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let id = (TypeId::of::<K>(), options);
-        if let Some(store) = stores.get(&id).and_then(|entry| entry.store.downcast_ref::<Store<K>>()) {
-            return store.clone();
+        let options = WatchOptions { view: options.view.max(self.min_view), ..options };
+        let watches = &self.inner.watches;
+        let mut stores = watches.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(store) = find_store(&stores, &options) {
+            return store;
         }
-        let store = Store::<K>::new(id.1.clone());
-        let (transport, options, watched, stop) =
-            (self.inner.transport.clone(), id.1.clone(), store.clone(), self.inner.stop.clone());
+        let store = Store::<K>::new(options.clone());
+        let (transport, watch_options, watched, stop) =
+            (watches.transport.clone(), options.clone(), store.clone(), watches.stop.clone());
         tokio::spawn(async move {
             // After a panic it lists all objects again.
-            let run = || watch::run(transport.clone(), options.clone(), watched.clone(), stop.clone());
+            let run = || watch::run(transport.clone(), watch_options.clone(), watched.clone(), stop.clone());
             restart("watch", K::API.plural, None, run).await;
         });
         let entry = Entry { api: K::API, store: Box::new(store.clone()), absorb: Arc::new(store.clone()) };
-        stores.insert(id, entry);
+        stores.insert((TypeId::of::<K>(), options), entry);
         store
     }
 
@@ -214,7 +242,7 @@ impl Cluster {
             let call = watch::page_call::<K>(options, next, false);
             let subject = call.subject;
             let bytes = self.inner.transport.send(call).await?;
-            let page = decode::page::<K>(&bytes).map_err(|error| ApiError::Other {
+            let page = decode::page::<K>(&bytes, options.view).map_err(|error| ApiError::Other {
                 refusal: subject.refusal(format!("failed to decode list: {error}")),
                 status: 200,
             })?;
@@ -364,7 +392,7 @@ impl Cluster {
 
     fn for_stores(&self, api: &ApiResource, mut each: impl FnMut(&dyn Absorb)) {
         let stores: Vec<Arc<dyn Absorb>> = {
-            let stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let stores = self.inner.watches.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             let same = |entry: &&Entry| entry.api.group == api.group && entry.api.plural == api.plural;
             stores.values().filter(same).map(|entry| Arc::clone(&entry.absorb)).collect()
         };
@@ -372,6 +400,23 @@ impl Cluster {
             each(&*store);
         }
     }
+}
+
+/// A store that holds what the options select, or a handle to that part of one that holds all objects.
+fn find_store<K: Kind>(
+    stores: &BTreeMap<(TypeId, WatchOptions), Entry>,
+    options: &WatchOptions,
+) -> Option<Store<K>> {
+    let find = |options: WatchOptions| {
+        let entry = stores.get(&(TypeId::of::<K>(), options))?;
+        entry.store.downcast_ref::<Store<K>>()
+    };
+    let views = [options.view, View::Full];
+    if let Some(same) = views.into_iter().find_map(|view| find(WatchOptions { view, ..options.clone() })) {
+        return Some(same.clone());
+    }
+    let all = views.into_iter().find_map(|view| find(WatchOptions { view, ..WatchOptions::default() }))?;
+    Some(all.filtered(Filter::new(options)?))
 }
 
 async fn from_file(path: &PathBuf) -> Result<kube::Config, Box<dyn std::error::Error + Send + Sync>> {

@@ -7,13 +7,15 @@ use serde_json::Value;
 
 /// Whether the raw object matches both selectors.
 pub(crate) fn matches(object: &Value, labels: Option<&str>, fields: Option<&str>) -> bool {
-    labels.is_none_or(|selector| match_labels(object, selector).unwrap_or(false))
+    let present = object.pointer("/metadata/labels");
+    let label = |key: &str| present.and_then(|labels| labels.get(key)).and_then(Value::as_str);
+    labels.is_none_or(|selector| match_labels(label, selector).unwrap_or(false))
         && fields.is_none_or(|selector| match_fields(object, selector).unwrap_or(false))
 }
 
-fn match_labels(object: &Value, selector: &str) -> Option<bool> {
-    let labels = object.pointer("/metadata/labels");
-    let label = |key: &str| labels.and_then(|labels| labels.get(key.trim())).and_then(Value::as_str);
+/// Evaluates a label selector; `None` if it cannot be parsed.
+pub(crate) fn match_labels<'a>(label: impl Fn(&str) -> Option<&'a str>, selector: &str) -> Option<bool> {
+    let label = |key: &str| label(key.trim());
     let mut all = true;
     for term in split_terms(selector) {
         let term = term.trim();
@@ -58,19 +60,35 @@ fn split_terms(selector: &str) -> Vec<&str> {
 
 fn match_fields(object: &Value, selector: &str) -> Option<bool> {
     let mut all = true;
-    for term in selector.split(',') {
-        let (path, wanted, negated) = match term.split_once("!=") {
-            Some((path, wanted)) => (path, wanted, true),
-            None => {
-                let (path, wanted) = term.split_once('=')?;
-                (path, wanted.strip_prefix('=').unwrap_or(wanted), false)
-            }
-        };
-        let pointer = format!("/{}", path.trim().replace('.', "/"));
+    for term in field_terms(selector) {
+        let FieldTerm { path, value, negated } = term?;
+        let pointer = format!("/{}", path.replace('.', "/"));
         let actual = object.pointer(&pointer).and_then(Value::as_str).unwrap_or("");
-        all &= (actual == wanted.trim()) != negated;
+        all &= (actual == value) != negated;
     }
     Some(all)
+}
+
+/// One term of a field selector, such as `spec.nodeName=n1`.
+pub(crate) struct FieldTerm<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) value: &'a str,
+    /// The field must not have the value.
+    pub(crate) negated: bool,
+}
+
+/// The terms of a field selector; `None` for one that cannot be parsed.
+pub(crate) fn field_terms(selector: &str) -> impl Iterator<Item = Option<FieldTerm<'_>>> {
+    selector.split(',').filter(move |_| !selector.is_empty()).map(|term| {
+        let (path, value, negated) = match term.split_once("!=") {
+            Some((path, value)) => (path, value, true),
+            None => {
+                let (path, value) = term.split_once('=')?;
+                (path, value.strip_prefix('=').unwrap_or(value), false)
+            }
+        };
+        Some(FieldTerm { path: path.trim(), value: value.trim(), negated })
+    })
 }
 
 #[cfg(test)]

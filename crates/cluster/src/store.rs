@@ -9,17 +9,31 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use serde_json::Value;
 use tokio::sync::Notify;
-use wharf_model::{Key, Kind};
+use wharf_model::{Key, Kind, View};
 
 use changes::SubscriberQueue;
 pub use changes::{StoreEvent, Subscription};
+pub(crate) use filter::Filter;
 pub(crate) use table::Table;
 
 use crate::{WatchOptions, selector};
 
 mod changes;
+mod filter;
 mod named;
 mod table;
+
+/// An index with a fixed definition, which components share; see [`indexes`](crate::indexes).
+pub struct Index<K> {
+    name: &'static str,
+    of: fn(&K) -> Vec<String>,
+}
+
+impl<K> Index<K> {
+    pub(crate) const fn new(name: &'static str, of: fn(&K) -> Vec<String>) -> Self {
+        Self { name, of }
+    }
+}
 
 /// A change of one object; `old` and `new` are never both `None`.
 #[derive(Debug)]
@@ -45,14 +59,16 @@ pub enum SyncState {
     Forbidden,
 }
 
-/// A shared cache of one kind; cheap to clone.
+/// A shared cache of one kind, or of a selection of its objects; cheap to clone.
 pub struct Store<K> {
     shared: Arc<Shared<K>>,
+    /// The selection; `None` is all that the watch delivers.
+    filter: Option<Arc<Filter<K>>>,
 }
 
 impl<K> Clone for Store<K> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self { shared: Arc::clone(&self.shared), filter: self.filter.clone() }
     }
 }
 
@@ -81,9 +97,23 @@ impl<K> Drop for Shared<K> {
 
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
-        let inner =
-            Inner { table: Table::new(), subscribers: Vec::new(), revision: 0, reach: SyncState::Listing };
-        Self { shared: Arc::new(Shared { inner: Mutex::new(inner), state_changed: Notify::new(), options }) }
+        let table = Table::new(options.view);
+        let inner = Inner { table, subscribers: Vec::new(), revision: 0, reach: SyncState::Listing };
+        let shared = Shared { inner: Mutex::new(inner), state_changed: Notify::new(), options };
+        Self { shared: Arc::new(shared), filter: None }
+    }
+
+    /// A handle that shows only the selected objects. The watch and the indexes stay those of the whole store.
+    pub(crate) fn filtered(&self, filter: Filter<K>) -> Self {
+        Self { shared: Arc::clone(&self.shared), filter: Some(Arc::new(filter)) }
+    }
+
+    pub(crate) fn view(&self) -> View {
+        self.shared.options.view
+    }
+
+    fn is_selected(&self, object: &K) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.matches(object))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<K>> {
@@ -93,17 +123,21 @@ impl<K: Kind> Store<K> {
 
     /// The last known version of an object.
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
-        self.lock().table.get(key).cloned()
+        self.lock().table.get(key).filter(|object| self.is_selected(object)).cloned()
     }
 
     /// All objects, ordered by key.
     pub fn all(&self) -> Vec<Arc<K>> {
-        self.lock().table.all().cloned().collect()
+        self.lock().table.all().filter(|object| self.is_selected(object)).cloned().collect()
     }
 
     /// The number of objects.
     pub fn len(&self) -> usize {
-        self.lock().table.len()
+        let inner = self.lock();
+        match &self.filter {
+            None => inner.table.len(),
+            Some(filter) => inner.table.all().filter(|object| filter.matches(object)).count(),
+        }
     }
 
     /// Whether there are no objects.
@@ -117,14 +151,26 @@ impl<K: Kind> Store<K> {
         self.lock().table.index(name, Box::new(of));
     }
 
+    /// Adds a shared index, unless the store has it. `find` needs it.
+    pub fn share_index(&self, index: &Index<K>) {
+        self.add_index(index.name, index.of);
+    }
+
+    /// The objects under a value of a shared index.
+    pub fn find(&self, index: &Index<K>, value: &str) -> Vec<Arc<K>> {
+        self.by_index(index.name, value)
+    }
+
     /// The objects under an index value; empty if there is no such index.
     pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
-        self.lock().table.by_index(name, value)
+        let inner = self.lock();
+        inner.table.find_by_index(name, value).filter(|object| self.is_selected(object)).cloned().collect()
     }
 
     /// The first object, by key, under an index value. Cheaper than [`Store::by_index`] if one is enough.
     pub fn first_by_index(&self, name: &str, value: &str) -> Option<Arc<K>> {
-        self.lock().table.find_by_index(name, value).next().cloned()
+        let inner = self.lock();
+        inner.table.find_by_index(name, value).find(|object| self.is_selected(object)).cloned()
     }
 
     /// Increases with every change: a result computed from the store is valid as long as the revision is the same.
@@ -134,7 +180,7 @@ impl<K: Kind> Store<K> {
 
     /// Subscribes to all changes from now on.
     pub fn subscribe(&self) -> Subscription<K> {
-        let (changes, pending) = Subscription::new();
+        let (changes, pending) = Subscription::new(self.filter.clone());
         let mut inner = self.lock();
         inner.subscribers.retain(|subscriber| subscriber.strong_count() > 0);
         inner.subscribers.push(pending);
@@ -210,12 +256,13 @@ impl<K: Kind> Absorb for Store<K> {
     }
 
     fn absorb(&self, raw: &[u8], value: &Value) {
-        let WatchOptions { namespace, label_selector, field_selector } = &self.shared.options;
+        let WatchOptions { namespace, label_selector, field_selector, view } = &self.shared.options;
         if !selector::matches(value, label_selector.as_deref(), field_selector.as_deref()) {
             return;
         }
         // The watch counts and logs objects that cannot be decoded.
-        let Ok(object) = serde_json::from_slice::<K>(raw) else { return };
+        let mut raw = serde_json::Deserializer::from_slice(raw);
+        let Ok(object) = K::decode(&mut raw, *view) else { return };
         if namespace.is_some() && *namespace != object.meta().namespace {
             return;
         }

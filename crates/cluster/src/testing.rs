@@ -96,6 +96,11 @@ pub(crate) fn line(kind: &str, object: Value) -> Vec<u8> {
 
 /// A cluster whose server is this function.
 pub(crate) fn cluster(respond: impl FnMut(ReceivedRequest) -> Reply + Send + 'static) -> Cluster {
+    Cluster::with_client(client(respond))
+}
+
+/// A client of a server that is this function.
+fn client(respond: impl FnMut(ReceivedRequest) -> Reply + Send + 'static) -> kube::Client {
     let respond = Arc::new(Mutex::new(respond));
     let service = tower::service_fn(move |request: Request<Body>| {
         let respond = Arc::clone(&respond);
@@ -120,19 +125,25 @@ pub(crate) fn cluster(respond: impl FnMut(ReceivedRequest) -> Reply + Send + 'st
             Ok::<_, Infallible>(Response::builder().status(status).body(body).unwrap())
         }
     });
-    Cluster::with_client(kube::Client::new(service, "default"))
+    kube::Client::new(service, "default")
 }
 
-/// A server that sends these responses in order and then none, and the requests that it received.
+/// A cluster whose server sends these responses in order and then none, and the requests that it received.
 pub(crate) fn scripted(replies: Vec<Reply>) -> (Cluster, Arc<Mutex<Vec<ReceivedRequest>>>) {
+    let (client, requests) = scripted_client(replies);
+    (Cluster::with_client(client), requests)
+}
+
+/// Like [`scripted`], but only the client.
+pub(crate) fn scripted_client(replies: Vec<Reply>) -> (kube::Client, Arc<Mutex<Vec<ReceivedRequest>>>) {
     let requests = Arc::new(Mutex::new(Vec::new()));
     let mut replies = VecDeque::from(replies);
     let log = Arc::clone(&requests);
-    let cluster = cluster(move |request| {
+    let client = client(move |request| {
         log.lock().unwrap().push(request);
         replies.pop_front().unwrap_or(Reply::Never)
     });
-    (cluster, requests)
+    (client, requests)
 }
 
 /// A stream that stays open, and its sender.

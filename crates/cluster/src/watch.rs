@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
-use wharf_model::Kind;
+use wharf_model::{Kind, View};
 
 use crate::jitter::{exponential, jitter};
 use crate::store::Store;
@@ -40,6 +40,15 @@ pub struct WatchOptions {
     pub label_selector: Option<String>,
     /// Only objects with these fields.
     pub field_selector: Option<String>,
+    /// The view that the caller needs. It may get a fuller one; see [`Cluster::with_slim_views`](crate::Cluster::with_slim_views).
+    pub view: View,
+}
+
+impl WatchOptions {
+    /// All objects, for a caller that needs only a slim view of them.
+    pub fn slim() -> Self {
+        Self { view: View::Slim, ..Self::default() }
+    }
 }
 
 /// Keeps the store up to date until `stop` is cancelled.

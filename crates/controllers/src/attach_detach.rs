@@ -22,13 +22,16 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use wharf_cluster::indexes::{
+    ATTACHMENTS_BY_NODE, ATTACHMENTS_BY_VOLUME, CLAIMS_BY_VOLUME, PODS_BY_CLAIM, PODS_BY_NODE,
+    VOLUMES_BY_CLAIM, VOLUMES_BY_HANDLE, handle_key,
+};
 use wharf_cluster::work::{
     StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, run_role,
 };
 use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+    CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
 use crate::Context;
@@ -59,14 +62,6 @@ mod wake;
 /// The event source component; upstream's name.
 pub const COMPONENT: &str = "attachdetach-controller";
 
-/// Index of volumes by unique volume name.
-const BY_NAME: &str = "attach_detach/name";
-/// Index of volumes, and of pods, by claim.
-const BY_CLAIM: &str = "attach_detach/claim";
-/// Index of claims, and of attachments, by volume.
-const BY_VOLUME: &str = "attach_detach/volume";
-/// Index of pods, and of attachments, by node.
-const BY_NODE: &str = "attach_detach/node";
 /// The longest backoff after a failed update of a node's status.
 const REPORT_RETRY_MAX: Duration = Duration::from_secs(30);
 /// A volume takes a few steps for each of its nodes, and each node has its own backoff.
@@ -171,25 +166,16 @@ impl AttachDetach {
     fn new(context: Context, settings: Settings, metrics: Metrics) -> Self {
         let cluster = &context.cluster;
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        pods.add_index(BY_CLAIM, |pod| {
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            pod.claims().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
-        });
-        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
+        pods.share_index(&PODS_BY_CLAIM);
+        pods.share_index(&PODS_BY_NODE);
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.add_index(BY_VOLUME, |claim| vec![claim.spec.volume_name.clone()]);
+        claims.share_index(&CLAIMS_BY_VOLUME);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-        volumes.add_index(BY_NAME, |volume| {
-            UniqueVolumeName::from_spec(&volume.spec).map(|name| name.to_string()).into_iter().collect()
-        });
-        volumes.add_index(BY_CLAIM, |volume| {
-            volume.spec.claim_ref.as_ref().map(|claim| claim.key().to_string()).into_iter().collect()
-        });
+        volumes.share_index(&VOLUMES_BY_HANDLE);
+        volumes.share_index(&VOLUMES_BY_CLAIM);
         let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
-        attachments.add_index(BY_VOLUME, |attachment| {
-            attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
-        });
-        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        attachments.share_index(&ATTACHMENTS_BY_VOLUME);
+        attachments.share_index(&ATTACHMENTS_BY_NODE);
         // The queue's backoff is for node status updates. Volumes have one backoff for each node, in `AttachState`.
         let backoff = settings.pace.backoff();
         let report_backoff = Backoff { max: backoff.max.min(REPORT_RETRY_MAX), ..backoff };
@@ -263,7 +249,7 @@ impl AttachDetach {
 
     fn enqueue_all(&self) {
         let pods = self.pods.all();
-        let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.spec.node_name.as_str()).collect();
+        let nodes: BTreeSet<&str> = pods.iter().map(|pod| pod.node_name.as_str()).collect();
         let used = nodes.into_iter().filter(|node| !node.is_empty()).flat_map(|node| self.volumes_on(node));
         let attachments = self.attachments.all();
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
@@ -273,7 +259,7 @@ impl AttachDetach {
         for orphan in attachments.iter().filter_map(|attachment| self.orphan(attachment)) {
             self.queue.add(orphan, Priority::Low);
         }
-        self.states.prune_deleted_nodes(|node| !self.attachments.by_index(BY_NODE, node).is_empty());
+        self.states.prune_deleted_nodes(|node| !self.attachments.find(&ATTACHMENTS_BY_NODE, node).is_empty());
         for node in self.nodes.all() {
             self.queue.add(WorkItem::Node(node.metadata.name.clone()), Priority::Low);
         }
@@ -303,7 +289,7 @@ impl AttachDetach {
     }
 
     fn view(&self, name: &UniqueVolumeName, extra_nodes: &[&str]) -> View<'_> {
-        let volumes = self.volumes.by_index(BY_NAME, &name.to_string());
+        let volumes = self.volumes.find(&VOLUMES_BY_HANDLE, &handle_key(&name.driver, &name.handle));
         let mut keys = BTreeSet::new();
         let unconfirmed = self.states.unconfirmed_nodes(name);
         let extra_nodes: Vec<&str> =
@@ -312,13 +298,13 @@ impl AttachDetach {
         for volume in &volumes {
             let (spec, name) = (&volume.spec, &volume.metadata.name);
             keys.extend(spec.claim_ref.iter().map(|claim| claim.key()));
-            keys.extend(self.claims.by_index(BY_VOLUME, name).iter().map(|claim| claim.metadata.key()));
-            let attachments = self.attachments.by_index(BY_VOLUME, name);
+            keys.extend(self.claims.find(&CLAIMS_BY_VOLUME, name).iter().map(|claim| claim.metadata.key()));
+            let attachments = self.attachments.find(&ATTACHMENTS_BY_VOLUME, name);
             nodes.extend(attachments.iter().map(|attachment| attachment.spec.node_name.clone()));
         }
         let pods: Vec<Arc<Pod>> =
-            keys.iter().flat_map(|claim| self.pods.by_index(BY_CLAIM, &claim.to_string())).collect();
-        nodes.extend(pods.iter().map(|pod| pod.spec.node_name.clone()).filter(|node| !node.is_empty()));
+            keys.iter().flat_map(|claim| self.pods.find(&PODS_BY_CLAIM, &claim.to_string())).collect();
+        nodes.extend(pods.iter().map(|pod| pod.node_name.clone()).filter(|node| !node.is_empty()));
         let attachment = |node: &String| self.attachments.get(&Key::cluster(name.attachment_name(node)));
         let objects = VolumeObjects {
             claims: keys.iter().filter_map(|key| self.claims.get(key)).collect(),
@@ -338,7 +324,7 @@ impl AttachDetach {
     /// The reports for all volumes that a node's status lists or that are attached to it.
     fn reports(&self, node: &Node) -> (Vec<View<'_>>, BTreeMap<String, Report>) {
         let name = node.metadata.name.as_str();
-        let attachments = self.attachments.by_index(BY_NODE, name);
+        let attachments = self.attachments.find(&ATTACHMENTS_BY_NODE, name);
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
         let listed =
             node.status.volumes_attached.iter().filter_map(|volume| UniqueVolumeName::parse(&volume.name));

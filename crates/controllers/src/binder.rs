@@ -20,14 +20,14 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use wharf_cluster::indexes::{CLAIMS_BY_VOLUME, PODS_BY_CLAIM, VOLUMES_BY_CLAIM};
 use wharf_cluster::work::{
     EnqueueRequest, StepLimit, StepOutcome, Steps, WorkOutcome, enqueue_changes, run_role,
 };
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
 use wharf_model::matching::{MatchFor, available_class, class_or_empty, find_matching_volume};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 use crate::Context;
 use act::BindState;
@@ -48,8 +48,6 @@ pub use migration::csi_provisioner;
 
 /// The event source component; upstream's name.
 pub const COMPONENT: &str = "persistentvolume-controller";
-/// Index of pods by the claims they use, in the store that all controllers share.
-pub(crate) const PODS_BY_CLAIM: &str = "pods/claim";
 /// A binding takes four writes and a few reads.
 const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 /// How often every claim and volume is reconciled without a change.
@@ -115,7 +113,7 @@ impl Binder {
     fn new(context: Context, settings: Settings) -> Self {
         let cluster = &context.cluster;
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.add_index(index::CLAIMS_BY_VOLUME, view::index_by_volume);
+        claims.share_index(&CLAIMS_BY_VOLUME);
         let waiting =
             |claim: &PersistentVolumeClaim| is_waiting(claim).then(|| class_or_empty(claim).to_owned());
         claims.add_index(index::WAITING, move |claim| waiting(claim).into_iter().collect());
@@ -123,9 +121,9 @@ impl Binder {
             claim.selected_node().filter(|_| is_waiting(claim)).map(str::to_owned).into_iter().collect()
         });
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-        volumes.add_index(index::VOLUMES_BY_CLAIM, view::index_by_claim);
+        volumes.share_index(&VOLUMES_BY_CLAIM);
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        index_pods_by_claim(&pods);
+        pods.share_index(&PODS_BY_CLAIM);
         let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
         Self {
             rules: Rules { clear_selected_node: settings.clear_selected_node },
@@ -179,7 +177,7 @@ impl Binder {
         let wakeups = wake::by_volume(change);
         let mut requests: Vec<_> = wakeups.items.into_iter().map(enqueue).collect();
         if wakeups.wake_claims_by_name {
-            let requesting = self.claims.by_index(index::CLAIMS_BY_VOLUME, name);
+            let requesting = self.claims.find(&CLAIMS_BY_VOLUME, name);
             requests.extend(requesting.iter().map(|claim| enqueue(WorkItem::Claim(claim.key()))));
         }
         requests
@@ -270,9 +268,8 @@ impl Binder {
         }
         let mut waiting = self.claims.by_index(index::WAITING, name);
         waiting.sort_by_key(|claim| claim.metadata.creation_timestamp);
-        let volumes_of = |claim: &PersistentVolumeClaim| {
-            self.volumes.by_index(index::VOLUMES_BY_CLAIM, &claim.key().to_string())
-        };
+        let volumes_of =
+            |claim: &PersistentVolumeClaim| self.volumes.find(&VOLUMES_BY_CLAIM, &claim.key().to_string());
         let waiting = waiting
             .iter()
             .map(|claim| &**claim)
@@ -302,8 +299,8 @@ impl Binder {
 
     fn view(&self, key: &Key, state: &mut BindState) -> View {
         let claim = self.claims.get(key).filter(|_| state.live.claim != Some(LiveObject::Absent));
-        let volumes = self.volumes.by_index(index::VOLUMES_BY_CLAIM, &key.to_string());
-        let users: Vec<Arc<Pod>> = self.pods.by_index(PODS_BY_CLAIM, &key.to_string());
+        let volumes = self.volumes.find(&VOLUMES_BY_CLAIM, &key.to_string());
+        let users: Vec<Arc<Pod>> = self.pods.find(&PODS_BY_CLAIM, &key.to_string());
         let users = users.iter().filter(|pod| !is_terminated(pod));
         let mut view = View {
             volumes,
@@ -327,7 +324,7 @@ impl Binder {
             if claim.class().is_none() {
                 view.default_class = default_class(&self.classes.all());
             }
-            let unscheduled = users.filter(|pod| pod.spec.node_name.is_empty());
+            let unscheduled = users.filter(|pod| pod.node_name.is_empty());
             view.unscheduled = unscheduled.map(|pod| pod.metadata.name.clone()).collect();
             view.selected_node_known =
                 claim.selected_node().is_none_or(|node| self.nodes.get(&Key::cluster(node)).is_some());
@@ -357,14 +354,6 @@ fn enqueue(key: WorkItem) -> EnqueueRequest<WorkItem> {
 fn has_matching_volume(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> bool {
     find_matching_volume(claim, volumes.iter().map(|volume| &**volume), MatchFor::Binder { delayed: false })
         .is_some()
-}
-
-/// Indexes pods by the claims they use.
-pub(crate) fn index_pods_by_claim(pods: &Store<Pod>) {
-    pods.add_index(PODS_BY_CLAIM, |pod| {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        pod.claims().map(|claim| Key::namespaced(namespace, claim).to_string()).collect()
-    });
 }
 
 #[cfg(test)]

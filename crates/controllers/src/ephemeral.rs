@@ -11,14 +11,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
+use wharf_cluster::indexes::PODS_BY_CLAIM;
 use wharf_cluster::work::{EnqueueRequest, StepLimit, Steps, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::reason::FAILED_BINDING;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, PersistentVolumeClaim};
+use wharf_model::{Key, Kind, PersistentVolumeClaim, Pod};
 
 use crate::Context;
-use crate::binder::{PODS_BY_CLAIM, index_pods_by_claim};
 use decide::{Step, decide, needs_claims, ownership_changed};
 
 mod decide;
@@ -57,7 +56,7 @@ impl EphemeralController {
     fn new(context: Context) -> Self {
         let cluster = &context.cluster;
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        index_pods_by_claim(&pods);
+        pods.share_index(&PODS_BY_CLAIM);
         let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         let queue = Queue::new("ephemeral", backoff, cluster.metrics());
         Self { pods, claims: cluster.store(WatchOptions::default()), queue, context }
@@ -81,7 +80,7 @@ impl EphemeralController {
             if !ownership_changed(change) {
                 return Vec::new();
             }
-            let users = this.pods.by_index(PODS_BY_CLAIM, &change.key.to_string());
+            let users = this.pods.find(&PODS_BY_CLAIM, &change.key.to_string());
             users.iter().filter(|pod| needs_claims(pod)).map(|pod| enqueue(pod.key())).collect()
         };
         into.spawn(enqueue_changes(self.claims.clone(), self.queue.clone(), requests));

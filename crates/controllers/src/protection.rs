@@ -14,15 +14,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use wharf_cluster::indexes::PODS_BY_CLAIM;
 use wharf_cluster::work::{EnqueueRequest, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::Context;
-use crate::binder::{PODS_BY_CLAIM, index_pods_by_claim};
 use act::ProtectionError;
-pub(crate) use decide::is_for_pod;
 pub use decide::pod_uses_claim;
 use decide::{FinalizerAction, claim_action, class_action, volume_action};
 
@@ -86,7 +84,7 @@ impl ProtectionController {
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
         volumes.add_index(BY_CLASS, |volume| decide::classes_of_volume(volume).into_iter().collect());
         let pods = cluster.store::<Pod>(WatchOptions::default());
-        index_pods_by_claim(&pods);
+        pods.share_index(&PODS_BY_CLAIM);
         let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         Self {
             claims,
@@ -172,7 +170,7 @@ impl ProtectionController {
 
     /// Whether a pod in the store uses the claim.
     fn has_users(&self, claim: &PersistentVolumeClaim) -> bool {
-        let pods = self.pods.by_index(PODS_BY_CLAIM, &claim.key().to_string());
+        let pods = self.pods.find(&PODS_BY_CLAIM, &claim.key().to_string());
         pods.iter().any(|pod| decide::pod_uses_claim(pod, claim))
     }
 
@@ -203,6 +201,7 @@ mod tests {
     use std::convert::Infallible;
 
     use tokio_util::sync::CancellationToken;
+    use wharf_cluster::indexes::PODS_BY_CLAIM;
     use wharf_cluster::work::Gate;
     use wharf_cluster::{Cluster, EventRecorder};
 

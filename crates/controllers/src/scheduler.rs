@@ -20,14 +20,14 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, PODS_BY_CLAIM, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_cluster::work::{for_each_change, propagate_panic};
 use wharf_cluster::{Change, Store, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::panics::{catch, catch_sync};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, CSIStorageCapacity, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
-    VolumeAttachment, matching,
+    CSIDriver, CSINode, CSIStorageCapacity, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    StorageClass, VolumeAttachment, matching,
 };
 
 use crate::Context;
@@ -62,12 +62,8 @@ pub const COMPONENT: &str = "default-scheduler";
 /// The component in the log and in the metric of panics.
 const PANIC_COMPONENT: &str = "scheduler";
 
-/// Indexes: pods and attachments by node, pods by claim, claims with a selected node by class, volumes by the claim
-/// they are reserved for and by the class in which they are available, capacities by class.
-const BY_NODE: &str = "scheduler/node";
-const BY_CLAIM: &str = "scheduler/claim";
+/// Indexes: claims with a selected node by class, volumes by the class in which they are available, capacities by class.
 const SELECTED: &str = "scheduler/selected";
-const RESERVED: &str = "scheduler/reserved";
 const OFFERED: &str = "scheduler/offered";
 const BY_CLASS: &str = "scheduler/class";
 
@@ -196,25 +192,22 @@ impl Scheduler {
         let cluster = &context.cluster;
         let all = WatchOptions::default;
         let pods: Store<Pod> = cluster.store(all());
-        pods.add_index(BY_NODE, |pod| vec![pod.spec.node_name.clone()]);
-        pods.add_index(BY_CLAIM, |pod| {
-            let key = |name| Key { namespace: pod.metadata.namespace.clone(), name }.to_string();
-            pod.claims().map(key).collect()
-        });
+        pods.share_index(&PODS_BY_NODE);
+        pods.share_index(&PODS_BY_CLAIM);
         let claims: Store<PersistentVolumeClaim> = cluster.store(all());
         claims.add_index(SELECTED, |claim| {
             let waiting = claim.selected_node().is_some() && claim.spec.volume_name.is_empty();
             claim.class().filter(|_| waiting).map(str::to_owned).into_iter().collect()
         });
         let volumes: Store<PersistentVolume> = cluster.store(all());
-        volumes.add_index(RESERVED, |volume| matching::claim_index_key(volume).into_iter().collect());
+        volumes.share_index(&VOLUMES_BY_CLAIM);
         volumes.add_index(OFFERED, |volume| {
             matching::available_class(volume).map(str::to_owned).into_iter().collect()
         });
         let capacities: Store<CSIStorageCapacity> = cluster.store(all());
         capacities.add_index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
         let attachments: Store<VolumeAttachment> = cluster.store(all());
-        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        attachments.share_index(&ATTACHMENTS_BY_NODE);
         Self {
             nodes: cluster.store(all()),
             classes: cluster.store(all()),
@@ -346,7 +339,7 @@ impl Scheduler {
         if pod.has_ended() || pod.metadata.is_deleting() {
             return false;
         }
-        match pod.spec.node_name.as_str() {
+        match pod.node_name.as_str() {
             "" => {
                 let named = &pod.spec.scheduler_name;
                 (named.is_empty() || *named == self.settings.name) && pod.spec.scheduling_gates.is_empty()
@@ -357,8 +350,7 @@ impl Scheduler {
 
     /// Whether a claim of the pod has neither a volume nor a selected node.
     fn waits_for_volumes(&self, pod: &Pod) -> bool {
-        pod.claims().any(|name| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name };
+        pod.claim_keys().any(|key| {
             self.claims.get(&key).is_some_and(|claim| {
                 claim.spec.volume_name.is_empty()
                     && claim.metadata.annotation(annotation::SELECTED_NODE).is_none()
@@ -422,7 +414,11 @@ impl Scheduler {
             None => self.queue().remove(key),
             Some(pod) => {
                 // Status changes are mostly the scheduler's own.
-                let same = |old: &Pod| old.spec == pod.spec && old.metadata.labels == pod.metadata.labels;
+                let same = |old: &Pod| {
+                    old.node_name == pod.node_name
+                        && old.spec == pod.spec
+                        && old.metadata.labels == pod.metadata.labels
+                };
                 if replaced || !old.as_deref().is_some_and(same) {
                     self.queue().add(key, pod.spec.priority.unwrap_or_default(), Instant::now());
                     self.ready.notify_one();
@@ -435,8 +431,8 @@ impl Scheduler {
     fn claim_changed(&self, change: &Change<PersistentVolumeClaim>) {
         self.wakeups.wake(&WatchedObject::Claim(change.key.clone()));
         let now = Instant::now();
-        for pod in self.pods.by_index(BY_CLAIM, &change.key.to_string()) {
-            match pod.spec.node_name.as_str() {
+        for pod in self.pods.find(&PODS_BY_CLAIM, &change.key.to_string()) {
+            match pod.node_name.as_str() {
                 "" => self.queue().nudge(&pod.metadata.key(), now),
                 // A pod with a nodeName may have waited for this claim to be created, or for its node to be cleared.
                 _ if self.should_schedule(&pod) => {

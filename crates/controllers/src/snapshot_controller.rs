@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::finalizer::FinalizerPatcher;
+use wharf_cluster::indexes::VOLUMES_BY_HANDLE;
 use wharf_cluster::{Attempts, Queue, Store, SyncState, WatchOptions};
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
@@ -147,7 +148,7 @@ impl SnapshotController {
         Self {
             queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
             contents,
-            nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
+            nodes: settings.distributed.then(|| cluster.store(WatchOptions::slim())),
             groups: settings.groups.then(|| Groups::new(cluster)),
             patching: FinalizerPatcher::default(),
             volumes: OnceLock::new(),
@@ -294,7 +295,7 @@ impl SnapshotController {
     async fn volume_store(&self) -> &Store<PersistentVolume> {
         let volumes = self.volumes.get_or_init(|| {
             let volumes = self.context.cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.add_index(wake::BY_HANDLE, wake::volume_handle_index);
+            volumes.share_index(&VOLUMES_BY_HANDLE);
             volumes
         });
         volumes.wait_synced().await;

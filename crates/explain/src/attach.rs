@@ -7,8 +7,8 @@ use std::sync::Arc;
 use wharf_controllers::attach_detach::{
     self, AttachStatus, DetachStatus, Settings, attach_status, detach_status,
 };
+use wharf_model::Pod;
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::Pod;
 use wharf_model::{CSIDriver, PersistentVolume, Time, UniqueVolumeName, VolumeAttachment};
 
 use crate::explanation::{ReportedError, Step};
@@ -47,7 +47,7 @@ pub(crate) fn to_all_nodes(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<St
 /// The nodes with pods that use a volume, and those it is attached to.
 pub(crate) fn nodes(facts: &ClaimFacts) -> BTreeSet<&str> {
     let placed = facts.pods.iter().flatten().filter(|pod| !pod.has_ended());
-    let pods = placed.map(|pod| pod.spec.node_name.as_str()).filter(|node| !node.is_empty());
+    let pods = placed.map(|pod| pod.node_name.as_str()).filter(|node| !node.is_empty());
     let attachments = facts.attachments.iter().flatten();
     pods.chain(attachments.map(|attachment| attachment.spec.node_name.as_str())).collect()
 }
@@ -213,7 +213,7 @@ impl<'a> VolumePath<'a> {
     }
 
     fn users<'b>(&'b self, node: &'b str) -> impl Iterator<Item = &'b Pod> + 'b {
-        let here = move |pod: &&Pod| pod.spec.node_name == node && !pod.has_ended();
+        let here = move |pod: &&Pod| pod.node_name == node && !pod.has_ended();
         self.objects.pods.iter().map(Arc::as_ref).filter(here)
     }
 }

@@ -3,11 +3,11 @@
 
 use wharf_controllers::protection::pod_uses_claim;
 use wharf_controllers::{binder, scheduler};
+use wharf_model::Pod;
 use wharf_model::claim::ClaimPhase;
 use wharf_model::matching::{MatchFor, check_requested_volume, find_matching_volume, is_reserved_for};
 use wharf_model::names::{finalizer, reason};
 use wharf_model::snapshot::names;
-use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use crate::explanation::{ReportedError, Step};
@@ -171,7 +171,7 @@ pub(crate) fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimF
         }
         (_, Some(first)) => {
             let message = format!("being deleted, but still used by terminating pod {}", list(&deleted));
-            Step::waits(name, message, format!("kubelet on node {}", first.spec.node_name))
+            Step::waits(name, message, format!("kubelet on node {}", first.node_name))
         }
         _ if protected => Step::waits(name, message, PROTECTION),
         _ => Step::waits(name, message, finalizer_owners(finalizers)),
@@ -280,7 +280,7 @@ fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts
         let message = format!("StorageClass {class} uses WaitForFirstConsumer; pods could not be read");
         return Step::unknown(name, message);
     };
-    let unscheduled = |pod: &&Pod| pod.spec.node_name.is_empty() && !pod.has_ended();
+    let unscheduled = |pod: &&Pod| pod.node_name.is_empty() && !pod.has_ended();
     match pods.iter().find(unscheduled) {
         None if pods.is_empty() => {
             let message =

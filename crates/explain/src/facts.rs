@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_model::attempt::{Attempt, NODE_ROLE};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    CSIDriver, CSINode, Event, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
     VolumeAttachment, VolumeGroupSnapshot,
 };
 

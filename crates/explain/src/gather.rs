@@ -8,11 +8,11 @@ use wharf_controllers::snapshot_controller::{group_content_key, is_parent_group}
 use wharf_model::matching::{available_class, claim_index_key, class_or_empty};
 use wharf_model::modify::relevant_classes;
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
     CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
     VolumeAttributesClass, VolumeGroupSnapshot, VolumeGroupSnapshotContent,
 };
+use wharf_model::{Node, Pod};
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
 use crate::subject::{Subject, SubjectKind};
@@ -166,7 +166,7 @@ impl Reading<'_> {
     /// Pods that use a claim.
     async fn users(&mut self, claim: &Key) -> Option<Vec<Pod>> {
         let pods = self.list::<Pod>(claim.namespace.as_deref()).await?;
-        Some(pods.into_iter().filter(|pod| pod.claims().any(|name| name == claim.name)).collect())
+        Some(pods.into_iter().filter(|pod| pod.claims.contains(&claim.name)).collect())
     }
 
     /// The nodes that the volume is attached to or whose pods use it.
@@ -215,15 +215,13 @@ impl Reading<'_> {
     }
 
     async fn pod(&mut self, pod: &Pod) {
-        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-        for name in pod.claims().collect::<Vec<_>>() {
-            let key = Key::namespaced(&namespace, name);
+        for key in pod.claim_keys() {
             let claim = self.get(key.clone()).await;
             let facts = self.claim(key, claim).await;
             self.facts.claims.push(facts);
         }
-        if !pod.spec.node_name.is_empty() {
-            self.node(&pod.spec.node_name).await;
+        if !pod.node_name.is_empty() {
+            self.node(&pod.node_name).await;
         }
     }
 

@@ -1,8 +1,7 @@
 //! The steps of a pod: scheduling, its claims, attaching and mounting their volumes, and its deletion.
 
-use wharf_model::Time;
 use wharf_model::pod::PodPhase;
-use wharf_model::whole::Pod;
+use wharf_model::{Pod, Time};
 
 use crate::explanation::{State, Step};
 use crate::facts::{Facts, Lookup};
@@ -17,9 +16,9 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
     };
     let name = format!("pod {}", wharf_model::Kind::key(pod));
     if pod.has_ended() && !pod.metadata.is_deleting() {
-        return vec![Step::done(name, format!("finished ({})", pod.status.phase))];
+        return vec![Step::done(name, format!("finished ({})", pod.phase))];
     }
-    let node = &pod.spec.node_name;
+    let node = &pod.node_name;
     if pod.metadata.is_deleting() && !node.is_empty() {
         return deleting(&name, pod, facts);
     }
@@ -51,7 +50,7 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
 
 /// Why a pod in deletion still exists. Its claims do not matter, but their drivers have to unmount.
 fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
-    let node = &pod.spec.node_name;
+    let node = &pod.node_name;
     let mut steps = vec![Step::done(name, format!("scheduled to node {node}"))];
     let mut drivers = Vec::new();
     for step in facts.claims.iter().filter_map(|claim| attach::unregistered_driver(claim, node, facts)) {
@@ -93,12 +92,12 @@ fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
     });
     let reasons =
         ["FailedMount", "FailedMapVolume", "FailedAttachVolume", "Failed", "BackOff", "VolumeResizeFailed"];
-    match (pod.status.phase, waiting) {
+    match (pod.phase, waiting) {
         (PodPhase::Running, None) => Some(Step::done(name, "running")),
         (_, message) => {
             let message =
                 message.unwrap_or_else(|| "mounting its volumes, then starting its containers".to_owned());
-            let waiting_for = kubelet_on(&pod.spec.node_name, facts);
+            let waiting_for = kubelet_on(&pod.node_name, facts);
             let step = Step::waits(name, message, waiting_for).since(pod.status.start_time);
             Some(step.with_error(facts.last_warning(pod, &reasons)))
         }

@@ -1,7 +1,7 @@
 //! Tables from facts to the first step that is not done.
 
 use serde_json::{Value, json};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 use wharf_model::{Attempt, Event, Time};
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};

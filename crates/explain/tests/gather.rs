@@ -18,9 +18,8 @@ use wharf_apiserver::store;
 use wharf_cluster::{Cluster, Patch, Preconditions, now};
 use wharf_explain::{Explanation, State, explain};
 use wharf_model::snapshot::names;
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, UniqueVolumeName,
+    CSINode, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, UniqueVolumeName,
     VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent,
 };

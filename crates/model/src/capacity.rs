@@ -30,6 +30,7 @@ impl Kind for CSIStorageCapacity {
         plural: "csistoragecapacities",
         scope: Scope::Namespaced,
     };
+    const HAS_LABELS: bool = true;
 
     fn meta(&self) -> &Meta {
         &self.metadata

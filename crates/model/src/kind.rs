@@ -1,5 +1,6 @@
-//! The trait that connects a slim view to its resource in the Kubernetes API.
+//! The trait that connects a view to its resource in the Kubernetes API.
 
+use serde::Deserializer;
 use serde::de::DeserializeOwned;
 
 use crate::{Key, Meta};
@@ -55,18 +56,45 @@ impl ApiResource {
     }
 }
 
-/// A slim view of an object: it decodes only the fields we use, so it is never written back. Writes are patches, or
+/// How much of an object is decoded and cached. Most kinds have one view. Pods and Nodes have a slim one, for processes
+/// that do not schedule or run pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum View {
+    /// Without [`Detail`](crate::Detail)s, and without objects and metadata that only a full view needs.
+    Slim,
+    /// All fields that any component reads.
+    #[default]
+    Full,
+}
+
+/// A view of an object: it decodes only the fields we use, so it is never written back. Writes are patches, or
 /// edits of the raw object.
 pub trait Kind: DeserializeOwned + Send + Sync + 'static {
     /// The kind's API resource.
     const API: ApiResource;
 
+    /// Whether the view has all labels, so that a label selector can be evaluated on it.
+    const HAS_LABELS: bool = false;
+
     /// The object's metadata.
     fn meta(&self) -> &Meta;
 
+    /// Decodes an object.
+    fn decode<'de, D: Deserializer<'de>>(deserializer: D, _view: View) -> Result<Self, D::Error> {
+        Self::deserialize(deserializer)
+    }
+
     /// Whether stores cache the object. They drop others of its kind right after decoding.
-    fn is_cached(&self) -> bool {
+    fn is_cached(&self, _view: View) -> bool {
         true
+    }
+
+    /// Reads a field by its path in field selectors; `None` if the view does not have it.
+    fn field(path: &str) -> Option<fn(&Self) -> &str> {
+        match path {
+            "metadata.name" => Some(|object| &object.meta().name),
+            _ => None,
+        }
     }
 
     /// The object's name and namespace.

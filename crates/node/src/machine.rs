@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use wharf_cluster::work::Gate;
 use wharf_cluster::{ApiError, Backoff, Cluster, Store, WatchOptions, now};
-use wharf_model::whole::Node;
+use wharf_model::Node;
 use wharf_model::{Key, Kind as _};
 
 use decide::{Report, Rules, Step, View, decide};

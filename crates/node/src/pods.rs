@@ -37,8 +37,8 @@ use wharf_cluster::{
     Backoff, Change, Cluster, EventRecorder, ObjectList, Priority, Queue, Store, WatchOptions, now,
 };
 use wharf_container::{Cause, Containers, Exit, State};
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
+use wharf_model::Pod;
+use wharf_model::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
 
 use crate::paths::Root;
@@ -395,7 +395,8 @@ fn differ_in_fields(old: &Pod, new: &Pod) -> bool {
 /// Whether a change is more than our own status update.
 fn needs_reconcile(old: &Pod, new: &Pod) -> bool {
     old.spec != new.spec
-        || old.status.phase != new.status.phase
+        || old.node_name != new.node_name
+        || old.phase != new.phase
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         || differ_in_fields(old, new)
 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
 use wharf_linux::Kernel;
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 
 use crate::paths::Root;
 use crate::plugins::Plugins;

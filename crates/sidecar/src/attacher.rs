@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use wharf_cluster::indexes::ATTACHMENTS_BY_NODE;
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
@@ -48,8 +49,6 @@ mod wake;
 const ROLE: &str = "attacher";
 /// The index of attachments by subject.
 const BY_SUBJECT: &str = "attacher/subject";
-/// The index of attachments by node.
-const BY_NODE: &str = "attacher/node";
 /// Reference checks are collected for this long, so that one list serves many volumes.
 const REFERENCE_CHECK_DELAY: Duration = Duration::from_millis(200);
 /// The longest pause after a failed write.
@@ -123,7 +122,7 @@ impl Attacher {
         let cluster = &context.cluster;
         let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
         attachments.add_index(BY_SUBJECT, |attachment| vec![Subject::of(attachment).index()]);
-        attachments.add_index(BY_NODE, |attachment| vec![attachment.spec.node_name.clone()]);
+        attachments.share_index(&ATTACHMENTS_BY_NODE);
         // The queue's backoff is for failed writes. Failures of the driver have a backoff for each attachment, in its
         // state.
         let backoff = settings.pace.backoff();
@@ -188,7 +187,7 @@ impl Attacher {
 
     fn node_changed(&self, change: &Change<CSINode>) -> Vec<EnqueueRequest<Subject>> {
         match wake::by_node(change, &self.config) {
-            Some(node) => self.wake(self.attachments.by_index(BY_NODE, node)),
+            Some(node) => self.wake(self.attachments.find(&ATTACHMENTS_BY_NODE, node)),
             None => Vec::new(),
         }
     }

@@ -276,7 +276,7 @@ impl Controller {
         socket: Option<Endpoint>,
         metrics: Metrics,
     ) -> Result<Self, ConnectError> {
-        let cluster = Cluster::connect(&config.connect).await?;
+        let cluster = Cluster::connect(&config.connect).await?.with_slim_views();
         Ok(Self::with_cluster(cluster, config, socket, metrics))
     }
 

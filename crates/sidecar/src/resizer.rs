@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use wharf_cluster::indexes::PODS_BY_CLAIM;
 use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
@@ -21,7 +22,7 @@ use crate::context::Context;
 use decide::{ResizeStep, WaitReason, Waiting, decide};
 use state::{Epoch, ResizeState, ResizeStates};
 use view::{Classes, PodUse, ResizerCapabilities, View};
-use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, work_item};
+use wake::{BY_ATTRIBUTES_CLASS, work_item};
 use wharf_cluster::work::{
     StepLimit, StepOutcome, Steps, WorkOutcome, WorkerOptions, enqueue_changes, reconcile_or_forget,
     run_workers,
@@ -205,9 +206,9 @@ impl Resizer {
         self.pods_wanted.notified().await;
         tracing::info!("driver does not expand volumes in use; watching pods");
         let field_selector = Some(NON_TERMINAL_PODS.to_owned());
-        let options = WatchOptions { field_selector, ..WatchOptions::default() };
+        let options = WatchOptions { field_selector, ..WatchOptions::slim() };
         let pods = self.context.cluster.store::<Pod>(options);
-        pods.add_index(BY_CLAIM, |pod| wake::claims_of(pod).iter().map(Key::to_string).collect());
+        pods.share_index(&PODS_BY_CLAIM);
         let pods = self.pods.get_or_init(|| pods).clone();
         enqueue_changes(pods, self.queue.clone(), |change| {
             let waiting = wake::released(change).into_iter().filter(|key| self.states.contains(key));
@@ -305,7 +306,9 @@ impl Resizer {
     fn pod_use(&self, key: &Key) -> PodUse {
         match self.pods.get().filter(|pods| pods.is_synced()) {
             None => PodUse::Unknown,
-            Some(pods) if pods.by_index(BY_CLAIM, &key.to_string()).is_empty() => PodUse::Unused,
+            Some(pods) if pods.find(&PODS_BY_CLAIM, &key.to_string()).iter().all(|pod| pod.has_ended()) => {
+                PodUse::Unused
+            }
             Some(_) => PodUse::InUse,
         }
     }

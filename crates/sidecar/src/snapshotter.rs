@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use wharf_cluster::indexes::{VOLUMES_BY_HANDLE, handle_key};
 use wharf_cluster::{Backoff, Change, Queue, Store, WatchOptions, now};
 use wharf_model::names::VolumeNaming;
 use wharf_model::snapshot::names::MANAGED_BY;
@@ -51,8 +52,6 @@ mod wake;
 const ROLE: &str = "snapshotter";
 /// Index of unfinished contents by class name.
 const BY_CLASS: &str = "snapshotter/class";
-/// Index of PersistentVolumes by driver and volume handle.
-const BY_HANDLE: &str = "snapshotter/handle";
 /// Longest backoff after the API server rejected a write.
 const WRITE_BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// How often to check whether the snapshot CRDs are served. Reads our own store, which polls the server.
@@ -173,18 +172,11 @@ impl Groups {
         });
         let volumes = context.node.as_ref().map(|_| {
             let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-            volumes.add_index(BY_HANDLE, |volume| {
-                let csi = volume.spec.csi.as_ref();
-                csi.map(|csi| by_handle(&csi.driver, &csi.volume_handle)).into_iter().collect()
-            });
+            volumes.share_index(&VOLUMES_BY_HANDLE);
             volumes
         });
         Self { contents, classes: cluster.store(WatchOptions::default()), volumes }
     }
-}
-
-fn by_handle(driver: &str, handle: &str) -> String {
-    format!("{driver}/{handle}")
 }
 
 impl Snapshotter {
@@ -340,8 +332,9 @@ impl Snapshotter {
     /// Whether a volume is on this node; `None` if no PersistentVolume has this handle.
     fn is_local(&self, handle: &str) -> Option<bool> {
         let volumes = self.groups.as_ref()?.volumes.as_ref()?;
-        let volume = volumes.first_by_index(BY_HANDLE, &by_handle(&self.rules.driver, handle))?;
-        Some(self.context.node.as_ref()?.owns(&volume))
+        let found = volumes.find(&VOLUMES_BY_HANDLE, &handle_key(&self.rules.driver, handle));
+        let volume = found.first()?;
+        Some(self.context.node.as_ref()?.owns(volume))
     }
 }
 

@@ -103,6 +103,12 @@ impl ApiClient {
             .ok_or_else(|| format!("{path} is not served"))
     }
 
+    /// A page that is not an object, such as `/metrics`.
+    pub fn text(&self, path: &str) -> Result<String, String> {
+        let request = Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
+        self.runtime.block_on(self.client.request_text(request)).map_err(|error| error.to_string())
+    }
+
     /// The events of a namespace that match a field selector.
     pub fn events(&self, namespace: &str, selector: &str) -> Result<Vec<Value>, String> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={selector}");

@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
 use wharf_linux::{Files as _, Linux, MountTable, Mounts as _, PathBeneath};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 use wharf_model::{Kind as _, VolumeAttachment};
 
 use crate::sidecar::parse_duration;

@@ -239,6 +239,10 @@ impl Api {
                 ApiResponse::Json(200, self.access().openid_configuration(&self.options().base_url))
             }
             NonResourceUrl::Jwks => ApiResponse::Json(200, self.access().jwks()),
+            NonResourceUrl::Metrics => {
+                let metrics = self.watches().metrics();
+                ApiResponse::Raw("text/plain; version=0.0.4; charset=utf-8", metrics.into())
+            }
             NonResourceUrl::Health(of) => {
                 self.health(of, query.flag("verbose") == Some(true) && parts.method == Method::GET)?
             }

@@ -71,6 +71,7 @@ pub(crate) enum NonResourceUrl {
     Version,
     /// `healthz`, `livez` or `readyz`.
     Health(&'static str),
+    Metrics,
     CoreVersions,
     Groups,
     Group(String),
@@ -113,6 +114,7 @@ pub(crate) fn route(method: &Method, path: &str, query: &Query) -> Result<Route,
         ["healthz", ..] => NonResourceUrl::Health("healthz"),
         ["livez", ..] => NonResourceUrl::Health("livez"),
         ["readyz", ..] => NonResourceUrl::Health("readyz"),
+        ["metrics"] => NonResourceUrl::Metrics,
         ["openapi", "v2"] => NonResourceUrl::OpenApiV2,
         ["openapi", "v3"] => NonResourceUrl::OpenApiIndex,
         ["openapi", "v3", of @ ..] => NonResourceUrl::OpenApi(of.join("/")),
@@ -269,6 +271,7 @@ mod tests {
             ("GET", "/api/v1", "Resources { group: \"\", version: \"v1\" }"),
             ("GET", "/openapi/v3/apis/storage.k8s.io/v1", "OpenApi(\"apis/storage.k8s.io/v1\")"),
             ("GET", "/readyz/ping", "Health(\"readyz\")"),
+            ("GET", "/metrics", "Metrics"),
             ("GET", "/", "Root"),
         ] {
             assert_eq!(route_to(method, path), expected, "{method} {path}");

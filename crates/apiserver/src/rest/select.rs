@@ -30,9 +30,14 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// The name of the only object that can match, if the fields require one.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.fields.requires_exact_match("metadata.name")
+    }
+
     /// Whether the object at this key can match, so that others need not be decoded.
     pub(crate) fn can_match(&self, key: &str) -> bool {
-        match self.fields.requires_exact_match("metadata.name") {
+        match self.name() {
             Some(name) => key.rsplit('/').next() == Some(name),
             None => true,
         }

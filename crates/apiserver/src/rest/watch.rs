@@ -73,7 +73,7 @@ impl Api {
     ) -> Result<ApiResponse, StatusError> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
-        let Ok(permit) = self.watches().try_acquire_owned() else {
+        let Some(open) = self.watches().open(target, selection.name()) else {
             return Err(StatusError::too_many_requests("too many watches: try again later"));
         };
         let prefix = encode::prefix(kind, &target.namespace);
@@ -103,7 +103,7 @@ impl Api {
             plan.bookmarks,
             initial_bookmark,
             Instant::now() + duration,
-            permit,
+            open,
         );
         Ok(ApiResponse::Http(stream.response()))
     }

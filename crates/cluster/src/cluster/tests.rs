@@ -1,7 +1,9 @@
 //! Requests and shared watches against a server inside the test.
 
 use super::*;
-use crate::testing::{ReceivedRequest, Reply, Thing, line, list, scripted, status, stream, thing};
+use crate::testing::{
+    ReceivedRequest, Reply, Thing, line, list, scripted, scripted_client, status, stream, thing,
+};
 use crate::{StoreEvent, SyncState};
 use std::time::Duration;
 
@@ -101,6 +103,81 @@ async fn interrupted_watch_resumes_from_the_last_version() {
     assert_eq!(query(1, "continue"), Some("more"));
     assert_eq!((query(2, "resourceVersion"), query(2, "allowWatchBookmarks")), (Some("10"), Some("true")));
     assert_eq!(query(3, "resourceVersion"), Some("11"), "resumed");
+}
+
+fn named(name: &str) -> WatchOptions {
+    WatchOptions { field_selector: Some(format!("metadata.name={name}")), ..WatchOptions::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn selection_shares_the_watch_of_all_objects() {
+    let (watch, watch_reply) = stream();
+    let (cluster, requests) =
+        scripted(vec![list(10, "", vec![thing("a", 5, "red"), thing("b", 6, "red")]), watch_reply]);
+    let all = cluster.store::<Thing>(WatchOptions::default());
+    let one = cluster.store::<Thing>(named("b"));
+    one.wait_synced().await;
+    assert_eq!((names(&all).len(), names(&one), one.len()), (2, vec!["b".to_owned()], 1));
+    assert!(one.get(&key("a")).is_none() && one.get(&key("b")).is_some());
+    let mut changes = one.subscribe();
+    watch.send(line("MODIFIED", thing("a", 11, "blue"))).unwrap();
+    watch.send(line("MODIFIED", thing("b", 12, "blue"))).unwrap();
+    watch.send(line("DELETED", thing("b", 13, "blue"))).unwrap();
+    assert!(matches!(changes.next().await, Some(StoreEvent::Resync)));
+    for left in [true, false] {
+        let Some(StoreEvent::Change(change)) = changes.next().await else { panic!() };
+        assert_eq!((change.key.name.as_str(), change.new.is_some()), ("b", left));
+    }
+    assert_eq!(all.get(&key("a")).unwrap().color, "blue");
+    assert_eq!(requests.lock().unwrap().len(), 2, "one watch for both");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_selection_has_a_watch_if_nothing_watches_all_objects() {
+    let watched = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&watched);
+    let cluster = crate::testing::cluster(move |request| match request.is_watch() {
+        true => {
+            log.lock().unwrap().push(request.query["fieldSelector"].clone());
+            Reply::Never
+        }
+        false => list(10, "", vec![]),
+    });
+    let stores = [cluster.store::<Thing>(named("a")), cluster.store(named("b")), cluster.store(named("a"))];
+    for store in &stores {
+        store.wait_synced().await;
+    }
+    eventually("two watches", || watched.lock().unwrap().len() == 2).await;
+    assert_eq!(*watched.lock().unwrap(), ["metadata.name%3Da", "metadata.name%3Db"]);
+}
+
+/// The node agent of `wharf up` sends requests as its node, and reads the stores of the whole process.
+#[tokio::test(start_paused = true)]
+async fn another_user_shares_the_stores() {
+    let (_watch, watch_reply) = stream();
+    let (cluster, requests) = scripted(vec![list(10, "", vec![thing("a", 5, "red")]), watch_reply]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.wait_synced().await;
+    eventually("the watch is open", || requests.lock().unwrap().len() == 2).await;
+    let (other, others_requests) = scripted_client(vec![Reply::Json(200, thing("a", 12, "blue"))]);
+    let user = cluster.with_user(other);
+    assert_eq!(names(&user.store::<Thing>(named("a"))), ["a"]);
+    user.patch(&Thing::API, &key("a"), None, Patch::Merge(json!({"color": "blue"}))).await.unwrap();
+    assert_eq!(store.get(&key("a")).unwrap().color, "blue");
+    assert_eq!((requests.lock().unwrap().len(), others_requests.lock().unwrap().len()), (2, 1));
+}
+
+/// A process asks for slim views; a caller that needs full ones gets them nevertheless.
+#[tokio::test(start_paused = true)]
+async fn stores_hold_the_view_that_process_and_caller_need() {
+    let slim = || WatchOptions { view: View::Slim, ..WatchOptions::default() };
+    let of = |cluster: &Cluster, options| cluster.store::<wharf_model::Pod>(options).view();
+    let (whole, _) = scripted(Vec::new());
+    assert_eq!((of(&whole, slim()), of(&whole, WatchOptions::default())), (View::Full, View::Full));
+    assert_eq!(whole.inner.watches.stores.lock().unwrap().len(), 1);
+    let (sidecar, _) = scripted(Vec::new());
+    let sidecar = sidecar.with_slim_views();
+    assert_eq!((of(&sidecar, slim()), of(&sidecar, WatchOptions::default())), (View::Slim, View::Full));
 }
 
 /// A connection can break without notice, for example when the server's address moves to another machine.

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-use super::Change;
+use wharf_model::Kind;
+
+use super::{Change, Filter};
 
 /// Changes that may wait for a subscriber; one more and a single `StoreEvent::Resync` replaces them.
 pub(crate) const MAX_PENDING: usize = 1024;
@@ -31,6 +33,8 @@ pub struct Subscription<K> {
 }
 
 pub(crate) struct SubscriberQueue<K> {
+    /// The objects that the subscriber sees; `None` is all.
+    filter: Option<Arc<Filter<K>>>,
     pending: Mutex<PendingEvents<K>>,
     wake: Notify,
 }
@@ -76,7 +80,22 @@ impl<K> SubscriberQueue<K> {
         self.pending.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    pub(crate) fn push(&self, change: Change<K>) {
+    /// Adds a change, as far as the subscriber sees it: an object that is no longer selected counts as deleted.
+    pub(crate) fn push(&self, change: Change<K>)
+    where
+        K: Kind,
+    {
+        let change = match &self.filter {
+            None => change,
+            Some(filter) => {
+                let selected = |object: &Arc<K>| filter.matches(object);
+                let (old, new) = (change.old.filter(selected), change.new.filter(selected));
+                if old.is_none() && new.is_none() {
+                    return;
+                }
+                Change { key: change.key, old, new }
+            }
+        };
         self.lock().push(StoreEvent::Change(change));
         self.wake.notify_one();
     }
@@ -88,10 +107,10 @@ impl<K> SubscriberQueue<K> {
 }
 
 impl<K> Subscription<K> {
-    pub(crate) fn new() -> (Self, Weak<SubscriberQueue<K>>) {
+    pub(crate) fn new(filter: Option<Arc<Filter<K>>>) -> (Self, Weak<SubscriberQueue<K>>) {
         let pending =
             PendingEvents { events: VecDeque::from([StoreEvent::Resync]), deletions: 0, closed: false };
-        let shared = Arc::new(SubscriberQueue { pending: Mutex::new(pending), wake: Notify::new() });
+        let shared = Arc::new(SubscriberQueue { filter, pending: Mutex::new(pending), wake: Notify::new() });
         let weak = Arc::downgrade(&shared);
         (Self { shared }, weak)
     }

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use wharf_model::{Key, Kind};
+use wharf_model::{Key, Kind, View};
 
 use super::Change;
 use super::named::{Name, Named};
@@ -37,6 +37,7 @@ struct Tombstone {
 }
 
 pub(crate) struct Table<K> {
+    view: View,
     objects: BTreeSet<Named<K>>,
     indexes: Vec<Index<K>>,
     tombstones: HashMap<Key, Tombstone>,
@@ -49,8 +50,9 @@ pub(crate) struct Table<K> {
 }
 
 impl<K: Kind> Table<K> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(view: View) -> Self {
         Self {
+            view,
             objects: BTreeSet::new(),
             indexes: Vec::new(),
             tombstones: HashMap::new(),
@@ -84,10 +86,6 @@ impl<K: Kind> Table<K> {
         self.indexes.push(index);
     }
 
-    pub(crate) fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
-        self.find_by_index(name, value).cloned().collect()
-    }
-
     /// Iterates over the objects under an index value.
     pub(crate) fn find_by_index(&self, name: &str, value: &str) -> impl Iterator<Item = &Arc<K>> {
         let index = self.indexes.iter().find(|index| index.name == name);
@@ -108,7 +106,7 @@ impl<K: Kind> Table<K> {
     /// Adds an object of the current list.
     pub(crate) fn list_item(&mut self, object: K) -> Option<Change<K>> {
         let key = object.key();
-        if !object.is_cached() {
+        if !object.is_cached(self.view) {
             // If it was cached before, it is removed when the list ends.
             return None;
         }
@@ -224,7 +222,7 @@ impl<K: Kind> Table<K> {
         }) {
             return None;
         }
-        if !object.is_cached() {
+        if !object.is_cached(self.view) {
             return self.remove(&key);
         }
         let new = Arc::new(object);

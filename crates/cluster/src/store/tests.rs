@@ -91,7 +91,7 @@ async fn absorbs_only_objects_that_match_its_options() {
     let options = WatchOptions {
         namespace: Some("ns".into()),
         label_selector: Some("mine=yes".into()),
-        field_selector: None,
+        ..WatchOptions::default()
     };
     let store = Store::<Thing>::new(options);
     let absorb = |value: Value| store.absorb(value.to_string().as_bytes(), &value);

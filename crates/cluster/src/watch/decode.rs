@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use wharf_model::{Key, Kind};
+use wharf_model::{Key, Kind, View};
 
 use crate::error::Status;
 
@@ -71,15 +71,15 @@ struct IdentityMeta {
 }
 
 /// Decodes a page; fails only if it is not a list.
-pub(crate) fn page<K: Kind>(bytes: &[u8]) -> Result<Page<K>, String> {
+pub(crate) fn page<K: Kind>(bytes: &[u8], view: View) -> Result<Page<K>, String> {
     let raw: RawPage<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let items = raw.items.unwrap_or_default().into_iter().map(|raw| object(raw)).collect();
+    let items = raw.items.unwrap_or_default().into_iter().map(|raw| object(raw, view)).collect();
     let next = Some(raw.metadata.next).filter(|next| !next.is_empty());
     Ok(Page { items, version: raw.metadata.resource_version, next })
 }
 
 /// Decodes a line of a watch.
-pub(crate) fn event<K: Kind>(line: &[u8]) -> Event<K> {
+pub(crate) fn event<K: Kind>(line: &[u8], view: View) -> Event<K> {
     let undecodable =
         |error: String| Event::Undecodable(Undecodable { key: None, version: String::new(), error });
     let raw: RawEvent<'_> = match serde_json::from_slice(line) {
@@ -87,7 +87,7 @@ pub(crate) fn event<K: Kind>(line: &[u8]) -> Event<K> {
         Err(error) => return undecodable(error.to_string()),
     };
     match raw.kind {
-        "ADDED" | "MODIFIED" => match object(raw.object) {
+        "ADDED" | "MODIFIED" => match object(raw.object, view) {
             Ok(object) => Event::Put(object),
             Err(error) => Event::Undecodable(error),
         },
@@ -111,8 +111,8 @@ pub(crate) fn event<K: Kind>(line: &[u8]) -> Event<K> {
     }
 }
 
-fn object<K: Kind>(raw: &RawValue) -> Result<K, Undecodable> {
-    let error = match serde_json::from_str::<K>(raw.get()) {
+fn object<K: Kind>(raw: &RawValue, view: View) -> Result<K, Undecodable> {
+    let error = match K::decode(raw, view) {
         Ok(object) if object.meta().name.is_empty() => "it has no metadata.name".to_owned(),
         Ok(object) => return Ok(object),
         Err(error) => error.to_string(),

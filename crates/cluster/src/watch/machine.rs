@@ -152,7 +152,7 @@ fn watch_line<K: Kind>(
     report: &mut Reporter,
 ) -> State {
     let event = match line {
-        Line::Whole(line) => decode::event(&line),
+        Line::Whole(line) => decode::event(&line, store.view()),
         Line::TooLong => Event::Undecodable(Undecodable {
             key: None,
             version: String::new(),
@@ -202,7 +202,7 @@ fn list_page<K: Kind>(
     store: &Store<K>,
     report: &mut Reporter,
 ) -> State {
-    let page = match decode::page::<K>(bytes) {
+    let page = match decode::page::<K>(bytes, store.view()) {
         Ok(page) => page,
         Err(error) => {
             tracing::warn!(kind = report.kind, %error, "failed to decode list response");

@@ -8,8 +8,7 @@ use serde_json::json;
 use wharf_cluster::work::{self, StepOutcome, WriteOutcome};
 use wharf_cluster::{ApiError, EventType, Priority, now};
 use wharf_model::names::reason;
-use wharf_model::whole::Node;
-use wharf_model::{Key, Kind, VolumeAttachment};
+use wharf_model::{Key, Kind, Node, VolumeAttachment};
 
 use super::decide::{DetachReason, PodEvent, Step};
 use super::state::UnconfirmedRequest;

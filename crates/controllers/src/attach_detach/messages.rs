@@ -1,6 +1,6 @@
 //! Event messages, identical to upstream's: users search for them, and others' tests wait for them.
 
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 
 use super::decide::PodEvent;
 use super::view::{AttachmentPhase, View};

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use wharf_model::Meta;
+use wharf_model::node::AttachedVolume;
 use wharf_model::patch::Patch;
-use wharf_model::whole::node::AttachedVolume;
 
 use super::decide::Report;
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 use wharf_cluster::Backoff;
+use wharf_model::node::AttachedVolume;
 use wharf_model::testing::SeededRng;
-use wharf_model::whole::node::AttachedVolume;
 use wharf_model::{Time, UniqueVolumeName};
 
 use super::Settings;

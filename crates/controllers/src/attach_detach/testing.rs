@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::whole::Node;
-use wharf_model::{Kind, Time, UniqueVolumeName};
+use wharf_model::{Kind, Node, Time, UniqueVolumeName};
 
 use super::Settings;
 use super::state::{AttachState, update_timers};

@@ -9,11 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_model::claim::{AccessMode, ClaimPhase};
+use wharf_model::container::ContainerStatus;
 use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
 use wharf_model::volume::ClaimRef;
-use wharf_model::whole::container::ContainerStatus;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment};
+use wharf_model::{
+    CSIDriver, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
+};
 
 use super::Settings;
 use super::state::AttachState;
@@ -163,9 +164,9 @@ impl<'a> View<'a> {
                 nodes.entry(node.clone()).or_default().attachment = Some(Arc::clone(attachment));
             }
         }
-        for pod in objects.pods.iter().filter(|pod| !pod.spec.node_name.is_empty() && may_be_running(pod)) {
+        for pod in objects.pods.iter().filter(|pod| !pod.node_name.is_empty() && may_be_running(pod)) {
             for volume in volumes.iter().filter(|volume| may_use(pod, volume, &objects.claims)) {
-                let node_view = nodes.entry(pod.spec.node_name.clone()).or_default();
+                let node_view = nodes.entry(pod.node_name.clone()).or_default();
                 node_view.held_by_pod = true;
                 if attachable && wants_attached(pod, volume, &objects.claims) {
                     node_view.volume = Some(volume.metadata.name.clone());
@@ -216,9 +217,9 @@ pub(super) fn may_be_running(pod: &Pod) -> bool {
 fn may_use(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let referred = volume.spec.claim_ref.as_ref().filter(|claim| claim.namespace == namespace);
-    pod.claims().any(|name| {
-        let referred = referred.filter(|claim| claim.name == name);
-        let Some(claim) = find(claims, namespace, &name) else { return referred.is_some() };
+    pod.claims.iter().any(|name| {
+        let referred = referred.filter(|claim| claim.name == *name);
+        let Some(claim) = find(claims, namespace, name) else { return referred.is_some() };
         let chosen = &claim.spec.volume_name;
         let may_be = |reference: &ClaimRef| {
             chosen.is_empty() || reference.uid.is_empty() || reference.uid == claim.metadata.uid
@@ -234,13 +235,9 @@ fn wants_attached(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<Persistent
     pod.spec.volumes.iter().any(|used| {
         let Some(name) = pod.claim_name(used) else { return false };
         let Some(claim) = find(claims, namespace, &name) else { return false };
-        let own =
-            |owner: &wharf_model::OwnerRef| owner.controller == Some(true) && owner.uid == pod.metadata.uid;
         let ephemeral = used.persistent_volume_claim.is_none();
         let bound = claim.status.phase == ClaimPhase::Bound && claim.spec.volume_name == volume.metadata.name;
-        bound
-            && volume.is_bound_to(&claim.metadata)
-            && (!ephemeral || claim.metadata.owner_references.iter().any(own))
+        bound && volume.is_bound_to(&claim.metadata) && (!ephemeral || pod.owns(&claim.metadata))
     })
 }
 

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, ATTACHMENTS_BY_VOLUME, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_cluster::work::EnqueueRequest;
 use wharf_cluster::{Change, Priority};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+    CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
+use super::AttachDetach;
 use super::orphan::is_untouched;
 use super::view::{NodeStatus, may_be_running};
-use super::{AttachDetach, BY_CLAIM, BY_NODE, BY_VOLUME};
 
 /// What one worker at a time handles.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,7 +47,7 @@ fn both<K>(change: &Change<K>) -> impl Iterator<Item = &Arc<K>> {
 
 impl AttachDetach {
     pub(super) fn pod_changed(&self, change: &Change<Pod>) -> EnqueueRequests {
-        let fact = |pod: &Pod| (pod.metadata.uid.clone(), pod.spec.node_name.clone(), may_be_running(pod));
+        let fact = |pod: &Pod| (pod.metadata.uid.clone(), pod.node_name.clone(), may_be_running(pod));
         if !differ(change, fact) {
             return Vec::new();
         }
@@ -82,7 +82,7 @@ impl AttachDetach {
             both(change).filter_map(|volume| UniqueVolumeName::from_spec(&volume.spec)),
             Priority::High,
         );
-        let attachments = self.attachments.by_index(BY_VOLUME, &change.key.name);
+        let attachments = self.attachments.find(&ATTACHMENTS_BY_VOLUME, &change.key.name);
         requests.extend(self.orphans(&attachments));
         requests
     }
@@ -154,9 +154,9 @@ impl AttachDetach {
 
     /// All volumes that are attached to a node or wanted there.
     pub(super) fn volumes_on(&self, node: &str) -> BTreeSet<UniqueVolumeName> {
-        let attachments = self.attachments.by_index(BY_NODE, node);
+        let attachments = self.attachments.find(&ATTACHMENTS_BY_NODE, node);
         let attached = attachments.iter().filter_map(|attachment| self.volume_of_attachment(attachment));
-        let pods = self.pods.by_index(BY_NODE, node);
+        let pods = self.pods.find(&PODS_BY_NODE, node);
         let used = pods.iter().flat_map(|pod| self.volumes_of_pod(pod));
         attached.chain(used).collect()
     }
@@ -180,11 +180,11 @@ impl AttachDetach {
     }
 
     fn volumes_of_pod(&self, pod: &Pod) -> Vec<UniqueVolumeName> {
-        let Some(namespace) = pod.metadata.namespace.as_deref().filter(|_| !pod.spec.node_name.is_empty())
-        else {
+        let Some(namespace) = pod.metadata.namespace.as_deref().filter(|_| !pod.node_name.is_empty()) else {
             return Vec::new();
         };
-        pod.claims()
+        pod.claims
+            .iter()
             .flat_map(|claim| self.volumes_of_claim(&Key::namespaced(namespace, claim), None))
             .collect()
     }
@@ -194,7 +194,7 @@ impl AttachDetach {
         let named =
             |claim: &PersistentVolumeClaim| self.volumes.get(&Key::cluster(claim.spec.volume_name.as_str()));
         let by_claim = self.claims.get(key).and_then(|claim| named(&claim));
-        let by_volume = self.volumes.by_index(BY_CLAIM, &key.to_string());
+        let by_volume = self.volumes.find(&VOLUMES_BY_CLAIM, &key.to_string());
         let volumes = by_claim.into_iter().chain(before.and_then(named)).chain(by_volume);
         volumes.filter_map(|volume| UniqueVolumeName::from_spec(&volume.spec)).collect()
     }

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttributesClass};
+use wharf_model::{
+    Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, VolumeAttributesClass,
+};
 
 use super::Settings;
 use harness::{CutPoint, Harness, wait_until};

@@ -4,10 +4,8 @@
 
 use std::sync::Arc;
 
-use wharf_model::matching::claim_index_key;
 use wharf_model::names::annotation;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 /// What one worker at a time handles. A claim and every volume that references it are one item: a binding is written
 /// into both, and no two workers may write the two halves.
@@ -85,24 +83,10 @@ pub(super) struct View {
 
 /// Names of indexes. Controllers share stores, so each name starts with its owner.
 pub(super) mod index {
-    /// Volumes by the claim that they reference.
-    pub(crate) const VOLUMES_BY_CLAIM: &str = "binder/claim";
-    /// Claims by the volume that they name.
-    pub(crate) const CLAIMS_BY_VOLUME: &str = "binder/volume";
     /// Claims that wait for a volume, by class.
     pub(crate) const WAITING: &str = "binder/waiting";
     /// Claims that wait for a volume, by selected node.
     pub(crate) const BY_NODE: &str = "binder/node";
-}
-
-/// The index keys of a volume: the claim it is reserved for.
-pub(super) fn index_by_claim(volume: &PersistentVolume) -> Vec<String> {
-    claim_index_key(volume).into_iter().collect()
-}
-
-/// The index keys of a claim: the volume it names.
-pub(super) fn index_by_volume(claim: &PersistentVolumeClaim) -> Vec<String> {
-    Some(&claim.spec.volume_name).filter(|name| !name.is_empty()).cloned().into_iter().collect()
 }
 
 /// Whether a claim waits for any volume that matches.

@@ -2,8 +2,7 @@
 
 use wharf_cluster::Change;
 use wharf_model::matching::available_class;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Node, PersistentVolume, StorageClass};
+use wharf_model::{Key, Node, PersistentVolume, Pod, StorageClass};
 
 use super::view::{WorkItem, is_terminated};
 
@@ -58,14 +57,14 @@ pub(super) fn by_node(change: &Change<Node>) -> Option<&str> {
 
 /// For a pod: its claims, when it is created, scheduled, terminated or deleted.
 pub(super) fn by_pod(change: &Change<Pod>) -> Vec<Key> {
-    let facts = |pod: &Pod| (pod.metadata.uid.clone(), pod.spec.node_name.is_empty(), is_terminated(pod));
+    let facts = |pod: &Pod| (pod.metadata.uid.clone(), pod.node_name.is_empty(), is_terminated(pod));
     if change.old.as_deref().map(facts) == change.new.as_deref().map(facts) {
         return Vec::new();
     }
     let namespace = change.key.namespace.as_deref().unwrap_or_default();
     let pods = change.old.iter().chain(&change.new);
     let mut claims: Vec<Key> =
-        pods.flat_map(|pod| pod.claims()).map(|claim| Key::namespaced(namespace, claim)).collect();
+        pods.flat_map(|pod| pod.claims.iter()).map(|claim| Key::namespaced(namespace, claim)).collect();
     claims.sort();
     claims.dedup();
     claims

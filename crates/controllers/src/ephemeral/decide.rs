@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wharf_cluster::Change;
-use wharf_model::PersistentVolumeClaim;
-use wharf_model::whole::Pod;
-
-use crate::protection::is_for_pod;
+use wharf_model::{PersistentVolumeClaim, Pod};
 
 /// The next step.
 #[derive(Debug, PartialEq)]
@@ -44,7 +41,7 @@ pub(super) fn decide(pod: &Pod, claim: impl Fn(&str) -> Option<Arc<PersistentVol
                 let body = claim_body(pod, &name, template.unwrap_or(&Value::Null));
                 return Step::CreateClaim { volume: volume.name.clone(), claim: name, body };
             }
-            Some(claim) if is_for_pod(&claim, pod) => {}
+            Some(claim) if pod.owns(&claim.metadata) => {}
             Some(_) => {
                 let pod = &pod.metadata.name;
                 let reason = format!(

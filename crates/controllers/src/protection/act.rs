@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 use wharf_cluster::{ApiError, Patch, WatchOptions};
 use wharf_model::names::finalizer;
 use wharf_model::patch::{add_finalizer, remove_finalizer};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use super::decide::{
     FinalizerAction, claim_action, class_action, classes_of_claim, classes_of_volume, pod_uses_claim,

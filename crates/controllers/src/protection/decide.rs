@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use wharf_model::names::finalizer;
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::Pod;
-use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
+use wharf_model::{Meta, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 /// What to do with a finalizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +48,7 @@ pub(super) fn class_action(class: &VolumeAttributesClass) -> FinalizerAction {
 /// have unmounted the volume. A claim that was created for the pod is unused as soon as the node has reported that the
 /// pod is stopped.
 pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    if pod.spec.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
+    if pod.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
         return false;
     }
     pod.spec.volumes.iter().any(|volume| match &volume.persistent_volume_claim {
@@ -57,7 +56,7 @@ pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         None => {
             !is_stopped(pod)
                 && pod.claim_name(volume).is_some_and(|name| name == claim.metadata.name)
-                && is_for_pod(claim, pod)
+                && pod.owns(&claim.metadata)
         }
     })
 }
@@ -65,14 +64,6 @@ pub fn pod_uses_claim(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 /// Whether a pod is being deleted and its node has stopped it.
 pub(super) fn is_stopped(pod: &Pod) -> bool {
     pod.metadata.is_deleting() && pod.metadata.deletion_grace_period_seconds == Some(0)
-}
-
-/// Whether a claim was created for a pod: the pod is its controller.
-pub(crate) fn is_for_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
-    let owners = &claim.metadata.owner_references;
-    let controller = owners.iter().find(|owner| owner.controller == Some(true));
-    claim.metadata.namespace == pod.metadata.namespace
-        && controller.is_some_and(|owner| owner.uid == pod.metadata.uid)
 }
 
 /// The VolumeAttributesClasses that a claim names: the requested, the current and the target one.

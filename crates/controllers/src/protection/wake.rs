@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use wharf_cluster::Change;
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 
 use super::decide::is_stopped;
 
@@ -24,7 +24,7 @@ pub(super) fn dropped_claims(change: &Change<Pod>) -> Vec<String> {
         .new
         .as_deref()
         .is_none_or(|new| new.metadata.uid != old.metadata.uid || (is_stopped(new) && !is_stopped(old)));
-    if ended { old.claims().collect() } else { Vec::new() }
+    if ended { old.claims.to_vec() } else { Vec::new() }
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use wharf_model::names::annotation;
 use wharf_model::volume::ClaimRef;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::volumes::Plan;
 
@@ -71,7 +70,7 @@ impl AssumeCache {
     pub(super) fn prune(&mut self, current: impl Fn(&Key) -> Option<Arc<Pod>>) {
         self.pods.retain(|key, assumed| match current(key) {
             Some(now) if now.metadata.uid == assumed.pod.metadata.uid => {
-                assumed.retained.is_none() || now.spec.node_name.is_empty()
+                assumed.retained.is_none() || now.node_name.is_empty()
             }
             // A binding in progress will end by itself.
             _ => assumed.retained.is_none(),
@@ -93,7 +92,7 @@ impl AssumeCache {
         self.pods.iter().any(|(key, assumed)| {
             key != except
                 && key.namespace.as_deref() == namespace
-                && assumed.pod.claims().any(|name| name == claim)
+                && assumed.pod.claims.iter().any(|name| name == claim)
         })
     }
 

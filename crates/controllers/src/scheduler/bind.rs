@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use wharf_cluster::{ApiError, EventType, Patch};
 use wharf_model::names::annotation;
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use self::decide::{Binding, Item, Provision, Step, View, decide};
 use super::assume::Retained;
@@ -39,7 +38,7 @@ enum BindError {
 impl Scheduler {
     /// Binds the pod's volumes and the pod, and handles the result.
     pub(super) async fn bind(self: Arc<Self>, pod: Arc<Pod>, node: String, plan: Plan) {
-        let preassigned = !pod.spec.node_name.is_empty();
+        let preassigned = !pod.node_name.is_empty();
         let result = match self.bind_volumes(&pod, &node, &plan).await {
             Ok(()) if preassigned => Ok(()),
             Ok(()) => self.bind_pod(&pod, &node).await,
@@ -174,8 +173,7 @@ impl Scheduler {
         };
         let labels = self.nodes.get(&Key::cluster(node)).map(|node| BTreeMap::from(&node.metadata.labels));
         View {
-            pod_waiting: now
-                .is_some_and(|now| !now.metadata.is_deleting() && now.spec.node_name == pod.spec.node_name),
+            pod_waiting: now.is_some_and(|now| !now.metadata.is_deleting() && now.node_name == pod.node_name),
             node: node.to_owned(),
             labels,
             bindings: plan.bindings.iter().enumerate().map(binding).collect(),
@@ -220,8 +218,8 @@ impl Scheduler {
             ApiError::Unavailable(_) => Err(BindError::Unknown(message)),
             // The pod was bound by another scheduler, or is being deleted: read it to find out which.
             ApiError::Conflict(_) => match self.context.cluster.get::<Pod>(&key).await {
-                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.spec.node_name == node => Ok(()),
-                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.spec.node_name.is_empty() => {
+                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.node_name == node => Ok(()),
+                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid && now.node_name.is_empty() => {
                     Err(BindError::Failed(message))
                 }
                 Ok(_) => Err(BindError::Gone),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::annotation;
-use wharf_model::whole::Pod;
 use wharf_model::{AccessMode, PersistentVolumeClaim};
 
 use super::view::View;
@@ -32,12 +31,6 @@ pub(super) enum PreFilterError {
 /// Whether the claim is completely bound.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     !claim.spec.volume_name.is_empty() && claim.metadata.annotation(annotation::BIND_COMPLETED).is_some()
-}
-
-/// Whether the pod controls the claim; required for ephemeral volumes.
-fn is_owned_by(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    let owner = |owner: &&wharf_model::OwnerRef| owner.controller == Some(true);
-    claim.metadata.owner_references.iter().find(owner).is_some_and(|owner| owner.uid == pod.metadata.uid)
 }
 
 /// The pod's claims by state; an error if the pod cannot be scheduled.
@@ -66,7 +59,7 @@ pub(super) fn classify(view: &View) -> Result<PodClaims, PreFilterError> {
         if claim.metadata.is_deleting() {
             return unschedulable(format!("persistentvolumeclaim {name:?} is being deleted"));
         }
-        if volume.persistent_volume_claim.is_none() && !is_owned_by(pod, claim) {
+        if volume.persistent_volume_claim.is_none() && !pod.owns(&claim.metadata) {
             let (namespace, pod) =
                 (pod.metadata.namespace.as_deref().unwrap_or_default(), &pod.metadata.name);
             return unschedulable(format!(
@@ -75,8 +68,8 @@ pub(super) fn classify(view: &View) -> Result<PodClaims, PreFilterError> {
         }
     }
     let mut pod_claims = PodClaims::default();
-    for name in pod.claims().collect::<BTreeSet<_>>() {
-        let Some(claim) = view.claims.get(&name) else { continue };
+    for name in pod.claims.iter().collect::<BTreeSet<_>>() {
+        let Some(claim) = view.claims.get(name) else { continue };
         if is_bound(claim) {
             pod_claims.bound.push(Arc::clone(claim));
         } else if is_delayed(view, claim)? && claim.spec.volume_name.is_empty() {

@@ -53,7 +53,7 @@ enum FilterFailure {
 
 /// The next step for this pod.
 pub(super) fn decide(view: &View) -> Step {
-    if !view.pod.spec.node_name.is_empty() {
+    if !view.pod.node_name.is_empty() {
         return preassigned(view);
     }
     if view.nodes.is_empty() {

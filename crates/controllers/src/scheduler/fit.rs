@@ -1,10 +1,10 @@
 //! Whether a node accepts a pod, apart from volumes: unschedulable, taints, affinity, resources. Reasons are
 //! upstream's.
 
+use wharf_model::Pod;
+use wharf_model::node::Taint;
+use wharf_model::pod::Toleration;
 use wharf_model::topology::selector_matches_node;
-use wharf_model::whole::Pod;
-use wharf_model::whole::node::Taint;
-use wharf_model::whole::pod::Toleration;
 
 use super::requests::{Requests, amount};
 use super::view::NodeInfo;

@@ -3,14 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use wharf_cluster::indexes::{ATTACHMENTS_BY_NODE, PODS_BY_CLAIM, PODS_BY_NODE, VOLUMES_BY_CLAIM};
 use wharf_model::names::annotation;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{AccessMode, Key, PersistentVolume, PersistentVolumeClaim, StorageClass, matching};
+use wharf_model::{
+    AccessMode, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass, matching,
+};
 
 use super::assume::{self, AssumeCache};
 use super::requests::{self, Requests};
 use super::view::{CountedVolume, InFlight, NodeInfo, Rules, View, counted_volume};
-use super::{BY_CLAIM, BY_CLASS, BY_NODE, OFFERED, RESERVED, SELECTED, Scheduler};
+use super::{BY_CLASS, OFFERED, SELECTED, Scheduler};
 
 impl Scheduler {
     /// The inputs for scheduling a pod.
@@ -35,7 +37,7 @@ impl Scheduler {
         let assumed_volumes: BTreeMap<Key, &str> =
             assumed.volumes().into_iter().map(|(volume, claim)| (claim.metadata.key(), volume)).collect();
         let assumed_volumes = (!claims.is_empty()).then_some(&assumed_volumes);
-        let nodes = match pod.spec.node_name.as_str() {
+        let nodes = match pod.node_name.as_str() {
             "" => self.nodes.all(),
             name => self.nodes.get(&Key::cluster(name)).into_iter().collect(),
         };
@@ -59,17 +61,16 @@ impl Scheduler {
 
     fn claims_of(&self, pod: &Pod, assumed: &AssumeCache) -> BTreeMap<String, Arc<PersistentVolumeClaim>> {
         let assumed_for = assumed.claims();
-        let with_assumption = |name: String| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name: name.clone() };
+        let with_assumption = |key: Key| {
             let claim = self.claims.get(&key)?;
             let waiting = claim.metadata.annotation(annotation::SELECTED_NODE).is_none();
             let claim = match assumed_for.get(&key) {
                 Some((_, node)) if waiting => assume::assume_claim(&claim, node),
                 _ => claim,
             };
-            Some((name, claim))
+            Some((key.name, claim))
         };
-        pod.claims().filter_map(with_assumption).collect()
+        pod.claim_keys().filter_map(with_assumption).collect()
     }
 
     fn candidates(
@@ -86,7 +87,7 @@ impl Scheduler {
         let unbound = claims.iter().filter(|(_, claim)| claim.spec.volume_name.is_empty());
         unbound
             .map(|(name, claim)| {
-                let reserved = self.volumes.by_index(RESERVED, &claim.metadata.key().to_string());
+                let reserved = self.volumes.find(&VOLUMES_BY_CLAIM, &claim.metadata.key().to_string());
                 let offered = self.volumes.by_index(OFFERED, matching::class_or_empty(claim));
                 (name.clone(), reserved.into_iter().chain(offered).map(with_assumption).collect())
             })
@@ -105,9 +106,9 @@ impl Scheduler {
             claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod)
         };
         let used_by_another = |claim: &PersistentVolumeClaim| {
-            let users = self.pods.by_index(BY_CLAIM, &claim.metadata.key().to_string());
+            let users = self.pods.find(&PODS_BY_CLAIM, &claim.metadata.key().to_string());
             let uses = |user: &Arc<Pod>| {
-                user.metadata.key() != own && !user.spec.node_name.is_empty() && !user.has_ended()
+                user.metadata.key() != own && !user.node_name.is_empty() && !user.has_ended()
             };
             users.iter().any(uses) || assumed.claim_in_use(namespace, &claim.metadata.name, &own)
         };
@@ -139,7 +140,7 @@ impl Scheduler {
                 }
             }
         }
-        let own: BTreeSet<String> = pod.claims().collect();
+        let own: BTreeSet<&String> = pod.claims.iter().collect();
         chosen.retain(|key, _| key.namespace != pod.metadata.namespace || !own.contains(&key.name));
         let in_flight = |(claim, node): &(Arc<PersistentVolumeClaim>, String)| {
             let node = self.nodes.get(&Key::cluster(node))?;
@@ -162,7 +163,7 @@ impl Scheduler {
     ) -> NodeInfo {
         let name = node.metadata.name.as_str();
         let mut pods: BTreeMap<Key, Arc<Pod>> = BTreeMap::new();
-        let here = self.pods.by_index(BY_NODE, name);
+        let here = self.pods.find(&PODS_BY_NODE, name);
         for other in here.iter().chain(assumed.pods_on(name)).filter(|other| !other.has_ended()) {
             pods.insert(other.metadata.key(), Arc::clone(other));
         }
@@ -198,8 +199,7 @@ impl Scheduler {
 
     /// The CSI volumes of a pod, including assumed ones. Missing volumes and other kinds are not counted.
     fn handles(&self, pod: &Pod, assumed_volumes: &BTreeMap<Key, &str>) -> Vec<CountedVolume> {
-        let of = |name: String| {
-            let key = Key { namespace: pod.metadata.namespace.clone(), name };
+        let of = |key: Key| {
             let claim = self.claims.get(&key)?;
             let class = claim.class().and_then(|name| self.classes.get(&Key::cluster(name)));
             let volume = match claim.spec.volume_name.as_str() {
@@ -209,7 +209,7 @@ impl Scheduler {
             let volume = volume.and_then(|name| self.volumes.get(&Key::cluster(name)));
             counted_volume(&claim, volume.as_deref(), class.as_deref())
         };
-        pod.claims().filter_map(of).collect()
+        pod.claim_keys().filter_map(of).collect()
     }
 
     /// The CSI volumes with a VolumeAttachment to a node.
@@ -222,6 +222,6 @@ impl Scheduler {
             (!driver.is_empty())
                 .then_some(CountedVolume { driver, volume: super::view::CountedId::Handle(id) })
         };
-        self.attachments.by_index(BY_NODE, node).iter().filter_map(of).collect()
+        self.attachments.find(&ATTACHMENTS_BY_NODE, node).iter().filter_map(of).collect()
     }
 }

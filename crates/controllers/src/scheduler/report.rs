@@ -2,8 +2,7 @@
 
 use serde_json::json;
 use wharf_cluster::{ApiError, EventType, Patch, now};
-use wharf_model::whole::Pod;
-use wharf_model::{Kind, Time};
+use wharf_model::{Kind, Pod, Time};
 
 use super::Scheduler;
 
@@ -24,7 +23,7 @@ impl Scheduler {
         tracing::info!(pod = %pod.metadata.key(), message, "pod not scheduled");
         self.context.events.record_for(pod, EventType::Warning, FAILED, message);
         // A pod that was created with a nodeName has no PodScheduled=False condition.
-        if !pod.spec.node_name.is_empty() {
+        if !pod.node_name.is_empty() {
             return;
         }
         let now_known = self.pods.get(&pod.metadata.key());

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use wharf_model::Quantity;
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
+use wharf_model::container::Container;
+use wharf_model::{Pod, Quantity};
 
 /// Amounts by resource.
 pub(super) type Requests = BTreeMap<String, i64>;

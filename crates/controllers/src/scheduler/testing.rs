@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 use super::view::{NodeInfo, View};
 

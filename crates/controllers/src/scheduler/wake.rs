@@ -2,9 +2,8 @@
 //! claim are retried on every change of it, elsewhere.
 
 use wharf_cluster::Change;
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    CSIDriver, CSINode, CSIStorageCapacity, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
     VolumeAttachment, matching,
 };
 
@@ -36,7 +35,7 @@ pub(super) fn by_node(change: &Change<Node>) -> Unblocks {
 
 /// A pod that is deleted, terminates, or reduces its requests.
 pub(super) fn by_pod(change: &Change<Pod>) -> Unblocks {
-    let here = |pod: &&Pod| !pod.spec.node_name.is_empty() && !pod.has_ended();
+    let here = |pod: &&Pod| !pod.node_name.is_empty() && !pod.has_ended();
     let Some(old) = change.old.as_deref().filter(here) else { return NONE };
     let Some(new) = change.new.as_deref().filter(here) else { return POD_LEFT };
     if old.spec == new.spec {

@@ -6,8 +6,8 @@ use wharf_cluster::{Change, Priority};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::snapshot::{SnapshotStatus, names};
 use wharf_model::{
-    Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot,
-    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
+    Key, Kind, Meta, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotContent,
 };
 
 use wharf_cluster::work::EnqueueRequest;
@@ -88,15 +88,6 @@ pub(crate) fn new_handle(change: &Change<VolumeGroupSnapshotContent>) -> Option<
         content.as_deref().map(group_handle_index).and_then(|handles| handles.into_iter().next())
     };
     handle(&change.new).filter(|new| handle(&change.old).as_ref() != Some(new))
-}
-
-/// The index key of a volume handle.
-pub(crate) fn volume_handle(driver: &str, handle: &str) -> String {
-    format!("{driver}^{handle}")
-}
-
-pub(crate) fn volume_handle_index(volume: &PersistentVolume) -> Vec<String> {
-    volume.spec.csi.iter().map(|csi| volume_handle(&csi.driver, &csi.volume_handle)).collect()
 }
 
 /// Whether a change is more than our own report of a failure, which must not end its backoff.

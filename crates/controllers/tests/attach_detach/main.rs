@@ -7,8 +7,7 @@ mod world;
 use serde_json::json;
 use tokio::time::sleep;
 use wharf_controllers::attach_detach::Settings;
-use wharf_model::whole::Node;
-use wharf_model::{CSIDriver, Key, VolumeAttachment};
+use wharf_model::{CSIDriver, Key, Node, VolumeAttachment};
 
 use world::{Embedded, SETTLED};
 

@@ -23,9 +23,8 @@ use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder, Patch, Preconditions, WatchOptions};
 use wharf_controllers::Context;
 use wharf_controllers::attach_detach::{self, COMPONENT, Metrics, Settings};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment,
+    Event, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment,
 };
 
 const FINALIZER: &str = "external-attacher/d-test";

@@ -11,8 +11,7 @@ use serde_json::json;
 use wharf_cluster::Preconditions;
 use wharf_controllers::scheduler::{AssignedPods, CapacityCheck, Settings};
 use wharf_model::names::annotation;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{CSIDriver, CSINode, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use world::{DRIVER, DYNAMIC, STATIC, World};
 
 /// A pod without volumes is bound to a node, with an event, and the API server sets its condition.

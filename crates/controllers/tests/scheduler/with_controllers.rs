@@ -5,8 +5,7 @@ use wharf_cluster::Preconditions;
 use wharf_controllers::scheduler::Settings;
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::Node;
-use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim};
 
 use super::world::{DYNAMIC, STATIC, World};
 

@@ -15,9 +15,9 @@ use wharf_cluster::{Cluster, EventRecorder, Patch, Store, StoreEvent, WatchOptio
 use wharf_controllers::scheduler::{self, Settings};
 use wharf_controllers::{Context, binder, ephemeral};
 use wharf_model::names::annotation;
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, CSIStorageCapacity, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    CSINode, CSIStorageCapacity, Event, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    StorageClass,
 };
 
 /// The driver of all volumes here.
@@ -192,7 +192,7 @@ impl World {
     }
 
     pub(crate) async fn node_of(&self, pod: &Key) -> String {
-        self.cluster.get::<Pod>(pod).await.unwrap().unwrap().spec.node_name
+        self.cluster.get::<Pod>(pod).await.unwrap().unwrap().node_name
     }
 
     /// Waits until the pod has the condition PodScheduled=False with this reason and message.

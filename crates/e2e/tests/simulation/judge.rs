@@ -4,8 +4,9 @@
 use wharf_explain::{Subject, SubjectKind, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, system};
+use wharf_model::{
+    Kind, Lease, Meta, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment, system,
+};
 
 use crate::driver::lock;
 use crate::planted::{self, Bug};
@@ -16,7 +17,7 @@ use crate::turns::{Turn, World};
 const CHECKS: usize = 20;
 
 fn pod_is_done(pod: &Pod) -> bool {
-    pod.status.phase == PodPhase::Running && !pod.metadata.is_deleting()
+    pod.phase == PodPhase::Running && !pod.metadata.is_deleting()
 }
 
 fn claim_is_done(claim: &PersistentVolumeClaim) -> bool {
@@ -31,7 +32,7 @@ fn is_as_large(claim: &PersistentVolumeClaim) -> bool {
 /// Whether a claim must make progress without further action: an Immediate claim is provisioned, and a mounted
 /// volume is expanded.
 fn claim_must_progress(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
-    let used = |pod: &Pod| pod_is_done(pod) && pod.claims().any(|name| name == claim.metadata.name);
+    let used = |pod: &Pod| pod_is_done(pod) && pod.claims.contains(&claim.metadata.name);
     match claim.status.phase {
         _ if claim.metadata.is_deleting() => false,
         ClaimPhase::Bound => !is_as_large(claim) && pods.iter().any(used),
@@ -53,7 +54,7 @@ impl Testbed {
             claims.iter().any(|claim| claim.metadata.name == name && claim.metadata.is_deleting())
         };
         let pods = self.all::<Pod>().await;
-        let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims().any(|claim| goes(&claim));
+        let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims.iter().any(|claim| goes(claim));
         let pending =
             claims.iter().filter(|claim| claim_must_progress(claim, &pods)).map(|claim| &claim.metadata);
         let waiting = pods.iter().filter(waits).map(|pod| &pod.metadata).chain(pending);

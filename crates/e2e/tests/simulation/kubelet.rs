@@ -14,8 +14,8 @@ use wharf_cluster::{
     ApiError, Cluster, EventRecorder, Patch, Preconditions, Store, StoreEvent, WatchOptions,
 };
 use wharf_csi::Client;
+use wharf_model::Pod;
 use wharf_model::pod::PodPhase;
-use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _};
 use wharf_node::paths::Root;
 use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
@@ -97,7 +97,7 @@ impl Worker {
         loop {
             let pod = self.pods.get(&key).filter(|pod| pod.metadata.uid == uid);
             let Some(pod) = pod.filter(|pod| !pod.metadata.is_deleting()) else { break };
-            let runs = pod.status.phase == PodPhase::Running;
+            let runs = pod.phase == PodPhase::Running;
             self.volumes.request(pod);
             tokio::select! {
                 biased;

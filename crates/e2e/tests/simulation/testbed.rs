@@ -11,8 +11,7 @@ use wharf_apiserver::access::Access;
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::{Cluster, Patch, Preconditions, WatchOptions};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, CSINode, Key, Kind, PersistentVolumeClaim, Scope, StorageClass};
+use wharf_model::{CSIDriver, CSINode, Key, Kind, Node, PersistentVolumeClaim, Pod, Scope, StorageClass};
 
 use crate::api;
 use crate::driver::{DRIVER, DriverState};

@@ -6,8 +6,7 @@
 use wharf_explain::Step;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};
 use wharf_model::volume::VolumePhase;
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, UniqueVolumeName, VolumeAttachment};
+use wharf_model::{Node, PersistentVolume, PersistentVolumeClaim, Pod, UniqueVolumeName, VolumeAttachment};
 
 use crate::driver::DRIVER;
 use crate::testbed::AT_ONCE;
@@ -78,7 +77,7 @@ impl World {
     fn bound(&self, claim: &PersistentVolumeClaim) -> Option<Turn> {
         let turn = |waiting_for: &str| Some(Turn::of_claim(claim, waiting_for));
         let users: Vec<&Pod> = self.users(&claim.metadata.name).collect();
-        let placed = |pod: &&&Pod| !pod.spec.node_name.is_empty();
+        let placed = |pod: &&&Pod| !pod.node_name.is_empty();
         let volume = self.volumes.iter().find(|volume| {
             let of = volume.spec.claim_ref.as_ref().map(|reference| reference.uid.as_str());
             of == Some(claim.metadata.uid.as_str())
@@ -111,14 +110,14 @@ impl World {
 
     /// What a pod that does not run waits for.
     pub(crate) fn pod(&self, pod: &Pod) -> Option<Turn> {
-        let node = &pod.spec.node_name;
+        let node = &pod.node_name;
         let here = || Turn::of_pod(pod, format!("kubelet on node {node}"));
         if pod.metadata.is_deleting() && !node.is_empty() {
             return Some(here().with_message("being deleted"));
         }
         let scheduler = || Turn::of_pod(pod, SCHEDULER);
-        for name in pod.claims() {
-            let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == name) else {
+        for name in pod.claims.iter() {
+            let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == *name) else {
                 let (object, message) = (format!("claim default/{name}"), "does not exist".to_owned());
                 let own = pod.spec.volumes.iter().any(|volume| volume.ephemeral.is_some());
                 let waiting_for = if own { "the ephemeral volume controller" } else { "you to create it" };
@@ -178,7 +177,7 @@ impl World {
         let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.name.as_str()).unwrap_or_default();
         let name = UniqueVolumeName::from_spec(&volume.spec).map(|name| name.to_string()).unwrap_or_default();
         // There are no containers here, so nothing runs in a pod that is being deleted.
-        let holds = |pod: &Pod| pod.spec.node_name == *node && !pod.metadata.is_deleting();
+        let holds = |pod: &Pod| pod.node_name == *node && !pod.metadata.is_deleting();
         let waiting_for = if attachment.metadata.is_deleting() {
             format!("the attacher of {DRIVER}")
         } else if self.users(claim).any(holds) {
@@ -205,7 +204,7 @@ impl World {
     }
 
     fn users<'a>(&'a self, claim: &'a str) -> impl Iterator<Item = &'a Pod> {
-        self.pods.iter().filter(move |pod| pod.claims().any(|name| name == claim))
+        self.pods.iter().filter(move |pod| pod.claims.iter().any(|name| name == claim))
     }
 
     fn node(&self, name: &str) -> Option<&Node> {

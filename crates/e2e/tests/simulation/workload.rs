@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::sleep;
-use wharf_model::PersistentVolumeClaim;
-use wharf_model::whole::Pod;
+use wharf_model::{PersistentVolumeClaim, Pod};
 
 use crate::testbed::{CLASSES, Testbed};
 

@@ -171,6 +171,11 @@ impl Machine {
         self.server.get(NAMESPACE, object)
     }
 
+    /// The metrics of the API server.
+    pub(crate) fn api_metrics(&self) -> Result<String, String> {
+        self.server.text("/metrics")
+    }
+
     /// All objects of a kind; retries until the API responds.
     pub(crate) fn list(&mut self, kind: &str) -> Vec<Value> {
         self.retry(kind, |server| server.list(NAMESPACE, kind, ""))

@@ -24,3 +24,4 @@ mod reboot;
 mod records;
 mod scripted;
 mod stopping;
+mod watches;

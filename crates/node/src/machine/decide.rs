@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wharf_model::Node;
 use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
 use wharf_model::patch::Patch;
-use wharf_model::whole::Node;
 use wharf_model::{Kind as _, Time};
 
 use super::facts::Facts;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use wharf_cluster::{ApiError, Backoff, Cluster, Store, now};
-use wharf_model::whole::Node;
+use wharf_model::Node;
 use wharf_model::{Key, Kind as _, Lease, Time};
 
 /// Namespace of node leases.

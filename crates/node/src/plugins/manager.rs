@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 use wharf_cluster::work::{EnqueueRequest, Gate, WorkOutcome, enqueue_changes, run_role};
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions};
 use wharf_csi::{SocketIdentity, SocketWatch};
+use wharf_model::Node;
 use wharf_model::panics::catch;
-use wharf_model::whole::Node;
 use wharf_model::{CSIDriver, CSINode, Key};
 
 use super::decide::{Step, decide};

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use wharf_model::Node;
 use wharf_model::names::annotation;
 use wharf_model::patch::Patch;
-use wharf_model::whole::Node;
 use wharf_model::{CSINode, Kind as _};
 
 use super::view::DriverNodeInfo;

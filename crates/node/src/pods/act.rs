@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use wharf_cluster::work::StepOutcome;
 use wharf_cluster::{ApiError, EventType, Patch, Preconditions, Priority, now};
 use wharf_container::{ContainerId, StartError};
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
+use wharf_model::Pod;
+use wharf_model::container::Container;
 use wharf_model::{Kind, Time};
 
 use super::attend::spawn_restarted;

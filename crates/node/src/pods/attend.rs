@@ -7,8 +7,8 @@ use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::work::restart;
 use wharf_cluster::{EventType, Priority, now};
 use wharf_container::ContainerId;
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
+use wharf_model::Pod;
+use wharf_model::container::Container;
 
 use super::pod_state::{ContainerTasks, Task};
 use super::probe::{self, Plan, ProbeReport, Purpose};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
-use wharf_model::whole::pod::RestartPolicy;
+use wharf_model::pod::RestartPolicy;
 
 use super::status::{self, TerminationCause};
 use super::view::{ContainerView, CrashBackoff, Ended, Role, RunState, View, VolumesState};

@@ -4,9 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_cluster::{ApiError, Cluster};
-use wharf_model::whole::container::{Container, EnvVarSource};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{ConfigMap, Key, Quantity, Secret};
+use wharf_model::container::{Container, EnvVarSource};
+use wharf_model::{ConfigMap, Key, Node, Pod, Quantity, Secret};
 
 use super::fields::{self, FieldError};
 
@@ -68,8 +67,8 @@ pub(super) async fn gather(cluster: &Cluster, pod: &Pod, container: &Container) 
         found.config_maps.insert(name.clone(), cluster.get(&key(name)).await?);
     }
     if sources().any(|source| source.resource_field_ref.is_some()) {
-        let node = cluster.get::<Node>(&Key::cluster(pod.spec.node_name.as_str())).await?;
-        found.allocatable = node.map(|node| node.status.allocatable).unwrap_or_default();
+        let node = cluster.get::<Node>(&Key::cluster(pod.node_name.as_str())).await?;
+        found.allocatable = node.map(|node| node.status.allocatable.clone()).unwrap_or_default();
     }
     Ok(found)
 }

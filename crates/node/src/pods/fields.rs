@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::ResourceFieldRef;
-use wharf_model::{Quantity, StringMap};
+use wharf_model::pod::ResourceFieldRef;
+use wharf_model::{Pod, Quantity, StringMap};
 
 /// Why a downward API reference is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,7 +36,7 @@ pub(crate) fn field(pod: &Pod, path: &str, address: &str) -> Result<String, Fiel
         "metadata.uid" => meta.uid.clone(),
         "metadata.annotations" => lines(&meta.annotations),
         "metadata.labels" => lines(&meta.labels),
-        "spec.nodeName" => pod.spec.node_name.clone(),
+        "spec.nodeName" => pod.node_name.clone(),
         "spec.serviceAccountName" => pod.spec.service_account_name.clone(),
         "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => address.to_owned(),
         _ => return Err(FieldError::Unsupported(path.to_owned())),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use wharf_container::{ContainerId, Containers, RunResult};
-use wharf_model::whole::container::{Container, LifecycleHandler};
+use wharf_model::container::{Container, LifecycleHandler};
 
 use super::probe::http_hook;
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 use wharf_container::{Cause, ContainerId, ContainerInfo, Containers, Exit, State};
+use wharf_model::Pod;
 use wharf_model::Time;
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::{ContainerStatus, Terminated};
+use wharf_model::container::{ContainerStatus, Terminated};
 
 use super::probe::{Plan, Purpose};
 use super::view::{ContainerView, Crash, Ended, Health, RunState, StartFailure, View, VolumesState, roles};

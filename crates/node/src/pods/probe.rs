@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
 use wharf_container::{ContainerId, Containers};
-use wharf_model::whole::container::{Container, Probe};
+use wharf_model::container::{Container, Probe};
 
 pub(super) use check::http_hook;
 use check::{Check, CheckResult};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use wharf_container::{ContainerDevice, ContainerMount, ContainerSpec, Rights, User};
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
+use wharf_model::Pod;
+use wharf_model::container::Container;
 
 use super::env::expand;
 use crate::volumes::{Mounted, VolumePath};
@@ -127,7 +127,7 @@ fn mounts<'a>(
     mounted: &Mounted,
     value: impl Fn(&str) -> Option<&'a str>,
 ) -> Result<Vec<ContainerMount>, SpecError> {
-    let one = |wanted: &wharf_model::whole::container::VolumeMount| {
+    let one = |wanted: &wharf_model::container::VolumeMount| {
         let no = || SpecError::NoVolume(wanted.name.clone());
         let (source, read_only, host) = match mounted.volumes.get(&wanted.name).ok_or_else(no)? {
             VolumePath::Host { path } => (path.clone(), false, true),
@@ -164,7 +164,7 @@ fn mounts<'a>(
 }
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
-    let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
+    let one = |wanted: &wharf_model::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
         Some(VolumePath::Device { path, read_only }) => Ok(ContainerDevice {
             source: path.clone(),
             target: PathBuf::from(&wanted.device_path),

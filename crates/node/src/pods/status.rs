@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
-use wharf_model::whole::pod::RestartPolicy;
+use wharf_model::pod::RestartPolicy;
 
 use super::decide::is_restarted;
 use super::view::{ContainerView, Ended, Role, RunState, View, VolumesState, roles};
@@ -91,13 +91,13 @@ pub(super) fn status(view: &View, cause: Option<TerminationCause>, now: Time) ->
 fn phase_and_reason(view: &View, cause: Option<TerminationCause>, runs: bool) -> (PodPhase, Value, Value) {
     let pod = &view.pod;
     let text = |text: &str| if text.is_empty() { Value::Null } else { text.into() };
-    let before = (pod.status.phase, text(&pod.status.reason), text(&pod.status.message));
+    let before = (pod.phase, text(&pod.status.reason), text(&pod.status.message));
     let Some(cause) = cause else { return (phase(view, false), Value::Null, Value::Null) };
     if cause == TerminationCause::Reported || pod.has_ended() {
         return before;
     }
     if runs {
-        return match pod.status.phase {
+        return match pod.phase {
             PodPhase::Unknown => (PodPhase::Pending, Value::Null, Value::Null),
             phase => (phase, before.1, before.2),
         };

@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use serde::{Deserialize, Deserializer};
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::ObjectFilesSource;
-use wharf_model::{ApiResource, Kind, Meta};
+use wharf_model::pod::ObjectFilesSource;
+use wharf_model::{ApiResource, Kind, Meta, Pod};
 
 use super::view::roles;
 

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use wharf_model::Time;
-use wharf_model::whole::Pod;
-use wharf_model::whole::container::Container;
-use wharf_model::whole::pod::RestartPolicy;
+use wharf_model::container::Container;
+use wharf_model::pod::RestartPolicy;
+use wharf_model::{Pod, Time};
 
 /// Everything the rules need to know about a pod.
 #[derive(Debug, Clone)]

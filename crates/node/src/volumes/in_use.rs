@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 use wharf_cluster::{Patch, StoreEvent};
-use wharf_model::whole::Node;
+use wharf_model::Node;
 use wharf_model::{Key, Kind as _};
 
 use super::manager::{Manager, Subject};

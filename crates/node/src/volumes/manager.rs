@@ -12,8 +12,7 @@ use wharf_cluster::work::{
     EnqueueRequest, Gate, StepLimit, Steps, WorkOutcome, enqueue_changes, run_workers,
 };
 use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
+use wharf_model::{CSIDriver, Key, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment};
 
 use super::decide::{Step, decide};
 use super::disk::Disk;

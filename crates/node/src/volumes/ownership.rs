@@ -78,8 +78,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::{Value, json};
-    use wharf_model::CSIDriver;
-    use wharf_model::whole::Pod;
+    use wharf_model::{CSIDriver, Pod};
 
     use super::*;
 

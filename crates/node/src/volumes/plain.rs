@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use wharf_cluster::{ApiError, Cluster, now};
 use wharf_linux::{Kernel, MountRequest};
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::PodVolume;
+use wharf_model::Pod;
+use wharf_model::pod::PodVolume;
 
 use super::VolumePath;
 use crate::paths::Root;

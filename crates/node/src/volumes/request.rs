@@ -5,8 +5,8 @@ use std::path::Path;
 
 use wharf_csi::v1::volume_capability::{AccessType, MountVolume};
 use wharf_csi::{v1, volume_capability};
+use wharf_model::Pod;
 use wharf_model::access::combined_mode;
-use wharf_model::whole::Pod;
 use wharf_model::{AccessMode, Quantity, SecretRef};
 
 use super::view::Driver;

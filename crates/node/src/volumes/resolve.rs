@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use wharf_cluster::ApiError;
 use wharf_model::claim::ClaimPhase;
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::PodVolume;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, VolumeMode};
+use wharf_model::pod::PodVolume;
+use wharf_model::{PersistentVolume, PersistentVolumeClaim, Pod, VolumeMode};
 
 use super::world::{DesiredMount, Mode, Source, Volume};
 use super::{names, selinux};

@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::SeLinuxOptions;
-use wharf_model::{AccessMode, CSIDriver};
+use wharf_model::pod::SeLinuxOptions;
+use wharf_model::{AccessMode, CSIDriver, Pod};
 
 /// Exists if the kernel has SELinux.
 const KERNEL: &str = "/sys/fs/selinux/enforce";

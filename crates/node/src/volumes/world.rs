@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::InlineCsiVolume;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, Time};
+use wharf_model::pod::InlineCsiVolume;
+use wharf_model::{PersistentVolume, PersistentVolumeClaim, Pod, Quantity, Time};
 
 use super::failure::{Failure, Operation};
 use super::reconstruct::Stuck;

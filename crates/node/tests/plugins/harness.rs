@@ -32,7 +32,7 @@ use wharf_csi::v1::identity_server::{Identity, IdentityServer};
 use wharf_csi::v1::node_server::{Node, NodeServer};
 use wharf_csi::v1::node_service_capability::{self, Rpc, rpc};
 use wharf_csi::{AnyAuthority, Endpoint, SocketFile, v1};
-use wharf_model::whole::Node as WholeNode;
+use wharf_model::Node as WholeNode;
 use wharf_model::{ApiResource as Kind, CSINode, Key, Kind as _};
 use wharf_node::machine::{self, Health};
 use wharf_node::plugins::{self, Plugins};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use wharf_apiserver::access::User;
 use wharf_cluster::Preconditions;
-use wharf_model::whole::Node;
+use wharf_model::Node;
 use wharf_model::{Key, Kind as _, Lease};
 
 use crate::harness::{Agent, NODE, until};

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::User;
 use wharf_cluster::{Patch, Preconditions, StoreEvent, WatchOptions};
 use wharf_csi::v1::node_service_capability::rpc;
-use wharf_model::whole::Node;
+use wharf_model::Node;
 use wharf_model::{CSINode, Key, Kind as _};
 use wharf_node::plugins::NodeCapabilities;
 use wharf_sidecar::process::{self, Sidecar};

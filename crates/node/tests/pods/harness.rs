@@ -15,7 +15,7 @@ use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, EventRecorder};
 use wharf_container::{ContainerId, Containers, LogOptions, RunResult, Runtime, State};
 use wharf_linux::{Linux, Mounts as _};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 use wharf_model::{Key, Kind as _};
 use wharf_node::paths::Root;
 use wharf_node::plugins::Plugins;

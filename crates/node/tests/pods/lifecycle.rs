@@ -157,7 +157,7 @@ async fn force_deleted_pod_is_cleaned_up() {
     node.pod("p", script, |_| {}).await;
     let pod = node.phase("p", "Running").await;
     let (api, key) =
-        (<wharf_model::whole::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "p"));
+        (<wharf_model::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "p"));
     node.cluster.delete_without_grace(&api, &key, Default::default()).await.unwrap();
     assert!(node.get("p").await.is_none());
     // Another pod of the same name does not wait, and is not mistaken for it.

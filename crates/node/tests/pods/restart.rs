@@ -38,10 +38,8 @@ async fn containers_keep_running_without_the_agent() {
     while !ended() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let (api, key) = (
-        <wharf_model::whole::Pod as wharf_model::Kind>::API,
-        wharf_model::Key::namespaced("default", "goes"),
-    );
+    let (api, key) =
+        (<wharf_model::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "goes"));
     node.cluster.delete_without_grace(&api, &key, Default::default()).await.unwrap();
     node.pod("new", "sleep 1000", |_| {}).await;
 
@@ -76,10 +74,8 @@ async fn container_with_interrupted_start_is_started_again() {
     for file in ["running.json", "exit.json"] {
         std::fs::remove_file(record.join(file)).unwrap();
     }
-    let (api, key) = (
-        <wharf_model::whole::Pod as wharf_model::Kind>::API,
-        wharf_model::Key::namespaced("default", "once"),
-    );
+    let (api, key) =
+        (<wharf_model::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "once"));
     let unreported =
         wharf_cluster::Patch::Merge(json!({"status": {"phase": "Pending", "containerStatuses": null}}));
     node.cluster.patch(&api, &key, Some("status"), unreported).await.unwrap();

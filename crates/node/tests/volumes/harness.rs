@@ -25,8 +25,9 @@ use wharf_csi::{Client, Endpoint, InProcessService, v1};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config, DRIVER_NAME};
 use wharf_linux::{FsType, Linux, Mounts as _};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
+use wharf_model::{
+    CSIDriver, Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttachment,
+};
 use wharf_node::paths::{Root, hash};
 use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
 use wharf_node::volumes::{self, COMPONENT, Mounted, Settings, VolumeManagerDeps, VolumePath, Volumes};

@@ -7,8 +7,8 @@ use serde_json::json;
 use wharf_csi::v1;
 use wharf_driver_local::DRIVER_NAME;
 use wharf_linux::{Linux, Mounts as _};
-use wharf_model::whole::{Node, Pod};
 use wharf_model::{Key, Kind as _};
+use wharf_model::{Node, Pod};
 
 use crate::harness::{Agent, Fixture, NODE, Volume, directory, until};
 

@@ -77,8 +77,8 @@ fn pods_by_node_and_claim(pods: &[Arc<Pod>]) -> PodsByNode {
 pub(super) async fn watch(monitor: &Monitor, every: Duration) {
     let cluster = &monitor.context.cluster;
     let field_selector = Some(NON_TERMINAL_PODS.to_owned());
-    let pods = cluster.store::<Pod>(WatchOptions { field_selector, ..WatchOptions::default() });
-    let nodes = cluster.store::<Node>(WatchOptions::default());
+    let pods = cluster.store::<Pod>(WatchOptions { field_selector, ..WatchOptions::slim() });
+    let nodes = cluster.store::<Node>(WatchOptions::slim());
     tokio::join!(pods.wait_synced(), nodes.wait_synced());
     loop {
         if monitor.load_history().await {

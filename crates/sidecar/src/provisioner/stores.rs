@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use wharf_cluster::indexes::{ATTACHMENTS_BY_VOLUME, VOLUMES_BY_HANDLE, handle_key};
 use wharf_cluster::{Cluster, Store, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, Segments, TopologyError};
@@ -22,12 +23,8 @@ const BY_VOLUME: &str = "provisioner/volume";
 const BY_CLASS: &str = "provisioner/class";
 /// Unbound claims, by the driver that is to provision them.
 const BY_DRIVER: &str = "provisioner/driver";
-/// Volumes, by driver and handle.
-const BY_HANDLE: &str = "provisioner/handle";
 /// CSINodes, by the drivers that have topology keys there.
 const BY_KEYS: &str = "provisioner/keys";
-/// Attachments, by volume.
-const BY_ATTACHED: &str = "provisioner/attached";
 
 /// The watched objects.
 #[derive(Clone)]
@@ -47,11 +44,6 @@ pub(crate) struct Stores {
 fn drivers(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &str> {
     let migrated = claim.metadata.annotation(annotation::MIGRATED_TO);
     claim.provisioner().into_iter().chain(migrated)
-}
-
-fn handle_key(driver: &str, handle: &str) -> String {
-    // Driver names contain no slash.
-    format!("{driver}/{handle}")
 }
 
 impl Stores {
@@ -74,15 +66,10 @@ impl Stores {
         });
         protection::index(&claims);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
-        volumes.add_index(BY_HANDLE, |volume| {
-            let csi = volume.spec.csi.as_ref();
-            csi.map(|csi| handle_key(&csi.driver, &csi.volume_handle)).into_iter().collect()
-        });
+        volumes.share_index(&VOLUMES_BY_HANDLE);
         let attachments = config.can.publish_unpublish_volume.then(|| {
             let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
-            attachments.add_index(BY_ATTACHED, |attachment| {
-                attachment.spec.source.persistent_volume_name.clone().into_iter().collect()
-            });
+            attachments.share_index(&ATTACHMENTS_BY_VOLUME);
             attachments
         });
         let nodes = (config.can.topology && config.node.is_none()).then(|| StoredNodes::watch(cluster));
@@ -154,7 +141,7 @@ impl Stores {
         let class = class.and_then(|key| self.classes.get(&key));
         let handle_owner = state.created().and_then(|created| {
             let key = handle_key(&self.config.driver, &created.handle);
-            self.volumes.by_index(BY_HANDLE, &key).first().map(|volume| volume.metadata.name.clone())
+            self.volumes.find(&VOLUMES_BY_HANDLE, &key).first().map(|volume| volume.metadata.name.clone())
         });
         let source_claim = claim.as_ref().and_then(|claim| match source::requested_source(claim) {
             Ok(Some(SourceRef::Claim(key))) => self.claims.get(&key),
@@ -168,7 +155,7 @@ impl Stores {
         let siblings = pv.as_ref().map(|pv| self.siblings(pv)).unwrap_or_default();
         let attached = match (&pv, &self.attachments) {
             (Some(_), Some(attachments)) => {
-                let attached = attachments.by_index(BY_ATTACHED, volume);
+                let attached = attachments.find(&ATTACHMENTS_BY_VOLUME, volume);
                 attached.iter().map(|attachment| attachment.metadata.name.clone()).collect()
             }
             _ => Vec::new(),
@@ -191,7 +178,7 @@ impl Stores {
     /// The volumes with the same handle, including this one.
     pub(crate) fn siblings(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
         let Some(csi) = &volume.spec.csi else { return Vec::new() };
-        self.volumes.by_index(BY_HANDLE, &handle_key(&csi.driver, &csi.volume_handle))
+        self.volumes.find(&VOLUMES_BY_HANDLE, &handle_key(&csi.driver, &csi.volume_handle))
     }
 
     fn nodes(&self) -> &dyn Nodes {
@@ -262,7 +249,7 @@ impl StoredNodes {
             let located = node.spec.drivers.iter().filter(|driver| !driver.topology_keys.is_empty());
             located.map(|driver| driver.name.clone()).collect()
         });
-        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()), cache: Arc::default() }
+        Self { csi_nodes, nodes: cluster.store(WatchOptions::slim()), cache: Arc::default() }
     }
 }
 

@@ -10,8 +10,6 @@ use wharf_cluster::work::EnqueueRequest;
 
 /// The index of claims by VolumeAttributesClass.
 pub(crate) const BY_ATTRIBUTES_CLASS: &str = "attributes-class";
-/// The index of pods by claim.
-pub(crate) const BY_CLAIM: &str = "claim";
 
 /// A queue entry for one claim.
 pub(crate) fn work_item(key: Key) -> EnqueueRequest<Key> {
@@ -100,11 +98,10 @@ pub(crate) fn classes_of(claim: &PersistentVolumeClaim) -> Vec<String> {
 }
 
 /// The claims that a pod uses. None once it has terminated.
-pub(crate) fn claims_of(pod: &Pod) -> Vec<Key> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    match pod.is_terminated() {
+fn claims_of(pod: &Pod) -> Vec<Key> {
+    match pod.has_ended() {
         true => Vec::new(),
-        false => pod.claims.iter().map(|claim| Key::namespaced(namespace, claim)).collect(),
+        false => pod.claim_keys().collect(),
     }
 }
 

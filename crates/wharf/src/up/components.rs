@@ -20,14 +20,15 @@ use wharf_apiserver::access::{Identity, Pki, write_private};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
-use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
+use wharf_cluster::{Cluster, WatchOptions};
 use wharf_container::Runtime;
 use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Files as _, Linux, PathBeneath};
 use wharf_model::panics::catch;
+use wharf_model::{CSINode, CSIStorageCapacity, Node, Pod};
 use wharf_sidecar::health_registry::HealthRegistry;
 use wharf_sidecar::process;
 use wharf_upstream_flags::Environment;
@@ -119,12 +120,13 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let node = node.to_ascii_lowercase();
     let _lock = lock(&data_dir)?;
 
-    // All components share one in-process API client, and so one watch per kind.
+    // All components share the watches of one in-process API client.
     let (mut api_server, mut drivers, mut controllers) =
         (Components::default(), Components::default(), Components::default());
     let runtime = open_runtime(&data_dir, &args)?;
     let (api, address) = start_api_server(&args, &data_dir, &runtime, &mut api_server).await?;
-    let cluster = in_process_cluster(&api, &Identity::Admin);
+    let cluster = Cluster::with_client(in_process_client(&api, &Identity::Admin));
+    watch_shared_kinds(&cluster);
     let health_registry = HealthRegistry::default();
     serve_status_pages(&args, &data_dir, &health_registry, &mut api_server).await?;
 
@@ -153,7 +155,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     );
     start_controllers(&cluster, &node, &health_registry, &mut controllers);
     let agent = NodeAgent {
-        cluster: in_process_cluster(&api, &Identity::Node(node.clone())),
+        cluster: cluster.with_user(in_process_client(&api, &Identity::Node(node.clone()))),
         wide: Some(cluster.clone()),
         name: node,
         root: data_dir.kubelet_root(),
@@ -271,8 +273,17 @@ async fn serve_status_pages(
 }
 
 /// A client that calls the API within this process, as this identity.
-fn in_process_cluster(api: &Api, identity: &Identity) -> Cluster {
-    Cluster::with_client(kube::Client::new(api.service(identity.user()), "default"))
+fn in_process_client(api: &Api, identity: &Identity) -> kube::Client {
+    kube::Client::new(api.service(identity.user()), "default")
+}
+
+/// Watches all objects of the kinds of which some components need only a selection, such as the node agent its own pods.
+/// These components would otherwise start watches of their own if they start first.
+fn watch_shared_kinds(cluster: &Cluster) {
+    cluster.store::<Pod>(WatchOptions::default());
+    cluster.store::<Node>(WatchOptions::default());
+    cluster.store::<CSINode>(WatchOptions::default());
+    cluster.store::<CSIStorageCapacity>(WatchOptions::default());
 }
 
 /// Starts the sidecar of a driver. The receiver completes when the driver has responded and its objects exist.

@@ -179,6 +179,38 @@ async fn watches_above_the_limit_are_rejected() {
     server.watch(&format!("{CONFIGS}?watch=1")).await;
 }
 
+/// As upstream's `apiserver_longrunning_requests`: by resource, and whether a watch selects one object.
+#[tokio::test]
+async fn open_watches_are_counted() {
+    let server = Server::start().await;
+    let counted = async || {
+        let response = server.raw(&User::admin(), "GET", "/metrics", &[], "").await;
+        let text = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let label = |line: &str, name: &str| {
+            let (_, rest) = line.split_once(&format!("{name}=\"")).unwrap();
+            rest.split_once('"').unwrap().0.to_owned()
+        };
+        let count = |line: &str| line.rsplit_once(' ').unwrap().1.to_owned();
+        lines
+            .map(|line| format!("{} {} {}", label(line, "resource"), label(line, "scope"), count(line)))
+            .collect::<Vec<_>>()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(counted().await, none);
+    let first = server.watch(&format!("{CONFIGS}?watch=1")).await;
+    let second = server.watch(&format!("{CONFIGS}?watch=1")).await;
+    let one = server.watch(&format!("{CONFIGS}?watch=1&fieldSelector=metadata.name%3Da")).await;
+    let nodes = server.watch("/api/v1/nodes?watch=1").await;
+    let expected = ["configmaps namespace 2", "configmaps resource 1", "nodes cluster 1"];
+    assert_eq!(counted().await, expected);
+    drop((first, one));
+    assert_eq!(counted().await, ["configmaps namespace 1", "nodes cluster 1"]);
+    drop((second, nodes));
+    assert_eq!(counted().await, none);
+}
+
 #[tokio::test]
 async fn tables_and_partial_metadata_are_served() {
     let server = Server::start().await;

@@ -9,10 +9,10 @@ use http::Response;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use wharf_model::panics::catch;
 
+use super::super::open_watches::OpenWatch;
 use super::super::{Body, BoxError, PANIC_COMPONENT};
 use super::{BOOKMARK_INTERVAL, EventEncoder, error_event};
 use crate::status::StatusError;
@@ -36,7 +36,7 @@ pub(crate) struct WatchStream {
     next_bookmark: Instant,
     deadline: Instant,
     finished: bool,
-    _permit: OwnedSemaphorePermit,
+    _open: OpenWatch,
 }
 
 impl WatchStream {
@@ -49,7 +49,7 @@ impl WatchStream {
         bookmarks: bool,
         initial_bookmark: bool,
         deadline: Instant,
-        permit: OwnedSemaphorePermit,
+        open: OpenWatch,
     ) -> Self {
         Self {
             watch,
@@ -62,7 +62,7 @@ impl WatchStream {
             next_bookmark: Instant::now() + BOOKMARK_INTERVAL,
             deadline,
             finished: false,
-            _permit: permit,
+            _open: open,
         }
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::json;
 use wharf_model::attachment::VolumeError;
+use wharf_model::node::{AttachedVolume, Taint};
 use wharf_model::testing::SeededRng;
-use wharf_model::whole::node::{AttachedVolume, Taint};
-use wharf_model::whole::{Node, Pod};
+use wharf_model::{Node, Pod};
 use wharf_model::{Time, VolumeAttachment};
 
 use super::super::testing::object;
@@ -137,10 +137,8 @@ impl World {
             3 | 4 => {
                 let Some(name) = random.pick(&pods) else { return };
                 let Some(pod) = self.server.pods.get_mut(&name).map(Arc::make_mut) else { return };
-                let is_down = self
-                    .machines
-                    .get(pod.spec.node_name.as_str())
-                    .is_some_and(|machine| !machine.agent_running);
+                let is_down =
+                    self.machines.get(pod.node_name.as_str()).is_some_and(|machine| !machine.agent_running);
                 pod.metadata.deletion_timestamp = Some(now);
                 if is_down && random.one_in(2) {
                     self.server.pods.remove(&name);
@@ -190,10 +188,10 @@ impl World {
         let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.agent_running) else {
             return;
         };
-        let here = |pod: &&Arc<Pod>| pod.spec.node_name == name;
+        let here = |pod: &&Arc<Pod>| pod.node_name == name;
         let claim = |pod: &Arc<Pod>| {
-            let claim = pod.claims().next();
-            VOLUMES.into_iter().find(|volume| claim.as_deref() == Some(*volume))
+            let claim = pod.claims.first().map(String::as_str);
+            VOLUMES.into_iter().find(|volume| claim == Some(*volume))
         };
         let wanted: BTreeSet<&'static str> = self
             .server
@@ -228,7 +226,7 @@ impl World {
             4 => machine.mounted.append(&mut machine.mounting),
             _ => {
                 machine.mounted.retain(|handle| wanted.contains(handle));
-                let ending = |pod: &Pod| pod.spec.node_name == name && pod.metadata.is_deleting();
+                let ending = |pod: &Pod| pod.node_name == name && pod.metadata.is_deleting();
                 for pod in self.server.pods.values_mut().filter(|pod| ending(pod)) {
                     let state = &mut Arc::make_mut(pod).status.container_statuses[0].state;
                     state.running = None;
@@ -354,9 +352,9 @@ impl World {
         }
         for handle in VOLUMES {
             let name = volume(handle).to_string();
-            let uses = |pod: &&Arc<Pod>| pod.claims().next().as_deref() == Some(handle);
+            let uses = |pod: &&Arc<Pod>| pod.claims.first().map(String::as_str) == Some(handle);
             let wanted: BTreeSet<&str> =
-                self.server.pods.values().filter(uses).map(|pod| pod.spec.node_name.as_str()).collect();
+                self.server.pods.values().filter(uses).map(|pod| pod.node_name.as_str()).collect();
             let mut there = BTreeSet::new();
             for node in NODES {
                 let status = &self.server.nodes[node].status;

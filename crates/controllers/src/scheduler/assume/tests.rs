@@ -10,7 +10,7 @@ fn named(name: &str, uid: &str, node: &str) -> Arc<Pod> {
     let mut pod = Pod::clone(&pod_with(&["c", "d"]));
     pod.metadata.name = name.into();
     pod.metadata.uid = uid.into();
-    pod.spec.node_name = node.into();
+    pod.node_name = node.into();
     Arc::new(pod)
 }
 

@@ -173,7 +173,7 @@ fn node_follows_the_volume() {
 fn preassigned_pod_gets_its_volumes() {
     let preassigned = |claims| {
         let mut view = view_of(claims);
-        std::sync::Arc::make_mut(&mut view.pod).spec.node_name = "n1".into();
+        std::sync::Arc::make_mut(&mut view.pod).node_name = "n1".into();
         view
     };
     let mut view = preassigned(vec![claim("c", json!({}))]);

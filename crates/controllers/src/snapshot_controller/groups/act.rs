@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use wharf_cluster::indexes::{VOLUMES_BY_HANDLE, handle_key};
 use wharf_cluster::work::{StepLimit, StepOutcome, Steps, WorkOutcome};
 use wharf_cluster::{ApiError, EventType, WatchOptions, now};
 use wharf_model::group_snapshot::VolumeSnapshotInfo;
@@ -16,7 +17,7 @@ use super::super::decide::Failure;
 use super::super::metrics::{ObjectKind, Operation};
 use super::super::mirror::StatusUpdate;
 use super::super::view::Lookup;
-use super::super::wake::{self, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
+use super::super::wake::{BY_GROUP, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::super::write as snapshot_write;
 use super::super::{ROLE, SnapshotController, has_node_affinity};
 use super::decide::{NewGroupContent, Step, decide};
@@ -176,8 +177,8 @@ impl SnapshotController {
         let volumes = self.volume_store().await;
         let member = |info: &VolumeSnapshotInfo| {
             let (snapshot, name) = names::member_names(&group.metadata.uid, &info.volume_handle);
-            let handle = wake::volume_handle(&content.spec.driver, &info.volume_handle);
-            let mut found = volumes.by_index(BY_HANDLE, &handle);
+            let handle = handle_key(&content.spec.driver, &info.volume_handle);
+            let mut found = volumes.find(&VOLUMES_BY_HANDLE, &handle);
             let volume = found.pop().filter(|_| found.is_empty());
             let snapshot = Key { namespace: group.metadata.namespace.clone(), name: snapshot };
             Member {
@@ -355,7 +356,7 @@ impl SnapshotController {
         let options = WatchOptions {
             namespace: group.metadata.namespace.clone(),
             label_selector: selector.filter(|selector| !selector.is_empty()),
-            field_selector: None,
+            ..WatchOptions::default()
         };
         let listed = cluster.list::<PersistentVolumeClaim>(&options).await?;
         let mut sources = Vec::new();

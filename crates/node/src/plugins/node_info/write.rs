@@ -4,8 +4,8 @@
 use serde_json::Value;
 use tokio::sync::Mutex;
 use wharf_cluster::{ApiError, Cluster};
+use wharf_model::Node;
 use wharf_model::patch::Patch;
-use wharf_model::whole::Node;
 use wharf_model::{CSINode, Key, Kind as _};
 
 use super::{Change, DriverNodeInfo, NodeInfoError};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 
 use super::*;
 use crate::pods::view::{Crash, Failed, Health, StartFailure};

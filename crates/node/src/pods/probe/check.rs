@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wharf_container::{ContainerId, Containers, RunResult};
-use wharf_model::whole::container::{Container, HttpGetAction, HttpHeader, Probe};
+use wharf_model::container::{Container, HttpGetAction, HttpHeader, Probe};
 
 /// Default host of a check.
 const LOOPBACK: &str = "127.0.0.1";

@@ -1,7 +1,7 @@
 //! Events on pods, with upstream's reasons and messages.
 
 use wharf_cluster::EventType;
-use wharf_model::whole::Pod;
+use wharf_model::Pod;
 
 use super::super::failure::Operation;
 use super::super::manager::Manager;

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use wharf_cluster::Change;
 use wharf_cluster::work::{EnqueueRequest, WorkOutcome};
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::PodVolume;
-use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::pod::PodVolume;
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::resolve::{self, Unresolved, used};
 use super::super::world::{DesiredMount, PodEntry, Resolved, Volume, World};
@@ -214,8 +213,7 @@ impl Manager {
         let uses = |entry: &PodEntry| {
             !entry.released
                 && entry.pod.as_ref().is_some_and(|pod| {
-                    pod.metadata.namespace == change.key.namespace
-                        && pod.claims().any(|name| name == change.key.name)
+                    pod.metadata.namespace == change.key.namespace && pod.claims.contains(&change.key.name)
                 })
         };
         let pods = world.pods.iter().filter(|(_, entry)| uses(entry));

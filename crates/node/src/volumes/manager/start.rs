@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use wharf_cluster::{ApiError, ObjectList, WatchOptions};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 
 use super::super::plain;
 use super::super::reconstruct::{self, Found, ReadableVolumes, Scan, Stuck};
@@ -175,8 +174,7 @@ impl Manager {
         let pods = cluster.list::<Pod>(&WatchOptions { field_selector, ..WatchOptions::default() }).await?;
         let mut volumes = Vec::new();
         for pod in &pods.items {
-            for name in pod.claims() {
-                let key = Key { namespace: pod.metadata.namespace.clone(), name };
+            for key in pod.claim_keys() {
                 let claim = permitted(cluster.get::<PersistentVolumeClaim>(&key).await)?;
                 let Some(name) = claim.map(|claim| claim.spec.volume_name).filter(|name| !name.is_empty())
                 else {

@@ -6,9 +6,8 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
 use wharf_linux::Kernel;
-use wharf_model::Quantity;
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::EmptyDir;
+use wharf_model::pod::EmptyDir;
+use wharf_model::{Pod, Quantity};
 
 use super::{PlainError, make_parents, mount_memory};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use wharf_container::hidden::Host;
-use wharf_model::whole::pod::HostPath;
+use wharf_model::pod::HostPath;
 
 use super::PlainError;
 use crate::volumes::VolumePath;

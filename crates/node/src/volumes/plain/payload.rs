@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use wharf_model::Quantity;
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
+use wharf_model::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
+use wharf_model::{Pod, Quantity};
 
 use super::PlainError;
 use super::atomic::{File, Payload, is_inside};

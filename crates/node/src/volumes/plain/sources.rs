@@ -5,9 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use wharf_cluster::{Cluster, now};
-use wharf_model::whole::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
-use wharf_model::whole::{Node, Pod};
-use wharf_model::{ApiResource, ConfigMap, Key, Quantity, Scope, Secret};
+use wharf_model::pod::{DownwardApi, ObjectFilesSource, PodVolume, TokenProjection};
+use wharf_model::{ApiResource, ConfigMap, Key, Node, Pod, Quantity, Scope, Secret};
 
 use super::atomic::is_inside;
 use super::payload::{Source, name_of};
@@ -78,8 +77,8 @@ async fn downward(cluster: &Cluster, pod: &Pod, wanted: &DownwardApi) -> Result<
     let needs_node = wanted.items.iter().any(|item| item.resource_field_ref.is_some());
     let allocatable: BTreeMap<String, Quantity> = match needs_node {
         true => {
-            let node = cluster.get::<Node>(&Key::cluster(pod.spec.node_name.as_str())).await?;
-            node.map(|node| node.status.allocatable).unwrap_or_default()
+            let node = cluster.get::<Node>(&Key::cluster(pod.node_name.as_str())).await?;
+            node.map(|node| node.status.allocatable.clone()).unwrap_or_default()
         }
         false => BTreeMap::new(),
     };

@@ -3,9 +3,8 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 use serde_json::{Value, json};
-use wharf_model::Time;
-use wharf_model::whole::Pod;
-use wharf_model::whole::pod::TokenProjection;
+use wharf_model::pod::TokenProjection;
+use wharf_model::{Pod, Time};
 
 /// Default lifetime in seconds.
 const DEFAULT_LIFETIME: i64 = 3600;

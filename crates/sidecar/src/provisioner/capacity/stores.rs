@@ -58,7 +58,7 @@ impl Stores {
             Some(node) => TopologySource::LocalNode(node.topology.clone()),
             None => TopologySource::Nodes(
                 cluster.store(WatchOptions::default()),
-                cluster.store(WatchOptions::default()),
+                cluster.store(WatchOptions::slim()),
             ),
         };
         let stores = Self {

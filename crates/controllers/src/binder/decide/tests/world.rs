@@ -7,8 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use wharf_cluster::Patch;
 use wharf_model::matching::{MatchFor, class_or_empty, find_matching_volume};
-use wharf_model::whole::Pod;
-use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 use super::super::super::view::{
     LiveObject, LiveReads, Rules, View, WorkItem, default_class, is_terminated, is_waiting,
@@ -128,10 +127,8 @@ impl World {
         let deleted = live.claim == Some(LiveObject::Absent);
         let claim = claims.into_iter().find(|claim| claim.key() == *key && !deleted);
         let pods: Vec<Arc<Pod>> = typed(&self.pods);
-        let users: Vec<_> = pods
-            .iter()
-            .filter(|pod| !is_terminated(pod) && pod.claims().any(|claim| claim == key.name))
-            .collect();
+        let users: Vec<_> =
+            pods.iter().filter(|pod| !is_terminated(pod) && pod.claims.contains(&key.name)).collect();
         let of_class = |name: &str| classes.iter().find(|class| class.metadata.name == name).cloned();
         let waiting = claim.clone().filter(|claim| is_waiting(claim));
         let offer = waiting.as_ref().and_then(|claim| {
@@ -162,7 +159,7 @@ impl World {
             offer,
             unscheduled: users
                 .iter()
-                .filter(|pod| pod.spec.node_name.is_empty())
+                .filter(|pod| pod.node_name.is_empty())
                 .map(|pod| pod.metadata.name.clone())
                 .collect(),
             users: users.iter().map(|pod| pod.key().to_string()).collect(),

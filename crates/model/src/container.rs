@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::pod::{FieldRef, ResourceFieldRef, SeLinuxOptions};
 use crate::decode::null_as_default;
+use crate::pod::{FieldRef, ResourceFieldRef, SeLinuxOptions};
 use crate::{Quantity, Time};
 
 /// A container.
