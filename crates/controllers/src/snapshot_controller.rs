@@ -20,7 +20,6 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::finalizer::FinalizerPatcher;
 use wharf_cluster::{ApiError, Attempts, Queue, Store, SyncState, WatchOptions};
-use wharf_model::snapshot::names;
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
     Key, Kind, Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
@@ -41,11 +40,15 @@ mod mirror;
 mod protect;
 #[cfg(test)]
 mod simulate;
+mod status;
 mod view;
 mod wake;
 mod write;
 
+pub use groups::content_key as group_content_key;
 pub use metrics::Metrics;
+pub use status::{DeletionStatus, deletion_status};
+pub use view::is_parent_group;
 
 /// Role name in `/debug/attempts` and name of the queue.
 const ROLE: &str = "snapshot-controller";
@@ -147,13 +150,9 @@ impl SnapshotController {
         snapshots.add_index(BY_CLASS, wake::class_index);
         snapshots.add_index(BY_GROUP, wake::group_index);
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
-        claims.add_index(BY_SNAPSHOT, |claim| {
-            wake::restore_sources(claim).iter().map(Key::to_string).collect()
-        });
+        claims.add_index(BY_SNAPSHOT, |claim| claim.restore_sources().iter().map(Key::to_string).collect());
         let classes = cluster.store::<VolumeSnapshotClass>(WatchOptions::default());
-        classes.add_index(IS_DEFAULT, |class| {
-            wake::default_class_index(&class.metadata, names::IS_DEFAULT_CLASS)
-        });
+        classes.add_index(IS_DEFAULT, |class| class.is_default().then(String::new).into_iter().collect());
         let contents = cluster.store::<VolumeSnapshotContent>(WatchOptions::default());
         contents.add_index(BY_HANDLE, wake::member_group_handle_index);
         Self {
@@ -227,7 +226,7 @@ impl SnapshotController {
         let classes = enqueue_changes(self.classes.clone(), self.queue.clone(), |change| {
             let Some(class) = &change.new else { return Vec::new() };
             let mut waiting = self.snapshots.by_index(BY_CLASS, &class.metadata.name);
-            if class.metadata.annotation(names::IS_DEFAULT_CLASS) == Some("true") {
+            if class.is_default() {
                 waiting.extend(self.snapshots.by_index(BY_CLASS, ""));
             }
             waiting.iter().map(|snapshot| queue_entry(WorkKey::Snapshot(snapshot.key()))).collect()
@@ -246,7 +245,7 @@ impl SnapshotController {
     /// The group of a snapshot, which may have waited for a restore from that snapshot to end.
     fn parent_group_of(&self, item: &WorkKey) -> Option<Key> {
         let WorkKey::Snapshot(key) = item else { return None };
-        view::parent_group(&*self.snapshots.get(key)?).map(|(group, _)| group)
+        self.snapshots.get(key)?.parent_group().map(|(group, _)| group)
     }
 
     /// Handles one object step by step until it has to wait.

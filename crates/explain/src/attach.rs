@@ -9,7 +9,7 @@ use wharf_controllers::attach_detach::{
 };
 use wharf_model::volume::VolumePhase;
 use wharf_model::whole::Pod;
-use wharf_model::{PersistentVolume, Time, UniqueVolumeName, VolumeAttachment};
+use wharf_model::{CSIDriver, PersistentVolume, Time, UniqueVolumeName, VolumeAttachment};
 
 use crate::explanation::{ReportedError, Step};
 use crate::facts::{ClaimFacts, Facts, Lookup};
@@ -113,8 +113,7 @@ impl<'a> VolumePath<'a> {
     /// The steps of the volume to a node or away from it; empty if there are none.
     fn at(&self, node: &str, all: &Facts, now: Time) -> Vec<Step> {
         let settings = Settings::default();
-        let attaches =
-            self.objects.driver.as_ref().is_none_or(|driver| driver.spec.attach_required.unwrap_or(true));
+        let attaches = CSIDriver::requires_attach(self.objects.driver.as_deref());
         let registered = || registered(&self.name.driver, node, all);
         if !attaches {
             let mut steps =

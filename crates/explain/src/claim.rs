@@ -123,8 +123,8 @@ fn missing_volume(
         Lookup::Absent => Step::waits(name, format!("PersistentVolume {volume} no longer exists"), RESTORE),
         Lookup::Unknown => return None,
         Lookup::Found(found) => {
-            // By UID alone: a claim of the same name may have been created since.
-            let other = found.spec.claim_ref.as_ref().filter(|other| other.uid != claim.metadata.uid)?;
+            let other =
+                found.spec.claim_ref.as_ref().filter(|_| !found.references_uid_of(&claim.metadata))?;
             let message =
                 format!("PersistentVolume {volume} belongs to claim {} (uid {:?})", other.key(), other.uid);
             Step::waits(name, message, "you to delete the claim, or free the volume")

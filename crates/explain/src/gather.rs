@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_controllers::binder;
-use wharf_model::claim::{ClaimPhase, DataSource};
+use wharf_controllers::snapshot_controller::{group_content_key, is_parent_group};
 use wharf_model::matching::{available_class, claim_index_key, class_or_empty};
-use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
+use wharf_model::modify::relevant_classes;
+use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Event, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
-    VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot,
+    CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    VolumeAttributesClass, VolumeGroupSnapshot, VolumeGroupSnapshotContent,
 };
 
 use crate::facts::{ClaimFacts, Facts, Lookup, NodeFacts};
@@ -74,18 +75,6 @@ pub async fn gather(
 
 fn known<T>(object: Option<T>) -> Lookup<T> {
     object.map_or(Lookup::Absent, Lookup::Found)
-}
-
-/// The name of a snapshot's content, even if no object names it yet.
-fn content_of(snapshot: &VolumeSnapshot) -> String {
-    let named = snapshot.spec.source.volume_snapshot_content_name.as_ref();
-    let bound = snapshot.status.as_ref().and_then(|it| it.bound_volume_snapshot_content_name.as_ref());
-    named.or(bound).cloned().unwrap_or_else(|| names::content_name(&snapshot.metadata.uid))
-}
-
-fn is_group(owner: &OwnerRef) -> bool {
-    owner.kind == VolumeGroupSnapshot::API.kind
-        && owner.api_version.split('/').next() == Some(VolumeGroupSnapshot::API.group)
 }
 
 struct Reading<'a> {
@@ -163,15 +152,8 @@ impl Reading<'_> {
 
     /// Those of the VolumeAttributesClasses that a claim requests or is changing to that exist.
     async fn attributes_classes(&mut self, claim: &PersistentVolumeClaim) -> Option<BTreeSet<String>> {
-        let requested = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
-        let current = claim.status.current_volume_attributes_class_name.as_deref().unwrap_or_default();
-        let target = match &claim.status.modify_volume_status {
-            Some(status) => status.target_volume_attributes_class_name.as_str(),
-            None if requested == current => return Some(BTreeSet::new()),
-            None => "",
-        };
         let mut existing = BTreeSet::new();
-        for name in BTreeSet::from([requested, target]).into_iter().filter(|name| !name.is_empty()) {
+        for name in relevant_classes(claim) {
             match self.get::<VolumeAttributesClass>(Key::cluster(name)).await {
                 Lookup::Found(_) => existing.insert(name.to_owned()),
                 Lookup::Absent => false,
@@ -246,21 +228,19 @@ impl Reading<'_> {
     }
 
     async fn snapshot(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
-        if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
+        if let Some(claim) = snapshot.source_claim_name() {
             let key = Key::namespaced(namespace, claim);
             let claim = self.get(key.clone()).await;
             let facts = self.claim(key, claim).await;
             self.facts.claims.push(facts);
         }
-        let content = content_of(snapshot);
-        self.facts.content = self.get::<VolumeSnapshotContent>(Key::cluster(content)).await;
+        let content = Key::cluster(snapshot.expected_content_name());
+        self.facts.content = self.get::<VolumeSnapshotContent>(content).await;
         if snapshot.metadata.is_deleting() {
             self.deletion_blockers(snapshot, namespace).await;
             return;
         }
-        let is_bound =
-            snapshot.status.as_ref().is_some_and(|it| it.bound_volume_snapshot_content_name.is_some());
-        if !is_bound {
+        if snapshot.bound_content().is_none() {
             self.facts.snapshot_class = self.snapshot_class(snapshot).await;
         }
     }
@@ -274,45 +254,46 @@ impl Reading<'_> {
                 Lookup::Unknown => None,
             };
         }
-        if snapshot.spec.source.volume_snapshot_content_name.is_some() {
+        if snapshot.pre_provisioned_content().is_some() {
             return Some(true);
         }
         let volume = self.facts.claims.first().and_then(|claim| claim.volume.found());
         let driver = volume.and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.clone());
         let classes = self.list::<VolumeSnapshotClass>(None).await?;
-        let is_default =
-            |class: &&VolumeSnapshotClass| class.metadata.annotation(names::IS_DEFAULT_CLASS) == Some("true");
         let has_driver =
             |class: &VolumeSnapshotClass| driver.as_ref().is_none_or(|driver| class.driver == *driver);
-        Some(classes.iter().filter(is_default).any(has_driver))
+        Some(classes.iter().filter(|class| class.is_default()).any(has_driver))
     }
 
     /// What may delay a snapshot's deletion: claims that are to be restored from it, and its group.
     async fn deletion_blockers(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
-        let name = &snapshot.metadata.name;
-        let of_snapshot = |source: &DataSource| {
-            let same_namespace = source.namespace.as_deref().is_none_or(|other| other == namespace);
-            same_namespace
-                && source.kind == VolumeSnapshot::API.kind
-                && source.api_group.as_deref() == Some(VolumeSnapshot::API.group)
-                && source.name == *name
-        };
-        let is_restoring = |claim: &PersistentVolumeClaim| {
-            let sources = [&claim.spec.data_source, &claim.spec.data_source_ref];
-            !matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
-                && sources.into_iter().flatten().any(|source| of_snapshot(source))
-        };
+        let key = snapshot.key();
         let claims = self.list::<PersistentVolumeClaim>(Some(namespace)).await;
         self.facts.restoring_claims = claims.map(|mut claims| {
-            claims.retain(is_restoring);
+            claims.retain(|claim| claim.restore_sources().contains(&key));
             claims.into_iter().map(|claim| claim.metadata.name).collect()
         });
-        if let Some(owner) = snapshot.metadata.owner_references.iter().find(|owner| is_group(owner)) {
-            let key = Key::namespaced(namespace, &*owner.name);
-            self.facts.group = match self.get::<VolumeGroupSnapshot>(key).await {
-                Lookup::Found(group) if group.metadata.uid != owner.uid => Lookup::Absent,
-                found => found,
-            };
+        if let Some((key, uid)) = snapshot.parent_group() {
+            self.facts.group = self.parent_group(key, uid).await;
+        }
+    }
+
+    /// The group snapshot that a snapshot names, if it is still the same one.
+    async fn parent_group(&mut self, key: Key, uid: Option<&str>) -> Lookup<VolumeGroupSnapshot> {
+        let group = match self.get::<VolumeGroupSnapshot>(key).await {
+            Lookup::Found(group) => group,
+            other => return other,
+        };
+        let group_content = match uid {
+            Some(_) => Lookup::Absent,
+            None => self.get::<VolumeGroupSnapshotContent>(group_content_key(&group)).await,
+        };
+        if matches!(group_content, Lookup::Unknown) {
+            return Lookup::Unknown;
+        }
+        match is_parent_group(uid, &group, group_content.found(), self.facts.content.found()) {
+            true => Lookup::Found(group),
+            false => Lookup::Absent,
         }
     }
 

@@ -1,19 +1,15 @@
 //! The steps of a snapshot until it is ready, and until it is deleted: whether the snapshot controller, the driver's
 //! snapshotter or the user has to act.
 
+use wharf_controllers::snapshot_controller::{DeletionStatus, deletion_status};
 use wharf_model::Kind as _;
-use wharf_model::snapshot::{
-    DeletionPolicy, VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotError, names,
-};
+use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotError, names};
 
 use crate::claim;
 use crate::explanation::{ReportedError, Step};
 use crate::facts::{Facts, Lookup};
 
 const CONTROLLER: &str = "the snapshot controller";
-/// Finalizers that the snapshot controller removes.
-const CONTROLLER_FINALIZERS: [&str; 3] =
-    [names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION, names::IN_GROUP_PROTECTION];
 
 /// The steps of the snapshot, up to the first that is not done.
 pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
@@ -32,30 +28,28 @@ pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
         let step = deleting(&name, snapshot, error, facts);
         return vec![step.since(snapshot.metadata.deletion_timestamp)];
     }
-    let bound = status.and_then(|status| status.bound_volume_snapshot_content_name.as_deref());
     let mut steps = Vec::new();
-    let Some(bound) = bound else {
+    let Some(bound) = snapshot.bound_content() else {
         // The snapshot cannot be taken before its source exists.
         steps.extend(facts.claims.iter().flat_map(|source| claim::walk(source, facts)));
         if facts.snapshot_class == Some(false) {
             let waiting_for = "you to name a class, or mark one as the default for its driver";
             steps.push(Step::waits(&name, "no VolumeSnapshotClass exists for it", waiting_for).since(since));
         }
-        let step = match &snapshot.spec.source.volume_snapshot_content_name {
+        let step = match snapshot.pre_provisioned_content() {
             Some(requested) => requested_content(&name, requested, snapshot, facts),
             None => Step::waits(name, "has no VolumeSnapshotContent yet", CONTROLLER),
         };
         steps.push(step.since(since).with_error(error.or_else(|| facts.last_warning(snapshot, &[]))));
         return steps;
     };
-    let ready = status.and_then(|status| status.ready_to_use).unwrap_or(false);
     let content = match &facts.content {
         Lookup::Absent => {
             let message = format!("VolumeSnapshotContent {bound} no longer exists");
             let waiting_for = "you to delete the snapshot, which has no data";
             return vec![Step::waits(name, message, waiting_for).with_error(error)];
         }
-        _ if ready => return vec![Step::done(name, format!("ready to use, content {bound}"))],
+        _ if snapshot.is_ready() => return vec![Step::done(name, format!("ready to use, content {bound}"))],
         Lookup::Found(content) => content,
         Lookup::Unknown => {
             return vec![Step::unknown(name, format!("VolumeSnapshotContent {bound} could not be read"))];
@@ -95,9 +89,8 @@ fn requested_content(name: &str, requested: &str, snapshot: &VolumeSnapshot, fac
             return Step::unknown(name, format!("{requests}, which could not be read"));
         }
     };
-    let reference = &content.spec.volume_snapshot_ref;
-    let is_free = reference.uid.is_empty() && names_snapshot(content, snapshot);
-    if !is_free && !refers_to(content, snapshot) {
+    if !content.is_bound_to(&snapshot.metadata) && !content.is_reserved_for(&snapshot.metadata) {
+        let reference = &content.spec.volume_snapshot_ref;
         let message = format!(
             "{requests}, which belongs to snapshot {}/{} (uid {:?})",
             reference.namespace, reference.name, reference.uid
@@ -111,44 +104,47 @@ fn requested_content(name: &str, requested: &str, snapshot: &VolumeSnapshot, fac
     Step::waits(name, format!("{requests}, but is not bound to it yet"), CONTROLLER)
 }
 
-/// Why a snapshot in deletion still exists, in the order in which the snapshot controller checks.
+/// Why a snapshot in deletion still exists, by the rules of the snapshot controller.
 fn deleting(name: &str, snapshot: &VolumeSnapshot, error: Option<ReportedError>, facts: &Facts) -> Step {
     let finalizers = &snapshot.metadata.finalizers;
     let held = format!("being deleted; held by finalizers {}", finalizers.join(", "));
-    if !CONTROLLER_FINALIZERS.iter().any(|finalizer| snapshot.metadata.has_finalizer(finalizer)) {
-        return Step::waits(name, held, claim::finalizer_owners(finalizers));
-    }
-    let content = match &facts.content {
-        Lookup::Found(content) => Some(content).filter(|content| refers_to(content, snapshot)),
-        Lookup::Absent => None,
-        Lookup::Unknown => {
-            return Step::unknown(name, format!("{held}; its content could not be read")).with_error(error);
+    let (content, group) = (facts.content.found(), facts.group.found());
+    let status =
+        |restoring: bool| deletion_status(snapshot, content, restoring, group.map(|group| &group.metadata));
+    let claims = facts.restoring_claims.as_deref().unwrap_or_default();
+    match (status(!claims.is_empty()), content, group) {
+        (DeletionStatus::NotHeld, _, _) => Step::waits(name, held, claim::finalizer_owners(finalizers)),
+        _ if matches!(facts.content, Lookup::Unknown) => {
+            Step::unknown(name, format!("{held}; its content could not be read")).with_error(error)
         }
-    };
-    match &facts.restoring_claims {
-        Some(claims) if content.is_some() && !claims.is_empty() => {
+        _ if facts.restoring_claims.is_none() && status(true) == DeletionStatus::Restoring => {
+            Step::unknown(name, format!("{held}; whether a claim is being restored from it is unknown"))
+        }
+        (DeletionStatus::Restoring, _, _) => {
             let message = format!("being deleted, but claim {} is being restored from it", claims.join(", "));
-            return Step::waits(name, message, "the provisioner of these claims, or you to delete them");
+            Step::waits(name, message, "the provisioner of these claims, or you to delete them")
         }
-        None if content.is_some() => {
-            let message = format!("{held}; whether a claim is being restored from it is unknown");
-            return Step::unknown(name, message);
+        (DeletionStatus::HeldByGroup, _, Some(group)) => {
+            let message = format!("being deleted, but owned by group snapshot {}", group.key());
+            match group.metadata.is_deleting() {
+                true => Step::waits(name, message, CONTROLLER),
+                false => Step::waits(name, message, "you to delete the group snapshot"),
+            }
         }
-        _ => {}
+        (DeletionStatus::ContentDeleting, Some(content), _) => deleting_content(name, content, error, facts),
+        (DeletionStatus::HeldByGroup | DeletionStatus::Pending | DeletionStatus::ContentDeleting, _, _) => {
+            Step::waits(name, held, CONTROLLER).with_error(error)
+        }
     }
-    if let Some(group) = facts.group.found() {
-        let message = format!("being deleted, but owned by group snapshot {}", group.key());
-        return match group.metadata.is_deleting() {
-            true => Step::waits(name, message, CONTROLLER),
-            false => Step::waits(name, message, "you to delete the group snapshot"),
-        };
-    }
-    let deletes = |content: &&VolumeSnapshotContent| {
-        content.metadata.is_deleting() && content.spec.deletion_policy == DeletionPolicy::Delete
-    };
-    let Some(content) = content.filter(deletes) else {
-        return Step::waits(name, held, CONTROLLER).with_error(error);
-    };
+}
+
+/// Why the content of a snapshot in deletion still exists.
+fn deleting_content(
+    name: &str,
+    content: &VolumeSnapshotContent,
+    error: Option<ReportedError>,
+    facts: &Facts,
+) -> Step {
     let content_name = &content.metadata.name;
     if !content.metadata.has_finalizer(names::CONTENT_PROTECTION) {
         let finalizers = &content.metadata.finalizers;
@@ -164,18 +160,6 @@ fn deleting(name: &str, snapshot: &VolumeSnapshot, error: Option<ReportedError>,
         .or(error);
     let message = format!("being deleted: the driver is deleting the snapshot of content {content_name}");
     Step::waits(name, message, snapshotter(content)).with_error(error)
-}
-
-/// Whether the content's volumeSnapshotRef is this snapshot, by name and UID.
-fn refers_to(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
-    content.spec.volume_snapshot_ref.uid == snapshot.metadata.uid && names_snapshot(content, snapshot)
-}
-
-/// Whether the content's volumeSnapshotRef has this snapshot's name.
-fn names_snapshot(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
-    let reference = &content.spec.volume_snapshot_ref;
-    reference.name == snapshot.metadata.name
-        && Some(&reference.namespace) == snapshot.metadata.namespace.as_ref()
 }
 
 fn reported(error: Option<&VolumeSnapshotError>, field: &str) -> Option<ReportedError> {

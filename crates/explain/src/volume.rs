@@ -126,11 +126,11 @@ fn phase(name: &str, volume: &PersistentVolume, facts: &ClaimFacts, all: &Facts)
 
 /// Why a bound volume no longer has its claim, by the binder's rules; `None` if it has, or if the claim was not read.
 fn lost_claim(volume: &PersistentVolume, facts: &ClaimFacts) -> Option<String> {
-    let reference = volume.spec.claim_ref.as_ref()?;
+    volume.spec.claim_ref.as_ref()?;
     match &facts.claim {
         Lookup::Unknown => None,
         Lookup::Absent => Some("no longer exists".to_owned()),
-        Lookup::Found(claim) if claim.metadata.uid != reference.uid => {
+        Lookup::Found(claim) if !volume.references_uid_of(&claim.metadata) => {
             Some(format!("was replaced by another claim of that name (uid {:?})", claim.metadata.uid))
         }
         Lookup::Found(claim) => {

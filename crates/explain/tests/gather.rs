@@ -231,9 +231,9 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
         )
         .await;
     for (name, owner, waiting_for) in [
-        ("member", &group["metadata"]["uid"], "you to delete the group snapshot"),
-        ("orphan", &json!("earlier"), "the snapshot controller"),
-        ("wanted", &json!("earlier"), "the provisioner of these claims, or you to delete them"),
+        ("snapshot-member", &group["metadata"]["uid"], "you to delete the group snapshot"),
+        ("snapshot-orphan", &json!("earlier"), "the snapshot controller"),
+        ("snapshot-wanted", &json!("earlier"), "the provisioner of these claims, or you to delete them"),
     ] {
         let owners = json!([{"apiVersion": VolumeGroupSnapshot::API.api_version(), "name": "g",
             "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
@@ -243,12 +243,13 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
         let uid = made["metadata"]["uid"].as_str().unwrap();
         let spec = json!({"driver": "d.test", "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
             "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": uid}});
-        let metadata = json!({"name": names::content_name(uid)});
+        // Snapshot and content of a member have the same suffix.
+        let metadata = json!({"name": name.replace("snapshot-", "snapcontent-")});
         world.make::<VolumeSnapshotContent>(json!({"metadata": metadata, "spec": spec})).await;
         let key = Key::namespaced("default", name);
         world.cluster.delete(&VolumeSnapshot::API, &key, Preconditions::default()).await.unwrap();
-        let from = json!({"apiGroup": VolumeSnapshot::API.group, "kind": "VolumeSnapshot", "name": "wanted"});
-        if name == "wanted" {
+        let from = json!({"apiGroup": VolumeSnapshot::API.group, "kind": "VolumeSnapshot", "name": name});
+        if name == "snapshot-wanted" {
             let spec = json!({"accessModes": ["ReadWriteOnce"], "dataSource": from,
                 "resources": {"requests": {"storage": "1Gi"}}});
             let metadata = json!({"name": "restored", "namespace": "default"});
@@ -257,7 +258,7 @@ async fn snapshot_in_deletion_waits_for_group_and_restores() {
         let story = world.story(&world.cluster, &format!("vs/{name}"), None).await;
         assert_eq!(story.pending_step().unwrap().waiting_for, waiting_for, "{story}");
     }
-    let story = world.story(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
+    let story = world.story(&world.without("persistentvolumeclaims"), "vs/snapshot-wanted", None).await;
     assert_eq!(story.exit_status(), 5, "{story}");
 }
 

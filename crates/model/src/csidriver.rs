@@ -30,6 +30,14 @@ impl Kind for CSIDriver {
     }
 }
 
+impl CSIDriver {
+    /// Whether volumes of a driver must be attached before they are mounted. They must if the driver has no CSIDriver
+    /// object.
+    pub fn requires_attach(driver: Option<&Self>) -> bool {
+        driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
+    }
+}
+
 /// The properties of a driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -3,6 +3,8 @@
 //!
 //! Start reading at [`plan`].
 
+use std::collections::BTreeSet;
+
 use serde_json::json;
 
 use crate::claim::{ClaimPhase, ModifyStatus};
@@ -100,6 +102,18 @@ pub fn plan(
             Plan::Pending { target: requested.to_owned(), unwritten: !written }
         }
     }
+}
+
+/// The classes whose existence [`plan`] may ask for.
+pub fn relevant_classes(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
+    let requested = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+    let current = claim.status.current_volume_attributes_class_name.as_deref().unwrap_or_default();
+    let target = match &claim.status.modify_volume_status {
+        Some(status) => status.target_volume_attributes_class_name.as_str(),
+        None if requested == current => return BTreeSet::new(),
+        None => "",
+    };
+    [requested, target].into_iter().filter(|name| !name.is_empty()).collect()
 }
 
 /// Records that the class does not exist. Conditions are unchanged.

@@ -1,5 +1,6 @@
 //! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass.
 
+mod binding;
 pub mod names;
 pub mod secrets;
 

@@ -46,6 +46,12 @@ impl PersistentVolume {
         self.metadata.annotation(annotation::BETA_STORAGE_CLASS).unwrap_or(&self.spec.storage_class_name)
     }
 
+    /// Whether its claimRef has this claim's UID. The binder compares only UIDs: a claim of the same name may have been
+    /// created since.
+    pub fn references_uid_of(&self, claim: &Meta) -> bool {
+        self.spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.uid)
+    }
+
     /// Whether its claimRef is this claim, by name and UID.
     pub fn is_bound_to(&self, claim: &Meta) -> bool {
         self.spec.claim_ref.as_ref().is_some_and(|reference| {

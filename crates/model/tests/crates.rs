@@ -25,9 +25,9 @@ fn allowed(architecture: &str) -> Edges {
 
 /// The dependencies in `cargo metadata`, which reads the manifests.
 fn actual(metadata: &Value) -> Edges {
-    let root = Path::new(metadata["workspace_root"].as_str().unwrap()).join("crates");
+    let root = Path::new(metadata["workspace_root"].as_str().unwrap_or_default()).join("crates");
     let directory = |path: &Path| Some(path.strip_prefix(&root).ok()?.to_str()?.to_owned());
-    let packages = metadata["packages"].as_array().unwrap().iter().filter_map(|package| {
+    let packages = metadata["packages"].as_array().into_iter().flatten().filter_map(|package| {
         let name = directory(Path::new(package["manifest_path"].as_str()?).parent()?)?;
         let dependencies = package["dependencies"].as_array()?.iter();
         let dependencies = dependencies.filter(|dependency| dependency["kind"] != "dev");

@@ -145,8 +145,7 @@ impl<'a> View<'a> {
         mut state: impl FnMut(&str) -> AttachState,
         last_in_use: impl Fn(&str) -> Option<Arc<BTreeSet<String>>>,
     ) -> Self {
-        let attachable =
-            objects.driver.as_ref().is_none_or(|driver| driver.spec.attach_required != Some(false));
+        let attachable = CSIDriver::requires_attach(objects.driver.as_deref());
         let volumes: Vec<&PersistentVolume> = objects
             .volumes
             .iter()

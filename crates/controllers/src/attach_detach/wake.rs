@@ -143,10 +143,7 @@ impl AttachDetach {
 
     pub(super) fn driver_changed(&self, change: &Change<CSIDriver>) -> EnqueueRequests {
         let driver = &change.key.name;
-        // Without a CSIDriver object, attachRequired defaults to true.
-        let attaches = |object: &Option<Arc<CSIDriver>>| {
-            object.as_ref().is_none_or(|object| object.spec.attach_required != Some(false))
-        };
+        let attaches = |object: &Option<Arc<CSIDriver>>| CSIDriver::requires_attach(object.as_deref());
         if attaches(&change.old) == attaches(&change.new) && change.old.is_some() {
             return Vec::new();
         }

@@ -17,7 +17,7 @@ use super::groups;
 use super::metrics::{ObjectKind, Operation};
 use super::mirror::StatusUpdate;
 use super::protect::{self, ContentStep, INVALID_SOURCE};
-use super::view::{self, GroupWithContent, Lookup, NodeChoice, ParentGroup, View, is_created, is_ready};
+use super::view::{GroupWithContent, Lookup, NodeChoice, ParentGroup, View};
 use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::{MAX_STEPS, Next, SnapshotController, has_node_affinity, wake, write};
 
@@ -52,17 +52,18 @@ impl Inputs {
     fn view<'a>(&'a self, fetched: &'a Fetched, record_volume_mode: bool) -> View<'a> {
         let snapshot = self.snapshot.as_deref();
         let content_fetched =
-            snapshot.is_some_and(|snapshot| fetched.content == Some(view::expected_content_name(snapshot)));
+            snapshot.is_some_and(|snapshot| fetched.content == Some(snapshot.expected_content_name()));
         let volume = self.claim.as_ref().map(|claim| claim.spec.volume_name.as_str());
         let volume = match &fetched.volume {
             Some((name, found)) if Some(name.as_str()) == volume => Lookup::new(found.as_ref(), true),
             _ => Lookup::NotCached,
         };
-        let parent = snapshot.and_then(view::parent_group).map_or(ParentGroup::None, |(key, uid)| {
-            let parent_fetched = fetched.parent.as_ref().filter(|(name, _)| *name == key);
-            let parent_fetched = parent_fetched.map(|(_, group)| group.as_ref());
-            ParentGroup::resolve(uid, self.content.as_deref(), self.group.as_ref(), parent_fetched)
-        });
+        let parent =
+            snapshot.and_then(VolumeSnapshot::parent_group).map_or(ParentGroup::None, |(key, uid)| {
+                let parent_fetched = fetched.parent.as_ref().filter(|(name, _)| *name == key);
+                let parent_fetched = parent_fetched.map(|(_, group)| group.as_ref());
+                ParentGroup::resolve(uid, self.content.as_deref(), self.group.as_ref(), parent_fetched)
+            });
         let node = match (self.has_node_affinity, &self.node) {
             (false, _) => NodeChoice::Any,
             (true, Some(node)) => NodeChoice::Node(node),
@@ -115,11 +116,11 @@ impl SnapshotController {
         let snapshot = self.snapshots.get(key);
         let of = snapshot.as_deref();
         let content =
-            of.and_then(|snapshot| self.contents.get(&Key::cluster(view::expected_content_name(snapshot))));
+            of.and_then(|snapshot| self.contents.get(&Key::cluster(snapshot.expected_content_name())));
         let class = of.and_then(|snapshot| snapshot.spec.volume_snapshot_class_name.as_ref());
         let claim = of.and_then(wake::source_claim).and_then(|claim| self.claims.get(&claim));
         let volume = fetched.volume.as_ref().and_then(|(_, volume)| volume.as_ref());
-        let parent = of.and_then(view::parent_group);
+        let parent = of.and_then(VolumeSnapshot::parent_group);
         let volume = volume.filter(|volume| self.nodes.is_some() && has_node_affinity(volume));
         let namespace = key.namespace.as_deref().unwrap_or_default();
         let group_name =
@@ -154,15 +155,15 @@ impl SnapshotController {
 
     /// Starts the timers of the pending operations.
     fn start_metrics(&self, inputs: &Inputs, snapshot: &VolumeSnapshot) {
-        let (uid, dynamic) = (&snapshot.metadata.uid, view::pre_provisioned(snapshot).is_none());
+        let (uid, dynamic) = (&snapshot.metadata.uid, snapshot.pre_provisioned_content().is_none());
         let content = inputs.content.as_ref().map(|content| content.spec.driver.as_str());
         let class = inputs.class.as_ref().map(|class| class.driver.as_str());
         let driver = content.or(class).unwrap_or_default();
         let start = |operation| self.metrics.start(operation, ObjectKind::Snapshot, uid, driver, dynamic);
         if snapshot.metadata.is_deleting() {
             start(Operation::Delete);
-        } else if !is_ready(snapshot) {
-            if !is_created(snapshot) {
+        } else if !snapshot.is_ready() {
+            if !snapshot.is_created() {
                 start(Operation::Create);
             }
             start(Operation::CreateAndReady);
@@ -202,7 +203,7 @@ impl SnapshotController {
                 fetched.volume = Some((name, volume));
             }
             Step::FetchParentGroup => {
-                if let Some((key, uid)) = view::parent_group(snapshot) {
+                if let Some((key, uid)) = snapshot.parent_group() {
                     let group = self.fetch_group(&key, uid.is_none()).await?;
                     fetched.parent = Some((key, group));
                 }

@@ -12,10 +12,7 @@ use wharf_model::snapshot::{DeletionPolicy, names};
 use wharf_model::{SecretRef, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::mirror::{StatusUpdate, status_update};
-use super::view::{
-    Lookup, ParentGroup, View, bound_content, is_bound_to, is_created, is_ready, owning_group,
-    pre_provisioned, references_name,
-};
+use super::view::{Lookup, ParentGroup, View};
 
 mod create;
 mod delete;
@@ -141,7 +138,7 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     let mut finalizers = missing_finalizers(view, snapshot);
     if finalizers.contains(&names::AS_SOURCE_PROTECTION)
         && create::is_new(view, snapshot)
-        && pre_provisioned(snapshot).is_none()
+        && snapshot.pre_provisioned_content().is_none()
         && let Some(class) = view.class
     {
         // In one write, if it is certain that a content will be created that needs both.
@@ -156,7 +153,7 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     if !finalizers.is_empty() {
         return Step::AddFinalizers(finalizers);
     }
-    match is_ready(snapshot) && bound_content(snapshot).is_some() {
+    match snapshot.is_ready() && snapshot.bound_content().is_some() {
         true => verify_ready(view, snapshot),
         false => advance(view, snapshot),
     }
@@ -172,9 +169,9 @@ fn check_binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> 
         )
     };
     let source = &content.spec.source;
-    if owning_group(snapshot).is_some() {
+    if snapshot.owning_group().is_some() {
         // The group's reconcile binds the two.
-        return match is_bound_to(content, &snapshot.metadata) || !is_ready(snapshot) {
+        return match content.is_bound_to(&snapshot.metadata) || !snapshot.is_ready() {
             true => Ok(()),
             false => Err(misbound()),
         };
@@ -183,7 +180,7 @@ fn check_binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> 
         let message = format!("VolumeSnapshotContent [{name}] is bound to a different snapshot");
         failed(Failure::new("SnapshotContentMisbound", &*message), message)
     };
-    if pre_provisioned(snapshot).is_none() {
+    if snapshot.pre_provisioned_content().is_none() {
         if source.volume_handle.is_none() {
             let message = format!(
                 "VolumeSnapshotContent {name} is pre-provisioned while expecting a dynamically provisioned one"
@@ -193,7 +190,7 @@ fn check_binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> 
             );
             return Err(failed(Failure::new("SnapshotContentMismatch", message), error));
         }
-        return match is_bound_to(content, &snapshot.metadata) {
+        return match content.is_bound_to(&snapshot.metadata) {
             true => Ok(()),
             false => Err(misplaced()),
         };
@@ -206,9 +203,8 @@ fn check_binding(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> 
         );
         return Err(failed(Failure::new("SnapshotContentMismatch", message), error));
     }
-    let free =
-        content.spec.volume_snapshot_ref.uid.is_empty() && references_name(content, &snapshot.metadata);
-    match (is_bound_to(content, &snapshot.metadata), free, is_ready(snapshot)) {
+    let free = content.is_reserved_for(&snapshot.metadata);
+    match (content.is_bound_to(&snapshot.metadata), free, snapshot.is_ready()) {
         (true, _, _) | (_, true, false) => Ok(()),
         (false, true, true) => Err(misbound()),
         (false, false, _) => Err(misplaced()),
@@ -225,8 +221,8 @@ fn missing_finalizers(view: &View<'_>, snapshot: &VolumeSnapshot) -> Vec<&'stati
     let mut finalizers = vec![names::AS_SOURCE_PROTECTION];
     if let Lookup::Found(content) = view.content
         // A member is deleted with its group, which waits for the group's content.
-        && (owning_group(snapshot).is_none() || pre_provisioned(snapshot).is_some())
-        && bound_content(snapshot).is_some()
+        && (snapshot.owning_group().is_none() || snapshot.pre_provisioned_content().is_some())
+        && snapshot.bound_content().is_some()
         && content.spec.deletion_policy == DeletionPolicy::Delete
     {
         finalizers.push(names::BOUND_PROTECTION);
@@ -238,12 +234,12 @@ fn missing_finalizers(view: &View<'_>, snapshot: &VolumeSnapshot) -> Vec<&'stati
 /// For a ready snapshot: checks that its content still exists.
 fn verify_ready(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     match view.content {
-        Lookup::NotCached => return Step::FetchContent(super::view::expected_content_name(snapshot)),
+        Lookup::NotCached => return Step::FetchContent(snapshot.expected_content_name()),
         Lookup::NotFound => return Step::Fail(missing()),
         Lookup::Found(_) => {}
     }
     // Pre-provisioned members existed before the group snapshot: they get their owner now.
-    match (owning_group(snapshot), view.parent) {
+    match (snapshot.owning_group(), view.parent) {
         (Some(_), _) | (None, ParentGroup::None) => Step::Idle,
         (None, ParentGroup::NotCached) => Step::FetchParentGroup,
         (None, ParentGroup::NotFound) => Step::Idle,
@@ -257,20 +253,22 @@ fn missing() -> Failure {
 
 /// For a snapshot that is not ready yet.
 fn advance(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
-    let is_member = owning_group(snapshot).is_some() && pre_provisioned(snapshot).is_none();
-    if is_member && bound_content(snapshot).is_none() {
+    let is_member = snapshot.owning_group().is_some() && snapshot.pre_provisioned_content().is_none();
+    if is_member && snapshot.bound_content().is_none() {
         return Step::Wait(WaitingFor::Membership);
     }
-    let is_new = pre_provisioned(snapshot).is_none() && create::is_new(view, snapshot);
+    let is_new = snapshot.pre_provisioned_content().is_none() && create::is_new(view, snapshot);
     match view.content {
         // No query needed: creating a content that exists fails with AlreadyExists.
         Lookup::NotCached if is_new => create::decide(view, snapshot),
-        Lookup::NotCached => Step::FetchContent(super::view::expected_content_name(snapshot)),
-        Lookup::NotFound if is_member || pre_provisioned(snapshot).is_some() || is_created(snapshot) => {
+        Lookup::NotCached => Step::FetchContent(snapshot.expected_content_name()),
+        Lookup::NotFound
+            if is_member || snapshot.pre_provisioned_content().is_some() || snapshot.is_created() =>
+        {
             Step::Fail(missing())
         }
         Lookup::NotFound => create::decide(view, snapshot),
-        Lookup::Found(content) if is_member && !is_bound_to(content, &snapshot.metadata) => {
+        Lookup::Found(content) if is_member && !content.is_bound_to(&snapshot.metadata) => {
             Step::Wait(WaitingFor::Membership)
         }
         Lookup::Found(content) => bind(view, snapshot, content),
@@ -287,7 +285,7 @@ fn driver_mismatch(content: &VolumeSnapshotContent, class: &str, driver: &str) -
 }
 
 fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Step {
-    if pre_provisioned(snapshot).is_some() {
+    if snapshot.pre_provisioned_content().is_some() {
         let class = &snapshot.spec.volume_snapshot_class_name;
         let is_free = content.spec.volume_snapshot_ref.uid.is_empty();
         if is_free || (content.spec.volume_snapshot_class_name.is_none() && class.is_some()) {

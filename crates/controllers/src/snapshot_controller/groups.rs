@@ -4,7 +4,6 @@
 //! Rules: [`decide`] and [`members`]. The group snapshot CRDs are optional.
 
 use wharf_cluster::{Cluster, Queue, Store, WatchOptions};
-use wharf_model::snapshot::names;
 use wharf_model::{
     Key, Kind, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
     VolumeSnapshotContent,
@@ -25,8 +24,8 @@ pub(super) mod write;
 
 pub(super) use view::contains_member;
 
-/// The content that belongs to a group snapshot.
-pub(super) fn content_key(group: &VolumeGroupSnapshot) -> Key {
+/// The key of a group snapshot's content, even before the two are bound.
+pub fn content_key(group: &VolumeGroupSnapshot) -> Key {
     Key::cluster(view::expected_content_name(group))
 }
 
@@ -48,9 +47,7 @@ impl Groups {
         let contents = cluster.store::<VolumeGroupSnapshotContent>(WatchOptions::default());
         contents.add_index(BY_HANDLE, wake::group_handle_index);
         let classes = cluster.store::<VolumeGroupSnapshotClass>(WatchOptions::default());
-        classes.add_index(IS_DEFAULT, |class| {
-            wake::default_class_index(&class.metadata, names::IS_DEFAULT_GROUP_CLASS)
-        });
+        classes.add_index(IS_DEFAULT, |class| class.is_default().then(String::new).into_iter().collect());
         Self { groups, contents, classes }
     }
 
@@ -116,7 +113,7 @@ impl Groups {
         let classes = enqueue_changes(self.classes.clone(), queue.clone(), |change| {
             let Some(class) = &change.new else { return Vec::new() };
             let mut waiting = self.groups.by_index(BY_CLASS, &class.metadata.name);
-            if class.metadata.annotation(names::IS_DEFAULT_GROUP_CLASS) == Some("true") {
+            if class.is_default() {
                 waiting.extend(self.groups.by_index(BY_CLASS, ""));
             }
             waiting.iter().map(|group| queue_entry(WorkKey::Group(group.key()))).collect()

@@ -4,8 +4,6 @@ use serde_json::{Map, Value, json};
 use wharf_model::snapshot::VolumeSnapshotError;
 use wharf_model::{Quantity, Time, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::view::{is_created, is_ready};
-
 /// An update of a snapshot's status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StatusUpdate {
@@ -54,8 +52,8 @@ pub(crate) fn status_update(
     }
     Some(StatusUpdate {
         status: Value::Object(status),
-        created: !is_created(snapshot) && created.is_some(),
-        ready: !is_ready(snapshot) && ready,
+        created: !snapshot.is_created() && created.is_some(),
+        ready: !snapshot.is_ready() && ready,
     })
 }
 

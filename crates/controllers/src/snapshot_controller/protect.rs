@@ -3,8 +3,6 @@
 use wharf_model::snapshot::names;
 use wharf_model::{PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::view::{is_ready, source_claim_name};
-
 /// The next step for a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ContentStep {
@@ -40,9 +38,9 @@ pub(crate) fn can_release_claim<'a>(
     snapshots: impl IntoIterator<Item = &'a VolumeSnapshot>,
 ) -> bool {
     let needs = |snapshot: &VolumeSnapshot| {
-        source_claim_name(snapshot) == Some(&claim.metadata.name)
+        snapshot.source_claim_name() == Some(&claim.metadata.name)
             && snapshot.metadata.namespace == claim.metadata.namespace
-            && !is_ready(snapshot)
+            && !snapshot.is_ready()
     };
     claim.metadata.has_finalizer(names::CLAIM_PROTECTION) && !snapshots.into_iter().any(needs)
 }

@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use wharf_model::snapshot::names;
 use wharf_model::{
-    Key, Meta, OwnerRef, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot,
-    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
+    Meta, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotContent,
+    VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
 use super::groups::contains_member;
-
-/// API group of group snapshots in owner references.
-const GROUP_API_PREFIX: &str = "groupsnapshot.storage.k8s.io/";
 
 /// One snapshot and the objects related to it.
 #[derive(Debug, Clone, Copy)]
@@ -113,12 +109,8 @@ impl<'a> ParentGroup<'a> {
         cached: Option<&'a GroupWithContent>,
         fetched: Option<Option<&'a GroupWithContent>>,
     ) -> Self {
-        let is_match = |GroupWithContent { group, content: of_group }: &&GroupWithContent| match (
-            uid, of_group, content,
-        ) {
-            (Some(uid), _, _) => group.metadata.uid == uid,
-            (None, Some(of_group), Some(content)) => contains_member(group, of_group, content),
-            (None, _, _) => false,
+        let is_match = |GroupWithContent { group, content: of_group }: &&GroupWithContent| {
+            is_parent_group(uid, group, of_group.as_deref(), content)
         };
         match (cached.or(fetched.flatten()).filter(is_match), fetched) {
             (Some(group), _) => Self::Found(&group.group.metadata),
@@ -128,131 +120,26 @@ impl<'a> ParentGroup<'a> {
     }
 }
 
-/// The group snapshot that owns a snapshot, in any version of the API.
-pub(crate) fn owning_group(snapshot: &VolumeSnapshot) -> Option<&OwnerRef> {
-    let is_group = |owner: &&OwnerRef| {
-        owner.kind == "VolumeGroupSnapshot" && owner.api_version.starts_with(GROUP_API_PREFIX)
-    };
-    snapshot.metadata.owner_references.iter().find(is_group)
-}
-
-/// The group snapshot that a snapshot belongs to: its key and, if known, its UID.
-pub(crate) fn parent_group(snapshot: &VolumeSnapshot) -> Option<(Key, Option<&str>)> {
-    let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
-    let fetched = snapshot
-        .status
-        .as_ref()
-        .and_then(|status| status.volume_group_snapshot_name.as_deref())
-        .filter(named);
-    match (owning_group(snapshot), fetched) {
-        (Some(owner), _) => Some((Key::namespaced(namespace, &*owner.name), Some(&owner.uid))),
-        (None, Some(name)) => Some((Key::namespaced(namespace, name), None)),
-        (None, None) => None,
+/// Whether this is the group snapshot that a snapshot names: by its UID, if the snapshot has it, or else by the group
+/// handle of the snapshot's content, since another group may have that name by now.
+pub fn is_parent_group(
+    uid: Option<&str>,
+    group: &VolumeGroupSnapshot,
+    group_content: Option<&VolumeGroupSnapshotContent>,
+    content: Option<&VolumeSnapshotContent>,
+) -> bool {
+    match (uid, group_content, content) {
+        (Some(uid), _, _) => group.metadata.uid == uid,
+        (None, Some(group_content), Some(content)) => contains_member(group, group_content, content),
+        (None, _, _) => false,
     }
-}
-
-fn named(name: &&str) -> bool {
-    !name.is_empty()
-}
-
-/// The content that a snapshot is bound to.
-pub(crate) fn bound_content(snapshot: &VolumeSnapshot) -> Option<&str> {
-    let status = snapshot.status.as_ref()?;
-    status.bound_volume_snapshot_content_name.as_deref().filter(named)
-}
-
-/// The existing content that the user named as the source.
-pub(crate) fn pre_provisioned(snapshot: &VolumeSnapshot) -> Option<&str> {
-    snapshot.spec.source.volume_snapshot_content_name.as_deref()
-}
-
-/// The name of the source claim.
-pub(crate) fn source_claim_name(snapshot: &VolumeSnapshot) -> Option<&str> {
-    snapshot.spec.source.persistent_volume_claim_name.as_deref().filter(named)
-}
-
-/// The name of the content of a snapshot, even before the two are bound.
-pub(crate) fn expected_content_name(snapshot: &VolumeSnapshot) -> String {
-    let Meta { name, uid, .. } = &snapshot.metadata;
-    match (pre_provisioned(snapshot).or(bound_content(snapshot)), owning_group(snapshot)) {
-        (Some(name), _) => name.to_owned(),
-        // Snapshot and content of a member have the same suffix.
-        (None, Some(_)) => name.replacen("snapshot-", "snapcontent-", 1),
-        (None, None) => names::content_name(uid),
-    }
-}
-
-/// Whether volumes can be restored from it.
-pub(crate) fn is_ready(snapshot: &VolumeSnapshot) -> bool {
-    snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
-}
-
-/// Whether the driver has created the snapshot.
-pub(crate) fn is_created(snapshot: &VolumeSnapshot) -> bool {
-    snapshot.status.as_ref().is_some_and(|status| status.creation_time.is_some())
-}
-
-/// Whether the content references this snapshot by name and UID.
-pub(crate) fn is_bound_to(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
-    let reference = &content.spec.volume_snapshot_ref;
-    reference.uid == snapshot.uid && references_name(content, snapshot)
-}
-
-/// Whether the content references a snapshot of this name.
-pub(crate) fn references_name(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
-    let reference = &content.spec.volume_snapshot_ref;
-    reference.name == snapshot.name && Some(&reference.namespace) == snapshot.namespace.as_ref()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
-
-    fn snapshot(metadata: Value, source: Value, status: Value) -> VolumeSnapshot {
-        let mut metadata = metadata;
-        metadata["namespace"] = json!("shop");
-        metadata["uid"] = json!("u");
-        serde_json::from_value(json!({"metadata": metadata, "spec": {"source": source}, "status": status}))
-            .unwrap()
-    }
-
-    /// sidecars.md 1.4 "Binding".
-    #[test]
-    fn content_name_follows_source_binding_or_uid() {
-        let claim = || json!({"persistentVolumeClaimName": "data"});
-        let owned = |version: &str| {
-            json!({"name": "snapshot-ab", "ownerReferences": [{
-                "apiVersion": format!("groupsnapshot.storage.k8s.io/{version}"),
-                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
-            }]})
-        };
-        for (snapshot, content, parent_is) in [
-            (snapshot(json!({"name": "s"}), claim(), Value::Null), "snapcontent-u", None),
-            (
-                snapshot(json!({"name": "s"}), claim(), json!({"boundVolumeSnapshotContentName": "c"})),
-                "c",
-                None,
-            ),
-            (
-                snapshot(json!({"name": "s"}), json!({"volumeSnapshotContentName": "pre"}), Value::Null),
-                "pre",
-                None,
-            ),
-            (snapshot(owned("v1"), claim(), Value::Null), "snapcontent-ab", Some(("g", Some("gu")))),
-            (snapshot(owned("v1beta2"), claim(), Value::Null), "snapcontent-ab", Some(("g", Some("gu")))),
-            (
-                snapshot(json!({"name": "s"}), claim(), json!({"volumeGroupSnapshotName": "g"})),
-                "snapcontent-u",
-                Some(("g", None)),
-            ),
-        ] {
-            assert_eq!(expected_content_name(&snapshot), content, "{snapshot:?}");
-            let expected = parent_is.map(|(name, uid)| (Key::namespaced("shop", name), uid));
-            assert_eq!(parent_group(&snapshot), expected, "{snapshot:?}");
-        }
-    }
 
     /// sidecars.md 1.4 "Delete": a group counts only if it is the same object, whether it comes from the cache or
     /// the server.

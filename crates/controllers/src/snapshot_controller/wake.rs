@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use wharf_cluster::{Change, Priority};
-use wharf_model::claim::{ClaimPhase, DataSource};
+use wharf_model::claim::ClaimPhase;
 use wharf_model::snapshot::{SnapshotStatus, names};
 use wharf_model::{
     Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot,
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 
-use super::view::{is_created, is_ready, owning_group, parent_group, source_claim_name};
 use wharf_cluster::work::EnqueueRequest;
 
 /// Snapshots that are not ready, by source claim.
@@ -50,47 +49,27 @@ pub(crate) fn queue_entry(key: WorkKey) -> EnqueueRequest<WorkKey> {
 
 /// The source claim of a snapshot.
 pub(crate) fn source_claim(snapshot: &VolumeSnapshot) -> Option<Key> {
-    let claim = source_claim_name(snapshot)?;
+    let claim = snapshot.source_claim_name()?;
     Some(Key { namespace: snapshot.metadata.namespace.clone(), name: claim.to_owned() })
 }
 
 pub(crate) fn claim_index(snapshot: &VolumeSnapshot) -> Vec<String> {
-    let claim = source_claim(snapshot).filter(|_| !is_ready(snapshot));
+    let claim = source_claim(snapshot).filter(|_| !snapshot.is_ready());
     claim.iter().map(Key::to_string).collect()
 }
 
 pub(crate) fn class_index(snapshot: &VolumeSnapshot) -> Vec<String> {
     let class = &snapshot.spec.volume_snapshot_class_name;
     // A pre-provisioned snapshot needs no class unless it names one.
-    let needs_none = source_claim_name(snapshot).is_none() && class.is_none();
-    match is_created(snapshot) || snapshot.metadata.is_deleting() || needs_none {
+    let needs_none = snapshot.source_claim_name().is_none() && class.is_none();
+    match snapshot.is_created() || snapshot.metadata.is_deleting() || needs_none {
         true => Vec::new(),
         false => vec![class.clone().unwrap_or_default()],
     }
 }
 
 pub(crate) fn group_index(snapshot: &VolumeSnapshot) -> Vec<String> {
-    parent_group(snapshot).map(|(key, _)| key.to_string()).into_iter().collect()
-}
-
-/// The snapshots that a claim waits to be restored from, from either of its data source fields.
-pub(crate) fn restore_sources(claim: &PersistentVolumeClaim) -> Vec<Key> {
-    if matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost) {
-        return Vec::new();
-    }
-    let spec = &claim.spec;
-    let is_snapshot = |source: &&DataSource| {
-        source.kind == VolumeSnapshot::API.kind
-            && source.api_group.as_deref() == Some(VolumeSnapshot::API.group)
-    };
-    let key = |source: &DataSource| {
-        let namespace = source.namespace.clone().or_else(|| claim.metadata.namespace.clone());
-        Key { namespace, name: source.name.clone() }
-    };
-    let sources = [&spec.data_source, &spec.data_source_ref].into_iter().flatten().map(|source| &**source);
-    let mut keys: Vec<Key> = sources.filter(is_snapshot).map(key).collect();
-    keys.dedup();
-    keys
+    snapshot.parent_group().map(|(key, _)| key.to_string()).into_iter().collect()
 }
 
 pub(crate) fn group_handle_index(content: &VolumeGroupSnapshotContent) -> Vec<String> {
@@ -118,10 +97,6 @@ pub(crate) fn volume_handle(driver: &str, handle: &str) -> String {
 
 pub(crate) fn volume_handle_index(volume: &PersistentVolume) -> Vec<String> {
     volume.spec.csi.iter().map(|csi| volume_handle(&csi.driver, &csi.volume_handle)).collect()
-}
-
-pub(crate) fn default_class_index(meta: &Meta, annotation: &str) -> Vec<String> {
-    (meta.annotation(annotation) == Some("true")).then(String::new).into_iter().collect()
 }
 
 /// Whether a change is more than our own report of a failure, which must not end its backoff.
@@ -154,7 +129,7 @@ pub(crate) fn on_snapshot(change: &Change<VolumeSnapshot>) -> Vec<EnqueueRequest
     }
     requests.push(queue_entry(WorkKey::Snapshot(key.clone())));
     let needs = |snapshot: &Option<Arc<VolumeSnapshot>>| {
-        snapshot.as_ref().filter(|snapshot| !is_ready(snapshot)).and_then(|snapshot| source_claim(snapshot))
+        snapshot.as_ref().filter(|snapshot| !snapshot.is_ready()).and_then(|snapshot| source_claim(snapshot))
     };
     let (before, now) = (needs(old), needs(new));
     if before != now {
@@ -198,8 +173,8 @@ pub(crate) fn on_claim(change: &Change<PersistentVolumeClaim>) -> Vec<EnqueueReq
     if new.as_ref().is_some_and(protected) {
         requests.push(queue_entry(WorkKey::Claim(key.clone())));
     }
-    let now = new.as_deref().map(restore_sources).unwrap_or_default();
-    let before = old.as_deref().map(restore_sources).unwrap_or_default();
+    let now = new.as_deref().map(PersistentVolumeClaim::restore_sources).unwrap_or_default();
+    let before = old.as_deref().map(PersistentVolumeClaim::restore_sources).unwrap_or_default();
     // A claim that no longer waits for its volume no longer blocks the deletion of a snapshot.
     requests.extend(
         before.into_iter().filter(|key| !now.contains(key)).map(|key| queue_entry(WorkKey::Snapshot(key))),
@@ -252,7 +227,7 @@ pub(crate) fn on_group_members(
         (_, None) => true,
         (None, Some(_)) => false,
     };
-    let affected = members.iter().filter(|member| is_deleted || owning_group(member).is_none());
+    let affected = members.iter().filter(|member| is_deleted || member.owning_group().is_none());
     affected.map(|member| queue_entry(WorkKey::Snapshot(member.key()))).collect()
 }
 

@@ -85,6 +85,7 @@ fn snapshot_names_who_acts_until_it_is_ready() {
 fn content(reference: Value, source: Value, more: Value) -> Value {
     json!({
         "metadata": {"name": "c", "uid": "cu", "finalizers": more["finalizers"],
+            "annotations": {"snapshot.storage.kubernetes.io/volumesnapshot-being-deleted": "yes"},
             "deletionTimestamp": more["deletionTimestamp"]},
         "spec": {"driver": "d.csi", "deletionPolicy": more["policy"], "volumeSnapshotRef": reference,
             "source": source},

@@ -285,7 +285,7 @@ impl Manager {
         let world = self.world();
         let attaches = |volume: &Volume| {
             let driver = self.drivers.get(&Key::cluster(&volume.driver));
-            driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
+            CSIDriver::requires_attach(driver.as_deref())
         };
         let volumes = world.volumes.iter().filter(|(_, volume)| !volume.ephemeral && attaches(volume));
         (volumes.map(|(unique, _)| unique.clone()).collect(), world.pods_known)

@@ -63,7 +63,7 @@ impl<'a> Driver<'a> {
 
     /// Whether volumes have to be attached; the default is yes.
     pub(super) fn attaches(self) -> bool {
-        self.object().is_none_or(|driver| driver.spec.attach_required != Some(false))
+        CSIDriver::requires_attach(self.object())
     }
 
     /// Whether the driver gets pod info (podInfoOnMount).

@@ -7,7 +7,6 @@
 
 use wharf_model::claim::{ClaimPhase, DataSource};
 use wharf_model::names::{annotation, finalizer};
-use wharf_model::snapshot::SnapshotStatus;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{
     Key, Kind, PersistentVolume, PersistentVolumeClaim, Quantity, StorageClass, VolumeMode, VolumeSnapshot,
@@ -190,18 +189,16 @@ fn from_snapshot(view: &SourceView<'_>, key: &Key) -> Result<Source, SourceProbl
     if meta.is_deleting() && !meta.has_finalizer(finalizer::SNAPSHOT_SOURCE_PROTECTION) {
         return Err(SourceProblem::Deleting);
     }
-    let (status, bound) = bound_content(snapshot).ok_or(SourceProblem::Unbound)?;
+    let (Some(status), Some(bound)) = (&snapshot.status, snapshot.bound_content()) else {
+        return Err(SourceProblem::Unbound);
+    };
     let content = view.content.filter(|content| content.metadata.name == bound);
     let content = content.ok_or_else(|| SourceProblem::NoContent(bound.to_owned()))?;
-    let reference = &content.spec.volume_snapshot_ref;
-    if reference.uid != meta.uid
-        || reference.name != meta.name
-        || Some(&reference.namespace) != meta.namespace.as_ref()
-    {
+    if !content.is_bound_to(meta) {
         return Err(SourceProblem::ContentOfOtherSnapshot(bound.to_owned()));
     }
     check_driver(view, &content.spec.driver)?;
-    if status.ready_to_use != Some(true) {
+    if !snapshot.is_ready() {
         return Err(SourceProblem::NotReady);
     }
     let handle = content.status.as_ref().and_then(|status| status.snapshot_handle.as_ref());
@@ -215,12 +212,6 @@ fn from_snapshot(view: &SourceView<'_>, key: &Key) -> Result<Source, SourceProbl
         return Err(SourceProblem::ModeChange { source_mode, wanted, content: bound.to_owned() });
     }
     Ok(Source::Snapshot { handle: handle.clone(), snapshot: key.clone(), uid: meta.uid.clone() })
-}
-
-/// The snapshot's status, and the name of the content that the snapshot is bound to.
-fn bound_content(snapshot: &VolumeSnapshot) -> Option<(&SnapshotStatus, &str)> {
-    let status = snapshot.status.as_ref()?;
-    Some((status, status.bound_volume_snapshot_content_name.as_deref().filter(|name| !name.is_empty())?))
 }
 
 fn from_claim(view: &SourceView<'_>, key: &Key) -> Result<Source, SourceProblem> {

@@ -3,7 +3,6 @@
 
 use serde::Deserialize;
 use tonic::{Code, Status};
-use wharf_model::snapshot::names::IS_DEFAULT_CLASS;
 use wharf_model::snapshot::secrets::SnapshotSecretError;
 use wharf_model::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 
@@ -166,10 +165,10 @@ pub(super) fn allowed(status: AccessStatus) -> Result<(), Refusal> {
 /// The content of a ready snapshot.
 pub(super) fn content_name(snapshot: &VolumeSnapshot) -> Result<&str, Refusal> {
     let name = || snapshot.metadata.name.clone();
-    let status = snapshot.status.as_ref().filter(|status| status.ready_to_use == Some(true));
-    let status = status.ok_or_else(|| Refusal::SnapshotNotReady(name()))?;
-    let bound = status.bound_volume_snapshot_content_name.as_deref().filter(|bound| !bound.is_empty());
-    bound.ok_or_else(|| Refusal::NotBound(name()))
+    if !snapshot.is_ready() {
+        return Err(Refusal::SnapshotNotReady(name()));
+    }
+    snapshot.bound_content().ok_or_else(|| Refusal::NotBound(name()))
 }
 
 /// The snapshot handle. A content that does not reference the snapshot belongs to another one, whatever the
@@ -188,11 +187,7 @@ pub(super) fn handle<'a>(
         let snapshot = snapshot.metadata.name.clone();
         return Err(Refusal::OtherDriver { snapshot, driver: driver.to_owned() });
     }
-    let named = &content.spec.volume_snapshot_ref;
-    let meta = &snapshot.metadata;
-    let ours =
-        named.name == meta.name && Some(&named.namespace) == meta.namespace.as_ref() && named.uid == meta.uid;
-    match ours {
+    match content.is_bound_to(&snapshot.metadata) {
         true => Ok(handle),
         false => Err(Refusal::NotBound(snapshot.metadata.name.clone())),
     }
@@ -212,9 +207,7 @@ pub(super) fn default_class<'a>(
     classes: &'a [VolumeSnapshotClass],
     driver: &str,
 ) -> Result<&'a VolumeSnapshotClass, Refusal> {
-    let mut defaults = classes.iter().filter(|class| {
-        class.driver == driver && class.metadata.annotation(IS_DEFAULT_CLASS) == Some("true")
-    });
+    let mut defaults = classes.iter().filter(|class| class.driver == driver && class.is_default());
     match (defaults.next(), defaults.next()) {
         (Some(class), None) => Ok(class),
         (None, _) => Err(Refusal::NoDefault(driver.to_owned())),

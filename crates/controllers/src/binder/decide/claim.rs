@@ -1,12 +1,12 @@
 //! The rules for a claim (upstream's syncClaim).
 
+use wharf_model::PersistentVolumeClaim;
 use wharf_model::claim::ClaimPhase;
 use wharf_model::class::VolumeBindingMode;
 use wharf_model::matching::{
     MatchFor, check_requested_volume, class_or_empty, find_matching_volume, is_reserved_for,
 };
 use wharf_model::names::{annotation, reason};
-use wharf_model::{PersistentVolume, PersistentVolumeClaim};
 
 use super::super::migration;
 use super::super::view::{LiveObject, View};
@@ -55,7 +55,7 @@ fn reconcile_bound(view: &View, claim: &PersistentVolumeClaim) -> Step {
     };
     match &volume.spec.claim_ref {
         None => bind(claim, volume),
-        Some(reference) if reference.uid == claim.metadata.uid => bind(claim, volume),
+        Some(_) if volume.references_uid_of(&claim.metadata) => bind(claim, volume),
         Some(_) if !is_lost && live.is_none() => Step::FetchVolume { name: name.clone() },
         Some(_) => {
             let note = "Two claims are bound to the same volume, this one is bound incorrectly";
@@ -186,9 +186,4 @@ fn pending(claim: &PersistentVolumeClaim, event: Option<EventRecord>) -> Step {
         // Record the event only once the phase is right, so that one reconcile records it once.
         false => Step::Idle(Idle { events: event.into_iter().collect(), problem: None }),
     }
-}
-
-/// Whether the volume's `claimRef` has this claim's UID.
-pub(super) fn owns(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
-    volume.spec.claim_ref.as_ref().is_some_and(|reference| reference.uid == claim.metadata.uid)
 }

@@ -9,7 +9,6 @@ use wharf_model::{PersistentVolume, matching};
 
 use super::super::migration::{self, IN_TREE_PREFIX};
 use super::super::view::{LiveObject, View};
-use super::claim::owns;
 use super::{EventRecord, EventTarget, Idle, Step};
 
 /// The next step for a volume that references no claim.
@@ -26,7 +25,7 @@ pub(super) fn decide(view: &View, volume: &PersistentVolume) -> Step {
         // Reserved but not bound. If the claim exists, its own rules did not choose this volume.
         return set_phase(volume, VolumePhase::Available);
     };
-    let Some(claim) = view.claim.as_ref().filter(|claim| owns(claim, volume)) else {
+    let Some(claim) = view.claim.as_ref().filter(|claim| volume.references_uid_of(&claim.metadata)) else {
         let proven = view
             .live
             .claim

@@ -5,10 +5,7 @@ use wharf_model::snapshot::names;
 use wharf_model::snapshot::secrets::SnapshotSecret;
 use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
 
-use super::super::view::{
-    Lookup, NodeChoice, View, bound_content, is_bound_to, is_created, owning_group, pre_provisioned,
-    source_claim_name,
-};
+use super::super::view::{Lookup, NodeChoice, View};
 use super::{Failure, NewContent, Step};
 
 /// The next step for a snapshot without a content.
@@ -23,13 +20,13 @@ pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
 /// Whether nothing was created for the snapshot or bound to it yet.
 pub(super) fn is_new(view: &View<'_>, snapshot: &VolumeSnapshot) -> bool {
     let is_bound = match view.content {
-        Lookup::Found(content) => is_bound_to(content, &snapshot.metadata),
+        Lookup::Found(content) => content.is_bound_to(&snapshot.metadata),
         Lookup::NotCached | Lookup::NotFound => false,
     };
     !is_bound
-        && bound_content(snapshot).is_none()
-        && !is_created(snapshot)
-        && owning_group(snapshot).is_none()
+        && snapshot.bound_content().is_none()
+        && !snapshot.is_created()
+        && snapshot.owning_group().is_none()
 }
 
 /// Checks the class before anything else: without a class the snapshot does not even get a finalizer.
@@ -40,7 +37,7 @@ pub(super) fn check_class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Option<
     match (&snapshot.spec.volume_snapshot_class_name, view.class) {
         (Some(name), None) => Some(Step::Fail(class_not_found(name))),
         (Some(_), Some(_)) => None,
-        (None, _) if pre_provisioned(snapshot).is_some() => None,
+        (None, _) if snapshot.pre_provisioned_content().is_some() => None,
         (None, _) => Some(choose_default_class(view, snapshot)),
     }
 }
@@ -91,7 +88,7 @@ fn source_volume<'a>(
 ) -> Result<&'a PersistentVolume, VolumeUnavailable> {
     let failed = |reason: String| Err(VolumeUnavailable::Failed(reason));
     let Some(claim) = view.claim else {
-        let name = source_claim_name(snapshot).unwrap_or_default();
+        let name = snapshot.source_claim_name().unwrap_or_default();
         let found = format!("persistentvolumeclaim {name:?} not found");
         return failed(format!("failed to retrieve PVC {name} from the lister: {found:?}"));
     };

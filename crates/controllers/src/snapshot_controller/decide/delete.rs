@@ -6,7 +6,7 @@
 use wharf_model::VolumeSnapshot;
 use wharf_model::snapshot::{DeletionPolicy, names};
 
-use super::super::view::{Lookup, ParentGroup, View, expected_content_name, is_bound_to};
+use super::super::view::{Lookup, ParentGroup, View};
 use super::{Step, WaitingFor};
 
 /// The finalizers that we put on snapshots.
@@ -22,11 +22,11 @@ pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     }
     let content = match view.content {
         // It may have just been created, by us or by a process that crashed.
-        Lookup::NotCached => return Step::FetchContent(expected_content_name(snapshot)),
-        Lookup::Found(content) if is_bound_to(content, &snapshot.metadata) => Some(content),
+        Lookup::NotCached => return Step::FetchContent(snapshot.expected_content_name()),
+        Lookup::Found(content) if content.is_bound_to(&snapshot.metadata) => Some(content),
         // It may have just been bound, by a process that crashed.
         Lookup::Found(_) if !view.content_fetched => {
-            return Step::FetchContent(expected_content_name(snapshot));
+            return Step::FetchContent(snapshot.expected_content_name());
         }
         Lookup::NotFound | Lookup::Found(_) => None,
     };

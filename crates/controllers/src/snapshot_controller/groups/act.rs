@@ -14,7 +14,7 @@ use wharf_model::{
 use super::super::decide::Failure;
 use super::super::metrics::{ObjectKind, Operation};
 use super::super::mirror::StatusUpdate;
-use super::super::view::{self as snapshot_view, Lookup};
+use super::super::view::Lookup;
 use super::super::wake::{self, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::super::write as snapshot_write;
 use super::super::{Next, ROLE, SnapshotController, has_node_affinity};
@@ -24,6 +24,8 @@ use super::view::{
     pre_provisioned,
 };
 use super::{Groups, selector, write};
+
+mod members;
 
 /// More steps than this in a row are not progress: a group takes four per member.
 const MAX_STEPS: usize = 4096;
@@ -139,11 +141,11 @@ impl SnapshotController {
     ) -> Result<Vec<Arc<VolumeSnapshot>>, ApiError> {
         let mut member_snapshots = Vec::new();
         for snapshot in self.snapshots.by_index(BY_GROUP, &group.metadata.key().to_string()) {
-            let is_owned = match (snapshot_view::owning_group(&snapshot), content) {
+            let is_owned = match (snapshot.owning_group(), content) {
                 (Some(owner), _) => owner.uid == group.metadata.uid,
                 // The driver deletes them with the group, so a member missing from the cache must be queried.
                 (None, Some(content)) => {
-                    let key = Key::cluster(snapshot_view::expected_content_name(&snapshot));
+                    let key = Key::cluster(snapshot.expected_content_name());
                     let member = match self.contents.get(&key) {
                         Some(member) => Some(member),
                         None => self.context.cluster.get(&key).await?.map(Arc::new),
@@ -219,6 +221,7 @@ impl SnapshotController {
         }
     }
 
+    /// Executes one step. Steps that act on the content are only decided if it exists.
     async fn act_on_group(
         &self,
         inputs: &Inputs,
@@ -226,120 +229,55 @@ impl SnapshotController {
         step: Step,
         fetched: &mut Fetched,
     ) -> Result<Next, ApiError> {
-        let cluster = &self.context.cluster;
         let meta = &group.metadata;
-        let namespace = meta.namespace.as_deref();
-        // Steps that act on the content are only decided if it exists.
-        let content = inputs.content.as_deref();
-        match (step, content) {
-            (Step::DropState, _) => return Ok(Next::Done),
+        match (step, inputs.content.as_deref()) {
+            (Step::DropState | Step::WaitForContent, _) => return Ok(Next::Done),
             (Step::Idle, _) => {
                 self.record_attempt(&WorkKey::Group(meta.key()), None);
                 return Ok(Next::Done);
             }
-            (Step::WaitForContent, _) => return Ok(Next::Done),
             (Step::WaitForRestore(member), _) => {
-                let note = format!(
-                    "Snapshot {member} belonging to VolumeGroupSnapshot {} is being used to restore a PVC",
-                    meta.key()
-                );
-                self.context.events.record_for(group, EventType::Warning, "SnapshotDeletePending", note);
+                self.record_pending_restore(group, &member);
                 return Ok(Next::Done);
             }
             (Step::Fail(failure), _) => return self.report_group_failure(group, &failure).await,
+            (Step::CreateContent(new), _) => return self.create_group_content(group, &new).await,
             (Step::FetchContent(name), _) => {
-                cluster.get::<VolumeGroupSnapshotContent>(&Key::cluster(&*name)).await?;
+                self.context.cluster.get::<VolumeGroupSnapshotContent>(&Key::cluster(&*name)).await?;
                 fetched.content = Some(name);
             }
             (Step::FetchSources, _) => fetched.sources = Some(self.fetch_sources(group).await?),
-            (Step::AddFinalizer, _) => {
-                let written =
-                    self.write(group, None, patch::add_finalizer(meta, names::GROUP_PROTECTION)).await;
-                self.record_rejected_write(group, "GroupSnapshotFinalizerError", &written, |error| {
-                    format!("Failed to check and update group snapshot: {error}")
-                });
-                written?;
+            (Step::AddFinalizer, _) => self.add_group_finalizer(group).await?,
+            (Step::RemoveFinalizer, _) => {
+                self.write(group, None, patch::remove_finalizer(meta, names::GROUP_PROTECTION)).await?;
             }
             (Step::SetDefaultClass(class), _) => {
                 self.write(group, None, Some(write::set_class(meta, &class))).await?;
             }
-            (Step::CreateContent(new_content), _) => {
-                return self.create_group_content(group, &new_content).await;
-            }
+            (Step::WriteStatus(update), _) => self.write_group_status(inputs, group, &update).await?,
             (Step::BindContent { class }, Some(content)) => {
-                let patch = write::bind(&content.metadata, meta, class.as_deref());
-                let bound = self.write(content, None, Some(patch)).await;
-                self.record_rejected_write(group, "GroupSnapshotBindFailed", &bound, |error| {
-                    format!("GroupSnapshot failed to bind VolumeGroupSnapshotContent, {error}")
-                });
-                bound?;
+                self.bind_group_content(group, content, class.as_deref()).await?;
             }
+            (Step::MarkContentBeingDeleted, Some(content)) => {
+                let mark = [(names::GROUP_BEING_DELETED, Some("yes"))];
+                self.write(content, None, Some(patch::annotate(&content.metadata, &mark))).await?;
+            }
+            (Step::DeleteContent, Some(content)) => self.delete_group_content(group, content).await?,
             (Step::CreateMember { info, claim }, Some(_)) => {
-                self.create_object::<VolumeSnapshot>(namespace, &write::member(group, &info, &claim)).await?;
+                self.create_member(group, &info, &claim).await?;
             }
             (Step::CreateMemberContent { info, volume_mode, snapshot }, Some(content)) => {
                 let body = write::member_content(group, content, &info, volume_mode, &snapshot);
                 self.create_object::<VolumeSnapshotContent>(None, &body).await?;
             }
             (Step::BindMemberContent { content, snapshot }, _) => {
-                if let Some(content) = self.contents.get(&Key::cluster(content)) {
-                    let patch = write::bind_member_content(&content.metadata, &snapshot);
-                    self.write(&*content, None, Some(patch)).await?;
-                }
+                self.bind_member_content(content, &snapshot).await?;
             }
             (Step::WriteMemberStatus(info), _) => {
-                let (_, name) = names::member_names(&meta.uid, &info.volume_handle);
-                if let Some(content) = self.contents.get(&Key::cluster(name)) {
-                    let status = write::member_status(inputs.handle(), &info);
-                    let patch = snapshot_write::status(&content.metadata, &status);
-                    self.write(&*content, Some("status"), Some(patch)).await?;
-                }
+                self.write_member_status(group, inputs.handle(), &info).await?;
             }
-            (Step::BindMember(info), _) => {
-                let (snapshot, name) = names::member_names(&meta.uid, &info.volume_handle);
-                let key = Key { namespace: meta.namespace.clone(), name: snapshot };
-                if let Some(snapshot) = self.snapshots.get(&key) {
-                    let status = serde_json::json!({"boundVolumeSnapshotContentName": name});
-                    let patch = snapshot_write::status(&snapshot.metadata, &status);
-                    self.write(&*snapshot, Some("status"), Some(patch)).await?;
-                }
-            }
-            (Step::WriteStatus(update), _) => {
-                let patch = snapshot_write::status(meta, &update.status);
-                let written = self.write(group, Some("status"), Some(patch)).await;
-                self.record_rejected_write(group, "GroupSnapshotStatusUpdateFailed", &written, |error| {
-                    format!("GroupSnapshot status update failed, {error}")
-                });
-                if written? {
-                    self.record_group_progress(inputs, group, &update);
-                }
-            }
-            (Step::MarkContentBeingDeleted, Some(content)) => {
-                let mark = [(names::GROUP_BEING_DELETED, Some("yes"))];
-                self.write(content, None, Some(patch::annotate(&content.metadata, &mark))).await?;
-            }
-            (Step::DeleteContent, Some(content)) => {
-                let deleted = self.delete(content).await;
-                self.record_rejected_write(group, "GroupSnapshotContentObjectDeleteError", &deleted, |_| {
-                    "Failed to delete group snapshot content API object".to_owned()
-                });
-                deleted?;
-            }
-            (Step::DeleteMember(key), _) => {
-                if let Some(member) = self.snapshots.get(&key) {
-                    let deleted = self.delete(&*member).await;
-                    self.record_rejected_write(group, "SnapshotDeleteError", &deleted, |error| {
-                        format!(
-                            "failed to delete snapshot API object {key} part of group snapshot {}: {error}",
-                            meta.key()
-                        )
-                    });
-                    deleted?;
-                }
-            }
-            (Step::RemoveFinalizer, _) => {
-                self.write(group, None, patch::remove_finalizer(meta, names::GROUP_PROTECTION)).await?;
-            }
+            (Step::BindMember(info), _) => self.bind_member(group, &info).await?,
+            (Step::DeleteMember(key), _) => self.delete_member(group, &key).await?,
             (
                 Step::BindContent { .. }
                 | Step::CreateMember { .. }
@@ -350,6 +288,66 @@ impl SnapshotController {
             ) => {}
         }
         Ok(Next::Continue)
+    }
+
+    fn record_pending_restore(&self, group: &VolumeGroupSnapshot, member: &Key) {
+        let key = group.key();
+        let note = format!(
+            "Snapshot {member} belonging to VolumeGroupSnapshot {key} is being used to restore a PVC"
+        );
+        self.context.events.record_for(group, EventType::Warning, "SnapshotDeletePending", note);
+    }
+
+    async fn add_group_finalizer(&self, group: &VolumeGroupSnapshot) -> Result<(), ApiError> {
+        let patch = patch::add_finalizer(&group.metadata, names::GROUP_PROTECTION);
+        let written = self.write(group, None, patch).await;
+        self.record_rejected_write(group, "GroupSnapshotFinalizerError", &written, |error| {
+            format!("Failed to check and update group snapshot: {error}")
+        });
+        written.map(drop)
+    }
+
+    async fn write_group_status(
+        &self,
+        inputs: &Inputs,
+        group: &VolumeGroupSnapshot,
+        update: &StatusUpdate,
+    ) -> Result<(), ApiError> {
+        let patch = snapshot_write::status(&group.metadata, &update.status);
+        let written = self.write(group, Some("status"), Some(patch)).await;
+        self.record_rejected_write(group, "GroupSnapshotStatusUpdateFailed", &written, |error| {
+            format!("GroupSnapshot status update failed, {error}")
+        });
+        if written? {
+            self.record_group_progress(inputs, group, update);
+        }
+        Ok(())
+    }
+
+    async fn bind_group_content(
+        &self,
+        group: &VolumeGroupSnapshot,
+        content: &VolumeGroupSnapshotContent,
+        class: Option<&str>,
+    ) -> Result<(), ApiError> {
+        let patch = write::bind(&content.metadata, &group.metadata, class);
+        let bound = self.write(content, None, Some(patch)).await;
+        self.record_rejected_write(group, "GroupSnapshotBindFailed", &bound, |error| {
+            format!("GroupSnapshot failed to bind VolumeGroupSnapshotContent, {error}")
+        });
+        bound.map(drop)
+    }
+
+    async fn delete_group_content(
+        &self,
+        group: &VolumeGroupSnapshot,
+        content: &VolumeGroupSnapshotContent,
+    ) -> Result<(), ApiError> {
+        let deleted = self.delete(content).await;
+        self.record_rejected_write(group, "GroupSnapshotContentObjectDeleteError", &deleted, |_| {
+            "Failed to delete group snapshot content API object".to_owned()
+        });
+        deleted
     }
 
     /// The selected claims, each with its volume, read from the API server.

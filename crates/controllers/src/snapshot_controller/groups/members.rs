@@ -3,7 +3,6 @@
 use wharf_model::VolumeGroupSnapshot;
 use wharf_model::VolumeMode;
 
-use super::super::view::bound_content;
 use super::decide::Step;
 use super::view::Member;
 
@@ -32,5 +31,5 @@ pub(crate) fn next_step(group: &VolumeGroupSnapshot, member: &Member) -> Option<
     if !has_status {
         return Some(Step::WriteMemberStatus(info.clone()));
     }
-    bound_content(snapshot).is_none().then(|| Step::BindMember(info.clone()))
+    snapshot.bound_content().is_none().then(|| Step::BindMember(info.clone()))
 }

@@ -13,7 +13,7 @@ use wharf_model::{
 use super::super::groups::decide::{Step, decide};
 use super::super::groups::view::{GroupNode, Member, SourceClaim, View, expected_content_name, is_ready};
 use super::super::groups::write;
-use super::super::view::{self as snapshot_view, GroupWithContent, Lookup};
+use super::super::view::{GroupWithContent, Lookup};
 use super::super::write as snapshot_write;
 use super::snapshots::volume_of;
 use super::world::{Kind, is_deleting, text};
@@ -61,9 +61,7 @@ impl Simulation {
             let all = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::Snapshot);
             let all = all.map(|(_, snapshot)| Arc::new(parse::<VolumeSnapshot>(snapshot)));
             member_snapshots = all
-                .filter(|it| {
-                    snapshot_view::owning_group(it).is_some_and(|owner| owner.uid == group.metadata.uid)
-                })
+                .filter(|it| it.owning_group().is_some_and(|owner| owner.uid == group.metadata.uid))
                 .collect();
         } else if let Some(status) = content.as_ref().and_then(|content| content.status.as_ref())
             && !is_ready(&group)
@@ -80,7 +78,7 @@ impl Simulation {
             }
         }
         let restored: Vec<Key> =
-            self.seen_claims().iter().flat_map(super::super::wake::restore_sources).collect();
+            self.seen_claims().iter().flat_map(PersistentVolumeClaim::restore_sources).collect();
         let restoring =
             member_snapshots.iter().map(|member| member.metadata.key()).find(|key| restored.contains(key));
         let step = decide(&View {

@@ -11,8 +11,8 @@ use wharf_model::{
 
 use super::super::decide::{Step, decide};
 use super::super::protect::{self, ContentStep};
-use super::super::view::{self, Lookup, NodeChoice, ParentGroup, View};
-use super::super::{wake, write};
+use super::super::view::{Lookup, NodeChoice, ParentGroup, View};
+use super::super::write;
 use super::world::{Kind, has_finalizer, is_deleting, text};
 use super::{Bug, Fetched, Running, Simulation, Violation, parse};
 
@@ -38,18 +38,19 @@ pub(super) fn volume_of(claim: &PersistentVolumeClaim) -> PersistentVolume {
 impl Simulation {
     pub(super) fn decide_snapshot(&self, name: &str, fetched: Fetched) -> Option<Running> {
         let object: VolumeSnapshot = self.cached(Kind::Snapshot, name)?;
-        let content_name = view::expected_content_name(&object);
+        let content_name = object.expected_content_name();
         let content: Option<VolumeSnapshotContent> = self.cached(Kind::Content, &content_name);
         let claim: Option<PersistentVolumeClaim> =
-            view::source_claim_name(&object).and_then(|claim| self.cached(Kind::Claim, claim));
+            object.source_claim_name().and_then(|claim| self.cached(Kind::Claim, claim));
         let class: Option<VolumeSnapshotClass> = self.class.as_ref().map(parse);
         let defaults: Vec<Arc<VolumeSnapshotClass>> = Vec::new();
         let volume: Option<PersistentVolume> = claim.as_ref().map(volume_of);
-        let restores =
-            |claim: &Value| wake::restore_sources(&parse(claim)).iter().any(|key| key.name == *name);
+        let restores = |claim: &Value| {
+            parse::<PersistentVolumeClaim>(claim).restore_sources().iter().any(|key| key.name == *name)
+        };
         let mut claims = self.world.cached.iter().filter(|(key, _)| key.0 == Kind::Claim);
         let known = fetched.content.as_ref() == Some(&content_name) || self.bug == Bug::TrustsCache;
-        let named = view::parent_group(&object);
+        let named = object.parent_group();
         let stored = named.as_ref().and_then(|(key, _)| self.parent_group(&key.name));
         let parent = named.as_ref().map_or(ParentGroup::None, |(_, uid)| {
             let parent_fetched = fetched.parent.as_ref().map(Option::as_ref);
@@ -130,7 +131,7 @@ impl Simulation {
                 }
             }
             Step::ProtectClaim => {
-                let claim = view::source_claim_name(object).unwrap_or_default().to_owned();
+                let claim = object.source_claim_name().unwrap_or_default().to_owned();
                 if self.world.get(Kind::Claim, &claim).is_some_and(|claim| !is_deleting(claim)) {
                     self.world.edit(Kind::Claim, &claim, |claim| {
                         if !has_finalizer(claim, names::CLAIM_PROTECTION) {
@@ -142,7 +143,7 @@ impl Simulation {
             }
             Step::CreateContent(new_content) => {
                 // Checked again under the claim's lock.
-                let claim = view::source_claim_name(object).unwrap_or_default().to_owned();
+                let claim = object.source_claim_name().unwrap_or_default().to_owned();
                 let cached = self.world.cached.get(&(Kind::Claim, claim));
                 let protected = cached.is_some_and(|claim| has_finalizer(claim, names::CLAIM_PROTECTION));
                 if protected || self.bug == Bug::ReleasesClaimsLate {
@@ -179,7 +180,7 @@ impl Simulation {
                 }
             }
             Step::FetchParentGroup => {
-                let named = view::parent_group(object).map(|(key, _)| key.name).unwrap_or_default();
+                let named = object.parent_group().map(|(key, _)| key.name).unwrap_or_default();
                 self.world.read(Kind::Group, &named);
                 fetched.parent = Some(self.parent_group(&named));
             }

@@ -100,14 +100,6 @@ fn end_of_restore_enqueues_snapshot() {
         assert_eq!(items(on_claim(&change)), expected, "{row}");
         assert_eq!(became_bound(&change), bound, "{row}");
     }
-    // Another kind of data source, and a snapshot in another namespace.
-    let mut other = pending();
-    other["spec"] = json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}});
-    assert_eq!(restore_sources(&serde_json::from_value(other).unwrap()), []);
-    let mut crossing = pending();
-    crossing["spec"]["dataSource"] = Value::Null;
-    crossing["spec"]["dataSourceRef"]["namespace"] = json!("vault");
-    assert_eq!(restore_sources(&serde_json::from_value(crossing).unwrap()), [Key::namespaced("vault", "s")]);
 }
 
 /// sidecars.md 3, item 15: lookups by index.
@@ -128,12 +120,6 @@ fn finished_snapshots_are_not_indexed() {
     };
     assert!(class_index(&pre(Value::Null)).is_empty());
     assert_eq!(class_index(&pre(json!("late"))), ["late"]);
-    let marked = |value: &str| {
-        let meta: Meta =
-            serde_json::from_value(json!({"annotations": {names::IS_DEFAULT_CLASS: value}})).unwrap();
-        default_class_index(&meta, names::IS_DEFAULT_CLASS).len()
-    };
-    assert_eq!((marked("true"), marked("false")), (1, 0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use wharf_cluster::{ApiError, Cluster};
 use wharf_model::{Key, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotContent};
 
-use super::{SourceRef, bound_content, requested_source};
+use super::{SourceRef, requested_source};
 
 /// The snapshot that a claim names and its content. Both are `None` if the claim names no snapshot.
 #[derive(Debug, Default)]
@@ -54,6 +54,6 @@ pub(crate) async fn fetch_content(
     cluster: &Cluster,
     snapshot: &VolumeSnapshot,
 ) -> Result<Option<VolumeSnapshotContent>, ApiError> {
-    let Some((_, content)) = bound_content(snapshot) else { return Ok(None) };
+    let Some(content) = snapshot.bound_content() else { return Ok(None) };
     cluster.get::<VolumeSnapshotContent>(&Key::cluster(content)).await
 }

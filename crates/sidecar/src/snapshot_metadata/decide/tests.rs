@@ -1,6 +1,7 @@
 //! Table tests of the rules.
 
 use serde_json::{Value, json};
+use wharf_model::snapshot::names::IS_DEFAULT_CLASS;
 
 use super::*;
 
