@@ -22,11 +22,15 @@ pub(crate) struct Entry {
     identity: FileId,
 }
 
+type Received = (Option<String>, Option<String>);
+
 pub(crate) struct Images {
     dir: PathBuf,
     entries: Mutex<BTreeMap<String, Entry>>,
     /// Volumes without a record of the attachment, as if another driver had attached them.
     unknown: Mutex<BTreeSet<String>>,
+    /// The last request to each method that receives secrets: its secret `call`, and the volume context's `pod`.
+    pub(crate) received: Mutex<BTreeMap<&'static str, Received>>,
     has_records: bool,
 }
 
@@ -37,8 +41,8 @@ pub(crate) const IMAGE: &str = "image";
 
 impl Images {
     pub(crate) fn new(dir: &Path, has_records: bool) -> Self {
-        let (entries, unknown) = (Mutex::default(), Mutex::default());
-        Self { dir: dir.to_owned(), entries, unknown, has_records }
+        let (entries, unknown, received) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { dir: dir.to_owned(), entries, unknown, received, has_records }
     }
 
     pub(crate) fn image(&self, id: &str) -> PathBuf {
@@ -94,6 +98,16 @@ impl Images {
         Linux::new().loop_devices().unwrap().into_iter().find(|device| device.backing == identity)
     }
 
+    fn note(
+        &self,
+        method: &'static str,
+        secrets: &BTreeMap<String, String>,
+        context: &BTreeMap<String, String>,
+    ) {
+        let received = (secrets.get("call").cloned(), context.get("pod").cloned());
+        self.received.lock().unwrap().insert(method, received);
+    }
+
     fn entry(&self, id: &str) -> Result<Entry, DeviceError> {
         let entries = self.entries.lock().unwrap();
         entries.get(id).cloned().ok_or_else(|| DeviceError::NotFound(format!("no volume {id}")))
@@ -112,6 +126,7 @@ fn failed(error: wharf_linux::Error) -> DeviceError {
 #[async_trait]
 impl Devices for Images {
     async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError> {
+        self.note("attach", &volume.secrets, &volume.volume_context);
         let entry = self.entry(&volume.id)?;
         let image = self.image(&volume.id);
         let stat = image.metadata().map_err(|error| DeviceError::NotFound(format!("no image: {error}")))?;
@@ -126,6 +141,14 @@ impl Devices for Images {
         }
         self.unknown.lock().unwrap().remove(&volume.id);
         self.attached(&volume.id, &entry).ok_or_else(|| DeviceError::InUse("the device disappeared".into()))
+    }
+
+    async fn before_publish(&self, volume: &NodeVolume) -> Result<(), DeviceError> {
+        self.note("before_publish", &volume.secrets, &volume.volume_context);
+        match volume.target.as_ref().is_some_and(|target| target.path.ends_with("forbidden")) {
+            true => Err(DeviceError::Invalid("this pod must not use the volume".into())),
+            false => Ok(()),
+        }
     }
 
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
@@ -163,6 +186,7 @@ impl Devices for Images {
 
     async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
         let id = &request.id;
+        self.note("refresh", &request.secrets, &BTreeMap::new());
         let entry = self.entry(id)?;
         let device = self
             .attached(id, &entry)

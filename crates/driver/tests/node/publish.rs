@@ -224,3 +224,43 @@ async fn malformed_publish_requests_are_rejected() {
         assert_eq!(bench.call(request).await.unwrap_err().code(), code);
     }
 }
+
+#[tokio::test]
+async fn backend_receives_the_secrets_and_context_of_node_calls() {
+    let bench = bench().await;
+    let map = |key: &str, value: &str| [(key.to_owned(), value.to_owned())].into();
+    let stage = v1::NodeStageVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: text(&bench.staging("v")),
+        volume_capability: Some(mount("")),
+        secrets: map("call", "stage"),
+        ..Default::default()
+    };
+    bench.call(stage).await.unwrap();
+    let publish = |target: &str| v1::NodePublishVolumeRequest {
+        volume_id: "v".into(),
+        staging_target_path: text(&bench.staging("v")),
+        target_path: text(&bench.target(target)),
+        volume_capability: Some(mount("")),
+        volume_context: map("pod", "web-0"),
+        secrets: map("call", "publish"),
+        ..Default::default()
+    };
+    bench.call(publish("a")).await.unwrap();
+    refused(bench.call(publish("forbidden")).await.map(drop), Code::InvalidArgument, "must not use");
+    assert_eq!(bench.mount_at(&bench.target("forbidden")), None);
+    let expand = v1::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: text(&bench.target("a")),
+        secrets: map("call", "expand"),
+        ..Default::default()
+    };
+    bench.call(expand).await.unwrap();
+    let received = bench.images.received.lock().unwrap();
+    for (method, secret, pod) in
+        [("attach", "stage", None), ("before_publish", "publish", Some("web-0")), ("refresh", "expand", None)]
+    {
+        let expected = (Some(secret.to_owned()), pod.map(str::to_owned));
+        assert_eq!(received.get(method), Some(&expected), "{method}");
+    }
+}

@@ -16,7 +16,7 @@ fn secrets(call: &str) -> BTreeMap<String, String> {
 macro_rules! call {
     ($client:expr, $method:ident, $request:expr) => {{
         let mut request = $request;
-        request.secrets = secrets(stringify!($method));
+        request.secrets.extend(secrets(stringify!($method)));
         $client.$method(request).await.unwrap().into_inner()
     }};
 }
