@@ -201,7 +201,6 @@ mod tests {
     use std::convert::Infallible;
 
     use tokio_util::sync::CancellationToken;
-    use wharf_cluster::indexes::PODS_BY_CLAIM;
     use wharf_cluster::work::Gate;
     use wharf_cluster::{Cluster, EventRecorder};
 
