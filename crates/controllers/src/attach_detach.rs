@@ -73,7 +73,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of workers; how long an attacher may take before an event is recorded; backoff after failed requests.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// How long a node that is not Ready may use a volume that no pod wants. Upstream: 6 minutes.
     pub max_wait_for_unmount: Duration,
     /// `max_wait_for_unmount` for single drivers: a driver that fences detached volumes needs no wait.
@@ -98,14 +98,14 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        let pace = WorkerOptions {
+        let worker_options = WorkerOptions {
             workers: 100,
             timeout: Duration::from_secs(120),
             retry_start: Duration::from_millis(500),
             retry_max: Duration::from_secs(122),
         };
         Self {
-            pace,
+            worker_options,
             max_wait_for_unmount: Duration::from_secs(360),
             max_wait_by_driver: BTreeMap::new(),
             disable_force_detach_on_timeout: false,
@@ -139,7 +139,7 @@ impl Settings {
 /// Runs until the gate is stopped.
 pub async fn run(context: Context, settings: Settings, metrics: Metrics) {
     let controller = Arc::new(AttachDetach::new(context, settings, metrics));
-    let workers = controller.settings.pace.workers;
+    let workers = controller.settings.worker_options.workers;
     let one = |item| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&item).await }
@@ -177,7 +177,7 @@ impl AttachDetach {
         attachments.share_index(&ATTACHMENTS_BY_VOLUME);
         attachments.share_index(&ATTACHMENTS_BY_NODE);
         // The queue's backoff is for node status updates. Volumes have one backoff for each node, in `AttachState`.
-        let backoff = settings.pace.backoff();
+        let backoff = settings.worker_options.backoff();
         let report_backoff = Backoff { max: backoff.max.min(REPORT_RETRY_MAX), ..backoff };
         Self {
             pods,

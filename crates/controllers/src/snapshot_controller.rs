@@ -67,7 +67,7 @@ const CLAIM_LOCKS: usize = 64;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of workers, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// Record the volume mode of the source volume, so that it is not restored in another mode by accident.
     pub prevent_volume_mode_conversion: bool,
     /// Label each content with the node whose snapshotter has to handle it.
@@ -80,7 +80,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             // The timeout is unused: no driver is called.
-            pace: WorkerOptions::with_timeout(Duration::from_secs(60)),
+            worker_options: WorkerOptions::with_timeout(Duration::from_secs(60)),
             prevent_volume_mode_conversion: true,
             distributed: false,
             groups: true,
@@ -99,7 +99,7 @@ pub async fn run(context: Context, settings: Settings, metrics: Metrics, attempt
     let worked = async {
         tokio::select! {
             biased;
-            () = controller.wait_until_served() => run_workers(&queue, &gate, controller.settings.pace.workers, reconcile).await,
+            () = controller.wait_until_served() => run_workers(&queue, &gate, controller.settings.worker_options.workers, reconcile).await,
             () = gate.wait_stopped() => {}
         }
     };
@@ -146,7 +146,7 @@ impl SnapshotController {
         let contents = cluster.store::<VolumeSnapshotContent>(WatchOptions::default());
         contents.add_index(BY_HANDLE, wake::member_group_handle_index);
         Self {
-            queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
+            queue: Queue::new(ROLE, settings.worker_options.backoff(), cluster.metrics()),
             contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::slim())),
             groups: settings.groups.then(|| Groups::new(cluster)),

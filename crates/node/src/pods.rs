@@ -253,36 +253,36 @@ impl Pods {
     /// Starts the tasks that enqueue work.
     fn start_watches(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<Pod>| this.pod_changed(change);
-        into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<Pod>| this.pod_changed(change);
+        into.spawn(enqueue_changes(self.store.clone(), self.queue.clone(), requests));
         // Without it, the volume manager resyncs periodically.
         let Some(cluster) = &self.agent.wide else { return };
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
+        let requests = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
         into.spawn(enqueue_changes(
             cluster.store::<Version<Secret>>(WatchOptions::default()),
             self.queue.clone(),
-            wishes,
+            requests,
         ));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.object_changed(Reference::ConfigMap, &change.key);
+        let requests = move |change: &Change<_>| this.object_changed(Reference::ConfigMap, &change.key);
         into.spawn(enqueue_changes(
             cluster.store::<Version<ConfigMap>>(WatchOptions::default()),
             self.queue.clone(),
-            wishes,
+            requests,
         ));
     }
 
     fn pod_changed(&self, change: &Change<Pod>) -> Vec<EnqueueRequest<String>> {
-        let mut wishes = Vec::new();
-        let mut wish =
-            |uid: &str| wishes.push(EnqueueRequest { key: uid.to_owned(), priority: Priority::Normal });
+        let mut requests = Vec::new();
+        let mut enqueue_request =
+            |uid: &str| requests.push(EnqueueRequest { key: uid.to_owned(), priority: Priority::Normal });
         let new = change.new.as_ref();
         if let Some(old) =
             change.old.as_ref().filter(|old| new.is_none_or(|new| new.metadata.uid != old.metadata.uid))
         {
             self.pod_states.with(&old.metadata.uid, |pod_state| pod_state.presence = Presence::Unconfirmed);
-            wish(&old.metadata.uid);
+            enqueue_request(&old.metadata.uid);
         }
         if let Some(new) = new {
             self.pod_states.update_pod(Arc::clone(new), now());
@@ -292,16 +292,16 @@ impl Pods {
             }
             // Our own status updates need no reconcile.
             if old.is_none_or(|old| needs_reconcile(old, new)) {
-                wish(&new.metadata.uid);
+                enqueue_request(&new.metadata.uid);
             }
         }
-        wishes
+        requests
     }
 
     /// A Secret or ConfigMap changed: updates files made from it, and retries containers that wait for it.
     fn object_changed(&self, of: fn(String) -> Reference, key: &Key) -> Vec<EnqueueRequest<String>> {
         let reference = of(key.name.clone());
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         for uid in self.pod_states.uids() {
             let waits = self.pod_states.with(&uid, |pod_state| {
                 let concerned = pod_state.pod.metadata.namespace == key.namespace
@@ -315,10 +315,10 @@ impl Pods {
             });
             if waits == Some(true) {
                 self.refresh(&uid);
-                wishes.push(EnqueueRequest { key: uid, priority: Priority::Normal });
+                requests.push(EnqueueRequest { key: uid, priority: Priority::Normal });
             }
         }
-        wishes
+        requests
     }
 
     /// Resyncs the pod's volumes.

@@ -62,7 +62,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Concurrency, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// The file system if the volume names none.
     pub default_fstype: String,
     /// How often attachments are compared with the driver's ListVolumes.
@@ -74,7 +74,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: WorkerOptions::with_timeout(Duration::from_secs(15)),
+            worker_options: WorkerOptions::with_timeout(Duration::from_secs(15)),
             default_fstype: String::new(),
             reconcile_interval: Duration::from_secs(60),
             max_entries: 0,
@@ -85,7 +85,7 @@ impl Default for Settings {
 /// Runs until the gate stops.
 pub(crate) async fn run(context: Context, settings: Settings) {
     let attacher = Arc::new(Attacher::new(context, settings));
-    let workers = attacher.settings.pace.workers;
+    let workers = attacher.settings.worker_options.workers;
     let one = |subject| {
         let attacher = Arc::clone(&attacher);
         async move {
@@ -115,7 +115,7 @@ impl Attacher {
         let config = AttacherConfig {
             driver: context.driver.name().to_owned(),
             finalizer: finalizer::attacher(context.driver.name()),
-            can: *context.driver.capabilities(),
+            capabilities: *context.driver.capabilities(),
             default_fstype: settings.default_fstype.clone(),
             node: context.node.as_ref().map(|node| node.name.clone()),
         };
@@ -125,7 +125,7 @@ impl Attacher {
         attachments.share_index(&ATTACHMENTS_BY_NODE);
         // The queue's backoff is for failed writes. Failures of the driver have a backoff for each attachment, in its
         // state.
-        let backoff = settings.pace.backoff();
+        let backoff = settings.worker_options.backoff();
         let unwritten = Backoff { max: backoff.max.min(MAX_WRITE_PAUSE), ..backoff };
         Self {
             config,
@@ -159,8 +159,11 @@ impl Attacher {
         into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), items));
         let this = Arc::clone(self);
         into.spawn(async move { this.resync().await });
-        let can = &self.config.can;
-        if can.publish_unpublish_volume && can.list_volumes && can.list_volumes_published_nodes {
+        let capabilities = &self.config.capabilities;
+        if capabilities.publish_unpublish_volume
+            && capabilities.list_volumes
+            && capabilities.list_volumes_published_nodes
+        {
             let this = Arc::clone(self);
             into.spawn(async move { this.reconcile_with_driver().await });
         }
@@ -282,8 +285,8 @@ impl Attacher {
             if recorded.is_empty() {
                 continue;
             }
-            let Settings { pace, max_entries, .. } = &self.settings;
-            match reconcile::list(&self.context.driver, pace.timeout, *max_entries).await {
+            let Settings { worker_options, max_entries, .. } = &self.settings;
+            match reconcile::list(&self.context.driver, worker_options.timeout, *max_entries).await {
                 Ok(published) => self.force(reconcile::differing(&recorded, &published)),
                 Err(status) => {
                     let error = format!("{:?}: {}", status.code(), status.message());

@@ -105,21 +105,23 @@ impl Role {
 }
 
 /// The roles that a driver's capabilities require.
-pub fn required_roles(can: &Capabilities) -> BTreeSet<Role> {
+pub fn required_roles(capabilities: &Capabilities) -> BTreeSet<Role> {
     let mut roles = BTreeSet::new();
-    if can.controller_service && can.create_delete_volume {
+    if capabilities.controller_service && capabilities.create_delete_volume {
         roles.insert(Role::Provisioner);
     }
-    if can.controller_service && can.publish_unpublish_volume {
+    if capabilities.controller_service && capabilities.publish_unpublish_volume {
         roles.insert(Role::Attacher);
     }
-    if can.controller_service && (can.expand_volume || can.node_expand_volume || can.modify_volume) {
+    if capabilities.controller_service
+        && (capabilities.expand_volume || capabilities.node_expand_volume || capabilities.modify_volume)
+    {
         roles.insert(Role::Resizer);
     }
-    if can.controller_service && can.create_delete_snapshot {
+    if capabilities.controller_service && capabilities.create_delete_snapshot {
         roles.insert(Role::Snapshotter);
     }
-    if health_monitor::HealthSource::from_capabilities(can).is_some() {
+    if health_monitor::HealthSource::from_capabilities(capabilities).is_some() {
         roles.insert(Role::HealthMonitor);
     }
     roles
@@ -506,7 +508,7 @@ mod tests {
     #[test]
     fn capabilities_select_roles() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
-        for (can, roles) in [
+        for (capabilities, roles) in [
             (Capabilities::default(), &[][..]),
             (Capabilities { create_delete_volume: true, ..Capabilities::default() }, &[]),
             (Capabilities { create_delete_volume: true, ..controller }, &[Role::Provisioner]),
@@ -517,7 +519,7 @@ mod tests {
             (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
             (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
-            assert_eq!(required_roles(&can), roles.iter().copied().collect(), "{can:?}");
+            assert_eq!(required_roles(&capabilities), roles.iter().copied().collect(), "{capabilities:?}");
         }
     }
 }

@@ -263,28 +263,28 @@ async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) ->
             "the driver has no name: GetPluginInfo returned an empty name",
         ));
     }
-    let mut can = Capabilities::default();
+    let mut capabilities = Capabilities::default();
     let request = v1::GetPluginCapabilitiesRequest {};
     let call = identity.get_plugin_capabilities(request);
-    can.add_plugin(&counted(metrics, "Identity", "GetPluginCapabilities", call).await?.capabilities);
-    if can.controller_service {
+    capabilities.add_plugin(&counted(metrics, "Identity", "GetPluginCapabilities", call).await?.capabilities);
+    if capabilities.controller_service {
         let mut controller = client.controller();
         let call = controller.controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {});
         let response = counted(metrics, "Controller", "ControllerGetCapabilities", call).await?;
-        can.add_controller(&response.capabilities);
+        capabilities.add_controller(&response.capabilities);
     }
-    if can.group_controller_service {
+    if capabilities.group_controller_service {
         let mut groups = client.group_controller();
         let request = v1::GroupControllerGetCapabilitiesRequest {};
         let call = groups.group_controller_get_capabilities(request);
         let method = "GroupControllerGetCapabilities";
         let response = counted(metrics, "GroupController", method, call).await?;
-        can.add_group_controller(&response.capabilities);
+        capabilities.add_group_controller(&response.capabilities);
     }
     let mut node = client.node();
     let call = node.node_get_capabilities(v1::NodeGetCapabilitiesRequest {});
     match counted(metrics, "Node", "NodeGetCapabilities", call).await {
-        Ok(response) => can.add_node(&response.capabilities),
+        Ok(response) => capabilities.add_node(&response.capabilities),
         // The controller part of a driver may not implement the Node service.
         Err(status) if status.code() == Code::Unimplemented => {}
         Err(status) => return Err(status),
@@ -295,7 +295,7 @@ async fn query_driver(client: &Client, metrics: &Metrics, on_this_node: bool) ->
         let response = counted(metrics, "Node", "NodeGetInfo", call).await?;
         place = response.accessible_topology.map(|at| at.segments.into_iter().collect()).unwrap_or_default();
     }
-    Ok(DriverInfo { name, capabilities: can, node_topology: place })
+    Ok(DriverInfo { name, capabilities, node_topology: place })
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const RECOVERED_NOTE: &str = "The Volume returns to the healthy state";
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of workers, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// Time for one pass over all volumes if they are read one by one; also how often nodes are checked.
     pub monitor_interval: Duration,
     /// Interval between lists if the driver can list.
@@ -60,7 +60,10 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             // No user waits for these calls: they should not crowd out others.
-            pace: WorkerOptions { workers: 10, ..WorkerOptions::with_timeout(Duration::from_secs(15)) },
+            worker_options: WorkerOptions {
+                workers: 10,
+                ..WorkerOptions::with_timeout(Duration::from_secs(15))
+            },
             monitor_interval: Duration::from_secs(60),
             list_volumes_interval: Duration::from_secs(300),
             node_watcher: false,
@@ -149,7 +152,7 @@ impl Monitor {
                 false => Some(self.get_pass(&volumes, every).await),
             };
             let Some(PassResult { states, claims }) = result else {
-                sleep(self.settings.pace.backoff().delay(failures).min(every)).await;
+                sleep(self.settings.worker_options.backoff().delay(failures).min(every)).await;
                 failures = failures.saturating_add(1);
                 continue;
             };
@@ -198,7 +201,7 @@ impl Monitor {
 
     /// Lists the health of all volumes; `None` if the call failed.
     async fn list_pass(&self, volumes: &[Arc<PersistentVolume>]) -> Option<PassResult> {
-        let (driver, timeout) = (&self.context.driver, self.settings.pace.timeout);
+        let (driver, timeout) = (&self.context.driver, self.settings.worker_options.timeout);
         let mut reports = match act::list(driver, self.source, timeout).await {
             Ok(reports) => reports,
             Err(status) => {
@@ -222,7 +225,7 @@ impl Monitor {
     async fn get_pass(self: &Arc<Self>, volumes: &[Arc<PersistentVolume>], every: Duration) -> PassResult {
         let mut ticks = interval(volume_interval(every, volumes.len()));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let slots = Arc::new(Semaphore::new(self.settings.pace.workers.max(1)));
+        let slots = Arc::new(Semaphore::new(self.settings.worker_options.workers.max(1)));
         let mut running = JoinSet::new();
         let mut result = PassResult { states: BTreeMap::new(), claims: HashSet::new() };
         for volume in volumes {
@@ -251,7 +254,7 @@ impl Monitor {
     }
 
     async fn get(&self, volume: &PersistentVolume) -> Report {
-        let (driver, timeout) = (&self.context.driver, self.settings.pace.timeout);
+        let (driver, timeout) = (&self.context.driver, self.settings.worker_options.timeout);
         match act::get(driver, self.source, handle(volume).to_owned(), timeout).await {
             Ok(report) => {
                 self.context.attempts.remove(ROLE, &volume.metadata.name);

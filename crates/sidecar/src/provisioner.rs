@@ -68,7 +68,7 @@ const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 pub(crate) async fn run(context: Context, settings: Settings) {
     let config = Arc::new(ProvisionerConfig {
         driver: context.driver.name().to_owned(),
-        can: *context.driver.capabilities(),
+        capabilities: *context.driver.capabilities(),
         identity: identity(&context),
         node: context.node.clone(),
         settings,
@@ -77,7 +77,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let capacity = CapacityHandle::default();
     let capacity_loop = async {
         if let Some(settings) = config.settings.capacity.clone() {
-            capacity::run(context.clone(), config.settings.pace, settings, capacity.clone()).await;
+            capacity::run(context.clone(), config.settings.worker_options, settings, capacity.clone()).await;
         }
     };
     let leader_loop = async {
@@ -111,7 +111,7 @@ async fn run_term(
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     let queue: Queue<String> =
-        Queue::new("volumes", config.settings.pace.backoff(), context.cluster.metrics());
+        Queue::new("volumes", config.settings.worker_options.backoff(), context.cluster.metrics());
     let mut background = feeds(&context, stores, &journal, &queue);
     let intents = journal.clone();
     background.spawn(protection::run(
@@ -119,7 +119,7 @@ async fn run_term(
         stores.claims.clone(),
         stores.volumes.clone(),
         Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
-        config.settings.pace.backoff(),
+        config.settings.worker_options.backoff(),
         config.settings.orphan_sweep,
     ));
     let actor = Actor {
@@ -130,7 +130,7 @@ async fn run_term(
         metrics: context.metrics.get_or_register(ProvisionerMetrics::register),
         capacity: capacity.clone(),
     };
-    let working = run_workers(&queue, &context.gate, config.settings.pace.workers, |volume| {
+    let working = run_workers(&queue, &context.gate, config.settings.worker_options.workers, |volume| {
         let (stores, actor) = (stores.clone(), actor.clone());
         async move {
             let forget = || actor.states.remove(&volume);

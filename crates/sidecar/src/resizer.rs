@@ -52,7 +52,7 @@ pub(crate) const NON_TERMINAL_PODS: &str = "status.phase!=Succeeded,status.phase
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Concurrency, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// If the driver refuses to expand a volume in use, wait until no pod uses it.
     pub handle_volume_inuse_error: bool,
     /// Pass the names of claim and volume to ControllerModifyVolume.
@@ -62,7 +62,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: WorkerOptions::with_timeout(Duration::from_secs(10)),
+            worker_options: WorkerOptions::with_timeout(Duration::from_secs(10)),
             handle_volume_inuse_error: true,
             extra_modify_metadata: false,
         }
@@ -71,7 +71,7 @@ impl Default for Settings {
 
 /// Runs until the gate stops.
 pub(crate) async fn run(context: Context, settings: Settings) {
-    let Some(can) = ResizerCapabilities::of(context.driver.capabilities()) else {
+    let Some(capabilities) = ResizerCapabilities::of(context.driver.capabilities()) else {
         let driver = context.driver.name();
         tracing::error!(
             driver,
@@ -80,7 +80,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         context.gate.wait_stopped().await;
         return;
     };
-    let resizer = Arc::new(Resizer::new(context, settings, can));
+    let resizer = Arc::new(Resizer::new(context, settings, capabilities));
     let (queue, gate) = (resizer.queue.clone(), resizer.context.gate.clone());
     let one = |key| {
         let resizer = Arc::clone(&resizer);
@@ -89,7 +89,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
             reconcile_or_forget(ROLE, &key, resizer.reconcile(key.clone()), forget).await
         }
     };
-    let worked = run_workers(&queue, &gate, resizer.settings.pace.workers, one);
+    let worked = run_workers(&queue, &gate, resizer.settings.worker_options.workers, one);
     tokio::select! {
         biased;
         () = worked => {}
@@ -101,7 +101,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
 struct Resizer {
     context: Context,
     settings: Settings,
-    can: ResizerCapabilities,
+    capabilities: ResizerCapabilities,
     queue: Queue<Key>,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
@@ -137,12 +137,12 @@ impl Inputs {
         }
     }
 
-    fn view<'a>(&'a self, driver: &'a str, can: ResizerCapabilities) -> View<'a> {
+    fn view<'a>(&'a self, driver: &'a str, capabilities: ResizerCapabilities) -> View<'a> {
         View {
             claim: self.claim.as_deref(),
             volume: self.volume.as_deref(),
             driver,
-            can,
+            capabilities,
             is_local: self.is_local,
             pod_use: self.pod_use,
             classes: self.classes(),
@@ -152,16 +152,16 @@ impl Inputs {
 }
 
 impl Resizer {
-    fn new(context: Context, settings: Settings, can: ResizerCapabilities) -> Self {
+    fn new(context: Context, settings: Settings, capabilities: ResizerCapabilities) -> Self {
         let cluster = &context.cluster;
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
         let volumes = cluster.store(WatchOptions::default());
-        let classes = can.modify.then(|| cluster.store(WatchOptions::default()));
-        if can.modify {
+        let classes = capabilities.modify.then(|| cluster.store(WatchOptions::default()));
+        if capabilities.modify {
             claims.add_index(BY_ATTRIBUTES_CLASS, wake::classes_of);
         }
         Self {
-            queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
+            queue: Queue::new(ROLE, settings.worker_options.backoff(), cluster.metrics()),
             claims,
             volumes,
             classes,
@@ -170,7 +170,7 @@ impl Resizer {
             states: ResizeStates::default(),
             context,
             settings,
-            can,
+            capabilities,
         }
     }
 
@@ -233,7 +233,7 @@ impl Resizer {
         while steps.start_next() {
             let mut inputs = self.inputs(&key);
             let now = now();
-            let step = decide(&inputs.view(driver, self.can), now);
+            let step = decide(&inputs.view(driver, self.capabilities), now);
             let (claim, volume) = match (&step, inputs.claim.clone(), inputs.volume.clone()) {
                 (ResizeStep::Wait(waiting), _, _) => return self.wait(&key, waiting, now),
                 (_, Some(claim), Some(volume)) => (claim, volume),

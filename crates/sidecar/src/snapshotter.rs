@@ -63,7 +63,7 @@ const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Number of workers, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// Naming scheme of snapshots.
     pub naming: VolumeNaming,
     /// Naming scheme of group snapshots.
@@ -78,7 +78,7 @@ impl Default for Settings {
     fn default() -> Self {
         let naming = |prefix: &str| VolumeNaming { prefix: prefix.to_owned(), uuid_length: None };
         Self {
-            pace: WorkerOptions::with_timeout(Duration::from_secs(60)),
+            worker_options: WorkerOptions::with_timeout(Duration::from_secs(60)),
             naming: naming("snapshot"),
             group_naming: naming("groupsnapshot"),
             extra_create_metadata: false,
@@ -121,7 +121,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         tasks.spawn(async move { this.clear_exclusive().await });
     };
     let queue = snapshotter.queue.clone();
-    let workers = snapshotter.settings.pace.workers;
+    let workers = snapshotter.settings.worker_options.workers;
     let reconcile = |content_key| {
         let snapshotter = Arc::clone(&snapshotter);
         async move {
@@ -196,7 +196,7 @@ impl Snapshotter {
         });
         let groups = (settings.groups && rules.capabilities.group_snapshot).then(|| Groups::new(&context));
         // The queue's backoff is for rejected writes. Driver failures have their own backoff in the content state.
-        let backoff = settings.pace.backoff();
+        let backoff = settings.worker_options.backoff();
         let write_backoff = Backoff { max: backoff.max.min(WRITE_BACKOFF_MAX), ..backoff };
         Self {
             rules,

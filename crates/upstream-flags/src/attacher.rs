@@ -42,7 +42,7 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Attacher)?;
     let max_entries = given.number("max-entries").unwrap_or_default();
     config.attacher = Settings {
-        pace: common::pace(given, config.attacher.pace, "worker-threads")?,
+        worker_options: common::worker_options(given, config.attacher.worker_options, "worker-threads")?,
         default_fstype: given.text("default-fstype").unwrap_or_default().to_owned(),
         reconcile_interval: given.timeout("reconcile-sync", Duration::from_secs(60))?,
         // As upstream: a negative number means no limit.

@@ -119,7 +119,7 @@ fn listen(given: &ParsedFlags) -> Result<Option<Listen>, FlagError> {
 }
 
 /// Concurrency, timeout and backoff. `workers` is the name of the program's flag for the concurrency.
-pub(super) fn pace(
+pub(super) fn worker_options(
     given: &ParsedFlags,
     default: WorkerOptions,
     workers: &str,

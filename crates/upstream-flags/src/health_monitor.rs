@@ -35,7 +35,7 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::HealthMonitor)?;
     let default = config.health_monitor;
     config.health_monitor = Settings {
-        pace: common::pace(given, default.pace, "worker-threads")?,
+        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
         monitor_interval: given.timeout("monitor-interval", default.monitor_interval)?,
         list_volumes_interval: given.timeout("list-volumes-interval", default.list_volumes_interval)?,
         node_watcher: given.is_set("enable-node-watcher"),

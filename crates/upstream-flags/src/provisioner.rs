@@ -85,7 +85,7 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let prefix = given.text("volume-name-prefix").map_or(default.naming.prefix, str::to_owned);
     let uuid_length = given.number("volume-name-uuid-length").and_then(|length| usize::try_from(length).ok());
     config.provisioner = Settings {
-        pace: common::pace(given, default.pace, "worker-threads")?,
+        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
         naming: VolumeNaming { prefix, uuid_length },
         default_fstype: given.text("default-fstype").unwrap_or_default().to_owned(),
         extra_create_metadata: given.is_set("extra-create-metadata"),

@@ -38,7 +38,7 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Resizer)?;
     config.connect.server = given.text("master").map(str::to_owned);
     config.resizer = Settings {
-        pace: common::pace(given, config.resizer.pace, "workers")?,
+        worker_options: common::worker_options(given, config.resizer.worker_options, "workers")?,
         handle_volume_inuse_error: given.is_set_or("handle-volume-inuse-error", true),
         extra_modify_metadata: given.is_set("extra-modify-metadata"),
     };

@@ -69,7 +69,11 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::SnapshotController)?;
     sidecar.driver = None;
     config.snapshot_controller = Settings {
-        pace: common::pace(given, config.snapshot_controller.pace, "worker-threads")?,
+        worker_options: common::worker_options(
+            given,
+            config.snapshot_controller.worker_options,
+            "worker-threads",
+        )?,
         prevent_volume_mode_conversion: given.is_set_or("prevent-volume-mode-conversion", true),
         distributed: given.is_set("enable-distributed-snapshotting"),
         groups: !disabled.contains(&GROUPS),

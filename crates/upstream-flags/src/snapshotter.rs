@@ -37,7 +37,7 @@ pub(super) fn configure(given: &mut ParsedFlags, environment: &Environment) -> R
     let (mut sidecar, mut config) = common::sidecar(given, environment, Role::Snapshotter)?;
     let default = Settings::default();
     config.snapshotter = Settings {
-        pace: common::pace(given, default.pace, "worker-threads")?,
+        worker_options: common::worker_options(given, default.worker_options, "worker-threads")?,
         naming: naming(given, "snapshot", default.naming),
         group_naming: naming(given, "groupsnapshot", default.group_naming),
         extra_create_metadata: given.is_set("extra-create-metadata"),

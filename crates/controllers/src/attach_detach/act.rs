@@ -130,7 +130,7 @@ impl AttachDetach {
             );
         }
         self.states.update(&view.name, node, |state| match error {
-            Some(_) => state.fail_attempt(self.settings.pace.backoff(), now()),
+            Some(_) => state.fail_attempt(self.settings.worker_options.backoff(), now()),
             None => state.failure = None,
         });
         StepOutcome::Continue

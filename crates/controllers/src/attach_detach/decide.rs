@@ -210,7 +210,7 @@ fn attach(view: &View<'_>, node: &str, node_view: &NodeView, now: Time) -> Next 
                 return record(PodEvent::AttachFailed { message: error.0, at: error.1 });
             }
             let since = node_view.state.waiting_since.unwrap_or(now);
-            match remaining(since.plus(view.settings.pace.timeout), now) {
+            match remaining(since.plus(view.settings.worker_options.timeout), now) {
                 Some(left) => Next::After(left),
                 None => record(PodEvent::Timeout { phase }),
             }
@@ -297,7 +297,7 @@ fn upstream_wait(view: &View<'_>, node_view: &NodeView, now: Time) -> Option<Dur
         AttachmentPhase::Absent | AttachmentPhase::Attached => false,
     };
     let since = node_view.state.waiting_since.or(node_view.state.unwanted_since).unwrap_or(now);
-    remaining(since.plus(view.settings.pace.timeout), now).filter(|_| !failed)
+    remaining(since.plus(view.settings.worker_options.timeout), now).filter(|_| !failed)
 }
 
 /// What to do with the volume in the node's status: listed as soon as it is attached, removed before it is detached,

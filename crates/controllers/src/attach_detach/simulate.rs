@@ -348,7 +348,7 @@ impl Simulation {
     }
 
     fn failed(&mut self, handle: &str, node: &str) {
-        let (backoff, now) = (Backoff { jitter: || 0.0, ..self.settings.pace.backoff() }, self.now);
+        let (backoff, now) = (Backoff { jitter: || 0.0, ..self.settings.worker_options.backoff() }, self.now);
         self.state_mut(handle, node).fail_attempt(backoff, now);
     }
 

@@ -79,7 +79,7 @@ impl World {
     }
 
     pub(super) fn upstream(mut self) -> Self {
-        self.settings = Settings { pace: self.settings.pace, ..Settings::upstream() };
+        self.settings = Settings { worker_options: self.settings.worker_options, ..Settings::upstream() };
         self
     }
 

@@ -165,7 +165,7 @@ fn device_too_small_is_refused() {
 }
 
 #[test]
-fn refusal_names_the_finding_and_the_way_out() {
+fn refusal_names_the_finding_and_the_remedy() {
     let cases = [
         (Some(FormatState::Blank), probes()[4].clone(), "a LUKS header", "delete"),
         (Some(FormatState::Blank), probes()[1].clone(), OURS, "swapped"),
@@ -183,12 +183,12 @@ fn refusal_names_the_finding_and_the_way_out() {
         ),
         (Some(FormatState::Raw), ProbeResult::NoSignature, "raw device", "block volume"),
     ];
-    for (record, probe, found, way_out) in cases {
+    for (record, probe, found, remedy) in cases {
         let Decision::Refuse(refusal) = decide(&evidence(&record, &probe, ZeroProof::NotTaken)) else {
             panic!("{record:?} {probe:?} was not refused");
         };
         let message = refusal.to_string();
-        assert!(message.contains(found) && message.contains(way_out), "{message}");
+        assert!(message.contains(found) && message.contains(remedy), "{message}");
     }
 }
 

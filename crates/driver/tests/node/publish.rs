@@ -127,8 +127,8 @@ async fn raw_device_is_bound_on_a_file() {
     assert_eq!((stats[0].unit(), stats[0].total, stats.len()), (Unit::Bytes, SIZE as i64, 1));
 
     refused(bench.stage("v", &mount("ext4")).await, Code::FailedPrecondition, &text(&target));
-    let way_out = "publish it without readonly";
-    refused(bench.publish("v", "b", &writer, true).await, Code::FailedPrecondition, way_out);
+    let remedy = "publish it without readonly";
+    refused(bench.publish("v", "b", &writer, true).await, Code::FailedPrecondition, remedy);
     refused(bench.unstage("v").await, Code::FailedPrecondition, &text(&target));
     for _ in 0..2 {
         bench.unpublish("v", "a").await.unwrap();

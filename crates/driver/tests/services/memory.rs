@@ -240,7 +240,7 @@ impl Expansion for Memory {
     }
 }
 
-fn cut(id: String, source: &Volume, group: Option<String>) -> Snapshot {
+fn snapshot_of(id: String, source: &Volume, group: Option<String>) -> Snapshot {
     let (size, created) = (source.capacity, SystemTime::UNIX_EPOCH);
     Snapshot { id, source: source.id.clone(), size, created, ready_to_use: true, group, topology: vec![] }
 }
@@ -254,7 +254,7 @@ impl Snapshots for Memory {
         let source = source.ok_or_else(|| SnapshotError::NotFound(request.source.clone()))?;
         let id =
             format!("s-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
-        Ok(state.snapshots.entry(id.clone()).or_insert_with(|| cut(id, &source, None)).clone())
+        Ok(state.snapshots.entry(id.clone()).or_insert_with(|| snapshot_of(id, &source, None)).clone())
     }
 
     async fn delete_snapshot(&self, request: &DeleteSnapshot) -> Result<(), DeleteError> {
@@ -296,7 +296,7 @@ impl GroupSnapshots for Memory {
         let mut snapshots = Vec::new();
         for source in &request.sources {
             let volume = state.volumes.get(source).ok_or_else(|| SnapshotError::NotFound(source.clone()))?;
-            snapshots.push(cut(format!("s-{id}-{}", snapshots.len()), volume, Some(id.clone())));
+            snapshots.push(snapshot_of(format!("s-{id}-{}", snapshots.len()), volume, Some(id.clone())));
         }
         state.snapshots.extend(snapshots.iter().map(|snapshot| (snapshot.id.clone(), snapshot.clone())));
         let group = GroupSnapshot { id: id.clone(), created: SystemTime::UNIX_EPOCH, snapshots };

@@ -147,14 +147,14 @@ impl Manager {
     /// Starts the tasks that enqueue work.
     fn start_watches(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.node_changed(change);
-        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<_>| this.node_changed(change);
+        into.spawn(enqueue_changes(self.nodes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<_>| this.csi_node_changed(change);
-        into.spawn(enqueue_changes(self.csi_nodes.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<_>| this.csi_node_changed(change);
+        into.spawn(enqueue_changes(self.csi_nodes.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
-        let wishes = move |change: &Change<CSIDriver>| this.requests_for(&change.key.name);
-        into.spawn(enqueue_changes(self.drivers.clone(), self.queue.clone(), wishes));
+        let requests = move |change: &Change<CSIDriver>| this.requests_for(&change.key.name);
+        into.spawn(enqueue_changes(self.drivers.clone(), self.queue.clone(), requests));
         let this = Arc::clone(self);
         into.spawn(async move { this.watch_refresh_requests().await });
         let this = Arc::clone(self);
@@ -165,40 +165,44 @@ impl Manager {
         let of =
             |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.metadata.clone()).unwrap_or_default();
         let (old, new) = (of(&change.old), of(&change.new));
-        let mut wishes = Vec::new();
+        let mut requests = Vec::new();
         if old.uid != new.uid {
             self.prepared.store(false, Ordering::Relaxed);
-            wishes.push(wish(Subject::Node));
+            requests.push(enqueue_request(Subject::Node));
         }
         // The failure may have been caused by the Node: it did not exist, or a label differed. Annotations are ignored:
         // a failure reverts ours and must not wake itself by that.
         if old.uid != new.uid || old.labels != new.labels {
             let woken = self.world().wake_all();
-            wishes.extend(woken.into_iter().map(|path| wish(Subject::Socket(path))));
+            requests.extend(woken.into_iter().map(|path| enqueue_request(Subject::Socket(path))));
         }
         if (old.uid, old.labels, old.annotations) != (new.uid, new.labels, new.annotations) {
-            wishes.extend(self.requests_for_all());
+            requests.extend(self.requests_for_all());
         }
-        wishes
+        requests
     }
 
     fn csi_node_changed(&self, change: &Change<CSINode>) -> Vec<EnqueueRequest<Subject>> {
-        let mut wishes = self.requests_for_all();
+        let mut requests = self.requests_for_all();
         if change.new.is_none() && self.settings.restore_entries {
             self.prepared.store(false, Ordering::Relaxed);
-            wishes.push(wish(Subject::Node));
+            requests.push(enqueue_request(Subject::Node));
         }
-        wishes
+        requests
     }
 
     fn requests_for_all(&self) -> Vec<EnqueueRequest<Subject>> {
-        self.world().registered().into_iter().map(|(path, _)| wish(Subject::Socket(path))).collect()
+        self.world()
+            .registered()
+            .into_iter()
+            .map(|(path, _)| enqueue_request(Subject::Socket(path)))
+            .collect()
     }
 
     fn requests_for(&self, driver: &str) -> Vec<EnqueueRequest<Subject>> {
         let registered = self.world().registered();
         let same = registered.into_iter().filter(|(_, name)| name == driver);
-        same.map(|(path, _)| wish(Subject::Socket(path))).collect()
+        same.map(|(path, _)| enqueue_request(Subject::Socket(path))).collect()
     }
 
     /// Enqueues drivers for which a refresh was requested.
@@ -206,8 +210,8 @@ impl Manager {
         let mut requests = self.plugins.refresh_requests.subscribe();
         while requests.changed().await.is_ok() {
             let drivers: BTreeMap<String, u64> = requests.borrow_and_update().clone();
-            for wish in drivers.keys().flat_map(|driver| self.requests_for(driver)) {
-                self.queue.add(wish.key, wish.priority);
+            for request in drivers.keys().flat_map(|driver| self.requests_for(driver)) {
+                self.queue.add(request.key, request.priority);
             }
         }
     }
@@ -342,6 +346,6 @@ impl Manager {
     }
 }
 
-fn wish(key: Subject) -> EnqueueRequest<Subject> {
+fn enqueue_request(key: Subject) -> EnqueueRequest<Subject> {
     EnqueueRequest { key, priority: Priority::Normal }
 }

@@ -398,9 +398,9 @@ impl Manager {
             let is_it = |volume: &Volume| {
                 names::attachment(&volume.handle, &volume.driver, &self.parts.node) == change.key.name
             };
-            let wishes = self.volumes_where(|_, volume| is_it(volume));
-            self.clear_backoff(&wishes, |operation| operation == Operation::Verify);
-            wishes
+            let requests = self.volumes_where(|_, volume| is_it(volume));
+            self.clear_backoff(&requests, |operation| operation == Operation::Verify);
+            requests
         });
         let claims = enqueue_changes(wide.claims.clone(), self.queue.clone(), |change| {
             self.pods_of_changed_claim(change)
@@ -418,9 +418,9 @@ impl Manager {
     async fn feed_plugins(&self) {
         let mut changed = self.parts.plugins.subscribe();
         loop {
-            let wishes = self.volumes_where(|_, volume| self.parts.plugins.get(&volume.driver).is_some());
-            self.clear_backoff(&wishes, |_| true);
-            for EnqueueRequest { key, .. } in wishes {
+            let requests = self.volumes_where(|_, volume| self.parts.plugins.get(&volume.driver).is_some());
+            self.clear_backoff(&requests, |_| true);
+            for EnqueueRequest { key, .. } in requests {
                 self.wake(key);
             }
             if changed.changed().await.is_err() {
@@ -430,9 +430,9 @@ impl Manager {
     }
 
     /// Clears the backoff of failures that were not reported by the driver.
-    fn clear_backoff(&self, wishes: &[EnqueueRequest<Subject>], which: impl Fn(Operation) -> bool) {
+    fn clear_backoff(&self, requests: &[EnqueueRequest<Subject>], which: impl Fn(Operation) -> bool) {
         let mut world = self.world();
-        for EnqueueRequest { key, .. } in wishes {
+        for EnqueueRequest { key, .. } in requests {
             let Subject::Volume(unique) = key else { continue };
             if let Some(volume) = world.volumes.get_mut(unique) {
                 volume.failures.retain(|(operation, _), failure| {
@@ -450,11 +450,11 @@ impl Manager {
                 (in_use, is_attached(node, unique))
             })
         };
-        let wishes = self
+        let requests = self
             .volumes_where(|unique, _| entries_of(&change.old, unique) != entries_of(&change.new, unique));
         self.detached(change);
-        self.clear_backoff(&wishes, |operation| operation == Operation::Verify);
-        wishes
+        self.clear_backoff(&requests, |operation| operation == Operation::Verify);
+        requests
     }
 
     /// Drops the publish context of detached volumes: the next attachment is read again.
@@ -472,7 +472,7 @@ impl Manager {
     fn volumes_where(&self, which: impl Fn(&str, &Volume) -> bool) -> Vec<EnqueueRequest<Subject>> {
         let world = self.world();
         let chosen = world.volumes.iter().filter(|(unique, volume)| which(unique, volume));
-        chosen.map(|(unique, _)| wish(Subject::Volume(unique.clone()))).collect()
+        chosen.map(|(unique, _)| enqueue_request(Subject::Volume(unique.clone()))).collect()
     }
 
     fn pods_wanting(&self, persistent: &str) -> Vec<EnqueueRequest<Subject>> {
@@ -481,12 +481,12 @@ impl Manager {
         let of = |source: &Source| matches!(source, Source::Persistent { volume, .. } if volume.metadata.name == persistent);
         desired_mounts
             .filter(|(_, desired)| of(&desired.source))
-            .map(|(uid, _)| wish(Subject::Pod(uid.clone())))
+            .map(|(uid, _)| enqueue_request(Subject::Pod(uid.clone())))
             .collect()
     }
 }
 
-fn wish(key: Subject) -> EnqueueRequest<Subject> {
+fn enqueue_request(key: Subject) -> EnqueueRequest<Subject> {
     EnqueueRequest { key, priority: Priority::Normal }
 }
 

@@ -267,9 +267,10 @@ impl AttachmentActor<'_> {
         let request =
             ControllerPublishVolumeRequest { secrets: secrets.clone().into_iter().collect(), ..request };
         let Attacher { context, settings, .. } = self.attacher;
-        let response = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
-            client.controller_publish_volume(request).await
-        });
+        let response =
+            context.driver.controller(method, settings.worker_options.timeout, |mut client| async move {
+                client.controller_publish_volume(request).await
+            });
         match response.await {
             Ok(response) => {
                 context.attempts.record(ROLE, self.name(), method, None);
@@ -313,9 +314,10 @@ impl AttachmentActor<'_> {
         let request =
             ControllerUnpublishVolumeRequest { secrets: secrets.clone().into_iter().collect(), ..request };
         let Attacher { context, settings, .. } = self.attacher;
-        let response = context.driver.controller(method, settings.pace.timeout, |mut client| async move {
-            client.controller_unpublish_volume(request).await
-        });
+        let response =
+            context.driver.controller(method, settings.worker_options.timeout, |mut client| async move {
+                client.controller_unpublish_volume(request).await
+            });
         match response.await {
             Ok(_) => {
                 context.attempts.record(ROLE, self.name(), method, None);

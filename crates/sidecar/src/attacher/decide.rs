@@ -103,7 +103,7 @@ enum Next {
 
 /// Decides the next step for a volume.
 pub(super) fn decide(view: &VolumeView<'_>, now: Time) -> AttachStep {
-    if !(view.config.can.controller_service && view.config.can.publish_unpublish_volume) {
+    if !(view.config.capabilities.controller_service && view.config.capabilities.publish_unpublish_volume) {
         return trivial::decide(view);
     }
     let deleting = |inputs: &&AttachmentInputs| inputs.attachment.metadata.is_deleting();

@@ -14,14 +14,14 @@ pub(super) fn publish(
     csi: &CsiVolumeSource,
     node_id: &str,
 ) -> Result<v1::ControllerPublishVolumeRequest, AccessError> {
-    let multi_writer = config.can.single_node_multi_writer;
+    let multi_writer = config.capabilities.single_node_multi_writer;
     let capability = capability::for_volume(spec, &config.default_fstype, multi_writer)?;
     Ok(v1::ControllerPublishVolumeRequest {
         volume_id: csi.volume_handle.clone(),
         node_id: node_id.to_owned(),
         volume_capability: Some(capability),
         // CSI forbids `readonly` for a driver without PUBLISH_READONLY.
-        readonly: csi.read_only && config.can.publish_readonly,
+        readonly: csi.read_only && config.capabilities.publish_readonly,
         volume_context: (&csi.volume_attributes).into(),
         ..v1::ControllerPublishVolumeRequest::default()
     })
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn access_modes_are_combined_or_rejected() {
         let capable = Capabilities { single_node_multi_writer: true, ..Capabilities::default() };
-        for (modes, can, mode) in [
+        for (modes, capabilities, mode) in [
             (json!(["ReadWriteOnce"]), Capabilities::default(), Ok(1)),
             (json!(["ReadWriteOnce"]), capable, Ok(7)),
             (json!(["ReadWriteOncePod"]), capable, Ok(6)),
@@ -102,7 +102,7 @@ mod tests {
         ] {
             let spec: PersistentVolumeSpec =
                 serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
-            let config = AttacherConfig { can, ..AttacherConfig::default() };
+            let config = AttacherConfig { capabilities, ..AttacherConfig::default() };
             let request = publish(&config, &spec, spec.csi.as_ref().unwrap(), "n1");
             let got = request.map(|request| request.volume_capability.unwrap().access_mode.unwrap().mode);
             assert_eq!(got, mode, "{modes}");
@@ -112,15 +112,15 @@ mod tests {
     /// sidecars.md 1.2 "Read-only".
     #[test]
     fn readonly_needs_driver_capability() {
-        let can = Capabilities { publish_readonly: true, ..Capabilities::default() };
-        for (read_only, can, sent) in [
-            (true, can, true),
-            (false, can, false),
+        let capabilities = Capabilities { publish_readonly: true, ..Capabilities::default() };
+        for (read_only, capabilities, sent) in [
+            (true, capabilities, true),
+            (false, capabilities, false),
             (true, Capabilities::default(), false),
             (false, Capabilities::default(), false),
         ] {
             let spec = json!({"accessModes": ["ReadWriteOnce"], "csi": {"readOnly": read_only}});
-            let config = AttacherConfig { can, ..AttacherConfig::default() };
+            let config = AttacherConfig { capabilities, ..AttacherConfig::default() };
             assert_eq!(published(spec, &config).readonly, sent);
         }
     }

@@ -92,13 +92,14 @@ struct Simulation {
 
 impl Simulation {
     fn new(seed: u64, queue_key: QueueKey) -> Self {
-        let can = Capabilities {
+        let capabilities = Capabilities {
             controller_service: true,
             publish_unpublish_volume: true,
             ..Capabilities::default()
         };
         let finalizer = "external-attacher/d-test".to_owned();
-        let config = AttacherConfig { driver: "d.test".into(), finalizer, can, ..AttacherConfig::default() };
+        let config =
+            AttacherConfig { driver: "d.test".into(), finalizer, capabilities, ..AttacherConfig::default() };
         let mut world = SimulatedApi::new(1);
         for name in VOLUMES {
             world.put(Kind::Volume, json!({

@@ -60,7 +60,7 @@ pub(super) struct AttacherConfig {
     /// Our finalizer on volumes and attachments.
     pub(super) finalizer: String,
     /// The driver's capabilities.
-    pub(super) can: Capabilities,
+    pub(super) capabilities: Capabilities,
     /// The file system if the volume names none.
     pub(super) default_fstype: String,
     /// With node deployment, the node whose attachments this process handles.

@@ -111,26 +111,28 @@ fn each_rpc_sets_its_capability() {
     };
     type Field = fn(&Capabilities) -> bool;
     let table: [(ControllerRpc, Field); 11] = [
-        (ControllerRpc::CreateDeleteVolume, |can| can.create_delete_volume),
-        (ControllerRpc::PublishUnpublishVolume, |can| can.publish_unpublish_volume),
-        (ControllerRpc::PublishReadonly, |can| can.publish_readonly),
-        (ControllerRpc::ListVolumes, |can| can.list_volumes),
-        (ControllerRpc::ListVolumesPublishedNodes, |can| can.list_volumes_published_nodes),
-        (ControllerRpc::GetCapacity, |can| can.get_capacity),
-        (ControllerRpc::CreateDeleteSnapshot, |can| can.create_delete_snapshot),
-        (ControllerRpc::CloneVolume, |can| can.clone_volume),
-        (ControllerRpc::ExpandVolume, |can| can.expand_volume),
-        (ControllerRpc::ModifyVolume, |can| can.modify_volume),
-        (ControllerRpc::SingleNodeMultiWriter, |can| can.single_node_multi_writer),
+        (ControllerRpc::CreateDeleteVolume, |capabilities| capabilities.create_delete_volume),
+        (ControllerRpc::PublishUnpublishVolume, |capabilities| capabilities.publish_unpublish_volume),
+        (ControllerRpc::PublishReadonly, |capabilities| capabilities.publish_readonly),
+        (ControllerRpc::ListVolumes, |capabilities| capabilities.list_volumes),
+        (ControllerRpc::ListVolumesPublishedNodes, |capabilities| capabilities.list_volumes_published_nodes),
+        (ControllerRpc::GetCapacity, |capabilities| capabilities.get_capacity),
+        (ControllerRpc::CreateDeleteSnapshot, |capabilities| capabilities.create_delete_snapshot),
+        (ControllerRpc::CloneVolume, |capabilities| capabilities.clone_volume),
+        (ControllerRpc::ExpandVolume, |capabilities| capabilities.expand_volume),
+        (ControllerRpc::ModifyVolume, |capabilities| capabilities.modify_volume),
+        (ControllerRpc::SingleNodeMultiWriter, |capabilities| capabilities.single_node_multi_writer),
     ];
     for (rpc, _) in &table {
-        let mut can = Capabilities::default();
-        can.add_controller(&[controller(*rpc)]);
-        let set: Vec<_> = table.iter().filter(|(_, field)| field(&can)).map(|(rpc, _)| *rpc).collect();
+        let mut capabilities = Capabilities::default();
+        capabilities.add_controller(&[controller(*rpc)]);
+        let set: Vec<_> =
+            table.iter().filter(|(_, field)| field(&capabilities)).map(|(rpc, _)| *rpc).collect();
         assert_eq!(set, [*rpc]);
     }
-    let mut can = Capabilities::default();
+    let mut capabilities = Capabilities::default();
     let expand = node_service_capability::Rpc { r#type: NodeRpc::ExpandVolume as i32 };
-    can.add_node(&[v1::NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(expand)) }]);
-    assert_eq!(can, Capabilities { node_expand_volume: true, ..Capabilities::default() });
+    capabilities
+        .add_node(&[v1::NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(expand)) }]);
+    assert_eq!(capabilities, Capabilities { node_expand_volume: true, ..Capabilities::default() });
 }

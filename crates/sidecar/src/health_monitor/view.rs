@@ -22,14 +22,14 @@ pub(crate) enum HealthSource {
 
 impl HealthSource {
     /// Chooses by the driver's capabilities; `None` if it does not report health.
-    pub(crate) fn from_capabilities(can: &Capabilities) -> Option<Self> {
-        let conditions = can.volume_condition;
+    pub(crate) fn from_capabilities(capabilities: &Capabilities) -> Option<Self> {
+        let conditions = capabilities.volume_condition;
         match () {
-            () if !can.controller_service => None,
-            () if can.list_volume_health => Some(Self::ListHealth),
-            () if can.get_volume_health => Some(Self::GetHealth),
-            () if conditions && can.list_volumes => Some(Self::ListConditions),
-            () if conditions && can.get_volume => Some(Self::GetConditions),
+            () if !capabilities.controller_service => None,
+            () if capabilities.list_volume_health => Some(Self::ListHealth),
+            () if capabilities.get_volume_health => Some(Self::GetHealth),
+            () if conditions && capabilities.list_volumes => Some(Self::ListConditions),
+            () if conditions && capabilities.get_volume => Some(Self::GetConditions),
             () => None,
         }
     }
@@ -194,7 +194,7 @@ mod tests {
         let gets = Capabilities { get_volume: true, ..controller };
         let both = Capabilities { volume_condition: true, get_volume: true, ..lists };
         let newer = Capabilities { get_volume_health: true, ..both };
-        for (can, expected) in [
+        for (capabilities, expected) in [
             (controller, None),
             (lists, None),
             (gets, None),
@@ -205,7 +205,7 @@ mod tests {
             (Capabilities { list_volume_health: true, ..newer }, Some(HealthSource::ListHealth)),
             (Capabilities { controller_service: false, ..both }, None),
         ] {
-            assert_eq!(HealthSource::from_capabilities(&can), expected, "{can:?}");
+            assert_eq!(HealthSource::from_capabilities(&capabilities), expected, "{capabilities:?}");
         }
     }
 

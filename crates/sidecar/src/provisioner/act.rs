@@ -222,7 +222,7 @@ impl Actor {
         let (Some(node), Some(class)) = (&self.config.node, &inputs.class) else {
             return StepOutcome::DONE;
         };
-        let timeout = self.config.settings.pace.timeout;
+        let timeout = self.config.settings.worker_options.timeout;
         match competition::compete(&self.context, timeout, claim, class, node).await {
             Ok(CompeteOutcome::Won) => StepOutcome::Continue,
             // The watch reports the change and wakes the claim. An immediate retry would read the same stale claim.
@@ -312,9 +312,11 @@ impl Actor {
         let response = self
             .context
             .driver
-            .controller("CreateVolume", self.config.settings.pace.timeout, |mut driver| async move {
-                driver.create_volume(request).await
-            })
+            .controller(
+                "CreateVolume",
+                self.config.settings.worker_options.timeout,
+                |mut driver| async move { driver.create_volume(request).await },
+            )
             .await;
         match response {
             Ok(response) => match request::created_volume(response) {
@@ -428,9 +430,11 @@ impl Actor {
         let response = self
             .context
             .driver
-            .controller("DeleteVolume", self.config.settings.pace.timeout, |mut driver| async move {
-                driver.delete_volume(request).await
-            })
+            .controller(
+                "DeleteVolume",
+                self.config.settings.worker_options.timeout,
+                |mut driver| async move { driver.delete_volume(request).await },
+            )
             .await;
         match response {
             Ok(_) => {
@@ -458,7 +462,7 @@ impl Actor {
 
     async fn reclaim(&self, pv: &PersistentVolume, step: ReclaimStep) -> StepOutcome {
         let (volume, class) = (pv.metadata.name.as_str(), pv.spec.storage_class_name.as_str());
-        match reclaim::act(&self.context, self.config.settings.pace.timeout, pv, step).await {
+        match reclaim::act(&self.context, self.config.settings.worker_options.timeout, pv, step).await {
             ReclaimOutcome::Next(outcome) => outcome,
             ReclaimOutcome::Deleted(took) => {
                 self.metrics.deleted(class, took);

@@ -81,12 +81,12 @@ impl CapacityHandle {
 /// Publishes the objects until the gate stops.
 pub(crate) async fn run(
     context: Context,
-    pace: WorkerOptions,
+    worker_options: WorkerOptions,
     settings: CapacitySettings,
     pending: CapacityHandle,
 ) {
     let until_stop = async {
-        if let Some(controller) = Controller::start(context.clone(), pace, &settings).await {
+        if let Some(controller) = Controller::start(context.clone(), worker_options, &settings).await {
             controller.run(pending).await;
         }
         std::future::pending::<()>().await;
@@ -102,7 +102,7 @@ pub(crate) async fn run(
 #[derive(Clone)]
 struct Controller {
     context: Context,
-    pace: WorkerOptions,
+    worker_options: WorkerOptions,
     immediate: bool,
     poll: Duration,
     api: Arc<CapacityApi>,
@@ -120,7 +120,11 @@ struct State {
 }
 
 impl Controller {
-    async fn start(context: Context, pace: WorkerOptions, settings: &CapacitySettings) -> Option<Self> {
+    async fn start(
+        context: Context,
+        worker_options: WorkerOptions,
+        settings: &CapacitySettings,
+    ) -> Option<Self> {
         if !context.driver.capabilities().get_capacity {
             tracing::warn!("driver does not report GET_CAPACITY; not publishing CSIStorageCapacity objects");
             return None;
@@ -139,12 +143,12 @@ impl Controller {
             owner,
         };
         let stores = Stores::open(&context, &api).await;
-        let backoff = pace.backoff();
+        let backoff = worker_options.backoff();
         Some(Self {
             queue: Queue::new("csistoragecapacity", backoff, context.cluster.metrics()),
             metrics: context.metrics.get_or_register(CapacityMetrics::register),
             context,
-            pace,
+            worker_options,
             immediate: settings.immediate_binding,
             poll: settings.poll_interval,
             api: Arc::new(api),
@@ -277,7 +281,8 @@ impl Controller {
         let key = Key::cluster(&item.class);
         let Some(class) = self.stores.classes.get(&key) else { return Ok(Next::Stop) };
         self.lock().last_called.insert(subject.clone(), Instant::now());
-        let capacity = act::get_capacity(&self.context.driver, self.pace.timeout, item, &class).await?;
+        let capacity =
+            act::get_capacity(&self.context.driver, self.worker_options.timeout, item, &class).await?;
         Ok(Next::Continue(Some(capacity)))
     }
 

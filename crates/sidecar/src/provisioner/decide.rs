@@ -256,7 +256,7 @@ fn delete_created(
 
 /// Whether another node may have capacity.
 fn can_reschedule(view: &ProvisionView<'_>, claim: &PersistentVolumeClaim) -> bool {
-    view.config.can.topology && claim.selected_node().is_some()
+    view.config.capabilities.topology && claim.selected_node().is_some()
 }
 
 /// The class to provision the claim with, or why the claim is not provisioned.
@@ -328,7 +328,7 @@ fn start(view: &ProvisionView<'_>, now: Time) -> ProvisionStep {
             return ProvisionStep::UnselectNode(Unselect::Exhausted);
         }
         Some(CreateOutcome::Infeasible { class_uid, since }) if *class_uid == class.metadata.uid => {
-            let until = since.plus(view.config.settings.pace.retry_max);
+            let until = since.plus(view.config.settings.worker_options.retry_max);
             if now < until {
                 let pause = elapsed(now, until);
                 return ProvisionStep::Wait { reason: Reason::Infeasible, pause, competing: false };
@@ -374,7 +374,7 @@ fn prepare_intent(
         source_claim: view.source_claim,
         source_volume: view.source_volume,
         driver: &config.driver,
-        can: &config.can,
+        capabilities: &config.capabilities,
         prevent_mode_conversion: config.settings.prevent_volume_mode_conversion,
     })?;
     let attributes = match (&fetched.attributes, attributes_class(claim)) {
@@ -385,7 +385,9 @@ fn prepare_intent(
                 expected: config.driver.clone(),
             });
         }
-        (AttributesClass::Found(_), _) if !config.can.modify_volume => return Err(Refusal::CannotModify),
+        (AttributesClass::Found(_), _) if !config.capabilities.modify_volume => {
+            return Err(Refusal::CannotModify);
+        }
         (AttributesClass::Found(class), _) => Some(&**class),
         (AttributesClass::Missing, name) => {
             return Err(Refusal::NoAttributesClass(name.unwrap_or_default().to_owned()));
@@ -417,7 +419,7 @@ fn topology_requirement(
     class: &StorageClass,
 ) -> Result<Option<TopologyRequirement>, TopologyError> {
     let (config, nodes) = (view.config, view.nodes);
-    if !config.can.topology {
+    if !config.capabilities.topology {
         return Ok(None);
     }
     let (place, keys);

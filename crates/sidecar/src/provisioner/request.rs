@@ -51,7 +51,8 @@ pub(crate) fn build_intent(request: CreateRequest<'_>, now: Time) -> Result<Inte
         parameters.insert(key::CLAIM_NAMESPACE.to_owned(), namespace.clone());
         parameters.insert(key::VOLUME_NAME.to_owned(), volume.to_owned());
     }
-    let modes = access::individual_modes(&claim.spec.access_modes, config.can.single_node_multi_writer)?;
+    let modes =
+        access::individual_modes(&claim.spec.access_modes, config.capabilities.single_node_multi_writer)?;
     let mount = match claim.volume_mode() {
         VolumeMode::Block => None,
         VolumeMode::Filesystem | VolumeMode::Unknown => Some((fs_type.clone(), class.mount_options.clone())),

@@ -10,7 +10,7 @@ use wharf_cluster::work::WorkerOptions;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Concurrency, timeout and backoff.
-    pub pace: WorkerOptions,
+    pub worker_options: WorkerOptions,
     /// How volumes are named.
     pub naming: VolumeNaming,
     /// The file system if the class names none. Empty leaves it to the driver.
@@ -58,7 +58,7 @@ pub struct ImmediateBinding {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: WorkerOptions::with_timeout(Duration::from_secs(10)),
+            worker_options: WorkerOptions::with_timeout(Duration::from_secs(10)),
             naming: VolumeNaming::default(),
             default_fstype: String::new(),
             extra_create_metadata: false,

@@ -35,7 +35,7 @@ pub(crate) struct SourceView<'a> {
     /// The volume that the claim to clone is bound to.
     pub(crate) source_volume: Option<&'a PersistentVolume>,
     pub(crate) driver: &'a str,
-    pub(crate) can: &'a Capabilities,
+    pub(crate) capabilities: &'a Capabilities,
     /// Restore a snapshot only in the volume mode of its source.
     pub(crate) prevent_mode_conversion: bool,
 }
@@ -170,8 +170,10 @@ pub(crate) fn resolve(view: &SourceView<'_>) -> Result<Source, SourceError> {
     match requested_source(view.claim)? {
         None => Ok(Source::None),
         Some(SourceRef::Foreign) => Ok(Source::Foreign),
-        Some(SourceRef::Snapshot(_)) if !view.can.create_delete_snapshot => Err(SourceError::CannotRestore),
-        Some(SourceRef::Claim(_)) if !view.can.clone_volume => Err(SourceError::CannotClone),
+        Some(SourceRef::Snapshot(_)) if !view.capabilities.create_delete_snapshot => {
+            Err(SourceError::CannotRestore)
+        }
+        Some(SourceRef::Claim(_)) if !view.capabilities.clone_volume => Err(SourceError::CannotClone),
         Some(SourceRef::Snapshot(key)) => {
             from_snapshot(view, &key).map_err(with_problem("VolumeSnapshot", &key))
         }

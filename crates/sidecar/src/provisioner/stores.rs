@@ -67,12 +67,13 @@ impl Stores {
         protection::index(&claims);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
         volumes.share_index(&VOLUMES_BY_HANDLE);
-        let attachments = config.can.publish_unpublish_volume.then(|| {
+        let attachments = config.capabilities.publish_unpublish_volume.then(|| {
             let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
             attachments.share_index(&ATTACHMENTS_BY_VOLUME);
             attachments
         });
-        let nodes = (config.can.topology && config.node.is_none()).then(|| StoredNodes::watch(cluster));
+        let nodes =
+            (config.capabilities.topology && config.node.is_none()).then(|| StoredNodes::watch(cluster));
         let fixed_nodes =
             config.node.as_ref().map(|node| FixedNodes::one(&config.driver, node)).unwrap_or_default();
         let classes = cluster.store(WatchOptions::default());

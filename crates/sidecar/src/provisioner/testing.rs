@@ -27,7 +27,11 @@ pub(crate) const NOW: Time = Time(1_000_000);
 pub(crate) fn config() -> ProvisionerConfig {
     ProvisionerConfig {
         driver: DRIVER.into(),
-        can: Capabilities { controller_service: true, create_delete_volume: true, ..Capabilities::default() },
+        capabilities: Capabilities {
+            controller_service: true,
+            create_delete_volume: true,
+            ..Capabilities::default()
+        },
         settings: Settings::default(),
         node: None,
         identity: "1-2-d.test".into(),
@@ -146,10 +150,10 @@ pub(crate) fn context(
         }
     });
     let cluster = Cluster::with_client(kube::Client::new(service, "default"));
-    let ProvisionerConfig { driver, can, node, .. } = config();
+    let ProvisionerConfig { driver, capabilities, node, .. } = config();
     Context {
         events: EventRecorder::start(&cluster, "test", "test"),
-        driver: Driver::unreachable(DriverInfo { name: driver, capabilities: can, ..DriverInfo::default() }),
+        driver: Driver::unreachable(DriverInfo { name: driver, capabilities, ..DriverInfo::default() }),
         gate: Gate::new(None, CancellationToken::new()),
         attempts: Attempts::default(),
         metrics: Metrics::new(),

@@ -22,7 +22,7 @@ pub(crate) struct ProvisionerConfig {
     /// The driver's name.
     pub(crate) driver: String,
     /// Its capabilities.
-    pub(crate) can: Capabilities,
+    pub(crate) capabilities: Capabilities,
     pub(crate) settings: Settings,
     /// With node deployment, the node whose volumes this process manages.
     pub(crate) node: Option<LocalNode>,

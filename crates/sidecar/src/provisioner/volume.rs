@@ -136,7 +136,7 @@ pub(crate) fn build_pv(
     attributes.entry(key::PROVISIONER_IDENTITY.to_owned()).or_insert_with(|| config.identity.clone());
     spec["csi"]["volumeHandle"] = json!(created.handle);
     spec["csi"]["volumeAttributes"] = json!(attributes);
-    if config.can.topology
+    if config.capabilities.topology
         && let Some(affinity) = node_affinity(&created.accessible_topology)
     {
         spec["nodeAffinity"] = affinity;

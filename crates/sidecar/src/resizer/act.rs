@@ -137,7 +137,7 @@ impl Resizer {
         volume: &PersistentVolume,
         size: Quantity,
     ) {
-        let outcome = match self.can.expand {
+        let outcome = match self.capabilities.expand {
             Some(ExpandOn::Controller) => self.call_expand(inputs, volume, size).await,
             // Only the node expands: the controller accepts every size.
             Some(ExpandOn::Node) | None => {
@@ -176,7 +176,7 @@ impl Resizer {
         let secrets = request.secrets.clone().into_iter().collect();
         inputs.state.expansion.call_started();
         self.save_state(inputs);
-        let deadline = self.settings.pace.timeout;
+        let deadline = self.settings.worker_options.timeout;
         let call =
             self.context.driver.controller("ControllerExpandVolume", deadline, |mut client| async move {
                 client.controller_expand_volume(request).await
@@ -252,7 +252,7 @@ impl Resizer {
         let secrets = request.secrets.clone().into_iter().collect();
         inputs.state.modification.call_started();
         self.save_state(inputs);
-        let deadline = self.settings.pace.timeout;
+        let deadline = self.settings.worker_options.timeout;
         let call =
             self.context.driver.controller("ControllerModifyVolume", deadline, |mut client| async move {
                 client.controller_modify_volume(request).await
@@ -287,8 +287,8 @@ impl Resizer {
     /// The backoff. An infeasible request is repeated slowly: only a different one can succeed.
     fn pause(&self, failure: &Failure, failures: u32) -> Duration {
         match failure.class {
-            Some(ErrorClass::Infeasible) => self.settings.pace.retry_max,
-            _ => self.settings.pace.backoff().delay(failures),
+            Some(ErrorClass::Infeasible) => self.settings.worker_options.retry_max,
+            _ => self.settings.worker_options.backoff().delay(failures),
         }
     }
 

@@ -148,7 +148,7 @@ pub(crate) fn decide(view: &View<'_>, now: Time) -> ResizeStep {
 }
 
 fn expansion(view: &View<'_>, claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> Next {
-    let place = view.can.expand.ok_or(WaitReason::Unsupported)?;
+    let place = view.capabilities.expand.ok_or(WaitReason::Unsupported)?;
     let state = &view.state.expansion;
     if state.failed.as_ref().is_some_and(|failed| expansion_needs_report(claim, failed)) {
         return Ok(ResizeStep::ReportExpansion);
@@ -219,7 +219,7 @@ fn modification(
     volume: &PersistentVolume,
     now: Time,
 ) -> Next {
-    if !view.can.modify {
+    if !view.capabilities.modify {
         return Err(WaitReason::Unsupported);
     }
     let state = &view.state.modification;

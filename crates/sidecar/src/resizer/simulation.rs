@@ -52,7 +52,7 @@ struct Snapshot {
 struct Simulation<'a> {
     world: World,
     bug: Bug,
-    can: ResizerCapabilities,
+    capabilities: ResizerCapabilities,
     now: Time,
     /// The store.
     claim: PersistentVolumeClaim,
@@ -80,7 +80,7 @@ impl<'a> Simulation<'a> {
             volume: world.volume.view.clone(),
             world,
             bug,
-            can: ResizerCapabilities { expand, modify: true },
+            capabilities: ResizerCapabilities { expand, modify: true },
             now: Time(0),
             state: ResizeState::default(),
             spare: ResizeState::default(),
@@ -121,7 +121,7 @@ impl<'a> Simulation<'a> {
             }
             self.now = self.now.plus(Duration::from_secs(600));
             if !moved {
-                return self.world.check(self.can.expand == Some(ExpandOn::Node));
+                return self.world.check(self.capabilities.expand == Some(ExpandOn::Node));
             }
         }
         Err("the resizer does not converge".to_owned())
@@ -202,10 +202,10 @@ impl<'a> Simulation<'a> {
             (true, true) => PodUse::InUse,
             (true, false) => PodUse::Unused,
         };
-        let can = match (self.bug, actor) {
-            (Bug::TwoKeys, 0) => ResizerCapabilities { modify: false, ..self.can },
-            (Bug::TwoKeys, _) => ResizerCapabilities { expand: None, ..self.can },
-            _ => self.can,
+        let capabilities = match (self.bug, actor) {
+            (Bug::TwoKeys, 0) => ResizerCapabilities { modify: false, ..self.capabilities },
+            (Bug::TwoKeys, _) => ResizerCapabilities { expand: None, ..self.capabilities },
+            _ => self.capabilities,
         };
         let class = |name: Option<&String>| {
             let name = self.world.classes.get(name?.as_str())?;
@@ -232,7 +232,7 @@ impl<'a> Simulation<'a> {
             claim: Some(&claim),
             volume: Some(&self.volume),
             driver: "d",
-            can,
+            capabilities,
             is_local: true,
             pod_use,
             classes: Classes { known: true, requested: requested.as_ref(), target: target.as_ref() },
@@ -257,7 +257,7 @@ impl<'a> Simulation<'a> {
         mut inputs: Box<Snapshot>,
     ) -> Result<(), Violation> {
         match &step {
-            ResizeStep::Expand { size } if self.can.expand == Some(ExpandOn::Node) => {
+            ResizeStep::Expand { size } if self.capabilities.expand == Some(ExpandOn::Node) => {
                 let (requested, size) = (*size, *size);
                 inputs.state.expansion.succeeded(super::state::Expanded {
                     requested,

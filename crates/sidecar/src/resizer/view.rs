@@ -14,7 +14,7 @@ pub(crate) struct View<'a> {
     pub(crate) volume: Option<&'a PersistentVolume>,
     /// The driver's name.
     pub(crate) driver: &'a str,
-    pub(crate) can: ResizerCapabilities,
+    pub(crate) capabilities: ResizerCapabilities,
     /// Whether this process handles the volume: with node deployment, only those of the local node.
     pub(crate) is_local: bool,
     /// Whether pods use the claim.
@@ -43,14 +43,14 @@ pub(crate) enum ExpandOn {
 
 impl ResizerCapabilities {
     /// From the driver's capabilities. `None`: there is nothing for a resizer to do.
-    pub(crate) fn of(can: &Capabilities) -> Option<Self> {
-        let expand = match (can.expand_volume, can.node_expand_volume) {
+    pub(crate) fn of(capabilities: &Capabilities) -> Option<Self> {
+        let expand = match (capabilities.expand_volume, capabilities.node_expand_volume) {
             (true, _) => Some(ExpandOn::Controller),
             (false, true) => Some(ExpandOn::Node),
             (false, false) => None,
         };
-        let modify = can.modify_volume;
-        (can.controller_service && (expand.is_some() || modify)).then_some(Self { expand, modify })
+        let modify = capabilities.modify_volume;
+        (capabilities.controller_service && (expand.is_some() || modify)).then_some(Self { expand, modify })
     }
 }
 
@@ -95,14 +95,14 @@ mod tests {
         let real = Capabilities { expand_volume: true, node_expand_volume: true, ..controller };
         let trivial = Capabilities { node_expand_volume: true, ..controller };
         let modifier = Capabilities { modify_volume: true, ..controller };
-        for (can, expected) in [
+        for (capabilities, expected) in [
             (real, Some(ResizerCapabilities { expand: Some(ExpandOn::Controller), modify: false })),
             (trivial, Some(ResizerCapabilities { expand: Some(ExpandOn::Node), modify: false })),
             (modifier, Some(ResizerCapabilities { expand: None, modify: true })),
             (controller, None),
             (Capabilities { controller_service: false, ..real }, None),
         ] {
-            assert_eq!(ResizerCapabilities::of(&can), expected, "{can:?}");
+            assert_eq!(ResizerCapabilities::of(&capabilities), expected, "{capabilities:?}");
         }
     }
 }

@@ -136,7 +136,7 @@ impl StepRunner<'_> {
         let Snapshotter { context, settings, .. } = self.snapshotter;
         let (method, complete) = (request.call.method(), request.complete && !secrets.missing);
         let is_create = matches!(request.call, Call::Create(_) | Call::CreateGroup(_));
-        match request.call.send(&context.driver, settings.pace.timeout, &secrets.values).await {
+        match request.call.send(&context.driver, settings.worker_options.timeout, &secrets.values).await {
             Ok(info) => {
                 let (handle, ready) = (&info.handle, info.ready);
                 tracing::debug!(
@@ -193,7 +193,7 @@ impl StepRunner<'_> {
         };
         let Snapshotter { context, settings, .. } = self.snapshotter;
         let method = request.call.method();
-        match request.call.send(&context.driver, settings.pace.timeout, &secrets.values).await {
+        match request.call.send(&context.driver, settings.worker_options.timeout, &secrets.values).await {
             Ok(()) => {
                 context.attempts.record(ROLE, self.name(), method, None);
                 self.update_state(ContentState::record_deletion);

@@ -62,7 +62,7 @@ impl Drop for InProcessSidecar {
 
 /// Translates the flags that scenarios use. The binary implements the complete set of upstream's flags.
 fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
-    let (mut driver, mut pace) = (None, WorkerOptions::with_timeout(Duration::from_secs(15)));
+    let (mut driver, mut worker_options) = (None, WorkerOptions::with_timeout(Duration::from_secs(15)));
     let mut provisioning = provisioner::Settings::default();
     let mut snapshotting = snapshotter::Settings::default();
     let mut monitoring = health_monitor::Settings::default();
@@ -83,9 +83,9 @@ fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
                 driver =
                     Some(format!("unix://{socket}").parse().map_err(|error| format!("{socket}: {error}"))?);
             }
-            "--retry-interval-start" => pace.retry_start = time(value)?,
-            "--retry-interval-max" => pace.retry_max = time(value)?,
-            "--timeout" => pace.timeout = time(value)?,
+            "--retry-interval-start" => worker_options.retry_start = time(value)?,
+            "--retry-interval-max" => worker_options.retry_max = time(value)?,
+            "--timeout" => worker_options.timeout = time(value)?,
             "--default-fstype" => provisioning.default_fstype = value.to_owned(),
             "--extra-create-metadata" => {
                 (provisioning.extra_create_metadata, snapshotting.extra_create_metadata) = (true, true);
@@ -128,17 +128,17 @@ fn sidecar(program: &str, args: &[&str], pod: &str) -> Result<Sidecar, String> {
         topology: true,
         node: None,
         provisioner: provisioner::Settings {
-            pace,
+            worker_options,
             capacity: publish_capacity.then_some(capacity),
             ..provisioning
         },
-        attacher: attacher::Settings { pace, ..attacher::Settings::default() },
-        resizer: resizer::Settings { pace, ..resizer::Settings::default() },
-        snapshotter: snapshotter::Settings { pace, ..snapshotting },
+        attacher: attacher::Settings { worker_options, ..attacher::Settings::default() },
+        resizer: resizer::Settings { worker_options, ..resizer::Settings::default() },
+        snapshotter: snapshotter::Settings { worker_options, ..snapshotting },
         health_monitor: monitoring,
         snapshot_controller: Default::default(),
     };
-    config.snapshot_controller.pace = pace;
+    config.snapshot_controller.worker_options = worker_options;
     Ok(Sidecar { driver, registrar: None, probe_timeout: None, controller: Some(config), listen: Vec::new() })
 }
 

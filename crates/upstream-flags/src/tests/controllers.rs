@@ -39,7 +39,7 @@ fn defaults_are_upstreams_without_rate_limits() {
         assert_eq!(driver.expect("a driver").path(), Path::new("/run/csi/socket"));
     }
     let default = config(Program::Provisioner, "").provisioner;
-    assert_eq!((default.pace.workers, default.pace.timeout), (100, s(10)));
+    assert_eq!((default.worker_options.workers, default.worker_options.timeout), (100, s(10)));
     assert!(default.immediate_topology && default.prevent_volume_mode_conversion);
     assert!(
         !default.strict_topology && !default.extra_create_metadata && !default.controller_publish_readonly
@@ -47,11 +47,18 @@ fn defaults_are_upstreams_without_rate_limits() {
     assert!(default.capacity.is_none() && default.immediate_binding.is_none());
     assert_eq!((default.naming.prefix.as_str(), default.naming.uuid_length), ("pvc", None));
     let default = config(Program::Attacher, "").attacher;
-    assert_eq!((default.pace.timeout, default.reconcile_interval, default.max_entries), (s(15), s(60), 0));
+    assert_eq!(
+        (default.worker_options.timeout, default.reconcile_interval, default.max_entries),
+        (s(15), s(60), 0)
+    );
     let default = config(Program::Resizer, "").resizer;
     assert!(default.handle_volume_inuse_error && !default.extra_modify_metadata);
     assert_eq!(
-        (default.pace.timeout, default.pace.retry_start, default.pace.retry_max),
+        (
+            default.worker_options.timeout,
+            default.worker_options.retry_start,
+            default.worker_options.retry_max
+        ),
         (s(10), s(1), s(300))
     );
 }
@@ -85,14 +92,17 @@ fn common_flags_are_accepted_by_all_controllers() {
         );
         let times = (election.lease_duration, election.renew_deadline, election.retry_period);
         assert_eq!(times, (s(137), s(107), s(26)));
-        let pace = match program {
-            Program::Provisioner => config.provisioner.pace,
-            Program::Attacher => config.attacher.pace,
-            Program::Snapshotter => config.snapshotter.pace,
-            Program::HealthMonitor => config.health_monitor.pace,
-            _ => config.resizer.pace,
+        let worker_options = match program {
+            Program::Provisioner => config.provisioner.worker_options,
+            Program::Attacher => config.attacher.worker_options,
+            Program::Snapshotter => config.snapshotter.worker_options,
+            Program::HealthMonitor => config.health_monitor.worker_options,
+            _ => config.resizer.worker_options,
         };
-        assert_eq!((pace.timeout, pace.retry_start, pace.retry_max), (s(90), s(2), s(60)));
+        assert_eq!(
+            (worker_options.timeout, worker_options.retry_start, worker_options.retry_max),
+            (s(90), s(2), s(60))
+        );
 
         let named = "--leader-election=true --leader-election-namespace=other --leader-election-identity=me";
         let (config, _) = config_in(program, named, &in_pod);
@@ -123,7 +133,7 @@ fn common_flags_are_accepted_by_all_controllers() {
 #[test]
 fn snapshotter_manifest_is_accepted() {
     let default = config(Program::Snapshotter, "").snapshotter;
-    assert_eq!((default.pace.workers, default.pace.timeout), (100, s(60)));
+    assert_eq!((default.worker_options.workers, default.worker_options.timeout), (100, s(60)));
     assert!(default.groups && !default.extra_create_metadata);
     let line = "--snapshot-name-prefix=snap --snapshot-name-uuid-length=8 --groupsnapshot-name-prefix=group \
                 --groupsnapshot-name-uuid-length=9 --worker-threads=7 --extra-create-metadata \
@@ -134,7 +144,7 @@ fn snapshotter_manifest_is_accepted() {
         (settings.group_naming.prefix.as_str(), settings.group_naming.uuid_length),
         ("group", Some(9))
     );
-    assert_eq!(settings.pace.workers, 7);
+    assert_eq!(settings.worker_options.workers, 7);
     assert!(settings.extra_create_metadata && !settings.groups);
 
     let on_node = Environment { node_name: Some("n1".to_owned()), ..environment() };
@@ -150,7 +160,7 @@ fn snapshotter_manifest_is_accepted() {
 fn health_monitor_manifest_is_accepted() {
     let program = Program::HealthMonitor;
     let default = config(program, "").health_monitor;
-    assert_eq!((default.pace.workers, default.pace.timeout), (10, s(15)));
+    assert_eq!((default.worker_options.workers, default.worker_options.timeout), (10, s(15)));
     assert_eq!((default.monitor_interval, default.list_volumes_interval), (s(60), s(300)));
     assert!(!default.node_watcher);
     let line = "--v=5 --monitor-interval=30s --list-volumes-interval=2m --enable-node-watcher=true \
@@ -158,7 +168,7 @@ fn health_monitor_manifest_is_accepted() {
     let (config, warnings) = config_in(program, line, &environment());
     let monitor = config.health_monitor;
     assert_eq!((monitor.monitor_interval, monitor.list_volumes_interval), (s(30), s(120)));
-    assert!(monitor.node_watcher && monitor.pace.workers == 4);
+    assert!(monitor.node_watcher && monitor.worker_options.workers == 4);
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert_refused(program, "--monitor-interval=0s", "monitor-interval");
 }
@@ -173,7 +183,7 @@ fn provisioner_manifest_is_accepted() {
     assert_eq!(full.connect.server.as_deref(), Some("https://api:6443"));
     let settings = full.provisioner;
     assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("kube", Some(10)));
-    assert_eq!((settings.pace.workers, settings.default_fstype.as_str()), (7, "xfs"));
+    assert_eq!((settings.worker_options.workers, settings.default_fstype.as_str()), (7, "xfs"));
     assert!(
         settings.strict_topology && settings.extra_create_metadata && settings.controller_publish_readonly
     );
@@ -276,11 +286,14 @@ fn feature_gates_are_applied_or_warned_about() {
 fn attacher_and_resizer_manifests_are_accepted() {
     let line = "--worker-threads=25 --reconcile-sync=10m --max-entries=50 --default-fstype=ext4";
     let attacher = config(Program::Attacher, line).attacher;
-    assert_eq!((attacher.pace.workers, attacher.reconcile_interval, attacher.max_entries), (25, s(600), 50));
+    assert_eq!(
+        (attacher.worker_options.workers, attacher.reconcile_interval, attacher.max_entries),
+        (25, s(600), 50)
+    );
     assert_eq!(attacher.default_fstype, "ext4");
     let line = "--workers=3 --handle-volume-inuse-error=false --extra-modify-metadata";
     let resizer = config(Program::Resizer, line).resizer;
-    assert_eq!(resizer.pace.workers, 3);
+    assert_eq!(resizer.worker_options.workers, 3);
     assert!(!resizer.handle_volume_inuse_error && resizer.extra_modify_metadata);
     for (program, line, warnings) in [
         (Program::Attacher, "--resync=5m --max-grpc-log-length=10 --dummy=false --connection-timeout=15s", 4),
@@ -305,7 +318,7 @@ fn snapshot_controller_manifest_is_accepted() {
     assert!(plain.election.is_some());
     let settings = plain.snapshot_controller;
     assert!(settings.prevent_volume_mode_conversion && settings.groups && !settings.distributed);
-    assert_eq!((settings.pace.workers, settings.pace.retry_start), (100, s(1)));
+    assert_eq!((settings.worker_options.workers, settings.worker_options.retry_start), (100, s(1)));
     assert!(sidecar(program, "").driver.is_none());
     let line = "--worker-threads=3 --enable-distributed-snapshotting --prevent-volume-mode-conversion=false \
                 --retry-interval-start=2s --feature-gates=CSIVolumeGroupSnapshot=false --kubeconfig=/k";
@@ -313,7 +326,7 @@ fn snapshot_controller_manifest_is_accepted() {
     assert_eq!(full.connect.kubeconfig, Some("/k".into()));
     let settings = full.snapshot_controller;
     assert!(!settings.prevent_volume_mode_conversion && !settings.groups && settings.distributed);
-    assert_eq!((settings.pace.workers, settings.pace.retry_start), (3, s(2)));
+    assert_eq!((settings.worker_options.workers, settings.worker_options.retry_start), (3, s(2)));
     let (_, warnings) = config_in(program, "--retry-crd-interval-max=1m --resync-period=1m", &environment());
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert_refused(program, "--csi-address=/csi/csi.sock", "unknown flag");

@@ -33,7 +33,7 @@ pub(super) struct RolesArgs {
     #[command(flatten)]
     election: ElectionArgs,
     #[command(flatten)]
-    pace: WorkerArgs,
+    worker_options: WorkerArgs,
     #[command(flatten)]
     volumes: VolumeArgs,
     #[command(flatten)]
@@ -217,12 +217,13 @@ impl RolesArgs {
 
     /// The timeout of calls to the driver, if it is set.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        self.pace.timeout
+        self.worker_options.timeout
     }
 
     /// Validates the flags and converts them into the controller's configuration.
     pub(super) fn into_config(self, environment: &Environment) -> anyhow::Result<Config> {
-        let Self { roles, connect, namespace, election, pace, volumes, snapshots, health, node } = self;
+        let Self { roles, connect, namespace, election, worker_options, volumes, snapshots, health, node } =
+            self;
         let roles = roles.map(|roles| roles.into_iter().collect::<BTreeSet<_>>());
         let own_node = match (node.node_deployment, &node.node_name) {
             (false, _) => None,
@@ -240,12 +241,16 @@ impl RolesArgs {
             election: (election.leader_election && own_node.is_none())
                 .then(|| election.validated())
                 .transpose()?,
-            provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
-            attacher: volumes.attacher(&pace),
-            resizer: volumes.resizer(&pace),
-            snapshotter: snapshots.snapshotter(&pace, volumes.extra_create_metadata),
-            health_monitor: health.into_settings(&pace),
-            snapshot_controller: volumes.snapshot_controller(&pace),
+            provisioner: volumes.provisioner(
+                &worker_options,
+                own_node.is_some().then_some(&node),
+                environment,
+            )?,
+            attacher: volumes.attacher(&worker_options),
+            resizer: volumes.resizer(&worker_options),
+            snapshotter: snapshots.snapshotter(&worker_options, volumes.extra_create_metadata),
+            health_monitor: health.into_settings(&worker_options),
+            snapshot_controller: volumes.snapshot_controller(&worker_options),
             topology: true,
             node: own_node,
         })
@@ -296,7 +301,7 @@ impl WorkerArgs {
 impl VolumeArgs {
     fn provisioner(
         &self,
-        pace: &WorkerArgs,
+        worker_options: &WorkerArgs,
         own_node: Option<&NodeArgs>,
         environment: &Environment,
     ) -> anyhow::Result<provisioner::Settings> {
@@ -308,7 +313,7 @@ impl VolumeArgs {
         }
         let default = provisioner::Settings::default();
         Ok(provisioner::Settings {
-            pace: pace.override_defaults(default.pace),
+            worker_options: worker_options.override_defaults(default.worker_options),
             naming: VolumeNaming {
                 prefix: self.volume_name_prefix.clone(),
                 // As upstream: a negative number means the whole UID.
@@ -336,20 +341,20 @@ impl VolumeArgs {
         })
     }
 
-    fn attacher(&self, pace: &WorkerArgs) -> attacher::Settings {
+    fn attacher(&self, worker_options: &WorkerArgs) -> attacher::Settings {
         let default = attacher::Settings::default();
         attacher::Settings {
-            pace: pace.override_defaults(default.pace),
+            worker_options: worker_options.override_defaults(default.worker_options),
             default_fstype: self.default_fstype.clone(),
             reconcile_interval: self.reconcile_sync,
             max_entries: self.max_entries,
         }
     }
 
-    fn resizer(&self, pace: &WorkerArgs) -> resizer::Settings {
+    fn resizer(&self, worker_options: &WorkerArgs) -> resizer::Settings {
         let default = resizer::Settings::default();
         resizer::Settings {
-            pace: pace.override_defaults(default.pace),
+            worker_options: worker_options.override_defaults(default.worker_options),
             handle_volume_inuse_error: self.handle_volume_inuse_error,
             extra_modify_metadata: self.extra_modify_metadata,
         }
@@ -357,10 +362,10 @@ impl VolumeArgs {
 }
 
 impl VolumeArgs {
-    fn snapshot_controller(&self, pace: &WorkerArgs) -> snapshot_controller::Settings {
+    fn snapshot_controller(&self, worker_options: &WorkerArgs) -> snapshot_controller::Settings {
         let default = snapshot_controller::Settings::default();
         snapshot_controller::Settings {
-            pace: pace.override_defaults(default.pace),
+            worker_options: worker_options.override_defaults(default.worker_options),
             prevent_volume_mode_conversion: self.prevent_volume_mode_conversion,
             distributed: self.enable_distributed_snapshotting,
             groups: default.groups,
@@ -369,12 +374,12 @@ impl VolumeArgs {
 }
 
 impl SnapshotArgs {
-    fn snapshotter(self, pace: &WorkerArgs, extra_create_metadata: bool) -> snapshotter::Settings {
+    fn snapshotter(self, worker_options: &WorkerArgs, extra_create_metadata: bool) -> snapshotter::Settings {
         let default = snapshotter::Settings::default();
         // As upstream: a negative number means the whole UID.
         let to_length = |length: Option<i64>| length.and_then(|length| usize::try_from(length).ok());
         snapshotter::Settings {
-            pace: pace.override_defaults(default.pace),
+            worker_options: worker_options.override_defaults(default.worker_options),
             naming: VolumeNaming {
                 prefix: self.snapshot_name_prefix,
                 uuid_length: to_length(self.snapshot_name_uuid_length),

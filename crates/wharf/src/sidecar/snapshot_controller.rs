@@ -84,11 +84,11 @@ impl SnapshotControllerArgs {
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             election: election.into_config()?,
             snapshot_controller: snapshot_controller::Settings {
-                pace: WorkerOptions {
+                worker_options: WorkerOptions {
                     workers: worker_threads,
                     retry_start: retry_interval_start,
                     retry_max: retry_interval_max,
-                    ..default.pace
+                    ..default.worker_options
                 },
                 prevent_volume_mode_conversion,
                 distributed: enable_distributed_snapshotting,

@@ -55,10 +55,13 @@ fn defaults_have_leader_election_and_no_rate_limit() {
     assert!(config.election.is_some() && config.connect.qps.is_none() && config.node.is_none());
     let (provisioner, attacher, resizer) = (config.provisioner, config.attacher, config.resizer);
     let snapshotter = config.snapshotter;
-    for (pace, timeout) in
-        [(provisioner.pace, 10), (attacher.pace, 15), (resizer.pace, 10), (snapshotter.pace, 60)]
-    {
-        assert_eq!((pace.workers, pace.timeout), (100, Duration::from_secs(timeout)));
+    for (worker_options, timeout) in [
+        (provisioner.worker_options, 10),
+        (attacher.worker_options, 15),
+        (resizer.worker_options, 10),
+        (snapshotter.worker_options, 60),
+    ] {
+        assert_eq!((worker_options.workers, worker_options.timeout), (100, Duration::from_secs(timeout)));
     }
     assert!(provisioner.capacity.is_none() && provisioner.immediate_topology);
     assert!(controller("--leader-election=false").election.is_none());
@@ -80,7 +83,10 @@ fn upstream_flags_of_all_roles_are_accepted_together() {
     assert_eq!((election.namespace.as_deref(), election.labels.len()), (Some("ns"), 2));
     assert_eq!((config.connect.qps, config.connect.burst), (Some(20.0), Some(40)));
     let settings = config.provisioner;
-    assert_eq!((settings.pace.workers, settings.pace.timeout), (7, Duration::from_secs(90)));
+    assert_eq!(
+        (settings.worker_options.workers, settings.worker_options.timeout),
+        (7, Duration::from_secs(90))
+    );
     assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("kube", None));
     assert!(
         settings.extra_create_metadata && settings.strict_topology && settings.controller_publish_readonly
@@ -99,7 +105,7 @@ fn upstream_flags_of_all_roles_are_accepted_together() {
     assert_eq!((settings.naming.prefix.as_str(), settings.naming.uuid_length), ("snap", Some(8)));
     assert_eq!((group.prefix.as_str(), group.uuid_length), ("group", None));
     assert!(settings.extra_create_metadata);
-    assert_eq!(controller("--workers=3").resizer.pace.workers, 3);
+    assert_eq!(controller("--workers=3").resizer.worker_options.workers, 3);
 }
 
 #[test]

@@ -18,15 +18,15 @@ pub(super) struct InitialObject {
 }
 
 /// The CSIDriver object, from the driver's capabilities and the options of `--csi`.
-pub(super) fn csi_driver(name: &str, can: &Capabilities, options: &DriverOptions) -> InitialObject {
+pub(super) fn csi_driver(name: &str, capabilities: &Capabilities, options: &DriverOptions) -> InitialObject {
     let mut modes = vec!["Persistent"];
     if options.ephemeral {
         modes.push("Ephemeral");
     }
     let mut spec = json!({
-        "attachRequired": can.publish_unpublish_volume,
+        "attachRequired": capabilities.publish_unpublish_volume,
         "podInfoOnMount": options.pod_info,
-        "storageCapacity": can.get_capacity && can.topology,
+        "storageCapacity": capabilities.get_capacity && capabilities.topology,
         "volumeLifecycleModes": modes,
     });
     if let Some(policy) = &options.fs_group_policy {
@@ -63,12 +63,12 @@ fn local_class(fs: &str) -> String {
 }
 
 /// The StorageClass of an external driver; it has the driver's name.
-pub(super) fn class(driver: &str, can: &Capabilities) -> InitialObject {
+pub(super) fn class(driver: &str, capabilities: &Capabilities) -> InitialObject {
     let object = json!({
         "metadata": {"name": driver},
         "provisioner": driver,
-        "allowVolumeExpansion": can.expand_volume || can.node_expand_volume,
-        "volumeBindingMode": if can.topology { "WaitForFirstConsumer" } else { "Immediate" },
+        "allowVolumeExpansion": capabilities.expand_volume || capabilities.node_expand_volume,
+        "volumeBindingMode": if capabilities.topology { "WaitForFirstConsumer" } else { "Immediate" },
     });
     InitialObject { api: StorageClass::API, object }
 }
@@ -103,13 +103,13 @@ mod tests {
 
     #[test]
     fn csi_driver_object_follows_capabilities_and_options() {
-        let can = Capabilities {
+        let capabilities = Capabilities {
             publish_unpublish_volume: true,
             get_capacity: true,
             topology: true,
             ..Capabilities::default()
         };
-        let plain = csi_driver("d", &can, &DriverOptions::default()).object;
+        let plain = csi_driver("d", &capabilities, &DriverOptions::default()).object;
         assert_eq!(plain["spec"]["attachRequired"], true);
         assert_eq!(plain["spec"]["storageCapacity"], true);
         assert_eq!(plain["spec"]["volumeLifecycleModes"], json!(["Persistent"]));

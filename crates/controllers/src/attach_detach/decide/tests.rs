@@ -446,7 +446,7 @@ fn unconfirmed_request_blocks_until_checked() {
 /// kubernetes.md 1.3 "Backoff": 500 ms, doubled, 2m2s.
 #[test]
 fn backoff_doubles_up_to_its_maximum() {
-    let backoff = Backoff { jitter: || 0.0, ..super::super::Settings::default().pace.backoff() };
+    let backoff = Backoff { jitter: || 0.0, ..super::super::Settings::default().worker_options.backoff() };
     let mut state = AttachState::default();
     let pauses: Vec<u64> = (0..10)
         .map(|_| {

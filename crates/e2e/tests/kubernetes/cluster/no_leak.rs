@@ -24,8 +24,8 @@ fn five_hundred_claims_leak_no_volume() {
         r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.4, "delay_ms": 100},
             "DeleteVolume": {"code": "Unavailable", "when": "after", "probability": 0.1}}"#,
     );
-    let pace = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
-    let mut sidecar = driver.sidecar("sidecar", &pace);
+    let worker_options = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
+    let mut sidecar = driver.sidecar("sidecar", &worker_options);
     cluster.apply(&class("plain", DRIVER, ""));
 
     let mut kills = [0_usize; 3];

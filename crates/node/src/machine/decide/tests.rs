@@ -190,8 +190,8 @@ fn report_keeps_foreign_fields() {
     assert_eq!(since("Ready"), "2026-01-01T00:00:00Z", "unchanged");
     assert_eq!(since("DiskPressure"), json!(now.to_string()), "changed");
 
-    let ill = report(&found, &facts(), 110, "CSINode is not yet initialized", now);
-    let ready = &ill.body()["status"]["conditions"][3];
+    let not_ready = report(&found, &facts(), 110, "CSINode is not yet initialized", now);
+    let ready = &not_ready.body()["status"]["conditions"][3];
     assert_eq!((&ready["status"], &ready["reason"]), (&json!("False"), &json!("KubeletNotReady")));
     assert_eq!(ready["message"], "CSINode is not yet initialized");
     assert_eq!(ready["lastTransitionTime"], json!(now.to_string()));

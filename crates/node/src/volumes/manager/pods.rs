@@ -12,7 +12,7 @@ use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod};
 use super::super::resolve::{self, Unresolved, used};
 use super::super::world::{DesiredMount, PodEntry, Resolved, Volume, World};
 use super::super::{names, plain, selinux};
-use super::{Manager, Subject, same, wish};
+use super::{Manager, Subject, enqueue_request, same};
 
 /// Retry delay for a pod with unresolved volumes, where changes are not watched.
 const UNRESOLVED_RETRY: Duration = Duration::from_secs(2);
@@ -217,7 +217,7 @@ impl Manager {
                 })
         };
         let pods = world.pods.iter().filter(|(_, entry)| uses(entry));
-        pods.map(|(uid, _)| wish(Subject::Pod(uid.clone()))).collect()
+        pods.map(|(uid, _)| enqueue_request(Subject::Pod(uid.clone()))).collect()
     }
 }
 

@@ -16,7 +16,7 @@ fn config() -> AttacherConfig {
     AttacherConfig {
         driver: "d.test".into(),
         finalizer: FINALIZER.into(),
-        can: Capabilities {
+        capabilities: Capabilities {
             controller_service: true,
             publish_unpublish_volume: true,
             ..Capabilities::default()
@@ -150,12 +150,12 @@ fn context() -> Published {
 /// sidecars.md 1.2 "Handler choice".
 #[test]
 fn driver_without_publish_marks_attached_at_once() {
-    for can in [
+    for capabilities in [
         Capabilities::default(),
         Capabilities { controller_service: true, ..Capabilities::default() },
         Capabilities { publish_unpublish_volume: true, ..Capabilities::default() },
     ] {
-        let config = AttacherConfig { can, ..config() };
+        let config = AttacherConfig { capabilities, ..config() };
         let decide = |attachments| summary(&decide(&view(&config, None, attachments), NOW));
         let attached = || attachment("a", "n1", json!({"status.attached": true}));
         assert_eq!(decide(vec![attached(), attachment("b", "n1", json!({}))]), "attached b");

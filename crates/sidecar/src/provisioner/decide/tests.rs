@@ -37,7 +37,7 @@ impl Scene {
 
     /// With a driver that supports topology, on these nodes.
     fn with_nodes(mut self, zones: &[(&str, &str)]) -> Self {
-        self.config.can.topology = true;
+        self.config.capabilities.topology = true;
         self.nodes = nodes(zones);
         self
     }
@@ -169,7 +169,7 @@ fn claim_with_foreign_data_source_is_left_to_populator() {
 fn clone_scene() -> Scene {
     let mut scene =
         Scene::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
-    scene.config.can.clone_volume = true;
+    scene.config.capabilities.clone_volume = true;
     scene.source_claim = Some(claim(json!({
         "metadata": {"name": "src", "uid": "u0"}, "spec": {"volumeName": "pv0"}, "status": {"phase": "Bound"},
     })));
@@ -193,7 +193,7 @@ fn clone_source_is_protected_before_intent() {
     assert_eq!(scene.written().request.source, Some(ContentSource::Volume("h0".into())));
 
     let mut unsupported = clone_scene();
-    unsupported.config.can.clone_volume = false;
+    unsupported.config.capabilities.clone_volume = false;
     assert_eq!(unsupported.refusal(), Refusal::Source(SourceError::CannotClone));
     let mut invalid = clone_scene();
     invalid.class = Some(class(json!({"parameters": {"csi.storage.k8s.io/oops": ""}})));
@@ -208,7 +208,7 @@ fn clone_source_is_protected_before_intent() {
 fn snapshot_source_is_fetched_then_protected() {
     let source = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
     let mut scene = Scene::claimed(json!({"spec": {"dataSource": source}}));
-    scene.config.can.create_delete_snapshot = true;
+    scene.config.capabilities.create_delete_snapshot = true;
     assert_eq!(scene.step(), ProvisionStep::FetchSources);
     scene.state.apply(Transition::Fetched(Arc::default()), NOW);
     let name = "s".into();
@@ -247,7 +247,7 @@ fn volume_attributes_class_is_fetched_and_checked() {
     };
     let scene = |attributes, modify_volume| {
         let mut scene = Scene::claimed(json!({"spec": {"volumeAttributesClassName": "gold"}}));
-        scene.config.can.modify_volume = modify_volume;
+        scene.config.capabilities.modify_volume = modify_volume;
         scene.state.apply(Transition::Fetched(Arc::new(Fetched { attributes, ..Fetched::default() })), NOW);
         scene
     };
@@ -284,7 +284,7 @@ fn topology_requirement_follows_capability_node_and_flags() {
     let on_b = || Scene::claimed(on_node("node-b"));
 
     let mut without_topology = on_b().with_nodes(&zones);
-    without_topology.config.can.topology = false;
+    without_topology.config.capabilities.topology = false;
     assert_eq!(requested(&without_topology), None);
     assert_eq!(requested(&on_b().with_nodes(&zones)), topology(&["a", "b"], &["b", "a"]));
     let mut strict = on_b().with_nodes(&zones);
@@ -429,7 +429,7 @@ fn final_outcome_drops_intent() {
         (infeasible(), Some(claim(json!({}))), false, false),
     ] {
         let mut scene = Scene { claim: claimed, ..Scene::with_outcome(Some(outcome)) };
-        scene.config.can.topology = topology;
+        scene.config.capabilities.topology = topology;
         assert_eq!(scene.step(), give_up(retry), "{:?} {topology}", scene.state.outcome);
     }
 }

@@ -148,7 +148,7 @@ pub fn rewrite_intent(text: &str) -> Option<String> {
     request::create_volume_request(intent, BTreeMap::new());
     let config = view::ProvisionerConfig {
         driver: owner.driver,
-        can: Default::default(),
+        capabilities: Default::default(),
         settings: Settings::default(),
         node: None,
         identity: String::new(),

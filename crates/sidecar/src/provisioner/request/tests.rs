@@ -87,7 +87,7 @@ fn each_access_mode_becomes_a_capability() {
     };
     let plain = config();
     let mut finer = config();
-    finer.can.single_node_multi_writer = true;
+    finer.capabilities.single_node_multi_writer = true;
     assert_eq!(numbers(&plain, json!(["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"])), [1, 3, 5]);
     assert_eq!(numbers(&plain, json!(["ReadWriteOncePod"])), [1]);
     assert_eq!(numbers(&finer, json!(["ReadWriteOncePod"])), [6]);

@@ -25,14 +25,20 @@ use crate::driver::Capabilities;
 /// The configuration. A volume's name contains one digit of its claim's UID, so that names collide.
 pub(super) fn config() -> ProvisionerConfig {
     let naming = VolumeNaming { uuid_length: Some(1), ..VolumeNaming::default() };
-    let can = Capabilities {
+    let capabilities = Capabilities {
         controller_service: true,
         create_delete_volume: true,
         publish_unpublish_volume: true,
         ..Capabilities::default()
     };
     let settings = Settings { naming, ..Settings::default() };
-    ProvisionerConfig { driver: DRIVER.to_owned(), can, settings, node: None, identity: "sim".to_owned() }
+    ProvisionerConfig {
+        driver: DRIVER.to_owned(),
+        capabilities,
+        settings,
+        node: None,
+        identity: "sim".to_owned(),
+    }
 }
 
 fn class() -> StorageClass {

@@ -26,7 +26,7 @@ struct Scene {
     content: Value,
     source_claim: Value,
     source_volume: Value,
-    can: Capabilities,
+    capabilities: Capabilities,
     prevent: bool,
 }
 
@@ -72,7 +72,7 @@ fn scene(source: Value) -> Scene {
             },
             "status": {"phase": "Bound"},
         }),
-        can: restores(),
+        capabilities: restores(),
         prevent: true,
     }
 }
@@ -113,7 +113,7 @@ impl Scene {
             source_claim: source_claim.as_ref(),
             source_volume: source_volume.as_ref(),
             driver: DRIVER,
-            can: &self.can,
+            capabilities: &self.capabilities,
             prevent_mode_conversion: self.prevent,
         })
     }
@@ -189,9 +189,9 @@ fn invalid_claims_and_incapable_drivers_are_refused() {
         scene(Value::Null).with(of_claim, "/spec/dataSourceRef", source)
     };
     let mut without = scene(snapshot_source());
-    without.can.create_delete_snapshot = false;
+    without.capabilities.create_delete_snapshot = false;
     let mut without_clone = scene(claim_source());
-    without_clone.can.clone_volume = false;
+    without_clone.capabilities.clone_volume = false;
     for (scene, expected) in [
         (in_namespace("other"), SourceError::CrossNamespace("other".into())),
         // Upstream does not check whether it is the same namespace.

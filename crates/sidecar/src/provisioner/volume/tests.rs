@@ -49,7 +49,7 @@ fn minimal_claim_yields_minimal_pv() {
 #[test]
 fn class_claim_and_response_fill_pv() {
     let mut config = config();
-    config.can.topology = true;
+    config.capabilities.topology = true;
     let secret = |purpose: &str| format!("csi.storage.k8s.io/{purpose}-secret-name");
     let mut parameters = json!({
         "csi.storage.k8s.io/fstype": "xfs",

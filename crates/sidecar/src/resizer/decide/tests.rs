@@ -69,7 +69,7 @@ fn step_as(
         claim: Some(claim),
         volume: Some(volume),
         driver: "d",
-        can: BOTH,
+        capabilities: BOTH,
         is_local: true,
         pod_use: PodUse::Unknown,
         classes,
@@ -167,7 +167,8 @@ fn unsupported_operations_wait() {
     let state = ResizeState::default();
     let mut wants = claim("10Gi", json!({}));
     wants.spec.volume_attributes_class_name = Some("gold".into());
-    let with = |can| step_as(&wants, &volume("5Gi"), &state, |view| view.can = can);
+    let with =
+        |capabilities| step_as(&wants, &volume("5Gi"), &state, |view| view.capabilities = capabilities);
     let expand = Some(ExpandOn::Node);
     assert_eq!(
         with(ResizerCapabilities { expand, modify: false }),
@@ -179,8 +180,8 @@ fn unsupported_operations_wait() {
     );
     let begun = expanding(ExpansionState { begun: Some(size("10Gi")), ..ExpansionState::default() });
     let content = claim("5Gi", json!({}));
-    let cannot = |can, reasons: (WaitReason, WaitReason)| {
-        let step = step_as(&content, &volume("5Gi"), &begun, |view| view.can = can);
+    let cannot = |capabilities, reasons: (WaitReason, WaitReason)| {
+        let step = step_as(&content, &volume("5Gi"), &begun, |view| view.capabilities = capabilities);
         assert_eq!(step, waiting(reasons.0, reasons.1));
     };
     cannot(ResizerCapabilities { expand, modify: false }, (LARGE_ENOUGH, WaitReason::Unsupported));

@@ -22,11 +22,14 @@ pub(super) struct HealthArgs {
 }
 
 impl HealthArgs {
-    pub(super) fn into_settings(self, pace: &WorkerArgs) -> health_monitor::Settings {
+    pub(super) fn into_settings(self, worker_options: &WorkerArgs) -> health_monitor::Settings {
         let default = health_monitor::Settings::default();
         health_monitor::Settings {
             // Health checks are not urgent: their concurrency stays low, whatever --worker-threads is.
-            pace: WorkerOptions { workers: default.pace.workers, ..pace.override_defaults(default.pace) },
+            worker_options: WorkerOptions {
+                workers: default.worker_options.workers,
+                ..worker_options.override_defaults(default.worker_options)
+            },
             monitor_interval: self.monitor_interval,
             list_volumes_interval: self.list_volumes_interval,
             node_watcher: self.enable_node_watcher,
