@@ -175,7 +175,8 @@ where
     F: Future<Output = WorkOutcome> + Send + 'static,
 {
     let slots = Arc::new(Semaphore::new(workers.max(1)));
-    let mut running = JoinSet::new();
+    let mut work_in_progress = WorkInProgress { tasks: JoinSet::new(), gate };
+    let running = &mut work_in_progress.tasks;
     loop {
         let next = async {
             gate.wait_open().await;
@@ -206,11 +207,26 @@ where
     }
     let ended = timeout(GRACE, async { while running.join_next().await.is_some() {} });
     if ended.await.is_err() {
-        gate.dropped_work.store(true, Ordering::Relaxed);
         tracing::warn!(
             running = running.len(),
             "stopped with work in progress; it will be resumed at the next start"
         );
+    }
+}
+
+/// The running reconciles of a role. If they are dropped before they end, because the role stops or panics, the gate
+/// records that: the lease must not be released while their calls may still run.
+struct WorkInProgress<'a> {
+    tasks: JoinSet<()>,
+    gate: &'a Gate,
+}
+
+impl Drop for WorkInProgress<'_> {
+    fn drop(&mut self) {
+        while self.tasks.try_join_next().is_some() {}
+        if !self.tasks.is_empty() {
+            self.gate.dropped_work.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -272,6 +288,20 @@ mod tests {
             };
             tokio::join!(run_workers(&queue, &term, 1, reconcile), stopping);
             assert_eq!(gate.dropped_work(), dropped_work, "{takes:?}");
+        }
+    }
+
+    /// A role that panics drops its workers. Their calls may still run, so the lease must not be released.
+    #[tokio::test(start_paused = true)]
+    async fn dropped_workers_are_recorded_as_dropped_work() {
+        for (work, dropped_work) in [(0, false), (1, true)] {
+            let gate = Gate::new(None, CancellationToken::new());
+            let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
+            (0..work).for_each(|key| queue.add(key, Priority::Normal));
+            let (term, _) = gate.leadership_term();
+            let working = run_workers(&queue, &term, 1, |_| std::future::pending::<WorkOutcome>());
+            assert!(timeout(Duration::from_secs(1), working).await.is_err());
+            assert_eq!(gate.dropped_work(), dropped_work, "{work} work items");
         }
     }
 

@@ -110,6 +110,10 @@ async fn run_term(
     let (gate, end) = context.gate.leadership_term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
+    if journal.is_broken() {
+        // Without the intents, sources that are still needed would lose their finalizers.
+        return delay_next_term(&context).await;
+    }
     let queue: Queue<String> =
         Queue::new("volumes", config.settings.worker_options.backoff(), context.cluster.metrics());
     let mut background = feeds(&context, stores, &journal, &queue);
@@ -149,10 +153,20 @@ async fn run_term(
         () = lost => {}
         () = propagate_panic(&mut background) => {}
         // The next term opens the journal again.
-        () = journal.wait_broken() => sleep(JOURNAL_RESTART_DELAY).await,
+        () = journal.wait_broken() => {
+            background.abort_all();
+            delay_next_term(&context).await;
+        }
     }
     background.abort_all();
     journal.flush().await;
+}
+
+async fn delay_next_term(context: &Context) {
+    tokio::select! {
+        () = sleep(JOURNAL_RESTART_DELAY) => {}
+        () = context.gate.wait_stopped() => {}
+    }
 }
 
 /// Reconciles a volume, step by step, until it has to wait.

@@ -81,7 +81,7 @@ impl<K: Kind> Table<K> {
         }
         let mut index = Index { name, of, entries: BTreeMap::new() };
         for Named(object) in &self.objects {
-            index.insert(&object.key(), object);
+            index.insert(&object.key(), (index.of)(object));
         }
         self.indexes.push(index);
     }
@@ -226,12 +226,14 @@ impl<K: Kind> Table<K> {
             return self.remove(&key);
         }
         let new = Arc::new(object);
+        // Before any change of the table: if an index function panics, the object is not half stored.
+        let values: Vec<Vec<String>> = self.indexes.iter().map(|index| (index.of)(&new)).collect();
         let old = self.objects.replace(Named(Arc::clone(&new))).map(|Named(old)| old);
-        for index in &mut self.indexes {
+        for (index, values) in self.indexes.iter_mut().zip(values) {
             if let Some(old) = &old {
                 index.remove(&key, old);
             }
-            index.insert(&key, &new);
+            index.insert(&key, values);
         }
         Some(Change { key, old, new: Some(new) })
     }
@@ -246,8 +248,8 @@ impl<K: Kind> Table<K> {
 }
 
 impl<K> Index<K> {
-    fn insert(&mut self, key: &Key, object: &K) {
-        for value in (self.of)(object) {
+    fn insert(&mut self, key: &Key, values: Vec<String>) {
+        for value in values {
             match self.entries.entry(value) {
                 Entry::Vacant(entry) => {
                     entry.insert(Keys::One(key.clone()));

@@ -131,9 +131,10 @@ struct FailedChanges<O> {
 
 impl<O: Kind> FailedChanges<O> {
     fn handle(&mut self, component: &str, change: Change<O>, handle: impl Fn(&Change<O>)) {
-        // The handler has not seen the object since before the failed change.
+        // The handler has not seen the object since before the failed change. If that change had no old object, the
+        // current one stands for it: a deletion must not look as if there never was an object.
         let change = match self.changes.remove(&change.key) {
-            Some(failed) => Change { old: failed.old, ..change },
+            Some(failed) => Change { old: failed.old.or(change.old), ..change },
             None => change,
         };
         if catch_sync(component, &change.key, || handle(&change)).is_ok() {
@@ -236,5 +237,21 @@ mod tests {
         failed.reset_if_empty();
         assert_eq!(handled.borrow()[1..], [("bad".to_owned(), Some("1".to_owned()), None)]);
         assert!(failed.due.is_none() && failed.failures == 0);
+    }
+
+    /// A resync has no old objects. The deletion that follows must still name the object.
+    #[tokio::test(start_paused = true)]
+    async fn deletion_after_failed_creation_has_an_old_object() {
+        let handled = RefCell::new(Vec::new());
+        let broken = Cell::new(true);
+        let handle = |change: &Change<_>| {
+            assert!(!broken.get(), "planned panic");
+            handled.borrow_mut().push(versions(change));
+        };
+        let mut failed = FailedChanges { changes: BTreeMap::new(), failures: 0, due: None };
+        failed.handle("changes", change("a", None, Some(1)), handle);
+        broken.set(false);
+        failed.handle("changes", change("a", Some(1), None), handle);
+        assert_eq!(*handled.borrow(), [("a".to_owned(), Some("1".to_owned()), None)]);
     }
 }

@@ -8,7 +8,7 @@ use wharf_model::patch::Patch;
 use wharf_model::{Kind, Meta};
 
 use super::StepOutcome;
-use crate::{ApiError, Cluster, Preconditions};
+use crate::{ApiError, Cluster, Preconditions, is_newer_version};
 
 /// The result of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,11 +66,12 @@ async fn outcome<K: Kind>(cluster: &Cluster, seen: &Meta, written: Result<(), Ap
         Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
             match cluster.get::<K>(&seen.key()).await {
                 Ok(None) => WriteOutcome::NotFound,
-                // Nothing changed, so the same write would be rejected again.
-                Ok(Some(now)) if now.meta().resource_version == seen.resource_version => {
-                    WriteOutcome::Failed(error)
+                Ok(Some(now)) if is_newer_version(&now.meta().resource_version, &seen.resource_version) => {
+                    WriteOutcome::Stale
                 }
-                Ok(Some(_)) => WriteOutcome::Stale,
+                // Nothing changed, so the same write would be rejected again. The same applies to an older version
+                // (a server restored from a backup): the store ignores it.
+                Ok(Some(_)) => WriteOutcome::Failed(error),
                 Err(error) => WriteOutcome::Failed(error),
             }
         }
@@ -100,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn rejected_write_is_explained_by_a_read() {
         let seen = decoded(thing("a", 3, "red")).metadata;
-        let table: [(&str, Vec<Reply>, &str, &[&str]); 10] = [
+        let table: [(&str, Vec<Reply>, &str, &[&str]); 11] = [
             ("accepted", vec![found(4)], "Written", &["PATCH"]),
             ("gone", vec![status(404, "NotFound", "a")], "NotFound", &["PATCH"]),
             ("not served", vec![Reply::Text(404, "")], "failed: NotServed", &["PATCH"]),
@@ -108,6 +109,7 @@ mod tests {
             ("changed", vec![status(409, "Conflict", "a"), found(4)], "Stale", &["PATCH", "GET"]),
             ("test failed", vec![status(422, "Invalid", "a"), found(4)], "Stale", &["PATCH", "GET"]),
             ("invalid", vec![status(422, "Invalid", "a"), found(3)], "failed: Invalid", &["PATCH", "GET"]),
+            ("restored", vec![status(409, "Conflict", "a"), found(2)], "failed: Conflict", &["PATCH", "GET"]),
             ("refused", vec![status(409, "Conflict", "a"), found(3)], "failed: Conflict", &["PATCH", "GET"]),
             (
                 "deleted meanwhile",

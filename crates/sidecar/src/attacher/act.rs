@@ -83,7 +83,8 @@ impl Attacher {
 
     /// Lists all attachments once, for all volumes that wait for a reference check.
     pub(super) async fn check_references(&self) -> WorkOutcome {
-        let checks = self.states.take_checks();
+        // They stay requested until they were made: a panic must not lose them.
+        let checks = self.states.checks();
         if checks.is_empty() {
             return WorkOutcome::Done;
         }
@@ -93,6 +94,7 @@ impl Attacher {
                     |attachment: &VolumeAttachment| attachment.spec.source.persistent_volume_name.clone();
                 let referenced: std::collections::BTreeSet<_> =
                     listed.items.iter().filter_map(name).collect();
+                self.states.remove_checks(&checks);
                 for (volume, uid) in checks {
                     if !referenced.contains(&volume) {
                         let subject = Subject::Volume(volume);
@@ -111,9 +113,6 @@ impl Attacher {
             error,
             "failed to check whether volumes are attached; leaving their finalizers"
         );
-        for (volume, uid) in checks {
-            self.states.request_check(&volume, uid);
-        }
         WorkOutcome::Retry
     }
 }

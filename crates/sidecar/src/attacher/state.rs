@@ -106,9 +106,14 @@ impl AttachStates {
         self.lock().checks.insert(volume.to_owned(), uid);
     }
 
-    /// Takes all requested reference checks.
-    pub(super) fn take_checks(&self) -> BTreeMap<String, String> {
-        std::mem::take(&mut self.lock().checks)
+    /// All requested reference checks: volumes and their UIDs.
+    pub(super) fn checks(&self) -> BTreeMap<String, String> {
+        self.lock().checks.clone()
+    }
+
+    /// Removes reference checks that were made.
+    pub(super) fn remove_checks(&self, made: &BTreeMap<String, String>) {
+        self.lock().checks.retain(|volume, uid| made.get(volume) != Some(uid));
     }
 }
 

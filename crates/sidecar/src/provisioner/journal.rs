@@ -135,6 +135,11 @@ impl Journal {
         self.shared.broken.cancelled().await;
     }
 
+    /// Whether a task of the journal panicked. It may not have loaded all intents.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.shared.broken.is_cancelled()
+    }
+
     async fn ready(&self) {
         self.shared.wait_for(|planner| planner.is_ready().then_some(())).await;
     }
