@@ -181,11 +181,11 @@ fn node_and_csi_node_are_decoded() {
     assert!(read::<CSINode>(json!({"spec": {"drivers": null}})).spec.drivers.is_empty());
 
     let node: Node = read(json!({
-        "metadata": {"name": "node-a", "labels": {"zone": "a"}, "annotations": {"big": "…"}},
-        "status": {"images": []},
+        "metadata": {"name": "node-a", "labels": {"zone": "a"}},
+        "status": {"images": [], "conditions": null, "volumesInUse": null},
     }));
     assert_eq!(node.metadata.labels.get("zone"), Some("a"));
-    assert!(node.metadata.annotations.is_empty());
+    assert!(node.status.volumes_in_use.is_empty() && node.ready.is_none());
 }
 
 #[test]

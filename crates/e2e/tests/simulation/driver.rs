@@ -49,6 +49,8 @@ pub(crate) struct DriverState {
     pub(crate) volumes: BTreeMap<String, Volume>,
     /// Operations in progress: by node, or by an empty name for the controller.
     busy: BTreeSet<(String, String)>,
+    /// Volumes that were not expanded with FailedPrecondition: not while they are in use.
+    pub(crate) offline_expansion: BTreeSet<String>,
     minors: u32,
 }
 
@@ -182,7 +184,12 @@ impl Driver {
         tokio::spawn(async move {
             sleep(fault.delay_before).await;
             let result = match fault.error_instead {
-                Some(code) => Err(Status::new(code, "simulated fault without an effect")),
+                Some(code) => {
+                    if code == Code::FailedPrecondition && method.ends_with("ExpandVolume") {
+                        lock(&driver.driver_state).offline_expansion.insert(busy.1.clone());
+                    }
+                    Err(Status::new(code, "simulated fault without an effect"))
+                }
                 None => effect(&driver, &mut lock(&driver.driver_state)),
             };
             let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);

@@ -30,12 +30,12 @@ fn is_as_large(claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// Whether a claim must make progress without further action: an Immediate claim is provisioned, and a mounted
-/// volume is expanded.
-fn claim_must_progress(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
+/// volume is expanded. A volume that the driver does not expand while it is in use (`offline`) waits for its pods.
+fn claim_must_progress(claim: &PersistentVolumeClaim, pods: &[Pod], offline: bool) -> bool {
     let used = |pod: &Pod| pod_is_done(pod) && pod.claims.contains(&claim.metadata.name);
     match claim.status.phase {
         _ if claim.metadata.is_deleting() => false,
-        ClaimPhase::Bound => !is_as_large(claim) && pods.iter().any(used),
+        ClaimPhase::Bound => !is_as_large(claim) && !offline && pods.iter().any(used),
         _ => claim.class() == Some(AT_ONCE),
     }
 }
@@ -55,8 +55,13 @@ impl Testbed {
         };
         let pods = self.all::<Pod>().await;
         let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims.iter().any(|claim| goes(claim));
-        let pending =
-            claims.iter().filter(|claim| claim_must_progress(claim, &pods)).map(|claim| &claim.metadata);
+        let offline = |claim: &PersistentVolumeClaim| {
+            let handle = format!("vol-{}", claim.spec.volume_name);
+            lock(&self.driver_state).offline_expansion.contains(&handle)
+        };
+        let must_progress =
+            |claim: &&PersistentVolumeClaim| claim_must_progress(claim, &pods, offline(claim));
+        let pending = claims.iter().filter(must_progress).map(|claim| &claim.metadata);
         let waiting = pods.iter().filter(waits).map(|pod| &pod.metadata).chain(pending);
         waiting.map(|meta| meta.name.clone()).collect::<Vec<_>>().join(", ")
     }

@@ -11,6 +11,11 @@ use crate::scripted::Scripted;
 /// Watches that are opened one after the other, for example as roles start, are all open after this time.
 const SETTLE: Duration = Duration::from_secs(2);
 
+/// Controller capabilities for which a sidecar runs all roles.
+const CAPABILITIES: &str = "CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,LIST_VOLUMES,LIST_VOLUMES_PUBLISHED_NODES,\
+                            GET_CAPACITY,CREATE_DELETE_SNAPSHOT,LIST_SNAPSHOTS,CLONE_VOLUME,EXPAND_VOLUME,\
+                            MODIFY_VOLUME,VOLUME_CONDITION";
+
 /// The open watches of a resource.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Watches {
@@ -104,6 +109,7 @@ fn sidecar_with_all_roles_watches_each_kind_once() {
         ["--log", &calls],
         ["--node-id", "n1"],
         ["--topology-key", "test.wharf.dev/zone"],
+        ["--capabilities", CAPABILITIES],
     ];
     let _driver =
         ChildProcess::start(&built_program("scripted-driver"), &args.concat(), &dir.join("driver.log"));
