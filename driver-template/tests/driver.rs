@@ -99,7 +99,7 @@ async fn only_volumes_of_the_driver_are_changed() {
     for file in kept.iter().chain([&root.join("link"), &root.join("file")]) {
         assert!(file.symlink_metadata().is_ok(), "{}", file.display());
     }
-    assert_eq!(storage.list(&backend::ListVolumes::new(10_usize)).await.unwrap().entries, []);
+    assert_eq!(storage.list(&backend::ListVolumes::new(10)).await.unwrap().entries, []);
 }
 
 #[tokio::test]
