@@ -107,6 +107,17 @@ impl Rules {
         text(field, value, self.max_id)
     }
 
+    /// An id that the backend returned for something new. If it breaks the rules, all later calls would reject it, and what
+    /// was created could not be deleted.
+    pub(crate) fn returned_id(self, what: &str, id: &str) -> Result<(), Status> {
+        self.id(&format!("the id of the new {what}"), id).map_err(|status| {
+            Status::internal(format!(
+                "{}; this is a bug in the driver, and {id:?} may exist",
+                status.message()
+            ))
+        })
+    }
+
     /// An id that may be missing.
     pub(crate) fn optional_id(self, field: &str, id: String) -> Result<Option<String>, Status> {
         if id.is_empty() {

@@ -193,6 +193,8 @@ requests! {
         parameters: BTreeMap<String, String>,
         /// The snapshot must be accessible from one of these topologies; empty for any.
         requisite: Vec<Topology>,
+        /// Preferred topologies, in this order.
+        preferred: Vec<Topology>,
         /// Secrets of the request.
         secrets: Secrets,
     }

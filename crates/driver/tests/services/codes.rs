@@ -54,6 +54,33 @@ async fn ids_are_limited_to_what_the_driver_declares() {
 }
 
 #[tokio::test]
+async fn backend_cannot_return_ids_that_later_calls_reject() {
+    let (memory, served) = start().await;
+    let (mut controller, mut groups) = (served.client.controller(), served.client.group_controller());
+    for (suffix, rule) in [("\n".to_owned(), "control characters"), ("x".repeat(128), "128 bytes")] {
+        *memory.id_suffix.lock().unwrap() = suffix;
+        let cut = v1::CreateSnapshotRequest {
+            source_volume_id: "v-a".into(),
+            name: "s".into(),
+            ..Default::default()
+        };
+        let group = v1::CreateVolumeGroupSnapshotRequest {
+            name: "g".into(),
+            source_volume_ids: vec!["v-a".into()],
+            ..Default::default()
+        };
+        for error in [
+            controller.create_volume(create_named("new")).await.unwrap_err(),
+            controller.create_snapshot(cut).await.unwrap_err(),
+            groups.create_volume_group_snapshot(group).await.unwrap_err(),
+        ] {
+            assert_eq!(error.code(), Internal, "{error}");
+            assert!(error.message().contains(rule), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn create_volume_returns_csi_codes() {
     let (_memory, served) = start().await;
     let mut controller = served.client.controller();
