@@ -27,7 +27,7 @@ const MAX_PATH: usize = 4095;
 /// What requests may contain only if the driver's backend declares it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// VOLUME_MOUNT_GROUP.
+    /// Whether a capability may have a mount group: VOLUME_MOUNT_GROUP.
     pub(crate) mount_group: bool,
     /// The longest id of a volume, snapshot or group snapshot, in bytes.
     pub(crate) max_id: usize,

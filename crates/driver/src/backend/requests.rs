@@ -343,6 +343,12 @@ requests! {
         /// The size in bytes that the device must reach; the backend waits for it.
         at_least = u64,
     ) {
+        /// The maximum size in bytes, if the caller sets one. The SDK rejects a device that is larger.
+        limit = Option<u64>,
+        /// Where the volume is mounted or staged, if the call is NodeExpandVolume.
+        volume_path: Option<PathBuf>,
+        /// Where the volume is staged. Only some callers of NodeExpandVolume pass it.
+        staging_path: Option<PathBuf>,
         /// How the volume is used. Only some callers of NodeExpandVolume pass it.
         capability: Option<Capability>,
         /// Secrets of the call: the node-expand secret or the node-stage secret.
