@@ -175,7 +175,7 @@ fn gid(options: &[String]) -> Option<&str> {
         .iter()
         .flat_map(|options| options.split(','))
         .filter_map(|option| option.strip_prefix("gid="))
-        .last()
+        .next_back()
 }
 
 fn wanted(read_only: bool) -> ExpectedMount {
