@@ -1,12 +1,15 @@
 //! The storage: replace it with your own. Here a volume is a directory of this node:
 //!
 //! ```text
-//! ROOT/ID/data    what pods see
-//! ROOT/ID/size    the size in bytes; a volume without this file does not exist (yet, or any more)
+//! ROOT/ID/data        what pods see
+//! ROOT/ID/size        the size in bytes; marks the directory as a volume of this driver
+//! ROOT/.new-ID        a volume that is being created
+//! ROOT/.deleted-ID    a volume that is being deleted
 //! ```
 //!
-//! All state is in the file system, so the driver can be killed at any time and loses nothing. Sizes are recorded but not
-//! enforced.
+//! All state is in the file system, so the driver can be killed at any time and loses nothing. A volume appears and
+//! disappears with one rename, and only names that begin with a dot are removed: IDs have no dots. Anything else in ROOT
+//! stays as it is. Sizes are recorded but not enforced.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -41,21 +44,61 @@ impl Directories {
         self.root.join(id)
     }
 
+    fn entry(&self, id: &str) -> Result<Entry, BackendError> {
+        let path = self.path(id);
+        read_entry(&path).map_err(|error| internal(failed(&path, &error)))
+    }
+
     fn volume(&self, id: &str) -> Result<Option<Volume>, BackendError> {
         if !is_id(id) {
             return Ok(None);
         }
-        let path = self.path(id).join("size");
-        match fs::read_to_string(&path) {
-            Ok(size) => {
-                let capacity =
-                    size.parse().map_err(|_| internal(format!("{}: not a size", path.display())))?;
-                Ok(Some(Volume { id: id.to_owned(), capacity, ..Volume::default() }))
+        match self.entry(id)? {
+            Entry::Nothing => Ok(None),
+            Entry::Volume(capacity) => Ok(Some(Volume { id: id.to_owned(), capacity, ..Volume::default() })),
+            Entry::Foreign(what) => {
+                let path = self.path(id);
+                Err(internal(format!("{} is {what}: not a volume of this driver", path.display())))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(internal(failed(&path, &error))),
         }
     }
+}
+
+/// What is at ROOT/ID.
+enum Entry {
+    Nothing,
+    /// A volume of this size.
+    Volume(u64),
+    /// Something that this driver did not create, and must not change.
+    Foreign(&'static str),
+}
+
+fn read_entry(path: &Path) -> io::Result<Entry> {
+    // Unlike `metadata`, this does not follow a symbolic link out of ROOT.
+    match if_exists(fs::symlink_metadata(path))? {
+        None => return Ok(Entry::Nothing),
+        Some(found) if found.is_symlink() => return Ok(Entry::Foreign("a symbolic link")),
+        Some(found) if !found.is_dir() => return Ok(Entry::Foreign("not a directory")),
+        Some(_) => {}
+    }
+    let path = path.join("size");
+    if !if_exists(fs::symlink_metadata(&path))?.is_some_and(|found| found.is_file()) {
+        return Ok(Entry::Foreign("a directory without the file \"size\""));
+    }
+    let size = if_exists(fs::read(&path))?.and_then(|bytes| String::from_utf8(bytes).ok()?.parse().ok());
+    Ok(size.map_or(Entry::Foreign("a directory whose file \"size\" has no size"), Entry::Volume))
+}
+
+fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Removes a directory; a missing one is success. Only for names that begin with a dot.
+fn remove(path: &Path) -> io::Result<()> {
+    if_exists(fs::remove_dir_all(path)).map(drop)
 }
 
 /// IDs come from callers and become file names: nothing else may pass.
@@ -74,7 +117,7 @@ fn internal(message: String) -> BackendError {
 
 #[async_trait]
 impl Volumes for Directories {
-    /// Can be repeated, also after a crash between any two steps: the size is written last, in one step.
+    /// Can be repeated, also after a crash between any two steps: the rename at the end creates the volume.
     async fn create(&self, request: &NewVolume) -> Result<Volume, CreateError> {
         let id = &request.name;
         if !is_id(id) {
@@ -88,29 +131,39 @@ impl Volumes for Directories {
         }
         let size = request.size.choose(64 * MIB, MIB);
         let size = size.ok_or_else(|| CreateError::OutOfRange("sizes are multiples of 1 MiB".into()))?;
-        let path = self.path(id);
+        let new = self.root.join(format!(".new-{id}"));
         let write = || {
-            // What an interrupted create or delete left.
-            remove(&path)?;
-            fs::create_dir_all(path.join("data"))?;
-            fs::write(path.join("size.new"), size.to_string())?;
-            fs::rename(path.join("size.new"), path.join("size"))
+            // What an interrupted create left.
+            remove(&new)?;
+            fs::create_dir(&new)?;
+            fs::create_dir(new.join("data"))?;
+            fs::write(new.join("size"), size.to_string())?;
+            fs::rename(&new, self.path(id))
         };
-        write().map_err(|error| internal(failed(&path, &error)))?;
+        write().map_err(|error| internal(failed(&new, &error)))?;
         Ok(Volume { id: id.clone(), capacity: size, ..Volume::default() })
     }
 
     /// Can be repeated: a volume that does not exist is success.
     async fn delete(&self, request: &DeleteVolume) -> Result<(), DeleteError> {
-        if !is_id(&request.id) {
+        let id = &request.id;
+        if !is_id(id) {
             return Ok(());
         }
-        let path = self.path(&request.id);
+        let (path, deleted) = (self.path(id), self.root.join(format!(".deleted-{id}")));
+        // Only a volume of this driver is deleted: anything else is an error.
+        let exists = self.volume(id)?.is_some();
+        let delete = move || {
+            // What an interrupted delete left.
+            remove(&deleted)?;
+            if exists {
+                fs::rename(&path, &deleted)?;
+            }
+            remove(&deleted)
+        };
         // Large directories take long, and other calls must not wait for them.
-        let removed =
-            tokio::task::spawn_blocking(move || remove(&path).map_err(|error| failed(&path, &error)));
-        match removed.await {
-            Ok(removed) => Ok(removed.map_err(internal)?),
+        match tokio::task::spawn_blocking(delete).await {
+            Ok(deleted) => Ok(deleted.map_err(|error| internal(failed(&self.path(id), &error)))?),
             Err(error) => Err(internal(error.to_string()).into()),
         }
     }
@@ -135,16 +188,6 @@ impl Volumes for Directories {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
-    let gone = |result: io::Result<()>| match result {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result,
-    };
-    // The size first: without it, a volume whose deletion was interrupted does not exist any more.
-    gone(fs::remove_file(path.join("size")))?;
-    gone(fs::remove_dir_all(path))
-}
-
 #[async_trait]
 impl Listing for Directories {
     async fn list(&self, request: &ListVolumes) -> Result<ListPage<Volume>, BackendError> {
@@ -155,8 +198,10 @@ impl Listing for Directories {
         ids.sort();
         let after = request.after.as_deref().unwrap_or_default();
         let mut volumes = Vec::new();
-        for id in ids.iter().filter(|id| id.as_str() > after) {
-            volumes.extend(self.volume(id)?);
+        for id in ids.into_iter().filter(|id| is_id(id) && id.as_str() > after) {
+            if let Entry::Volume(capacity) = self.entry(&id)? {
+                volumes.push(Volume { id, capacity, ..Volume::default() });
+            }
         }
         let more = volumes.len() > request.max;
         volumes.truncate(request.max);

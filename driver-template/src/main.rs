@@ -24,10 +24,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let storage = Arc::new(Directories::open(flag("--root")?)?);
 
     let driver = driver_template::driver(storage, flag("--node-id")?)?;
-    // Kubernetes stops a container with SIGTERM.
-    let mut stop = signal(SignalKind::terminate())?;
+    // Kubernetes stops a container with SIGTERM, and Ctrl-C sends SIGINT.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let stopped = async move {
-        stop.recv().await;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
     };
     driver.serve(&endpoint, ServeOptions::default(), stopped).await?;
     Ok(())

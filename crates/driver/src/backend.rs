@@ -7,7 +7,8 @@
 //!   [`max_id_length`](crate::DriverBuilder::max_id_length)) or 1 KiB (names). They have no control characters, except
 //!   that names can contain tabs and line ends. Both can contain slashes and dots. Sizes are not negative, and
 //!   `required <= limit`.
-//! - No two operations run at the same time on one volume, one snapshot or one name.
+//! - No two operations run at the same time on one volume, one snapshot or one name. A create locks the name, every other
+//!   call the id: a create and a delete of one volume can run at the same time.
 //! - An operation runs to its end even if the caller disconnects.
 //! - A request has every field of the CSI request that a backend may need, secrets among them. Its `Debug` output has no
 //!   secrets. An error message of a backend goes to logs and events as it is, so it must not quote a secret.

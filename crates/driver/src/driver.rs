@@ -164,10 +164,10 @@ impl DriverBuilder {
         self
     }
 
-    /// Accepts ids of volumes, snapshots and group snapshots of up to this many bytes. The default is 128, CSI's limit. A
-    /// driver that takes over the volumes of another one may need more: their ids cannot change.
+    /// Accepts ids of volumes, snapshots and group snapshots of up to this many bytes. The default is 128, CSI's limit; a
+    /// lower value has no effect. A driver that takes over the volumes of another one may need more: their ids cannot change.
     pub fn max_id_length(mut self, bytes: usize) -> Self {
-        self.max_id = bytes;
+        self.max_id = bytes.max(validate::MAX_STRING);
         self
     }
 
@@ -202,7 +202,8 @@ impl DriverBuilder {
             ready: self.ready,
         };
         let rules = Rules {
-            mount_group: self.node.as_ref().is_some_and(|(node, _)| node.mount_group()),
+            // A process without a node part does not know what its nodes declare: they reject what they do not support.
+            mount_group: self.node.as_ref().is_none_or(|(node, _)| node.mount_group()),
             max_id: self.max_id,
         };
         let group = self.group_snapshots.map(|groups| GroupService { groups, locks: locks.clone(), rules });

@@ -53,10 +53,14 @@ impl v1::group_controller_server::GroupController for GroupService {
             .secrets(request.secrets);
         let volumes = requested.sources.iter().map(|id| volume_key(id));
         let keys: Vec<String> = volumes.chain([group_name_key(&requested.name)]).collect();
-        let groups = self.groups.clone();
+        let (groups, rules) = (self.groups.clone(), self.rules);
         self.locks
             .run(keys, async move {
                 let group = groups.create_group(&requested).await?;
+                rules.returned_id("group snapshot", &group.id)?;
+                for snapshot in &group.snapshots {
+                    rules.returned_id("snapshot", &snapshot.id)?;
+                }
                 let sources: BTreeSet<&String> =
                     group.snapshots.iter().map(|snapshot| &snapshot.source).collect();
                 if !sources.into_iter().eq(&requested.sources) {

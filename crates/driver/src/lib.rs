@@ -21,9 +21,13 @@
 //! struct Directories;
 //!
 //! impl Directories {
+//!     /// IDs come from the caller and become file names.
+//!     fn is_id(id: &str) -> bool {
+//!         id.len() <= 128 && id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+//!     }
+//!
 //!     fn volume(id: &str) -> Option<Volume> {
-//!         // The ID comes from the caller: it must not point outside /srv.
-//!         let exists = !id.contains(['/', '.']) && Path::new("/srv").join(id).is_dir();
+//!         let exists = Self::is_id(id) && Path::new("/srv").join(id).is_dir();
 //!         exists.then(|| Volume { id: id.to_owned(), ..Volume::default() })
 //!     }
 //! }
@@ -31,8 +35,8 @@
 //! #[async_trait]
 //! impl Volumes for Directories {
 //!     async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
-//!         if wanted.name.contains(['/', '.']) || wanted.name.len() > 128 {
-//!             return Err(CreateError::Invalid("name must be a valid directory name".into()));
+//!         if !Self::is_id(&wanted.name) {
+//!             return Err(CreateError::Invalid("name must have at most 128 letters, digits and -".into()));
 //!         }
 //!         // Idempotent: a second call with the same name finds the same directory.
 //!         let made = std::fs::create_dir_all(Path::new("/srv").join(&wanted.name));

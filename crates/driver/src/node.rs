@@ -243,10 +243,14 @@ impl NodeService {
     ) -> Result<v1::NodeExpandVolumeResponse, Status> {
         let id = self.volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
+        let staging = paths::optional_path("staging_target_path", &request.staging_target_path)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
         let capability = self.rules.optional_capability(&request.volume_capability)?;
         let this = self.clone();
         let refresh = RefreshDevice::new(id.clone(), size.required)
+            .limit(size.limit)
+            .volume_path(path.clone())
+            .staging_path(staging)
             .capability(capability)
             .secrets(Secrets::from(request.secrets));
         let capacity = self
@@ -278,13 +282,9 @@ impl NodeService {
     ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
         let health = self.health()?;
         let id = self.volume_id(request.volume_id)?;
-        let optional_path = |field, path: &str| match path.is_empty() {
-            true => Ok(None),
-            false => paths::mount_path(field, path).map(Some),
-        };
         let get = GetVolumeHealth::new(id.clone())
-            .publish_path(optional_path("volume_publish_path", &request.volume_publish_path)?)
-            .staging_path(optional_path("staging_target_path", &request.staging_target_path)?);
+            .publish_path(paths::optional_path("volume_publish_path", &request.volume_publish_path)?)
+            .staging_path(paths::optional_path("staging_target_path", &request.staging_target_path)?);
         let issues = async {
             let mut issues = health.volume_health(&get).await?.ok_or_else(no_such_volume)?;
             if let NodeBackend::Block(block) = &self.backend {

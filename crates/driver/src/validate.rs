@@ -27,7 +27,7 @@ const MAX_PATH: usize = 4095;
 /// What requests may contain only if the driver's backend declares it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// VOLUME_MOUNT_GROUP.
+    /// Whether a capability may have a mount group: VOLUME_MOUNT_GROUP.
     pub(crate) mount_group: bool,
     /// The longest id of a volume, snapshot or group snapshot, in bytes.
     pub(crate) max_id: usize,
@@ -105,6 +105,17 @@ impl Rules {
     /// An id of a volume, snapshot or group snapshot.
     pub(crate) fn id(self, field: &str, value: &str) -> Result<(), Status> {
         text(field, value, self.max_id)
+    }
+
+    /// An id that the backend returned for something new. If it breaks the rules, all later calls would reject it, and what
+    /// was created could not be deleted.
+    pub(crate) fn returned_id(self, what: &str, id: &str) -> Result<(), Status> {
+        self.id(&format!("the id of the new {what}"), id).map_err(|status| {
+            Status::internal(format!(
+                "{}; this is a bug in the driver, and {id:?} may exist",
+                status.message()
+            ))
+        })
     }
 
     /// An id that may be missing.

@@ -108,7 +108,7 @@ pub enum PathKind {
 }
 
 /// A mount of a device or a pseudo file system.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct MountRequest<'a> {
     /// A device node, or a name such as `tmpfs`, or `server:/export`.
     pub source: &'a str,
@@ -116,10 +116,24 @@ pub struct MountRequest<'a> {
     pub target: &'a Path,
     /// The kernel's name of the file system type.
     pub fs_type: &'a str,
-    /// `mount -o` options: known flags become mount flags, the rest is passed to the file system.
+    /// `mount -o` options: known flags become mount flags, the rest is passed to the file system. They can contain secrets,
+    /// so they are never printed.
     pub options: &'a [String],
     /// Mount read-only.
     pub read_only: bool,
+}
+
+impl fmt::Debug for MountRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, target, fs_type, options, read_only } = self;
+        f.debug_struct("MountRequest")
+            .field("source", source)
+            .field("target", target)
+            .field("fs_type", fs_type)
+            .field("options", &format_args!("{} options", options.len()))
+            .field("read_only", read_only)
+            .finish()
+    }
 }
 
 /// Options of a loop device.
@@ -237,4 +251,18 @@ pub struct MakeFsRequest<'a> {
     pub uuid: &'a str,
     /// Further arguments for mkfs.
     pub options: &'a [String],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_of_a_mount_has_no_options() {
+        let options = ["password=hunter2".to_owned()];
+        let (source, target) = ("//server/share", Path::new("/mnt"));
+        let request = MountRequest { source, target, fs_type: "cifs", options: &options, read_only: false };
+        let text = format!("{request:?}");
+        assert!(text.contains("//server/share") && !text.contains("hunter2"), "{text}");
+    }
 }

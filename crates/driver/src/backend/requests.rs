@@ -13,44 +13,57 @@
 //! assert_eq!(request.secrets["token"], "hunter2");
 //! assert!(!format!("{request:?}").contains("hunter2"));
 //! ```
+//!
+//! Integers are plain arguments, so literals work:
+//!
+//! ```
+//! use wharf_driver::backend::{GetAllocatedBlocks, ListVolumes, RefreshDevice};
+//!
+//! assert_eq!(ListVolumes::new(10).max(20).max, 20);
+//! assert_eq!(RefreshDevice::new("vol-1", 1 << 30).at_least, 1 << 30);
+//! assert_eq!(GetAllocatedBlocks::new("snap-1").starting_offset(0).starting_offset, 0);
+//! ```
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::{Capability, Secrets, SizeRange, Topology, VolumeContentSource, VolumeContext};
 
-/// Defines requests. The fields in parentheses are the arguments of `new`; those in braces are optional.
+/// Defines requests. The fields in parentheses are the arguments of `new`; those in braces are optional. Methods take
+/// `impl Into<T>` for a field `name: T`, and `T` for a field `name = T`: the type of an integer literal cannot be inferred
+/// from `impl Into<u64>`.
 macro_rules! requests {
     ($(
         $(#[$doc:meta])*
-        $name:ident($($(#[$required_doc:meta])* $required:ident: $required_type:ty,)+) {
-            $($(#[$optional_doc:meta])* $optional:ident: $optional_type:ty,)*
+        $name:ident($($(#[$required_doc:meta])* $required:ident $(: $required_type:ty)? $(= $required_as:ty)?,)+) {
+            $($(#[$optional_doc:meta])* $optional:ident $(: $optional_type:ty)? $(= $optional_as:ty)?,)*
         }
     )*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct $name {
-            $($(#[$required_doc])* pub $required: $required_type,)+
-            $($(#[$optional_doc])* pub $optional: $optional_type,)*
+            $($(#[$required_doc])* pub $required: $($required_type)? $($required_as)?,)+
+            $($(#[$optional_doc])* pub $optional: $($optional_type)? $($optional_as)?,)*
         }
 
         impl $name {
             /// A request with these fields; the others are empty.
-            pub fn new($($required: impl Into<$required_type>),+) -> Self {
+            pub fn new($($required: $(impl Into<$required_type>)? $($required_as)?),+) -> Self {
                 Self { $($required: $required.into(),)+ $($optional: Default::default(),)* }
             }
 
-            requests!(@setters $($required: $required_type,)+ $($optional: $optional_type,)*);
+            $(requests!(@setter $required $(: $required_type)? $(= $required_as)?);)+
+            $(requests!(@setter $optional $(: $optional_type)? $(= $optional_as)?);)*
         }
     )*};
-    (@setters $($field:ident: $type:ty,)*) => {$(
+    (@setter $field:ident $(: $type:ty)? $(= $as:ty)?) => {
         #[doc = concat!("Sets [`", stringify!($field), "`](#structfield.", stringify!($field), ").")]
-        pub fn $field(mut self, $field: impl Into<$type>) -> Self {
+        pub fn $field(mut self, $field: $(impl Into<$type>)? $($as)?) -> Self {
             self.$field = $field.into();
             self
         }
-    )*};
+    };
 }
 
 requests! {
@@ -99,7 +112,7 @@ requests! {
     /// One page of ListVolumes.
     ListVolumes(
         /// The maximum number of entries.
-        max: usize,
+        max = usize,
     ) {
         /// Only volumes with an id greater than this one.
         after: Option<String>,
@@ -180,6 +193,8 @@ requests! {
         parameters: BTreeMap<String, String>,
         /// The snapshot must be accessible from one of these topologies; empty for any.
         requisite: Vec<Topology>,
+        /// Preferred topologies, in this order.
+        preferred: Vec<Topology>,
         /// Secrets of the request.
         secrets: Secrets,
     }
@@ -205,7 +220,7 @@ requests! {
     /// One page of ListSnapshots.
     ListSnapshots(
         /// The maximum number of entries.
-        max: usize,
+        max = usize,
     ) {
         /// Only snapshots with an id greater than this one.
         after: Option<String>,
@@ -256,7 +271,7 @@ requests! {
         snapshot: String,
     ) {
         /// Only blocks that end after this offset in bytes.
-        starting_offset: u64,
+        starting_offset = u64,
         /// Secrets of the request.
         secrets: Secrets,
     }
@@ -269,7 +284,7 @@ requests! {
         target: String,
     ) {
         /// Only blocks that end after this offset in bytes.
-        starting_offset: u64,
+        starting_offset = u64,
         /// Secrets of the request.
         secrets: Secrets,
     }
@@ -326,8 +341,14 @@ requests! {
         /// The volume ID.
         id: String,
         /// The size in bytes that the device must reach; the backend waits for it.
-        at_least: u64,
+        at_least = u64,
     ) {
+        /// The maximum size in bytes, if the caller sets one. The SDK rejects a device that is larger.
+        limit = Option<u64>,
+        /// Where the volume is mounted or staged, if the call is NodeExpandVolume.
+        volume_path: Option<PathBuf>,
+        /// Where the volume is staged. Only some callers of NodeExpandVolume pass it.
+        staging_path: Option<PathBuf>,
         /// How the volume is used. Only some callers of NodeExpandVolume pass it.
         capability: Option<Capability>,
         /// Secrets of the call: the node-expand secret or the node-stage secret.

@@ -285,19 +285,38 @@ pub enum FormatState {
 }
 
 /// The mount source of a share.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct MountSource {
     /// `tmpfs`, `server:/export`, or a directory to bind-mount.
     pub source: String,
     /// The kernel's name of the file system type; empty to bind-mount the directory `source`.
     pub fs_type: String,
-    /// Mount options; those of the request are appended.
+    /// Mount options; those of the request are appended. They can contain secrets, so they are never printed.
     pub options: Vec<String>,
+}
+
+impl fmt::Debug for MountSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { source, fs_type, options } = self;
+        f.debug_struct("MountSource")
+            .field("source", source)
+            .field("fs_type", fs_type)
+            .field("options", &format_args!("{} options", options.len()))
+            .finish()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn debug_output_of_a_mount_source_has_no_options() {
+        let options = vec!["password=hunter2".to_owned()];
+        let source = MountSource { source: "//server/share".into(), fs_type: "cifs".into(), options };
+        let text = format!("{source:?}");
+        assert!(text.contains("//server/share") && !text.contains("hunter2"), "{text}");
+    }
 
     #[test]
     fn chosen_size_is_rounded_and_within_the_range() {

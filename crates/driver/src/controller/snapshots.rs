@@ -19,14 +19,17 @@ impl ControllerService {
         validate::name("name", &request.name)?;
         self.rules.id("source_volume_id", &request.source_volume_id)?;
         validate::map("parameters", &request.parameters)?;
-        let (requisite, _) = validate::topology_requirement(&request.accessibility_requirements)?;
+        let (requisite, preferred) = validate::topology_requirement(&request.accessibility_requirements)?;
         let requested = NewSnapshot::new(request.name, request.source_volume_id)
             .parameters(request.parameters)
             .requisite(requisite)
+            .preferred(preferred)
             .secrets(request.secrets);
+        let rules = self.rules;
         self.locks
             .run([snapshot_name_key(&requested.name), volume_key(&requested.source)], async move {
                 let mut snapshot = snapshots.create_snapshot(&requested).await?;
+                rules.returned_id("snapshot", &snapshot.id)?;
                 if !requested.requisite.is_empty() {
                     // A caller that sent a topology requirement knows the topology. (csi-sanity 5.6.0 compares the
                     // response with internals of its own request, and fails on any topology returned here.)

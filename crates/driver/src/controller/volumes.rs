@@ -23,10 +23,11 @@ impl ControllerService {
             VolumeContentSource::Snapshot(id) => snapshot_key(id),
             VolumeContentSource::Volume(id) => volume_key(id),
         }));
-        let volumes = self.volumes.clone();
+        let (volumes, rules) = (self.volumes.clone(), self.rules);
         self.locks
             .run(keys, async move {
                 let volume = volumes.create(&requested).await?;
+                rules.returned_id("volume", &volume.id)?;
                 check_same_request(&volume, &requested)?;
                 Ok(v1::CreateVolumeResponse { volume: Some(wire::volume(&volume)) })
             })

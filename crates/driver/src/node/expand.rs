@@ -38,6 +38,11 @@ impl Block {
                 refresh.at_least
             )));
         }
+        if let Some(limit) = refresh.limit.filter(|limit| seen > *limit) {
+            return Err(NodeError::OutOfRange(format!(
+                "the device has {seen} bytes, and the limit is {limit}; volumes cannot shrink"
+            )));
+        }
         self.kernel.run(move |kernel| grow(kernel, &device, &path)).await?;
         Ok(seen)
     }

@@ -23,6 +23,14 @@ pub(crate) fn mount_path(field: &str, value: &str) -> Result<PathBuf, Status> {
     Ok(path.components().collect())
 }
 
+/// A path to mount on that may be missing.
+pub(crate) fn optional_path(field: &str, value: &str) -> Result<Option<PathBuf>, Status> {
+    match value.is_empty() {
+        true => Ok(None),
+        false => mount_path(field, value).map(Some),
+    }
+}
+
 /// A path at which a volume can be; `None` for a path at which no volume can be. The latter is not an invalid argument (the
 /// result is NOT_FOUND), but an empty path is.
 pub(crate) fn volume_path(field: &str, value: &str) -> Result<Option<PathBuf>, Status> {

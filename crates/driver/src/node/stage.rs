@@ -67,7 +67,7 @@ impl Block {
         staging: &Path,
         mut request: FsRequest,
     ) -> Result<(), NodeError> {
-        let device = self.attach_verified(volume).await?;
+        let device = self.attach_verified(volume, staging).await?;
         request.read_only |= device.read_only;
         let (path, seen, wanted) = (staging.to_owned(), device.clone(), request.clone());
         if self.kernel.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
@@ -80,7 +80,7 @@ impl Block {
 
     /// A raw volume needs its device, and a record that its content belongs to the user from now on.
     async fn stage_raw(&self, volume: &NodeVolume, staging: &Path) -> Result<(), NodeError> {
-        let device = self.attach_verified(volume).await?;
+        let device = self.attach_verified(volume, staging).await?;
         let (path, seen) = (staging.to_owned(), device.clone());
         self.kernel.run(move |kernel| check_not_mounted(kernel, &path, &seen)).await?;
         let Some(records) = self.devices.format_records().filter(|_| !device.read_only) else {
@@ -99,12 +99,13 @@ impl Block {
     }
 
     /// Attaches the volume's device and verifies that it has the size in the backend's records.
-    async fn attach_verified(&self, volume: &NodeVolume) -> Result<Device, NodeError> {
+    async fn attach_verified(&self, volume: &NodeVolume, staging: &Path) -> Result<Device, NodeError> {
         let mut device = self.devices.attach(volume).await?;
         let mut size = self.size_of(&device).await?;
         if size != device.size {
             // It may have been attached before the volume was expanded.
             let refresh = RefreshDevice::new(volume.id.clone(), device.size)
+                .staging_path(staging.to_owned())
                 .capability(volume.capability.clone())
                 .secrets(volume.secrets.clone());
             device = self.devices.refresh(&refresh).await?;

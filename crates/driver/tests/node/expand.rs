@@ -103,3 +103,25 @@ async fn invalid_expansions_are_rejected() {
     assert_eq!(code("v", bench.staging("v"), 64 * MIB).await, Code::OutOfRange);
     assert_eq!(code("v", bench.staging("v"), u64::MAX).await, Code::InvalidArgument, "-1");
 }
+
+#[tokio::test]
+async fn expansion_has_a_limit_and_its_paths() {
+    let bench = Bench::new().await;
+    bench.images.create("v", 32 * MIB, FormatState::Blank);
+    bench.stage("v", &mount("ext4")).await.unwrap();
+    let with_limit = |limit: u64| v1::NodeExpandVolumeRequest {
+        volume_id: "v".into(),
+        volume_path: text(&bench.staging("v")),
+        staging_target_path: text(&bench.staging("v")),
+        capacity_range: Some(v1::CapacityRange { required_bytes: 0, limit_bytes: limit as i64 }),
+        ..Default::default()
+    };
+    assert_eq!(bench.call(with_limit(32 * MIB)).await.unwrap().capacity_bytes as u64, 32 * MIB);
+    let refreshed = bench.images.refreshed.lock().unwrap().take().unwrap();
+    assert_eq!(refreshed.limit, Some(32 * MIB));
+    assert_eq!(refreshed.volume_path, Some(bench.staging("v")));
+    assert_eq!(refreshed.staging_path, Some(bench.staging("v")));
+    assert_eq!(bench.call(with_limit(32 * MIB - 1)).await.unwrap_err().code(), Code::OutOfRange);
+    let relative = v1::NodeExpandVolumeRequest { staging_target_path: "x".into(), ..with_limit(0) };
+    assert_eq!(bench.call(relative).await.unwrap_err().code(), Code::InvalidArgument);
+}

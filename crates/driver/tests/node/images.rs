@@ -31,6 +31,8 @@ pub(crate) struct Images {
     unknown: Mutex<BTreeSet<String>>,
     /// The last request to each method that receives secrets: its secret `call`, and the volume context's `pod`.
     pub(crate) received: Mutex<BTreeMap<&'static str, Received>>,
+    /// The last request to refresh a device.
+    pub(crate) refreshed: Mutex<Option<RefreshDevice>>,
     has_records: bool,
 }
 
@@ -41,8 +43,8 @@ pub(crate) const IMAGE: &str = "image";
 
 impl Images {
     pub(crate) fn new(dir: &Path, has_records: bool) -> Self {
-        let (entries, unknown, received) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { dir: dir.to_owned(), entries, unknown, received, has_records }
+        let (entries, unknown, received, refreshed) = Default::default();
+        Self { dir: dir.to_owned(), entries, unknown, received, refreshed, has_records }
     }
 
     pub(crate) fn image(&self, id: &str) -> PathBuf {
@@ -187,6 +189,7 @@ impl Devices for Images {
     async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
         let id = &request.id;
         self.note("refresh", &request.secrets, &BTreeMap::new());
+        *self.refreshed.lock().unwrap() = Some(request.clone());
         let entry = self.entry(id)?;
         let device = self
             .attached(id, &entry)

@@ -137,4 +137,19 @@ async fn mount_group_owns_the_share() {
     let other_pod = bench.publish("memory-1", "b", &of("7"), false).await;
     refused(other_pod, Code::FailedPrecondition, "for group 1000");
     refused(bench.stage("memory-2", &of("staff")).await, Code::InvalidArgument, "volume_mount_group");
+
+    let mut with_option = of("1000");
+    if let Some(AccessType::Mount(mount)) = &mut with_option.access_type {
+        mount.mount_flags = vec!["gid=5".to_owned()];
+    }
+    refused(bench.stage("memory-2", &with_option).await, Code::InvalidArgument, "mount_flags");
+    assert_eq!(bench.mount_at(&bench.staging("memory-2")), None);
+
+    // A tmpfs shows no gid= for group 0.
+    for _ in 0..2 {
+        bench.stage("memory-3", &of("0")).await.unwrap();
+        bench.publish("memory-3", "c", &of("0"), false).await.unwrap();
+    }
+    let other_pod = bench.publish("memory-3", "d", &of("7"), false).await;
+    refused(other_pod, Code::FailedPrecondition, "for group 0");
 }

@@ -54,6 +54,50 @@ async fn ids_are_limited_to_what_the_driver_declares() {
 }
 
 #[tokio::test]
+async fn controller_without_a_node_part_accepts_mount_groups() {
+    use v1::volume_capability::{AccessType, MountVolume};
+
+    let served = Served::start(Memory::new().driver().max_id_length(1), ServeOptions::default()).await;
+    let mut controller = served.client.controller();
+    for (group, expected) in [("1000", Ok), ("staff", InvalidArgument)] {
+        let mount = MountVolume { volume_mount_group: group.into(), ..Default::default() };
+        let mut request = create_named("grouped");
+        request.volume_capabilities[0].access_type = Some(AccessType::Mount(mount));
+        assert_eq!(code(controller.create_volume(request).await), expected, "{group}");
+    }
+    // A maximum length of IDs below CSI's limit has no effect.
+    let get = v1::ControllerGetVolumeRequest { volume_id: "v-grouped".into() };
+    assert_eq!(code(controller.controller_get_volume(get).await), Ok);
+}
+
+#[tokio::test]
+async fn backend_cannot_return_ids_that_later_calls_reject() {
+    let (memory, served) = start().await;
+    let (mut controller, mut groups) = (served.client.controller(), served.client.group_controller());
+    for (suffix, rule) in [("\n".to_owned(), "control characters"), ("x".repeat(128), "128 bytes")] {
+        *memory.id_suffix.lock().unwrap() = suffix;
+        let cut = v1::CreateSnapshotRequest {
+            source_volume_id: "v-a".into(),
+            name: "s".into(),
+            ..Default::default()
+        };
+        let group = v1::CreateVolumeGroupSnapshotRequest {
+            name: "g".into(),
+            source_volume_ids: vec!["v-a".into()],
+            ..Default::default()
+        };
+        for error in [
+            controller.create_volume(create_named("new")).await.unwrap_err(),
+            controller.create_snapshot(cut).await.unwrap_err(),
+            groups.create_volume_group_snapshot(group).await.unwrap_err(),
+        ] {
+            assert_eq!(error.code(), Internal, "{error}");
+            assert!(error.message().contains(rule), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn create_volume_returns_csi_codes() {
     let (_memory, served) = start().await;
     let mut controller = served.client.controller();

@@ -1,4 +1,4 @@
-//! Every method of the backend receives the secrets of its call.
+//! Methods of the backend receive the fields of their calls: every method its secrets.
 
 use std::collections::BTreeMap;
 
@@ -120,4 +120,26 @@ async fn every_method_receives_the_secrets_of_its_call() {
 
     call!(controller, delete_volume, v1::DeleteVolumeRequest { volume_id, ..Default::default() });
     expect(&["delete"], "delete_volume");
+}
+
+#[tokio::test]
+async fn new_snapshot_has_its_topologies() {
+    let memory = Memory::new();
+    let served = Served::start(memory.driver(), ServeOptions::default()).await;
+    memory.insert("v");
+    let topology =
+        |zone: &str| v1::Topology { segments: BTreeMap::from([("zone".to_owned(), zone.to_owned())]) };
+    let request = v1::CreateSnapshotRequest {
+        source_volume_id: "v".into(),
+        name: "s".into(),
+        accessibility_requirements: Some(v1::TopologyRequirement {
+            requisite: vec![topology("a"), topology("b")],
+            preferred: vec![topology("b")],
+        }),
+        ..Default::default()
+    };
+    served.client.controller().create_snapshot(request).await.unwrap();
+    let received = memory.new_snapshot.lock().unwrap().take().unwrap();
+    assert_eq!(received.requisite, [topology("a").segments, topology("b").segments]);
+    assert_eq!(received.preferred, [topology("b").segments]);
 }

@@ -24,6 +24,10 @@ pub(crate) struct Memory {
     state: Mutex<State>,
     started: Semaphore,
     pub(crate) gate: Semaphore,
+    /// Added to the id of everything that is created.
+    pub(crate) id_suffix: Mutex<String>,
+    /// The last request to take a snapshot.
+    pub(crate) new_snapshot: Mutex<Option<NewSnapshot>>,
     /// The secrets of the last request to each method.
     pub(crate) secrets: Mutex<BTreeMap<&'static str, Secrets>>,
 }
@@ -40,7 +44,8 @@ impl Memory {
 
     fn with_permits(permits: usize) -> Arc<Self> {
         let (started, gate) = (Semaphore::new(0), Semaphore::new(permits));
-        Arc::new(Self { state: Mutex::default(), started, gate, secrets: Mutex::default() })
+        let (state, id_suffix, new_snapshot, secrets) = Default::default();
+        Arc::new(Self { state, started, gate, id_suffix, new_snapshot, secrets })
     }
 
     /// Waits until one more create has started.
@@ -50,6 +55,11 @@ impl Memory {
 
     fn note(&self, method: &'static str, secrets: &Secrets) {
         self.secrets.lock().unwrap().insert(method, secrets.clone());
+    }
+
+    fn new_id(&self, prefix: &str, name: &str) -> String {
+        let name: String = name.escape_default().to_string().chars().take(100).collect();
+        format!("{prefix}-{name}{}", self.id_suffix.lock().unwrap())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,8 +164,7 @@ impl Volumes for Memory {
         };
         let capacity = request.size.choose(smallest.max(1 << 20), 512).filter(|size| *size >= smallest);
         let capacity = capacity.ok_or_else(|| CreateError::OutOfRange("no such size".into()))?;
-        let id =
-            format!("v-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
+        let id = self.new_id("v", &request.name);
         let source = request.source.clone();
         let volume = Volume { id: id.clone(), capacity, source, ..Volume::default() };
         Ok(state.volumes.entry(id).or_insert(volume).clone())
@@ -249,11 +258,11 @@ fn snapshot_of(id: String, source: &Volume, group: Option<String>) -> Snapshot {
 impl Snapshots for Memory {
     async fn create_snapshot(&self, request: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
         self.note("create_snapshot", &request.secrets);
+        *self.new_snapshot.lock().unwrap() = Some(request.clone());
         let mut state = self.state();
         let source = state.volumes.get(&request.source).cloned();
         let source = source.ok_or_else(|| SnapshotError::NotFound(request.source.clone()))?;
-        let id =
-            format!("s-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
+        let id = self.new_id("s", &request.name);
         Ok(state.snapshots.entry(id.clone()).or_insert_with(|| snapshot_of(id, &source, None)).clone())
     }
 
@@ -288,8 +297,7 @@ impl GroupSnapshots for Memory {
     async fn create_group(&self, request: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
         self.note("create_group", &request.secrets);
         let mut state = self.state();
-        let id =
-            format!("g-{}", request.name.escape_default().to_string().chars().take(100).collect::<String>());
+        let id = self.new_id("g", &request.name);
         if let Some(group) = state.groups.get(&id) {
             return Ok(group.clone());
         }
