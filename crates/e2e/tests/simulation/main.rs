@@ -123,7 +123,7 @@ fn planted_bugs_are_found() {
         let found = for_seeds(0..SEEDS, 1, |seed| run(seed, Some(bug)).outcome);
         assert!(!found.is_empty(), "{bug:?} was not found");
         assert!(
-            found[0].contains(bug.expected_failure()),
+            found[0].contains(&bug.expected_failure()),
             "{bug:?} was found by an unexpected failure: {}",
             found[0]
         );

@@ -7,6 +7,9 @@ use wharf_explain::{Explanation, State, Step};
 use wharf_model::PersistentVolume;
 use wharf_model::volume::VolumePhase;
 
+use crate::driver::{ATTACHED_TWICE, DELETED_IN_USE, PUBLISHED_UNSTAGED};
+use crate::judge::{LEFT_BEHIND, WRONG_EXPLANATION};
+
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
@@ -36,13 +39,13 @@ impl Bug {
     ];
 
     /// Part of the expected failure. Any other failure is not caused by this bug.
-    pub(crate) fn expected_failure(self) -> &'static str {
+    pub(crate) fn expected_failure(self) -> String {
         match self {
-            Self::UncertainAttachmentIgnored => "while it is attached to",
-            Self::DeleteWhileAttached => "is deleted while it is in use",
-            Self::PublishWithoutStage => "where it is not staged",
-            Self::StagedVolumesNotFound | Self::UnstableVolumeName => "left behind",
-            Self::BinderIsBlamed => "another reason is named for claim",
+            Self::UncertainAttachmentIgnored => ATTACHED_TWICE.to_owned(),
+            Self::DeleteWhileAttached => DELETED_IN_USE.to_owned(),
+            Self::PublishWithoutStage => PUBLISHED_UNSTAGED.to_owned(),
+            Self::StagedVolumesNotFound | Self::UnstableVolumeName => LEFT_BEHIND.to_owned(),
+            Self::BinderIsBlamed => format!("{WRONG_EXPLANATION} claim "),
         }
     }
 }
