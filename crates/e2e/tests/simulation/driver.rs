@@ -33,6 +33,8 @@ pub(crate) const DRIVER: &str = "sim.example.com";
 pub(crate) const ATTACHED_TWICE: &str = "while it is attached to";
 /// Part of the violation if a volume is deleted while it is attached, staged or published.
 pub(crate) const DELETED_IN_USE: &str = "is deleted while it is in use";
+/// Part of the violation if a volume is detached from a node where it is staged or published.
+pub(crate) const DETACHED_MOUNTED: &str = "while it is mounted there";
 /// Part of the violation if a volume is published without being staged; the node follows.
 pub(crate) const PUBLISHED_UNSTAGED: &str = "is published but not staged on";
 

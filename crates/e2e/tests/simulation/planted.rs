@@ -7,7 +7,7 @@ use wharf_explain::{Explanation, State, Step};
 use wharf_model::PersistentVolume;
 use wharf_model::volume::VolumePhase;
 
-use crate::driver::{ATTACHED_TWICE, DELETED_IN_USE, PUBLISHED_UNSTAGED};
+use crate::driver::{ATTACHED_TWICE, DELETED_IN_USE, DETACHED_MOUNTED, PUBLISHED_UNSTAGED};
 use crate::judge::{LEFT_BEHIND, WRONG_EXPLANATION};
 
 /// A planted bug.
@@ -38,14 +38,18 @@ impl Bug {
         Self::BinderIsBlamed,
     ];
 
-    /// Part of the expected failure. Any other failure is not caused by this bug.
-    pub(crate) fn expected_failure(self) -> String {
+    /// Whether this bug causes the failure.
+    pub(crate) fn causes(self, failure: &str) -> bool {
         match self {
-            Self::UncertainAttachmentIgnored => ATTACHED_TWICE.to_owned(),
-            Self::DeleteWhileAttached => DELETED_IN_USE.to_owned(),
-            Self::PublishWithoutStage => PUBLISHED_UNSTAGED.to_owned(),
-            Self::StagedVolumesNotFound | Self::UnstableVolumeName => LEFT_BEHIND.to_owned(),
-            Self::BinderIsBlamed => format!("{WRONG_EXPLANATION} claim "),
+            Self::UncertainAttachmentIgnored => failure.contains(ATTACHED_TWICE),
+            Self::DeleteWhileAttached => failure.contains(DELETED_IN_USE),
+            Self::PublishWithoutStage => failure.contains(PUBLISHED_UNSTAGED),
+            // The node does not report a volume as in use that it did not find, so it may be detached while staged.
+            Self::StagedVolumesNotFound => {
+                failure.contains(DETACHED_MOUNTED) || failure.contains(LEFT_BEHIND)
+            }
+            Self::UnstableVolumeName => failure.contains(LEFT_BEHIND),
+            Self::BinderIsBlamed => failure.contains(&format!("{WRONG_EXPLANATION} claim ")),
         }
     }
 }

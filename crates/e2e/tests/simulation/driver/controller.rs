@@ -7,7 +7,7 @@ use wharf_csi::v1;
 use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::controller_service_capability::{Rpc, Type, rpc};
 
-use super::{ATTACHED_TWICE, DELETED_IN_USE, Driver, Volume};
+use super::{ATTACHED_TWICE, DELETED_IN_USE, DETACHED_MOUNTED, Driver, Volume};
 use crate::planted::Bug;
 
 /// Implements CSI methods that return Unimplemented.
@@ -105,9 +105,7 @@ impl Controller for Driver {
                 let mounted = volume.staged.contains_key(&node)
                     || volume.published.iter().any(|(published, _)| *published == node);
                 if mounted {
-                    driver
-                        .sim
-                        .record_violation(format!("{id} is detached from {node} while it is mounted there"));
+                    driver.sim.record_violation(format!("{id} is detached from {node} {DETACHED_MOUNTED}"));
                     return Err(Status::failed_precondition("the volume is mounted"));
                 }
                 driver.sim.note(format_args!("detached {id} from {node}"));
