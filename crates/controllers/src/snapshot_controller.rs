@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{sleep, timeout};
 use wharf_cluster::finalizer::FinalizerPatcher;
 use wharf_cluster::indexes::VOLUMES_BY_HANDLE;
-use wharf_cluster::{Attempts, Queue, Store, SyncState, WatchOptions};
+use wharf_cluster::{ApiError, Attempts, Queue, Store, SyncState, WatchOptions};
 use wharf_model::topology::is_accessible_from;
 use wharf_model::{
     Key, Kind, Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
@@ -42,6 +42,8 @@ mod protect;
 #[cfg(test)]
 mod simulate;
 mod status;
+#[cfg(test)]
+mod tests;
 mod view;
 mod wake;
 mod write;
@@ -249,6 +251,8 @@ impl SnapshotController {
         };
         match worked {
             Ok(outcome) => outcome,
+            // The object was deleted. The store has that by the next attempt.
+            Err(ApiError::NotFound(_)) => WorkOutcome::Retry,
             Err(error) => {
                 tracing::warn!(key = ?item, %error, "failed to reconcile object; retrying");
                 self.record_attempt(&item, Some(error.to_string()));
@@ -259,19 +263,14 @@ impl SnapshotController {
 
     /// Records the result of the last attempt under the object's key.
     fn record_attempt(&self, item: &WorkKey, error: Option<String>) {
-        let (WorkKey::Snapshot(key)
-        | WorkKey::Content(key)
-        | WorkKey::Claim(key)
-        | WorkKey::Group(key)
-        | WorkKey::GroupContent(key)) = item;
-        let step = match item {
-            WorkKey::Snapshot(_) => "snapshot",
-            WorkKey::Content(_) => "content",
-            WorkKey::Claim(_) => "claim",
-            WorkKey::Group(_) => "group snapshot",
-            WorkKey::GroupContent(_) => "group's content",
-        };
+        let (step, key) = attempt_of(item);
         self.attempts.record(ROLE, &format!("{step} {key}"), step, error);
+    }
+
+    /// Removes the attempt of an object that no longer exists.
+    fn remove_attempt(&self, item: &WorkKey) {
+        let (step, key) = attempt_of(item);
+        self.attempts.remove(ROLE, &format!("{step} {key}"));
     }
 
     /// Serializes decisions about a claim's finalizer with the write that follows.
@@ -300,6 +299,17 @@ impl SnapshotController {
         });
         volumes.wait_synced().await;
         volumes
+    }
+}
+
+/// The step of an attempt, and the key of its object.
+fn attempt_of(item: &WorkKey) -> (&'static str, &Key) {
+    match item {
+        WorkKey::Snapshot(key) => ("snapshot", key),
+        WorkKey::Content(key) => ("content", key),
+        WorkKey::Claim(key) => ("claim", key),
+        WorkKey::Group(key) => ("group snapshot", key),
+        WorkKey::GroupContent(key) => ("group's content", key),
     }
 }
 

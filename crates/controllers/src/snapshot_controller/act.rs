@@ -97,7 +97,7 @@ impl SnapshotController {
             let step = decide(&inputs.view(&fetched, self.settings.prevent_volume_mode_conversion));
             tracing::debug!(snapshot = %key, ?step, "decided next step");
             let Some(snapshot) = &inputs.snapshot else {
-                self.attempts.remove(super::ROLE, &format!("snapshot {key}"));
+                self.remove_attempt(&WorkKey::Snapshot(key.clone()));
                 return Ok(WorkOutcome::Done);
             };
             self.start_metrics(&inputs, snapshot);
@@ -443,7 +443,10 @@ impl SnapshotController {
 
     /// Handles a content.
     pub(super) async fn reconcile_content(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
-        let Some(content) = self.contents.get(key) else { return Ok(WorkOutcome::Done) };
+        let Some(content) = self.contents.get(key) else {
+            self.remove_attempt(&WorkKey::Content(key.clone()));
+            return Ok(WorkOutcome::Done);
+        };
         match protect::content_step(&content) {
             ContentStep::Done => {}
             ContentStep::ReportInvalid => {
@@ -467,7 +470,10 @@ impl SnapshotController {
     /// Handles a claim that snapshots were created from.
     pub(super) async fn reconcile_claim(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let _lock = self.lock_claim(key).await;
-        let Some(claim) = self.claims.get(key) else { return Ok(WorkOutcome::Done) };
+        let Some(claim) = self.claims.get(key) else {
+            self.remove_attempt(&WorkKey::Claim(key.clone()));
+            return Ok(WorkOutcome::Done);
+        };
         let snapshots = self.snapshots.by_index(BY_CLAIM, &key.to_string());
         if protect::can_release_claim(&claim, snapshots.iter().map(|snapshot| &**snapshot)) {
             let (cluster, api, uid) =
@@ -481,8 +487,8 @@ impl SnapshotController {
     }
 }
 
-/// Whether the object was written; `false` if it had changed. An object that does not exist is an error: the store
-/// still has it, so the same write would be decided again.
+/// Whether the object was written; `false` if it had changed. An object that does not exist is an error, which
+/// ends the reconcile: the store still has it, so the same write would be decided again.
 fn written<K: Kind>(object: &K, outcome: WriteOutcome) -> Result<bool, ApiError> {
     match outcome {
         WriteOutcome::Written => Ok(true),

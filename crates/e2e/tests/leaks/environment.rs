@@ -87,7 +87,8 @@ impl Environment {
         cluster.apply(CLASSES);
         let start = |program: &str, args: &[&str]| {
             let args = [&[program, "--kubeconfig", &kubeconfig], &PACE[..], args].concat();
-            let env = [("POD_NAME", program), ("RUST_LOG", "info,wharf_sidecar=debug")];
+            let env =
+                [("POD_NAME", program), ("RUST_LOG", "info,wharf_sidecar=debug,wharf_controllers=debug")];
             ChildProcess::start_with(&wharf, &args, &env, &logs.join(format!("{program}.log")))
         };
         let socket = driver.socket().display().to_string();

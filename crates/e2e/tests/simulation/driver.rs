@@ -29,6 +29,15 @@ use crate::sim::Sim;
 
 pub(crate) const DRIVER: &str = "sim.example.com";
 
+/// Part of the violation if a volume is attached for writing to two nodes; the other node follows.
+pub(crate) const ATTACHED_TWICE: &str = "while it is attached to";
+/// Part of the violation if a volume is deleted while it is attached, staged or published.
+pub(crate) const DELETED_IN_USE: &str = "is deleted while it is in use";
+/// Part of the violation if a volume is detached from a node where it is staged or published.
+pub(crate) const DETACHED_MOUNTED: &str = "while it is mounted there";
+/// Part of the violation if a volume is published without being staged; the node follows.
+pub(crate) const PUBLISHED_UNSTAGED: &str = "is published but not staged on";
+
 /// The state of a volume.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Volume {

@@ -13,6 +13,11 @@ use crate::planted::{self, Bug};
 use crate::testbed::{AT_ONCE, Testbed};
 use crate::turns::{Turn, World};
 
+/// Part of the failure if objects remain after everything was deleted.
+pub(crate) const LEFT_BEHIND: &str = "left behind:";
+/// Part of the failure if `wharf explain` names the wrong component; the subject follows.
+pub(crate) const WRONG_EXPLANATION: &str = "wrong component in the explanation of";
+
 /// How often the check is repeated because an object changed in the meantime.
 const CHECKS: usize = 20;
 
@@ -141,7 +146,6 @@ impl Testbed {
             planted::blame_the_binder(&mut explanation);
         }
         let explained = explanation.pending_step().is_some_and(|step| turn.is(step));
-        (!explained)
-            .then(|| format!("the explanation of {subject} does not match {turn:?}: {explanation:#?}"))
+        (!explained).then(|| format!("{WRONG_EXPLANATION} {subject}: expected {turn:?}: {explanation:#?}"))
     }
 }

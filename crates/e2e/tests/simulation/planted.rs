@@ -7,6 +7,9 @@ use wharf_explain::{Explanation, State, Step};
 use wharf_model::PersistentVolume;
 use wharf_model::volume::VolumePhase;
 
+use crate::driver::{ATTACHED_TWICE, DELETED_IN_USE, DETACHED_MOUNTED, PUBLISHED_UNSTAGED};
+use crate::judge::{LEFT_BEHIND, WRONG_EXPLANATION};
+
 /// A planted bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bug {
@@ -35,16 +38,18 @@ impl Bug {
         Self::BinderIsBlamed,
     ];
 
-    /// Parts of the expected failures: one of them occurs first. Any other failure is not caused by this bug.
-    pub(crate) fn expected_failures(self) -> &'static [&'static str] {
+    /// Whether this bug causes the failure.
+    pub(crate) fn causes(self, failure: &str) -> bool {
         match self {
-            Self::UncertainAttachmentIgnored => &["while it is attached to"],
-            Self::DeleteWhileAttached => &["is deleted while it is in use"],
-            Self::PublishWithoutStage => &["where it is not staged"],
-            // The node does not report a volume that it does not find, so it may be detached.
-            Self::StagedVolumesNotFound => &["left behind", "while it is mounted there"],
-            Self::UnstableVolumeName => &["left behind"],
-            Self::BinderIsBlamed => &["the explanation of claim"],
+            Self::UncertainAttachmentIgnored => failure.contains(ATTACHED_TWICE),
+            Self::DeleteWhileAttached => failure.contains(DELETED_IN_USE),
+            Self::PublishWithoutStage => failure.contains(PUBLISHED_UNSTAGED),
+            // The node does not report a volume as in use that it did not find, so it may be detached while staged.
+            Self::StagedVolumesNotFound => {
+                failure.contains(DETACHED_MOUNTED) || failure.contains(LEFT_BEHIND)
+            }
+            Self::UnstableVolumeName => failure.contains(LEFT_BEHIND),
+            Self::BinderIsBlamed => failure.contains(&format!("{WRONG_EXPLANATION} claim ")),
         }
     }
 }

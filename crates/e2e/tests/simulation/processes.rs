@@ -62,7 +62,8 @@ impl Processes {
         );
         let task = match name {
             "controllers" => tokio::spawn(controllers(cluster, Arc::clone(&self.sim))),
-            "sidecar" => tokio::spawn(sidecar(cluster, driver, Arc::clone(&self.sim))),
+            // Slim views, as in the program: a rule that reads a detail that they lack fails here.
+            "sidecar" => tokio::spawn(sidecar(cluster.with_slim_views(), driver, Arc::clone(&self.sim))),
             node => {
                 let find_staged = !self.sim.has(Bug::StagedVolumesNotFound);
                 let settings = Settings { recover_staged: find_staged, ..Settings::default() };

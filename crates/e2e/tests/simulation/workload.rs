@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::time::sleep;
 use wharf_model::{PersistentVolumeClaim, Pod};
 
+use crate::judge::LEFT_BEHIND;
 use crate::testbed::{CLASSES, Testbed};
 
 /// Number of claims at a time.
@@ -64,7 +65,7 @@ pub(crate) async fn run(testbed: &mut Testbed) -> Result<(), String> {
     check_violations(testbed)?;
     match gone {
         true => Ok(()),
-        false => Err(format!("left behind: {:#?}", testbed.leftovers().await)),
+        false => Err(format!("{LEFT_BEHIND} {:#?}", testbed.leftovers().await)),
     }
 }
 

@@ -25,7 +25,7 @@ Example with two nodes on one machine, whose volumes are real devices:
 
 When the fake is ready, it prints one address per line: `api URL`, `metadata DROPLET URL`. While it runs, /fake/v1 of the \
 API address sets faults and limits and returns the received requests:
-  curl -d '{\"path\":\"/v2/volumes\",\"times\":1,\"what\":\"reset_after\"}' \\
+  curl -d '{\"path\":\"/v2/volumes\",\"times\":1,\"effect\":\"reset_after\"}' \\
     http://127.0.0.1:8000/fake/v1/faults
 
 See docs/fake-digitalocean.md.";
@@ -243,6 +243,14 @@ fn parse_fault(text: &str) -> Result<Fault, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fault_in_help_text_is_valid() {
+        let (_, example) = EXPLANATION.split_once("curl -d '").unwrap();
+        let (fault, _) = example.split_once('\'').unwrap();
+        let fault: Fault = serde_json::from_str(fault).unwrap();
+        assert_eq!((fault.path.as_deref(), fault.times), (Some("/v2/volumes"), Some(1)));
+    }
 
     #[test]
     fn droplet_flags_are_parsed_or_refused() {

@@ -73,7 +73,8 @@ impl Listing {
             let nodes = entry.status.map(|status| status.published_node_ids.into_iter().collect());
             self.published.insert(volume.volume_id, nodes);
         }
-        self.pages.after(page.next_token).map_err(|error| Status::internal(format!("ListVolumes {error}")))
+        let next = self.pages.after(page.next_token, self.published.len());
+        next.map_err(|error| Status::internal(format!("ListVolumes {error}")))
     }
 }
 
@@ -139,6 +140,18 @@ mod tests {
         assert_eq!(listing.add(page(vec![entry("b", None)], "")).unwrap(), None);
         let nodes = ["n1".to_owned(), "n2".to_owned()].into();
         assert_eq!(listing.published, Published::from([("a".into(), Some(nodes)), ("b".into(), None)]));
+    }
+
+    /// As with `--max-entries=1`.
+    #[test]
+    fn list_may_have_one_volume_per_page() {
+        let mut listing = Listing::default();
+        for id in 0..20_000 {
+            let volume = v1::Volume { volume_id: id.to_string(), ..v1::Volume::default() };
+            let entry = v1::list_volumes_response::Entry { volume: Some(volume), ..Default::default() };
+            let page = v1::ListVolumesResponse { entries: vec![entry], next_token: format!("{id}") };
+            assert_eq!(listing.add(page).unwrap(), Some(id.to_string()));
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub(super) async fn list(
             }
         };
         reports.extend(page);
-        let after =
-            pages.after(next).map_err(|error| Status::internal(format!("{} {error}", source.method())))?;
+        let after = pages.after(next, reports.len());
+        let after = after.map_err(|error| Status::internal(format!("{} {error}", source.method())))?;
         let Some(next) = after else { return Ok(reports) };
         token = next;
         // Each page is a call, so the rate limit applies.

@@ -61,9 +61,10 @@ pub(super) fn failed_node(note: &str) -> Option<&str> {
 /// Pods by node and by the claims they use.
 type PodsByNode = BTreeMap<String, BTreeMap<Key, Vec<String>>>;
 
+/// Nodes without a claim are not checked, so pods without claims are left out.
 fn pods_by_node_and_claim(pods: &[Arc<Pod>]) -> PodsByNode {
     let mut users = PodsByNode::new();
-    for pod in pods.iter().filter(|pod| !pod.node_name.is_empty()) {
+    for pod in pods.iter().filter(|pod| !pod.node_name.is_empty() && !pod.claims.is_empty()) {
         let claims = users.entry(pod.node_name.clone()).or_default();
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         for claim in &pod.claims {
@@ -206,7 +207,9 @@ mod tests {
             let pod = json!({"metadata": metadata, "spec": {"nodeName": node, "volumes": volumes}});
             Arc::new(serde_json::from_value(pod).unwrap())
         };
+        let without_claim = json!({"metadata": {"name": "e"}, "spec": {"nodeName": "n3"}});
         let users = pods_by_node_and_claim(&[
+            Arc::new(serde_json::from_value(without_claim).unwrap()),
             pod("a", "n1", "c1"),
             pod("b", "n1", "c1"),
             pod("c", "n2", "c2"),

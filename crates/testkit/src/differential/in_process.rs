@@ -33,8 +33,9 @@ impl InProcessSidecar {
             .map_err(|error| error.to_string())?;
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
-                let run =
-                    run_on_cluster(Some(Cluster::with_client(client())), sidecar, std::future::pending());
+                // As in the program: a rule that reads a detail that slim views lack fails here.
+                let cluster = Cluster::with_client(client()).with_slim_views();
+                let run = run_on_cluster(Some(cluster), sidecar, std::future::pending());
                 tokio::select! {
                     biased;
                     _ = killed => {}

@@ -19,7 +19,7 @@ use super::super::mirror::StatusUpdate;
 use super::super::view::Lookup;
 use super::super::wake::{BY_GROUP, BY_SNAPSHOT, IS_DEFAULT, WorkKey};
 use super::super::write as snapshot_write;
-use super::super::{ROLE, SnapshotController, has_node_affinity};
+use super::super::{SnapshotController, has_node_affinity};
 use super::decide::{NewGroupContent, Step, decide};
 use super::view::{
     GroupNode, Member, SourceClaim, View, contains_member, expected_content_name, is_created, is_ready,
@@ -86,7 +86,7 @@ impl SnapshotController {
             let step = decide(&inputs.view(&fetched));
             tracing::debug!(group_snapshot = %key, ?step, "decided next step");
             let Some(group) = &inputs.group else {
-                self.attempts.remove(ROLE, &format!("group snapshot {key}"));
+                self.remove_attempt(&WorkKey::Group(key.clone()));
                 return Ok(WorkOutcome::Done);
             };
             self.start_group_metrics(&inputs, group);
@@ -452,7 +452,10 @@ impl SnapshotController {
     /// Handles a group's content.
     pub(in super::super) async fn reconcile_group_content(&self, key: &Key) -> Result<WorkOutcome, ApiError> {
         let content = self.groups.as_ref().and_then(|groups| groups.contents.get(key));
-        let Some(content) = content else { return Ok(WorkOutcome::Done) };
+        let Some(content) = content else {
+            self.remove_attempt(&WorkKey::GroupContent(key.clone()));
+            return Ok(WorkOutcome::Done);
+        };
         let source = &content.spec.source;
         let has_volumes = source.volume_handles.as_ref().is_some_and(|handles| !handles.is_empty());
         if has_volumes == source.group_snapshot_handles.is_some() {

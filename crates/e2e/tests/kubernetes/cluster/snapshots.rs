@@ -26,7 +26,7 @@ fn controller(cluster: &TestCluster, more: &[&str]) -> ChildProcess {
     let own =
         ["snapshot-controller", "--kubeconfig", &kubeconfig, "--leader-election-namespace", "kube-system"];
     let args = [&own[..], more].concat();
-    let env = [("RUST_LOG", "info,wharf_sidecar=debug")];
+    let env = [("RUST_LOG", "info,wharf_sidecar=debug,wharf_controllers=debug")];
     let log = cluster.directory().join("log/snapshot-controller.log");
     ChildProcess::start_with(&built_program("wharf"), &args, &env, &log)
 }

@@ -7,7 +7,7 @@ use wharf_csi::v1;
 use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::controller_service_capability::{Rpc, Type, rpc};
 
-use super::{Driver, Volume};
+use super::{ATTACHED_TWICE, DELETED_IN_USE, DETACHED_MOUNTED, Driver, Volume};
 use crate::planted::Bug;
 
 /// Implements CSI methods that return Unimplemented.
@@ -64,7 +64,7 @@ impl Controller for Driver {
             let used =
                 !volume.attached.is_empty() || !volume.staged.is_empty() || !volume.published.is_empty();
             if used {
-                driver.sim.record_violation(format!("{id} is deleted while it is in use: {volume:?}"));
+                driver.sim.record_violation(format!("{id} {DELETED_IN_USE}: {volume:?}"));
                 return Err(Status::failed_precondition("the volume is in use"));
             }
             driver_state.volumes.remove(&id);
@@ -86,9 +86,7 @@ impl Controller for Driver {
             let (id, node) = (&request.volume_id, &request.node_id);
             let other = volume.attached.iter().find(|(other, read_only)| *other != node && !**read_only);
             if let Some((other, _)) = other {
-                driver
-                    .sim
-                    .record_violation(format!("{id} is attached to {node} while it is attached to {other}"));
+                driver.sim.record_violation(format!("{id} is attached to {node} {ATTACHED_TWICE} {other}"));
             }
             driver.sim.note(format_args!("attached {id} to {node}"));
             volume.attached.insert(node.clone(), request.readonly);
@@ -107,9 +105,7 @@ impl Controller for Driver {
                 let mounted = volume.staged.contains_key(&node)
                     || volume.published.iter().any(|(published, _)| *published == node);
                 if mounted {
-                    driver
-                        .sim
-                        .record_violation(format!("{id} is detached from {node} while it is mounted there"));
+                    driver.sim.record_violation(format!("{id} is detached from {node} {DETACHED_MOUNTED}"));
                     return Err(Status::failed_precondition("the volume is mounted"));
                 }
                 driver.sim.note(format_args!("detached {id} from {node}"));

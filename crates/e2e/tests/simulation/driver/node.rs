@@ -7,7 +7,7 @@ use wharf_csi::v1::node_server::Node;
 use wharf_csi::v1::node_service_capability::{Rpc, Type, rpc};
 
 use super::controller::absent;
-use super::{Driver, DriverState, Volume};
+use super::{Driver, DriverState, PUBLISHED_UNSTAGED, Volume};
 use crate::planted::Bug;
 
 fn existing_volume<'a>(driver_state: &'a mut DriverState, id: &str) -> Result<&'a mut Volume, Status> {
@@ -69,7 +69,7 @@ impl Node for Driver {
             let (sim, node, id) = (&driver.sim, &driver.node, &request.volume_id);
             let volume = existing_volume(driver_state, id)?;
             if volume.staged.get(node) != Some(&request.staging_target_path) {
-                sim.record_violation(format!("{id} is published on {node}, where it is not staged"));
+                sim.record_violation(format!("{id} {PUBLISHED_UNSTAGED} {node}"));
             }
             volume.published.insert((node.clone(), request.target_path));
             Ok(v1::NodePublishVolumeResponse {})
