@@ -57,7 +57,6 @@ mount --bind "$WORK/data" "$DATA"
 kubectl=$("$ROOT/test/cluster/cluster.sh" kubectl)
 PATH=${kubectl%/*}:$PATH
 before=$(sort /proc/self/mountinfo)
-loops=$(losetup --list --noheadings --output NAME | sort)
 
 check "the README's commands are lines of the tour" [ -z "$(readme | grep -vxF -f <(tour))" ]
 check "the README has commands" [ "$(readme | wc -l)" -ge 4 ]
@@ -76,7 +75,7 @@ fi
 sed 's/^/  | /' "$WORK/out"
 check "the pod's file was read" grep -Eq '[0-9]{2}:[0-9]{2}:[0-9]{2}' "$WORK/out"
 check "nothing is mounted that was not" [ "$(sort /proc/self/mountinfo)" = "$before" ]
-check "no device is left" [ "$(losetup --list --noheadings --output NAME | sort)" = "$loops" ]
+check "no device is left" [ -z "$(loops_in "$WORK")$(loops_in "$DATA")" ]
 check "no process is left" [ -z "$(pgrep -f "$TARGET/debug/wharf up" || true)" ]
 [ "$failed" = 0 ] || tail -n 40 "$DATA/log" >&2
 printf 'up: %d passed, %d failed\n' "$passed" "$failed"

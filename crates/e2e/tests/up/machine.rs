@@ -161,6 +161,17 @@ impl Machine {
         self.up.is_running()
     }
 
+    /// Waits until `wharf up` has exited. It runs under nsenter, which exits a moment after it.
+    pub(crate) fn wait_until_stopped(&mut self) {
+        for _ in 0..1000 {
+            if !self.up.is_running() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("wharf up is still running");
+    }
+
     /// An object, if it exists and the API responds.
     pub(crate) fn get(&self, object: &str) -> Option<Value> {
         self.server.get(NAMESPACE, object).ok().flatten()

@@ -51,7 +51,7 @@ fn pod_survives_clean_stop() {
     let mounts = machine.mounts();
     assert!(!mounts.is_empty());
     machine.stop();
-    assert!(!machine.is_running());
+    machine.wait_until_stopped();
     assert_eq!(machine.mounts(), mounts, "a stop must not unmount anything");
     // Without `wharf up` nothing can stop the pod, so the message says what to do.
     let (success, output) = machine.down();
@@ -71,7 +71,7 @@ fn pod_survives_clean_stop() {
     // Now `wharf up` is running.
     let (success, output) = machine.down();
     assert!(success, "{output}");
-    assert!(!machine.is_running());
+    machine.wait_until_stopped();
     machine.restart();
     machine.wait_until_ready();
     machine.wait_until_gone("pod/keeper");
@@ -96,7 +96,7 @@ fn down_with_keep_pods_leaves_containers_running() {
     assert!(!mounts.is_empty() && !before[0].is_empty() && before[1] == "0", "{before:?} {mounts:?}");
     let (success, output) = machine.down_with("--keep-pods");
     assert!(success, "{output}");
-    assert!(!machine.is_running());
+    machine.wait_until_stopped();
     assert_eq!(machine.mounts(), mounts, "nothing must be unmounted");
     machine.run(&["kill", "-0", &process]);
     machine.restart();
