@@ -138,12 +138,8 @@ impl MetadataService {
                     max_results: 0,
                 };
                 let mut stream = client.get_metadata_allocated(request).await?.into_inner();
-                while let Some(message) = stream.message().await? {
-                    accept(
-                        message.block_metadata_type,
-                        message.volume_capacity_bytes,
-                        &message.block_metadata,
-                    )?;
+                while let Some(m) = stream.message().await? {
+                    accept(m.block_metadata_type, m.volume_capacity_bytes, &m.block_metadata)?;
                 }
             }
             Some(base) => {
@@ -156,12 +152,8 @@ impl MetadataService {
                     max_results: 0,
                 };
                 let mut stream = client.get_metadata_delta(request).await?.into_inner();
-                while let Some(message) = stream.message().await? {
-                    accept(
-                        message.block_metadata_type,
-                        message.volume_capacity_bytes,
-                        &message.block_metadata,
-                    )?;
+                while let Some(m) = stream.message().await? {
+                    accept(m.block_metadata_type, m.volume_capacity_bytes, &m.block_metadata)?;
                 }
             }
         }

@@ -15,8 +15,8 @@ use super::{
 use Support::{Ignored, Same};
 use ValueKind::{Bool, Count, Decimal, Duration as Time, List, Text};
 
-pub(super) static FLAGS: [Flag; 20] = [
-    flag("csi-address", Text, CSI_ADDRESS, Same("")),
+/// Flags of every controller.
+pub(super) static CONTROLLER_FLAGS: [Flag; 14] = [
     flag("kubeconfig", Text, "", Same("")),
     flag("kube-api-qps", Decimal, "5", Same("no limit if not set")),
     flag("kube-api-burst", Count, "10", Same("only with `--kube-api-qps`")),
@@ -35,6 +35,17 @@ pub(super) static FLAGS: [Flag; 20] = [
     flag("leader-election-lease-duration", Time, "15s", Same("")),
     flag("leader-election-renew-deadline", Time, "10s", Same("")),
     flag("leader-election-retry-period", Time, "5s", Same("")),
+    flag("retry-interval-start", Time, "1s", Same("a change of the object ends the backoff")),
+    flag("retry-interval-max", Time, "5m0s", Same("")),
+    flag("http-endpoint", Text, "", Same("also serves `/healthz`, `/readyz` and `/debug/attempts`")),
+    flag("metrics-path", Text, "/metrics", Same("")),
+    flag("feature-gates", List, "", Same("see Feature gates")),
+    flag("version", Bool, "false", Same("prints the version of wharf")),
+];
+
+/// Flags of every controller that calls a driver.
+pub(super) static DRIVER_FLAGS: [Flag; 6] = [
+    flag("csi-address", Text, CSI_ADDRESS, Same("")),
     flag("leader-election-labels", List, "", Same("`key:value,…`")),
     flag(
         "leader-election-identity",
@@ -43,13 +54,7 @@ pub(super) static FLAGS: [Flag; 20] = [
         Same("from older releases; default: `POD_NAME`, else the host name"),
     ),
     flag("leader-election-type", Text, "", Ignored("from older releases; the lock is always a Lease")),
-    flag("retry-interval-start", Time, "1s", Same("a change of the object ends the backoff")),
-    flag("retry-interval-max", Time, "5m0s", Same("")),
-    flag("http-endpoint", Text, "", Same("also serves `/healthz`, `/readyz` and `/debug/attempts`")),
     flag("metrics-address", Text, "", Same("serves only metrics; mutually exclusive with `--http-endpoint`")),
-    flag("metrics-path", Text, "/metrics", Same("")),
-    flag("feature-gates", List, "", Same("see Feature gates")),
-    flag("version", Bool, "false", Same("prints the version of wharf")),
     flag("connection-timeout", Time, "0s", REMOVED_UPSTREAM),
 ];
 

@@ -166,18 +166,30 @@ impl Program {
         }
     }
 
-    /// The program's own flags, the flags common to all controllers, and the logging flags.
-    fn tables(self) -> [&'static [Flag]; 3] {
+    /// The flags of the program, of all controllers, of controllers that call a driver, and of logging.
+    fn tables(self) -> [&'static [Flag]; 4] {
         match self {
-            Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
-            Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
-            Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
-            Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
-            Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
-            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
-            Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
-            Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
-            Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
+            Self::Provisioner => {
+                [&provisioner::FLAGS, &common::CONTROLLER_FLAGS, &common::DRIVER_FLAGS, &logging::FLAGS]
+            }
+            Self::Attacher => {
+                [&attacher::FLAGS, &common::CONTROLLER_FLAGS, &common::DRIVER_FLAGS, &logging::FLAGS]
+            }
+            Self::Resizer => {
+                [&resizer::FLAGS, &common::CONTROLLER_FLAGS, &common::DRIVER_FLAGS, &logging::FLAGS]
+            }
+            Self::Snapshotter => {
+                [&snapshotter::FLAGS, &common::CONTROLLER_FLAGS, &common::DRIVER_FLAGS, &logging::FLAGS]
+            }
+            Self::HealthMonitor => {
+                [&health_monitor::FLAGS, &common::CONTROLLER_FLAGS, &common::DRIVER_FLAGS, &logging::FLAGS]
+            }
+            Self::SnapshotController => {
+                [&snapshot_controller::FLAGS, &common::CONTROLLER_FLAGS, &[], &logging::FLAGS]
+            }
+            Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &[], &logging::FLAGS],
+            Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &[], &logging::FLAGS],
+            Self::LivenessProbe => [&liveness::FLAGS, &[], &[], &logging::FLAGS],
         }
     }
 
