@@ -52,14 +52,13 @@ pub fn apply_patch(object: &Value, patch: &Patch) -> Option<Value> {
                 apply(&mut changed, operation)?;
             }
         }
-        Patch::Merge(body) => {
+        Patch::Merge(body) | Patch::Strategic(body) => {
             let wanted = text(body, "/metadata/resourceVersion");
             if !wanted.is_empty() && wanted != text(object, "/metadata/resourceVersion") {
                 return None;
             }
-            merge(&mut changed, body);
+            merge(&mut changed, body, matches!(patch, Patch::Strategic(_)));
         }
-        Patch::Strategic(_) => unimplemented!("strategic merge patch"),
     }
     let added =
         |list: &Vec<Value>| list.iter().any(|f| !finalizers(object).is_some_and(|old| old.contains(f)));
@@ -107,7 +106,8 @@ fn apply(object: &mut Value, operation: &Value) -> Option<()> {
     }
 }
 
-fn merge(object: &mut Value, patch: &Value) {
+/// Merges like the server. A strategic merge patch merges conditions by their type; other lists are replaced.
+fn merge(object: &mut Value, patch: &Value, strategic: bool) {
     let Value::Object(fields) = patch else {
         *object = patch.clone();
         return;
@@ -117,11 +117,44 @@ fn merge(object: &mut Value, patch: &Value) {
         _ => Map::new(),
     };
     for (name, value) in fields {
-        if value.is_null() {
-            merged.remove(name);
-        } else {
-            merge(merged.entry(name.as_str()).or_insert(Value::Null), value);
+        match value {
+            Value::Null => drop(merged.remove(name)),
+            Value::Array(list) if strategic && name == "conditions" => {
+                let conditions = merge_conditions(merged.remove(name), list);
+                merged.insert(name.clone(), conditions);
+            }
+            value => merge(merged.entry(name.as_str()).or_insert(Value::Null), value, strategic),
         }
     }
     *object = Value::Object(merged);
+}
+
+fn merge_conditions(present: Option<Value>, patch: &[Value]) -> Value {
+    let present = present.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
+    let kept = present.into_iter().filter(|old| patch.iter().all(|new| new["type"] != old["type"]));
+    let set = patch.iter().filter(|new| new.get("$patch").is_none()).map(|new| {
+        let mut condition = Value::Null;
+        merge(&mut condition, new, true);
+        condition
+    });
+    kept.chain(set).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn strategic_merge_patch_merges_conditions_by_type() {
+        let object =
+            json!({"a": {"b": 1, "c": 2}, "conditions": [{"type": "X", "reason": "r"}, {"type": "Y"}]});
+        let patch = json!({
+            "a": {"b": null, "d": {"e": null}},
+            "conditions": [{"$patch": "delete", "type": "X"}, {"type": "Resizing", "reason": null}],
+        });
+        let expected = json!({"a": {"c": 2, "d": {}}, "conditions": [{"type": "Y"}, {"type": "Resizing"}]});
+        assert_eq!(apply_patch(&object, &Patch::Strategic(patch)), Some(expected));
+    }
 }

@@ -2,10 +2,12 @@
 //! writes are lost, the process crashes between any two steps, the lease moves. A seed generates a tape of choices, and
 //! a tape that violates an invariant is shortened before it is printed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use wharf_csi::ErrorClass;
 use wharf_model::claim::ResizeStatus;
+use wharf_model::testing::{PatchResult, SeededRng};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Time, VolumeAttributesClass};
 
 use super::decide::{ResizeStep, decide};
@@ -43,8 +45,8 @@ enum Doing {
 /// The inputs of its decision.
 #[derive(Clone)]
 struct Snapshot {
-    claim: PersistentVolumeClaim,
-    volume: PersistentVolume,
+    claim: Arc<PersistentVolumeClaim>,
+    volume: Arc<PersistentVolume>,
     pod_use: PodUse,
     state: ResizeState,
 }
@@ -54,9 +56,6 @@ struct Simulation<'a> {
     bug: Bug,
     capabilities: ResizerCapabilities,
     now: Time,
-    /// The store.
-    claim: PersistentVolumeClaim,
-    volume: PersistentVolume,
     state: ResizeState,
     /// The state of the process that held the lease before.
     spare: ResizeState,
@@ -76,8 +75,6 @@ impl<'a> Simulation<'a> {
         let expand = Some(if kind < 32 { ExpandOn::Node } else { ExpandOn::Controller });
         let actors = if bug == Bug::TwoKeys { 2 } else { 1 };
         Self {
-            claim: world.claim.view.clone(),
-            volume: world.volume.view.clone(),
             world,
             bug,
             capabilities: ResizerCapabilities { expand, modify: true },
@@ -114,7 +111,7 @@ impl<'a> Simulation<'a> {
         self.world.heal();
         self.log(|| "no faults from now on".to_owned());
         for _ in 0..100 {
-            self.refresh_cache();
+            self.world.deliver_all();
             let mut moved = self.world.kubelet(false);
             for actor in 0..self.actors.len() {
                 moved |= self.turn(actor)?;
@@ -133,7 +130,7 @@ impl<'a> Simulation<'a> {
             0..12 => {
                 self.turn(usize::from(choice) % self.actors.len())?;
             }
-            12 | 13 => self.refresh_cache(),
+            12 | 13 => self.world.deliver_all(),
             14 | 15 => {
                 let size = i64::from(choice % 12) * 2 + 4;
                 self.log(|| format!("the user requests {size}Gi"));
@@ -161,12 +158,6 @@ impl<'a> Simulation<'a> {
         Ok(())
     }
 
-    /// The watch delivers all changes.
-    fn refresh_cache(&mut self) {
-        self.claim = self.world.claim.view.clone();
-        self.volume = self.world.volume.view.clone();
-    }
-
     /// The process crashes, or another one takes the lease, with a store that may lag.
     fn crash(&mut self, choice: u8, moves: bool) {
         self.log(|| if moves { "the lease moves".to_owned() } else { "crash".to_owned() });
@@ -179,9 +170,7 @@ impl<'a> Simulation<'a> {
             true => std::mem::swap(&mut self.state, &mut self.spare),
             false => self.state = ResizeState::default(),
         }
-        if choice.is_multiple_of(2) {
-            self.refresh_cache();
-        }
+        self.world.restart(!choice.is_multiple_of(2));
     }
 
     /// An actor makes one move: it decides, performs its step, or receives the driver's response.
@@ -213,14 +202,15 @@ impl<'a> Simulation<'a> {
             class.metadata.name = (*name).to_owned();
             Some(class)
         };
-        let requested = class(self.claim.spec.volume_attributes_class_name.as_ref());
-        let status = self.claim.status.modify_volume_status.as_ref();
+        let (cached, volume) = (self.world.cached_claim(), self.world.cached_volume());
+        let requested = class(cached.spec.volume_attributes_class_name.as_ref());
+        let status = cached.status.modify_volume_status.as_ref();
         let target = class(status.map(|status| &status.target_volume_attributes_class_name));
         let mut state = self.state.clone();
         if self.bug == Bug::NoBegin {
-            state.expansion.begun = self.claim.requested_storage();
+            state.expansion.begun = cached.requested_storage();
         }
-        let mut claim = self.claim.clone();
+        let mut claim = PersistentVolumeClaim::clone(&cached);
         let begun = state.expansion.begun;
         if self.bug == Bug::InfeasibleUnmarked
             && begun == claim.requested_storage()
@@ -230,7 +220,7 @@ impl<'a> Simulation<'a> {
         }
         let view = View {
             claim: Some(&claim),
-            volume: Some(&self.volume),
+            volume: Some(&volume),
             driver: "d",
             capabilities,
             is_local: true,
@@ -243,8 +233,8 @@ impl<'a> Simulation<'a> {
             ResizeStep::Wait(waiting) => waiting.until().is_some(),
             step => {
                 self.log(|| format!("actor {actor} decides {step:?}"));
-                let (claim, volume) = (self.claim.clone(), self.volume.clone());
-                self.actors[actor] = Doing::Step(step, Box::new(Snapshot { claim, volume, pod_use, state }));
+                let inputs = Snapshot { claim: cached, volume, pod_use, state };
+                self.actors[actor] = Doing::Step(step, Box::new(inputs));
                 true
             }
         }
@@ -289,15 +279,9 @@ impl<'a> Simulation<'a> {
                 self.log(|| "the write is lost".to_owned());
                 return Ok(());
             }
-            let fits = self.world.write(&written);
-            self.log(|| format!("write accepted: {fits}"));
-            if outcome < 20 {
-                self.log(|| "its response is lost".to_owned());
-                return Ok(());
-            }
-            // The response updates the store. After a conflict the object is read again.
-            self.refresh_cache();
-            if !fits {
+            let result = self.world.write(&written, outcome < 20);
+            self.log(|| format!("the write returns {result:?}"));
+            if result != Some(PatchResult::Applied) {
                 return Ok(());
             }
         }
@@ -343,15 +327,8 @@ impl<'a> Simulation<'a> {
 
 /// A tape of choices, from a seed.
 fn tape(seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    // SplitMix64.
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    (0..24).flat_map(|_| next().to_le_bytes()).collect()
+    let mut rng = SeededRng::new(seed);
+    (0..192).map(|_| rng.below(256) as u8).collect()
 }
 
 fn violation(tape: &[u8], bug: Bug) -> Option<Violation> {

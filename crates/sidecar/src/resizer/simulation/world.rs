@@ -2,13 +2,13 @@
 //! CSI allows, a user and a kubelet. It has no clock and no randomness of its own.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tonic::Code;
 use wharf_csi::{Operation, classify};
-use wharf_model::names::condition;
-use wharf_model::patch::Patch;
+use wharf_model::testing::{PatchResult, SimulatedApi};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, modify, resize};
 
 use crate::resizer::state::{Expanded, Failure};
@@ -20,69 +20,16 @@ const LIMIT: i64 = 21;
 /// A violated invariant.
 pub(super) type Violation = String;
 
-/// An object: the server's JSON and the decoded form.
-#[derive(Clone)]
-pub(super) struct Object<K> {
-    raw: Value,
-    pub(super) view: K,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Claim,
+    Volume,
 }
 
-impl<K: DeserializeOwned> Object<K> {
-    fn new(raw: Value) -> Self {
-        Self { view: serde_json::from_value(raw.clone()).unwrap(), raw }
-    }
-
-    /// Changes the object like another client.
-    fn edit(&mut self, edit: impl FnOnce(&mut Value)) {
-        edit(&mut self.raw);
-        let version: u64 = self.raw["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
-        self.raw["metadata"]["resourceVersion"] = json!((version + 1).to_string());
-        self.view = K::deserialize(&self.raw).unwrap();
-    }
-
-    /// Applies a patch. `false`: conflict.
-    fn patch(&mut self, patch: &Patch) -> bool {
-        let mut body = patch.body().clone();
-        let meta = body["metadata"].as_object_mut().unwrap();
-        for field in ["uid", "resourceVersion"] {
-            if let Some(expected) = meta.remove(field)
-                && expected != self.raw["metadata"][field]
-            {
-                return false;
-            }
-        }
-        self.edit(|raw| merge(raw, &body));
-        true
-    }
-}
-
-/// Merges like the server: conditions are merged by type.
-fn merge(into: &mut Value, patch: &Value) {
-    let Some(fields) = patch.as_object() else {
-        *into = patch.clone();
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    for (field, value) in fields {
-        match value {
-            Value::Null => drop(into.as_object_mut().unwrap().remove(field)),
-            Value::Array(list) if field == "conditions" => {
-                let present = into[field].as_array().cloned().unwrap_or_default();
-                let kept =
-                    present.into_iter().filter(|old| list.iter().all(|new| new["type"] != old["type"]));
-                let set = list.iter().filter(|new| new.get("$patch").is_none()).map(|new| {
-                    let mut clean = json!({});
-                    merge(&mut clean, new);
-                    clean
-                });
-                into[field] = kept.chain(set).collect();
-            }
-            value => merge(&mut into[field], value),
-        }
-    }
-}
+const CLAIM: (Kind, &str) = (Kind::Claim, "data");
+const VOLUME: (Kind, &str) = (Kind::Volume, "pv1");
+/// The resizer is the only process with a cache.
+const RESIZER: usize = 0;
 
 /// A call to the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +39,7 @@ pub(super) enum Call {
 }
 
 pub(super) struct World {
-    pub(super) claim: Object<PersistentVolumeClaim>,
-    pub(super) volume: Object<PersistentVolume>,
+    api: SimulatedApi<Kind>,
     pub(super) classes: BTreeSet<&'static str>,
     pub(super) pod: bool,
     /// Whether the node has to expand the volume, too.
@@ -114,20 +60,23 @@ pub(super) fn gibibytes(count: i64) -> Quantity {
 impl World {
     pub(super) fn new(node_expansion_required: bool) -> Self {
         let claim = json!({
-            "metadata": {"name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "1"},
+            "metadata": {"name": "data", "namespace": "shop", "uid": "u"},
             "spec": {"volumeName": "pv1", "resources": {"requests": {"storage": "4Gi"}}},
             "status": {"phase": "Bound", "capacity": {"storage": "4Gi"}},
         });
         let volume = json!({
-            "metadata": {"name": "pv1", "uid": "v", "resourceVersion": "1"},
+            "metadata": {"name": "pv1", "uid": "v"},
             "spec": {
                 "capacity": {"storage": "4Gi"}, "csi": {"driver": "d", "volumeHandle": "h"},
                 "claimRef": {"namespace": "shop", "name": "data", "uid": "u"},
             },
         });
+        let mut api = SimulatedApi::new(1);
+        api.put(Kind::Claim, claim);
+        api.put(Kind::Volume, volume);
+        api.relist(RESIZER);
         Self {
-            claim: Object::new(claim),
-            volume: Object::new(volume),
+            api,
             classes: ["gold"].into(),
             pod: false,
             node_expansion_required,
@@ -138,46 +87,94 @@ impl World {
         }
     }
 
-    pub(super) fn write(&mut self, write: &Write) -> bool {
-        match write {
-            Write::Claim(patch) => self.claim.patch(patch),
-            Write::Volume(patch) => self.volume.patch(patch),
+    /// The current claim.
+    fn claim(&self) -> PersistentVolumeClaim {
+        self.decode(CLAIM)
+    }
+
+    /// The current volume.
+    fn volume(&self) -> PersistentVolume {
+        self.decode(VOLUME)
+    }
+
+    fn decode<T: DeserializeOwned>(&self, (kind, name): (Kind, &str)) -> T {
+        T::deserialize(self.api.get(kind, name).unwrap()).unwrap()
+    }
+
+    /// The claim in the resizer's cache.
+    pub(super) fn cached_claim(&self) -> Arc<PersistentVolumeClaim> {
+        self.api.cached_object(RESIZER, CLAIM.0, CLAIM.1).unwrap()
+    }
+
+    /// The volume in the resizer's cache.
+    pub(super) fn cached_volume(&self) -> Arc<PersistentVolume> {
+        self.api.cached_object(RESIZER, VOLUME.0, VOLUME.1).unwrap()
+    }
+
+    /// The watch delivers all changes.
+    pub(super) fn deliver_all(&mut self) {
+        while !self.api.all_delivered() {
+            self.api.deliver(RESIZER, Kind::Claim);
+            self.api.deliver(RESIZER, Kind::Volume);
         }
+    }
+
+    /// A new process has a cache that may lag.
+    pub(super) fn restart(&mut self, lags: bool) {
+        match lags {
+            true => self.api.restart(RESIZER),
+            false => self.api.relist(RESIZER),
+        }
+    }
+
+    /// The resizer writes. `None` if the response is lost.
+    pub(super) fn write(&mut self, write: &Write, lost: bool) -> Option<PatchResult> {
+        let ((kind, name), patch) = match write {
+            Write::Claim(patch) => (CLAIM, patch),
+            Write::Volume(patch) => (VOLUME, patch),
+        };
+        let result = self.api.patch((!lost).then_some(RESIZER), kind, name, patch);
+        (!lost).then_some(result)
+    }
+
+    fn edit_claim(&mut self, edit: impl FnOnce(&mut Value)) {
+        self.api.edit(None, CLAIM.0, CLAIM.1, edit);
     }
 
     pub(super) fn user_requests_size(&mut self, size: i64) {
         let size = gibibytes(size);
         // The API server's validation.
-        if Some(size) > self.claim.view.status.capacity.storage {
-            self.claim.edit(|raw| raw["spec"]["resources"]["requests"]["storage"] = json!(size.to_string()));
+        if Some(size) > self.claim().status.capacity.storage {
+            self.edit_claim(|raw| raw["spec"]["resources"]["requests"]["storage"] = json!(size.to_string()));
         }
     }
 
     pub(super) fn user_requests_class(&mut self, class: &str) {
-        self.claim.edit(|raw| raw["spec"]["volumeAttributesClassName"] = json!(class));
+        self.edit_claim(|raw| raw["spec"]["volumeAttributesClassName"] = json!(class));
     }
 
     /// Kubelet expands the volume or reports it as infeasible. `true`: it had something to do.
     pub(super) fn kubelet(&mut self, fails: bool) -> bool {
         use wharf_model::claim::ResizeStatus::{NodeResizeInProgress, NodeResizePending};
-        let status = self.claim.view.status.allocated_resource_statuses.storage;
-        let size = self.volume.view.spec.capacity.storage.unwrap().to_string();
+        let status = self.claim().status.allocated_resource_statuses.storage;
+        let size = self.volume().spec.capacity.storage.unwrap().to_string();
         match status {
-            Some(NodeResizePending) => self.claim.edit(|raw| {
+            Some(NodeResizePending) => self.edit_claim(|raw| {
                 raw["status"]["allocatedResourceStatuses"] =
                     json!({"storage": NodeResizeInProgress.as_str()});
             }),
-            Some(NodeResizeInProgress) if fails => self.claim.edit(|raw| {
+            Some(NodeResizeInProgress) if fails => self.edit_claim(|raw| {
                 raw["status"]["allocatedResourceStatuses"] = json!({"storage": "NodeResizeInfeasible"});
             }),
-            Some(NodeResizeInProgress) => self.claim.edit(|raw| {
-                let removed: Vec<_> =
-                    resize::CONDITIONS.iter().map(|kind| json!({"$patch": "delete", "type": kind})).collect();
-                let done = json!({
-                    "capacity": {"storage": size}, "conditions": removed,
-                    "allocatedResourceStatuses": {"storage": null},
-                });
-                merge(&mut raw["status"], &done);
+            Some(NodeResizeInProgress) => self.edit_claim(|raw| {
+                let status = &mut raw["status"];
+                status["capacity"] = json!({"storage": size});
+                status["allocatedResourceStatuses"] = json!({});
+                if let Some(conditions) = status["conditions"].as_array_mut() {
+                    let is_resize =
+                        |condition: &Value| resize::CONDITIONS.iter().any(|kind| condition["type"] == *kind);
+                    conditions.retain(|condition| !is_resize(condition));
+                }
             }),
             _ => return false,
         }
@@ -275,14 +272,14 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.pod = false;
         self.classes = ["gold", "tin", "lost"].into();
-        if self.claim.view.requested_storage() > Some(gibibytes(LIMIT)) {
+        if self.claim().requested_storage() > Some(gibibytes(LIMIT)) {
             self.user_requests_size(LIMIT);
         }
     }
 
     /// The invariants at the end.
     pub(super) fn check(&self, trivial: bool) -> Result<(), Violation> {
-        let (claim, volume) = (&self.claim.view, &self.volume.view);
+        let (claim, volume) = (self.claim(), self.volume());
         let status = &claim.status;
         let checks = [
             ("the claim is too small", status.capacity.storage >= claim.requested_storage()),
@@ -312,21 +309,8 @@ impl World {
             ("a call never ends", self.running.is_empty()),
         ];
         match checks.iter().find(|(_, holds)| !holds) {
-            Some((what, _)) => Err(format!("{what}: {} {}", self.claim.raw, self.volume.raw)),
+            Some((what, _)) => Err(format!("{what}: {}", self.api.remaining())),
             None => Ok(()),
         }
     }
-}
-
-#[test]
-fn patches_are_merged_like_on_the_server() {
-    let mut object =
-        json!({"a": {"b": 1, "c": 2}, "conditions": [{"type": "X", "reason": "r"}, {"type": "Y"}]});
-    let patch = json!({
-        "a": {"b": null, "d": {"e": null}},
-        "conditions": [{"$patch": "delete", "type": "X"}, {"type": condition::RESIZING, "reason": null}],
-    });
-    merge(&mut object, &patch);
-    let expected = json!({"a": {"c": 2, "d": {}}, "conditions": [{"type": "Y"}, {"type": "Resizing"}]});
-    assert_eq!(object, expected);
 }
