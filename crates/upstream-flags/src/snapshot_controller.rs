@@ -38,7 +38,7 @@ pub(super) static FLAGS: [Flag; 20] = [
         "leader-election-namespace",
         Text,
         "",
-        Same("default: `POD_NAMESPACE`, else the service account's namespace"),
+        Same("default: `POD_NAMESPACE`, else `NAMESPACE`, else the service account's namespace"),
     ),
     flag("leader-election-lease-duration", Time, "15s", Same("")),
     flag("leader-election-renew-deadline", Time, "10s", Same("")),
