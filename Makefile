@@ -1,4 +1,4 @@
-# The project's commands. Each says what it is for; `make` alone lists them.
+# The project's commands. `make` without a target lists them with their descriptions.
 .DEFAULT_GOAL := help
 .PHONY: help build up down kubectl demo check test test-up test-cargo test-sanity test-clients test-vm test-cluster differential \
   test-all fuzz mutants bench fmt clippy deny docs publish-check tools
@@ -9,56 +9,56 @@ help: ## list the commands
 build: ## build the release binary: target/release/wharf
 	cargo build --release --package wharf
 
-up: ## run Kubernetes storage on this machine, in the background; WHARF_DATA_DIR is its directory
+up: ## run Kubernetes storage on this machine, in the background; WHARF_DATA_DIR sets its data directory
 	@hack/tools.sh run
 	@hack/up.sh
 
-down: ## stop it: pods end, volumes are unmounted, data stays
+down: ## stop wharf up: stops pods and unmounts volumes; data stays
 	@hack/up.sh down
 
-kubectl: ## build a kubectl, and say where it is
+kubectl: ## build a kubectl and print its path
 	@test/cluster/cluster.sh kubectl
 
-demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
+demo: tools ## run the lifecycle of a volume on a temporary pool and print the time of each step
 	hack/demo.sh
 
-check: ## format, lints and the unit tests: no root, no network, under two minutes once compiled
+check: ## check the format, run lints and unit tests: no root, no network, under two minutes once compiled
 	@hack/check.sh
 
-test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
+test: tools ## run all required tests: crates, csi-sanity, DigitalOcean's clients, virtual machine, wharf up, real API server
 	hack/test.sh cargo sanity clients vm up kubectl slice leaks
 
-test-cargo: tools ## the crates' own tests, with a real kernel
+test-cargo: tools ## run the tests of the crates, on the real kernel
 	hack/test.sh cargo
 
-test-sanity: tools ## csi-sanity against our drivers, the SDK's example and the driver template
+test-sanity: tools ## run csi-sanity against our drivers, the SDK's example and the driver template
 	hack/test.sh sanity
 
-test-clients: tools ## the clients of others against our fakes
+test-clients: tools ## run DigitalOcean's own clients against our fake of its API
 	hack/test.sh clients
 
-test-up: tools ## the tour in docs/getting-started.md, word for word
+test-up: tools ## run the tour in docs/getting-started.md, word for word
 	hack/test.sh up
 
-test-vm: tools ## what needs a kernel of its own
+test-vm: tools ## run the tests that need a virtual machine
 	hack/test.sh vm
 
-test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (10 minutes)
+test-cluster: tools ## run the tests on a real Kubernetes with two nodes; the first run builds it (10 minutes)
 	hack/test.sh cluster
 
-differential: tools ## upstream's sidecars and ours, scenario by scenario, on a real API server
+differential: tools ## run upstream's sidecars and ours through the same scenarios and compare the results
 	hack/test.sh differential
 
-test-all: tools ## `test`, and what takes long
+test-all: tools ## run `test`, the cluster tests and all slow tests
 	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak dist fuzz
 
 fuzz: ## fuzz every parser of untrusted or persisted input, one minute each; FUZZ_SECONDS changes that
 	hack/fuzz.sh
 
-mutants: ## change the rules one by one and see whether their tests notice (hours)
+mutants: ## run mutation tests on the rules (hours)
 	hack/mutants.sh
 
-bench: tools ## measure, as ratios within one run: the driver, the API server, one machine, then the sidecars (an hour and a half)
+bench: tools ## run the benchmarks: driver, API server, one machine, sidecars (an hour and a half)
 	bench/run.sh
 	bench/apiserver.sh
 	bench/up.sh
@@ -70,7 +70,7 @@ fmt: ## format the code
 clippy: ## lint the code
 	cargo clippy --workspace --all-targets -- -D warnings
 
-docs: ## build the book into target/book; broken links fail
+docs: ## build the book into target/book; fails on broken links
 	hack/docs.sh
 
 publish-check: ## package the SDK's crates as for crates.io and build the packages, without uploading them
@@ -79,5 +79,5 @@ publish-check: ## package the SDK's crates as for crates.io and build the packag
 deny: ## check licences, duplicate versions and sources of the dependencies; advisories=yes checks advisories too (network)
 	hack/deny.sh $(if $(advisories),advisories)
 
-tools: ## install what the commands need and this machine lacks
+tools: ## install missing programs that the other commands need
 	@hack/tools.sh

@@ -135,7 +135,7 @@ results() {
 # Results
 
 One run of \`bench/run.sh\` on $(nproc) processors, Linux $(uname -r), $(date --utc +%F). The pool is an xfs file system in a
-sparse file. Only the ratios apply to other machines. Times are medians of seven and include starting the client, about
+sparse file. Only the ratios apply to other machines. Times are medians of seven runs and include starting the client, about
 $START_MS ms. fio: direct I/O, libaio, depth 16, $RUNTIME s for each job.
 
 | measurement | wharf | compared with | ratio |

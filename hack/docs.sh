@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the book from docs/ into target/book and checks it: every link between files and to headings has to resolve, and
-# the reference pages have to agree with the code. Links to other sites are not fetched.
+# Builds the book from docs/ into target/book and checks it: all links between files and to headings resolve, and the
+# reference pages match the code. Links to other sites are not fetched.
 #
 #   docs.sh         checks and builds
-#   docs.sh check   checks only: needs Python and nothing else
+#   docs.sh check   only checks; needs nothing but Python
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes every target in fuzz/, or those that are named, FUZZ_SECONDS each (60 unless set), on all cores. Prints one line per
+# Fuzzes every target in fuzz/, or only the given ones, FUZZ_SECONDS each (default 60), on all cores. Prints one line per
 # target, and the path of the input for each crash. The last line is the sum: `fuzz: N passed, N failed`.
 #
-# What was found stays in the target directory: fuzz/corpus/TARGET for inputs that reach new code, which the next run starts
-# from, and fuzz/artifacts/TARGET for inputs that crash. To run one of these again: hack/fuzz.sh TARGET FILE.
+# Results stay in the target directory: fuzz/corpus/TARGET has inputs that reach new code, from which the next run starts;
+# fuzz/artifacts/TARGET has inputs that crash. To run one of these again: hack/fuzz.sh TARGET FILE.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"

@@ -4,16 +4,17 @@
 #   cargo         every crate's own tests: rules as tables, properties, and the real kernel
 #   sanity        csi-sanity against our drivers
 #   clients       DigitalOcean's own clients against our fake of its API
-#   vm            tests that need a kernel of their own
+#   vm            tests that need a virtual machine
 #   up            the tour in docs/getting-started.md, word for word
 #   kubectl       kubectl logs and kubectl exec
 #   slice         the fast part of differential
-#   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
+#   differential  upstream's sidecars and ours through the same scenarios, on a real API server
 #   cluster       the cargo tests marked `ignored` in modules named `cluster`, on a real Kubernetes
-#   three-ways    our sidecars, scenario by scenario, on the embedded API in one process, over HTTPS, and on a real API server
+#   three-ways    our sidecars through the same scenarios on three API servers: embedded in the process, embedded over HTTPS,
+#                 and a real kube-apiserver
 #   leaks         random claims, snapshots and groups on a real API server while processes are killed at random: ten minutes
 #   soak          the other cargo tests marked `ignored`, and `leaks` for an hour
-#   dist          the tests of panics with the binary of the profile dist
+#   dist          the panic tests with a binary built with the profile dist
 #   fuzz          every parser of untrusted or persisted input, FUZZ_SECONDS each
 set -euo pipefail
 # shellcheck source=hack/lib.sh
@@ -84,7 +85,7 @@ soak() {
       --skip three_ways_ --skip kubectl:: --skip writes_until_killed --skip driver_process --skip figures
 }
 
-# In a target directory of its own: a binary with the feature `faults` must not take the place of the one that ships.
+# In a separate target directory: a binary with the feature `faults` must not replace the one that ships.
 dist() {
   cargo build --quiet --profile dist --package wharf --features faults --target-dir "$TARGET/faults" &&
     WHARF_PROGRAM=$TARGET/faults/dist/wharf cargo test --workspace --test up -- panics::

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what the other commands need and this machine lacks: Debian packages (as root, by apt-get), and
-# csi-sanity, built from the version pinned in test/sanity. Does nothing if everything is installed.
+# Installs missing programs that the other commands need: Debian packages (as root, by apt-get), and csi-sanity, built from
+# the version pinned in test/sanity. Does nothing if everything is installed.
 #
-#   tools.sh run         what `wharf up` and the local driver call: mkfs and the like
-#   tools.sh             the same, and what all tests except those on a cluster need
-#   tools.sh kubernetes  what a test cluster without nodes needs: Kubernetes' control plane, whose build takes minutes
-#   tools.sh cluster     the same with nodes, and upstream's sidecars, whose builds take minutes too
+#   tools.sh run         programs that `wharf up` and the local driver call, such as mkfs
+#   tools.sh             also programs for all tests except those on a cluster
+#   tools.sh kubernetes  programs for a test cluster without nodes: the Kubernetes control plane, whose build takes minutes
+#   tools.sh cluster     programs for a test cluster with nodes, and upstream's sidecars; their builds take minutes, too
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"

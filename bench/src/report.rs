@@ -213,7 +213,7 @@ fn rest_rows(found: &Results) -> Vec<Row> {
     rows.push(row("peak RSS until then (MiB)", mib(peak.upstream), mib(peak.ours), Goal::None));
     let what = format!("CPU time to load {most} volumes (s)");
     rows.push(row(&what, growth.cpu.0, growth.cpu.1, Goal::Part(0.25)));
-    let what = "time from SIGTERM until the other replica starts work (s; ours: worst case)";
+    let what = "time from SIGTERM until the other replica starts work (s; wharf: worst case)";
     rows.push(row(what, found.asked.0, found.asked.1, Goal::AtMost(1.0)));
     rows.push(row(
         "time from kill -9 until the other replica starts work (s)",
@@ -229,18 +229,18 @@ pub(crate) fn section(found: &Results) -> String {
     format!(
         "## The sidecar
 
-One run of `bench/sidecar.sh` on {processors} processors, which the API server, etcd, the driver and the sidecars share. A real
-Kubernetes without nodes, the scripted driver of the tests, upstream's external-provisioner 5.1.0 and external-resizer 1.14.0
-against `wharf sidecar --roles provisioner,resizer`; leader election on both sides. Tuned upstream has 1,000 requests per second,
-bursts of 2,000 and 100 workers; ours is never tuned. {} volumes for ours and for tuned upstream, the better of two rounds; {} for
-its defaults.
+One run of `bench/sidecar.sh` on {processors} processors, which the API server, etcd, the driver and the sidecars share. It
+compares upstream's external-provisioner 5.1.0 and external-resizer 1.14.0 with `wharf sidecar --roles provisioner,resizer`, on a real
+Kubernetes without nodes and the scripted driver of the tests, with leader election. Tuned upstream has 1,000 requests per second,
+bursts of 2,000 and 100 workers; Wharf runs with its defaults. Wharf and tuned upstream process {} volumes, and the better of two rounds
+counts; upstream at its defaults processes {}.
 
-Upstream's attacher is not available as a package, so only ours is measured, with {} attachments. Upstream's attacher at its
+`test/upstream` does not build upstream's attacher, so only Wharf's is measured, with {} attachments. Upstream's attacher at its
 defaults was measured earlier on the same kind of machine: 1.7 attached and 2.6 detached per second.
 
-**The sidecars alone.** The controller manager is suspended: the benchmark writes what it would write. A deletion needs one more
-request with ours, on purpose: it reads the volume again before the driver deletes data irrevocably. Events are counted when they are
-written; ours spreads them over the following seconds.
+**The sidecars alone.** The controller manager is suspended, and the benchmark makes its writes. Wharf needs one more request for a
+deletion: it reads the volume again before the driver deletes data irrevocably. Events are counted when they are written; Wharf spreads
+them over the following seconds.
 
 {}
 **With the controller manager**, whose binder is the slowest part: it processes one claim at a time.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs csi-sanity against our drivers: the local pool on three file systems, with and without attach; DigitalOcean against the fake
-# API with real devices; the SDK's example; and the driver template. A run passes if no test fails, if the skipped tests are exactly those that skipped/
-# lists with a reason, and if nothing is left over: no loop device, no mount, no file in the pool.
+# Runs csi-sanity against our drivers: the local driver on three file systems, with and without attach; the DigitalOcean driver
+# against the fake API with real devices; the SDK's example; and the driver template. A run passes if no test fails, if the
+# skipped tests are exactly those that skipped/ lists with a reason, and if no loop device, mount or pool file is left.
 #
 #   run.sh             all runs
 #   run.sh local-xfs   the runs whose name starts with local-xfs
@@ -18,7 +18,7 @@ template=$TARGET/debug/driver-template
 only=${1:-}
 passed=0 failed=0
 
-# Prints the tests that may be skipped. The files give the reason above each.
+# Prints the tests that may be skipped. In the files, a comment above the tests gives the reason.
 may_skip() {
   local file
   for file in "$@"; do grep -v '^#' "$ROOT/test/sanity/skipped/$file.txt"; done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tour in docs/getting-started.md, word for word, from `make up` to `make down`. Afterwards the pool must be empty and the
-# machine as before. Runs in a separate mount namespace in which /var/lib/wharf is a throwaway directory.
+# Runs the tour in docs/getting-started.md, word for word, from `make up` to `make down`. Afterwards the pool must be empty, and
+# no process, mount or loop device may be left. Runs in a separate mount namespace in which /var/lib/wharf is a temporary directory.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"

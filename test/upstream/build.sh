@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the upstream programs that tests and benchmarks compare ours with: all of them, or those named. The go.mod files in the
-# directories here pin the versions; each version is built once. Prints the directory of the programs.
+# Builds the upstream programs that tests and benchmarks compare ours with: all of them, or only the given ones. The go.mod files
+# in the subdirectories pin the versions; each version is built once. Prints the directory of the programs.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that need a kernel of their own, each in a fresh virtual machine.
+# Runs the tests that need a virtual machine, each in a fresh one.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"

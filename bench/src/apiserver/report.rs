@@ -72,10 +72,10 @@ pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -
     ];
     let mut text = format!(
         "## The API server\n\n\
-         One run of `bench/apiserver.sh` on {} processors, which servers and clients share. `wharf apiserver` against\n\
-         kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, alternating; the better of {} rounds. Clients use TLS and\n\
-         JSON, each on its own connection. A write is a ConfigMap of 1 KiB, durable when the response is sent. Memory and processor\n\
-         are those of all processes of a side.\n\n\
+         One run of `bench/apiserver.sh` on {} processors, which servers and clients share. It compares `wharf apiserver`\n\
+         with kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, in turn; the better of {} rounds counts. Clients use TLS\n\
+         and JSON, each on its own connection. A write is a ConfigMap of 1 KiB, durable when the response is sent. Memory and CPU time\n\
+         include all processes of each side.\n\n\
          | measurement | upstream | wharf | goal |\n|---|---|---|---|\n",
         std::thread::available_parallelism().map_or(1, usize::from),
         size.rounds,

@@ -76,11 +76,11 @@ pub(crate) fn section(found: &Results) -> String {
     format!(
         "## The sidecar: snapshots
 
-One run of `bench/sidecar.sh --snapshots` on {processors} processors, in the same environment as above: upstream's csi-snapshotter and
-snapshot-controller 8.6.0 against `wharf sidecar --roles snapshotter,snapshot-controller`; leader election on both sides.
-Tuned upstream has 1,000 requests per second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of its
-own claim, for all sides; the better of two rounds for tuned upstream and ours. The driver takes a snapshot
-at once, and it is ready immediately.
+One run of `bench/sidecar.sh --snapshots` on {processors} processors, in the same environment as above. It compares upstream's
+csi-snapshotter and snapshot-controller 8.6.0 with `wharf sidecar --roles snapshotter,snapshot-controller`, with leader election.
+Tuned upstream has 1,000 requests per second, bursts of 2,000 and 100 workers; Wharf runs with its defaults. Each side takes {}
+snapshots, each of its own claim; for tuned upstream and Wharf, the better of two rounds counts. The driver takes a snapshot at once, and
+the snapshot is ready immediately.
 
 {}
 **Idle.** Snapshots are API objects only, each with its content.

@@ -39,19 +39,19 @@ pub(crate) fn section(found: &[(Contender, Results)], size: &Size) -> String {
     ];
     let mut text = format!(
         "## One machine\n\n\
-         One run of `bench/up.sh` on {} processors: a Kubernetes 1.34 of one node with containerd, upstream's hostpath driver and\n\
-         provisioner (attacher and registrar are ours), a controller manager with high API limits, and etcd with\n\
-         fsync; then `wharf up` with the same driver, then with its own, which formats each volume with ext4. Pods wait for their\n\
-         volumes (WaitForFirstConsumer). One by one: the median of {}. Memory and processor are those of etcd, kube-apiserver,\n\
-         controller manager, scheduler and kubelet, without containerd, sidecars and driver; and of `wharf up`, with its sidecar, and\n\
-         its own driver in the last column.\n\n",
+         One run of `bench/up.sh` on {} processors. It compares three setups: Kubernetes 1.34 with one node, containerd, upstream's\n\
+         hostpath driver and provisioner (attacher and registrar are Wharf's), high API limits of the controller manager, and etcd with\n\
+         fsync; `wharf up` with the same driver; and `wharf up` with the local driver, which formats each volume with ext4. Claims bind\n\
+         with WaitForFirstConsumer. Times of a single claim and pod are the median of {}. Memory and CPU time of Kubernetes include etcd,\n\
+         kube-apiserver, controller manager, scheduler and kubelet, but not containerd, sidecars and driver. Those of `wharf up` include\n\
+         its sidecar and, with the local driver, the driver.\n\n",
         std::thread::available_parallelism().map_or(1, usize::from),
         size.single,
     );
     let find =
         |contender: Contender| found.iter().find(|(whose, _)| *whose == contender).map(|(_, found)| found);
     text.push_str(
-        "| measurement | Kubernetes | wharf, the same driver | wharf, its own | goal |\n|---|---|---|---|---|\n",
+        "| measurement | Kubernetes | wharf, same driver | wharf, local driver | goal |\n|---|---|---|---|---|\n",
     );
     for (what, of, goal) in rows {
         let shown = |contender| find(contender).map_or("-".to_owned(), |found| figure(of(found)));

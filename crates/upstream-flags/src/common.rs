@@ -30,7 +30,7 @@ pub(super) static CONTROLLER_FLAGS: [Flag; 14] = [
         "leader-election-namespace",
         Text,
         "",
-        Same("default: `POD_NAMESPACE`, else the service account's namespace"),
+        Same("default: `POD_NAMESPACE`, else `NAMESPACE`, else the service account's namespace"),
     ),
     flag("leader-election-lease-duration", Time, "15s", Same("")),
     flag("leader-election-renew-deadline", Time, "10s", Same("")),

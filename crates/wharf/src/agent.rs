@@ -62,7 +62,7 @@ pub(crate) struct NodeArgs {
     /// Serve metrics at this address, such as 127.0.0.1:10255
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
-    /// Behaviours in which to follow kubelet instead of Wharf's improvement
+    /// Deliberate differences from kubelet to turn off
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     as_upstream: Vec<Departure>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct NodeAgent {
     pub(crate) server: Option<(String, u16)>,
     /// There is no node controller: the agent registers its Node again and manages its taints itself.
     pub(crate) single_node: bool,
-    /// Behaviours in which to follow kubelet.
+    /// Deliberate differences from kubelet that are turned off.
     pub(crate) as_upstream: Vec<Departure>,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct ControllersArgs {
     /// Controllers to run [default: all but the scheduler]
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     controllers: Option<Vec<Controller>>,
-    /// Behaviours in which to follow upstream instead of Wharf's improvement
+    /// Deliberate differences from upstream to turn off
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     as_upstream: Vec<Departure>,
     /// Do not force-detach a volume when a node does not unmount it in time (same as kube-controller-manager's flag)

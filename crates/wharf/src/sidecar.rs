@@ -30,8 +30,8 @@ The controller roles and what they replace:
 
 The driver's capabilities select the roles; --roles overrides them. Each role acts only while it holds the lease of the \
 upstream sidecar that it replaces. The two never act at the same time if the upstream sidecar runs with \
---leader-election. It needs no permissions beyond upstream's. If the \
-driver or the API server is unavailable, the sidecar waits and does not exit.
+--leader-election. The sidecar needs no permissions beyond upstream's. If the \
+driver or the API server is unavailable, it waits and does not exit.
 
 The node roles:
   With --node, the sidecar registers the driver with kubelet and serves its liveness probe, in place of \
