@@ -38,7 +38,9 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
         let at = format!("{at}.env[{index}]");
         match json::text(variable, "/name") {
             "" => causes.push(Cause::required(&format!("{at}.name"), "")),
-            name => causes.extend(meta::invalid_causes(&format!("{at}.name"), name, variable_name_errors(name))),
+            name => {
+                causes.extend(meta::invalid_causes(&format!("{at}.name"), name, variable_name_errors(name)))
+            }
         }
         if let Some(Value::Object(from)) = variable.get("valueFrom") {
             let at = format!("{at}.valueFrom");
