@@ -16,43 +16,43 @@ use wharf_bench::table::median;
 
 /// The sizes of the measurements.
 struct Size {
-    /// Starts of an empty server.
+    /// Number of starts of an empty server.
     starts: usize,
-    /// Writes by one client.
-    alone: usize,
-    /// Writes by all of many.
-    together: usize,
+    /// Number of writes by one client.
+    writes_one_client: usize,
+    /// Number of writes by [`CLIENTS`] clients.
+    writes_all_clients: usize,
     volumes: usize,
     lists: usize,
     watchers: usize,
-    /// Writes that the watchers observe.
-    seen: usize,
+    /// Number of writes that the watchers observe.
+    watched_writes: usize,
     /// Wait before memory is measured.
-    rest: Duration,
+    settle_time: Duration,
     /// Rounds of all measurements, alternating; the better result counts.
     rounds: usize,
 }
 
 const FULL: Size = Size {
     starts: 5,
-    alone: 1000,
-    together: 20_000,
+    writes_one_client: 1000,
+    writes_all_clients: 20_000,
     volumes: 10_000,
     lists: 7,
     watchers: 100,
-    seen: 200,
-    rest: Duration::from_secs(10),
+    watched_writes: 200,
+    settle_time: Duration::from_secs(10),
     rounds: 2,
 };
 const QUICK: Size = Size {
     starts: 2,
-    alone: 100,
-    together: 1000,
+    writes_one_client: 100,
+    writes_all_clients: 1000,
     volumes: 500,
     lists: 3,
     watchers: 20,
-    seen: 20,
-    rest: Duration::from_secs(1),
+    watched_writes: 20,
+    settle_time: Duration::from_secs(1),
     rounds: 1,
 };
 
@@ -67,21 +67,21 @@ fn main() {
         std::env::var_os("DISK").expect("DISK must be set to the directory for the servers' files"),
     );
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let mut found: [Option<Results>; 2] = [None, None];
+    let mut results: [Option<Results>; 2] = [None, None];
     for round in 0..size.rounds {
-        for (place, contender) in found.iter_mut().zip([Contender::Upstream, Contender::Ours]) {
+        for (best, contender) in results.iter_mut().zip([Contender::Upstream, Contender::Ours]) {
             if requested("ours") && contender == Contender::Upstream {
                 continue;
             }
             eprintln!("{contender:?}, round {}", round + 1);
-            let now = measure(&runtime, contender, &disk, &size);
-            *place = Some(match place.take() {
-                Some(before) => before.better(now),
-                None => now,
+            let measured = measure(&runtime, contender, &disk, &size);
+            *best = Some(match best.take() {
+                Some(before) => before.better(measured),
+                None => measured,
             });
         }
     }
-    let [upstream, ours] = found;
+    let [upstream, ours] = results;
     if let Some(ours) = ours {
         print!("{}", report::section(upstream.as_ref(), &ours, &size));
     }
@@ -100,19 +100,22 @@ fn measure(
     }
     let (mut side, took) = Side::start(runtime, contender, disk);
     starts.push(took);
-    let first = median(starts);
-    eprintln!("  ready after {:.0} ms", first * 1e3);
-    std::thread::sleep(size.rest);
+    let start_empty = median(starts);
+    eprintln!("  ready after {:.0} ms", start_empty * 1e3);
+    std::thread::sleep(size.settle_time);
     let memory_empty = side.memory();
-    eprintln!("  {memory_empty:.1} MiB");
+    eprintln!("  {memory_empty:.1} MiB empty");
 
-    let alone = runtime.block_on(load::writes(&side, "alone", 1, size.alone));
-    eprintln!("  {alone:.0} writes a second by one client");
+    let writes_one_client = runtime.block_on(load::writes(&side, "alone", 1, size.writes_one_client));
+    eprintln!("  {writes_one_client:.0} writes per second by one client");
     let before = side.cpu();
-    let together = runtime.block_on(load::writes(&side, "together", CLIENTS, size.together));
-    let cpu = (side.cpu() - before) * 1e3 / size.together as f64;
-    eprintln!("  {together:.0} writes a second by {CLIENTS}, {cpu:.2} ms of processor each");
-    let latency = runtime.block_on(load::watch_latency(&side, size.watchers, size.seen));
+    let writes_all_clients =
+        runtime.block_on(load::writes(&side, "together", CLIENTS, size.writes_all_clients));
+    let cpu = (side.cpu() - before) * 1e3 / size.writes_all_clients as f64;
+    eprintln!(
+        "  {writes_all_clients:.0} writes per second by {CLIENTS} clients, {cpu:.2} ms of CPU time each"
+    );
+    let latency = runtime.block_on(load::watch_latency(&side, size.watchers, size.watched_writes));
     eprintln!(
         "  {} watchers: {:.1} ms, {:.1} ms at the 99th percentile",
         size.watchers, latency.0, latency.1
@@ -122,13 +125,24 @@ fn measure(
     runtime.block_on(load::volumes(&side, size.volumes));
     let list = runtime.block_on(load::list(&side, size.volumes, size.lists));
     eprintln!("  a list of {} volumes in {:.0} ms", size.volumes, list * 1e3);
-    std::thread::sleep(size.rest);
+    std::thread::sleep(size.settle_time);
     let memory_full = side.memory();
-    eprintln!("  {memory_full:.1} MiB with them");
-    let again = median((0..3).map(|_| side.restart(runtime)).collect());
-    eprintln!("  ready again after {:.0} ms", again * 1e3);
-    std::thread::sleep(size.rest);
-    let memory_again = side.memory();
-    eprintln!("  {memory_again:.1} MiB then");
-    Results { first, again, alone, together, cpu, list, latency, memory_empty, memory_full, memory_again }
+    eprintln!("  {memory_full:.1} MiB with all volumes");
+    let start_full = median((0..3).map(|_| side.restart(runtime)).collect());
+    eprintln!("  ready after {:.0} ms when restarted", start_full * 1e3);
+    std::thread::sleep(size.settle_time);
+    let memory_restarted = side.memory();
+    eprintln!("  {memory_restarted:.1} MiB after the restart");
+    Results {
+        start_empty,
+        start_full,
+        writes_one_client,
+        writes_all_clients,
+        cpu,
+        list,
+        latency,
+        memory_empty,
+        memory_full,
+        memory_restarted,
+    }
 }

@@ -9,66 +9,86 @@ use crate::{CLIENTS, Size};
 /// All results of one side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Results {
-    /// Seconds to ready, empty.
-    pub(crate) first: f64,
-    /// Seconds to ready after kill -9, with all volumes.
-    pub(crate) again: f64,
-    /// Writes per second.
-    pub(crate) alone: f64,
-    pub(crate) together: f64,
-    /// Processor milliseconds per write.
+    /// Seconds until an empty server is ready.
+    pub(crate) start_empty: f64,
+    /// Seconds until a server with all volumes is ready after SIGKILL.
+    pub(crate) start_full: f64,
+    /// Writes per second by one client.
+    pub(crate) writes_one_client: f64,
+    /// Writes per second by [`CLIENTS`] clients.
+    pub(crate) writes_all_clients: f64,
+    /// CPU milliseconds per write.
     pub(crate) cpu: f64,
-    /// Seconds.
+    /// Seconds for a list of all volumes.
     pub(crate) list: f64,
-    /// Milliseconds.
+    /// Milliseconds from a write to its watch event: median and 99th percentile.
     pub(crate) latency: (f64, f64),
-    /// MiB.
+    /// RSS of an empty server in MiB.
     pub(crate) memory_empty: f64,
+    /// RSS with all volumes after the benchmark, in MiB.
     pub(crate) memory_full: f64,
-    pub(crate) memory_again: f64,
+    /// RSS with all volumes after a restart, in MiB.
+    pub(crate) memory_restarted: f64,
 }
 
 impl Results {
     /// The better of two results for each value, because other processes may use the machine.
     pub(crate) fn better(self, other: Self) -> Self {
         Self {
-            first: self.first.min(other.first),
-            again: self.again.min(other.again),
-            alone: self.alone.max(other.alone),
-            together: self.together.max(other.together),
+            start_empty: self.start_empty.min(other.start_empty),
+            start_full: self.start_full.min(other.start_full),
+            writes_one_client: self.writes_one_client.max(other.writes_one_client),
+            writes_all_clients: self.writes_all_clients.max(other.writes_all_clients),
             cpu: self.cpu.min(other.cpu),
             list: self.list.min(other.list),
             latency: (self.latency.0.min(other.latency.0), self.latency.1.min(other.latency.1)),
             memory_empty: self.memory_empty.min(other.memory_empty),
             memory_full: self.memory_full.min(other.memory_full),
-            memory_again: self.memory_again.min(other.memory_again),
+            memory_restarted: self.memory_restarted.min(other.memory_restarted),
         }
     }
 }
 
+/// The results of both sides as a Markdown section.
 pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -> String {
     let volumes = size.volumes;
-    type Of = fn(&Results) -> f64;
-    let rows: [(String, Of, Goal); 11] = [
-        ("start until ready, empty (ms)".into(), |it| it.first * 1e3, Goal::AtMost(100.0)),
+    type Value = fn(&Results) -> f64;
+    let rows: [(String, Value, Goal); 11] = [
+        ("start until ready, empty (ms)".into(), |results| results.start_empty * 1e3, Goal::AtMost(100.0)),
         (
             format!("start until ready after kill -9, with {volumes} volumes (ms)"),
-            |it| it.again * 1e3,
+            |results| results.start_full * 1e3,
             Goal::AtMost(200.0),
         ),
-        ("durable writes per second, 1 client".into(), |it| it.alone, Goal::None),
-        (format!("durable writes per second, {CLIENTS} clients"), |it| it.together, Goal::Times(3.0)),
-        ("CPU time per write (ms)".into(), |it| it.cpu, Goal::None),
-        (format!("list of {volumes} volumes (ms)"), |it| it.list * 1e3, Goal::None),
-        (format!("write to event, {} watchers, median (ms)", size.watchers), |it| it.latency.0, Goal::None),
+        ("durable writes per second, 1 client".into(), |results| results.writes_one_client, Goal::None),
         (
-            format!("write to event, {} watchers, 99th percentile (ms)", size.watchers),
-            |it| it.latency.1,
+            format!("durable writes per second, {CLIENTS} clients"),
+            |results| results.writes_all_clients,
+            Goal::Times(3.0),
+        ),
+        ("CPU time per write (ms)".into(), |results| results.cpu, Goal::None),
+        (format!("list of {volumes} volumes (ms)"), |results| results.list * 1e3, Goal::None),
+        (
+            format!("write to event, {} watchers, median (ms)", size.watchers),
+            |results| results.latency.0,
             Goal::None,
         ),
-        ("RSS, empty (MiB)".into(), |it| it.memory_empty, Goal::Part(10.0)),
-        (format!("RSS, {volumes} volumes, after the benchmark (MiB)"), |it| it.memory_full, Goal::Part(6.0)),
-        (format!("RSS, started with {volumes} volumes (MiB)"), |it| it.memory_again, Goal::Part(6.0)),
+        (
+            format!("write to event, {} watchers, 99th percentile (ms)", size.watchers),
+            |results| results.latency.1,
+            Goal::None,
+        ),
+        ("RSS, empty (MiB)".into(), |results| results.memory_empty, Goal::Part(10.0)),
+        (
+            format!("RSS, {volumes} volumes, after the benchmark (MiB)"),
+            |results| results.memory_full,
+            Goal::Part(6.0),
+        ),
+        (
+            format!("RSS, started with {volumes} volumes (MiB)"),
+            |results| results.memory_restarted,
+            Goal::Part(6.0),
+        ),
     ];
     let mut text = format!(
         "## The API server\n\n\
@@ -80,15 +100,15 @@ pub(crate) fn section(upstream: Option<&Results>, ours: &Results, size: &Size) -
         std::thread::available_parallelism().map_or(1, usize::from),
         size.rounds,
     );
-    for (what, of, goal) in rows {
-        let theirs = upstream.map(of);
-        let shown = theirs.map_or("-".to_owned(), figure);
+    for (measurement, value, goal) in rows {
+        let theirs = upstream.map(value);
+        let upstream_text = theirs.map_or("-".to_owned(), figure);
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "| {what} | {shown} | {} | {} |",
-            figure(of(ours)),
-            goal.verdict(theirs, of(ours))
+            "| {measurement} | {upstream_text} | {} | {} |",
+            figure(value(ours)),
+            goal.verdict(theirs, value(ours))
         );
     }
     text

@@ -57,7 +57,7 @@ pub struct Event {
     pub regarding: ObjectReference,
     /// Normal or Warning.
     pub event_type: EventType,
-    /// A CamelCase word for machines.
+    /// A machine-readable reason in CamelCase.
     pub reason: String,
     /// A human-readable message; must not contain secrets.
     pub note: String,

@@ -107,50 +107,50 @@ pub(crate) fn nested_mounts(table: &MountTable, source: &Path) -> Vec<PathBuf> {
     chosen.into_iter().map(Path::to_owned).collect()
 }
 
-/// The visible part of a host directory.
+/// What a container sees of a host directory.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shown {
-    /// Mounts beneath it that are included, relative to it; outer ones first.
+pub(crate) struct VisibleMounts {
+    /// Included mounts beneath the directory, relative to it; outer ones first.
     pub(crate) nested: Vec<PathBuf>,
-    /// Hidden paths that are covered, relative to it.
+    /// Hidden paths to cover with an empty directory or file, relative to the directory.
     pub(crate) covered: BTreeSet<PathBuf>,
 }
 
-/// The visible part of a hostPath directory: without hidden directories, through whatever mount, and without procfs.
-pub(crate) fn shown(host: &Host, source: &Path) -> Shown {
+/// What a container sees of a hostPath directory: no hidden directory, whichever mount leads to it, and no procfs.
+pub(crate) fn visible_in_host_path(host: &Host, source: &Path) -> VisibleMounts {
     without_hidden(host, source, nested_mounts(host.table(), source))
 }
 
-/// The visible part of the host's root: its own file system and mounts of programs and settings. Other mounts are
+/// What a container sees of the host's root: its own file system and mounts of programs and settings. Other mounts are
 /// excluded, so that containers do not prevent the host from unmounting them.
-pub(crate) fn shown_root(host: &Host) -> Shown {
+pub(crate) fn visible_in_root(host: &Host) -> VisibleMounts {
     let root = Path::new("/");
-    let wanted = |part: &PathBuf| {
+    let is_system = |part: &PathBuf| {
         let path = root.join(part);
-        SYSTEM.iter().any(|place| path.starts_with(place))
-            || SYSTEM_EXACTLY.iter().any(|place| path == Path::new(place))
+        SYSTEM.iter().any(|directory| path.starts_with(directory))
+            || SYSTEM_EXACTLY.iter().any(|directory| path == Path::new(directory))
     };
-    without_hidden(host, root, nested_mounts(host.table(), root).into_iter().filter(wanted).collect())
+    without_hidden(host, root, nested_mounts(host.table(), root).into_iter().filter(is_system).collect())
 }
 
-fn without_hidden(host: &Host, source: &Path, mut nested: Vec<PathBuf>) -> Shown {
+fn without_hidden(host: &Host, source: &Path, mut nested: Vec<PathBuf>) -> VisibleMounts {
     nested.retain(|part| {
-        let whole = source.join(part);
-        host.holding(&whole).is_none() && !shows_processes(host.table(), &whole)
+        let path = source.join(part);
+        host.holding(&path).is_none() && !shows_processes(host.table(), &path)
     });
     let mut all = BTreeSet::new();
     for mount in std::iter::once(Path::new("")).chain(nested.iter().map(PathBuf::as_path)) {
         let hidden = host.hidden_beneath(&source.join(mount)).into_keys().map(|part| mount.join(part));
         // A path under another mount is not visible.
-        let on = |part: &Path| {
+        let mount_of = |part: &Path| {
             nested.iter().rfind(|inner| part.starts_with(inner)).map_or("".as_ref(), PathBuf::as_path)
         };
-        all.extend(hidden.filter(|part| on(part) == mount));
+        all.extend(hidden.filter(|part| mount_of(part) == mount));
     }
     // Only the outermost cover is needed.
     let outermost = |part: &&PathBuf| !part.ancestors().skip(1).any(|above| all.contains(above));
     let covered = all.iter().filter(outermost).cloned().collect();
-    Shown { nested, covered }
+    VisibleMounts { nested, covered }
 }
 
 #[cfg(test)]
@@ -211,10 +211,10 @@ mod tests {
         ];
         for (case, points, hidden, expected) in cases {
             let host = Host::parse(mounts(points).as_bytes(), &paths(hidden)).unwrap();
-            assert_eq!(shown_root(&host).nested, paths(expected), "{case}");
+            assert_eq!(visible_in_root(&host).nested, paths(expected), "{case}");
         }
         let processes = Host::parse(PROCFS.as_bytes(), &[]).unwrap();
-        assert_eq!(shown_root(&processes).nested, paths(&[]), "no procfs");
+        assert_eq!(visible_in_root(&processes).nested, paths(&[]), "no procfs");
     }
 
     #[test]
@@ -263,13 +263,17 @@ mod tests {
         ];
         for (case, mounts, hidden, expected) in cases {
             let host = Host::parse(mounts_of(mounts).as_bytes(), &paths(hidden)).unwrap();
-            assert_eq!(shown_root(&host).covered, paths(expected).into_iter().collect(), "{case}");
+            assert_eq!(visible_in_root(&host).covered, paths(expected).into_iter().collect(), "{case}");
         }
         let again: Mounts = &[(1, "/", "/"), (1, "/k", "/opt/k"), (1, "/srv", "/opt/srv")];
         let host = Host::parse(mounts_of(again).as_bytes(), &paths(&["/k", "/srv/x"])).unwrap();
         let covered = paths(&["k", "opt/srv/x", "srv/x"]).into_iter().collect();
-        let expected = Shown { nested: paths(&["opt/srv"]), covered };
-        assert_eq!(shown_root(&host), expected, "a second mount of it is excluded, one above it is covered");
+        let expected = VisibleMounts { nested: paths(&["opt/srv"]), covered };
+        assert_eq!(
+            visible_in_root(&host),
+            expected,
+            "a second mount of it is excluded, one above it is covered"
+        );
     }
 
     #[test]
@@ -313,8 +317,9 @@ mod tests {
             ("an unrelated directory", "/home", &[], &[]),
         ];
         for (case, source, nested, covered) in cases {
-            let expected = Shown { nested: paths(nested), covered: paths(covered).into_iter().collect() };
-            assert_eq!(shown(&host, Path::new(source)), expected, "{case}");
+            let expected =
+                VisibleMounts { nested: paths(nested), covered: paths(covered).into_iter().collect() };
+            assert_eq!(visible_in_host_path(&host, Path::new(source)), expected, "{case}");
         }
     }
 

@@ -25,7 +25,7 @@ use crate::spec::{Cause, ContainerSpec, Exit, State};
 pub(crate) const SIGKILL: i32 = 9;
 pub(crate) const SIGTERM: i32 = 15;
 
-/// The shim's instructions.
+/// What the shim has to run; stored as `order.json` in the container's directory.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// The container.

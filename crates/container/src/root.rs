@@ -1,8 +1,8 @@
-//! A container's root: the host's root under an overlay that is discarded, with the container's volumes in it and
-//! without hidden paths.
+//! A container's root: an overlay over the host's root, with the container's volumes mounted in it and hidden paths
+//! covered. The overlay's upper layer is discarded when the container ends.
 //!
-//! Everything writable is mounted without device nodes, so that a container that can create one cannot open it; the
-//! devices it has are the host's own nodes, mounted one by one.
+//! Everything writable is mounted with `nodev`, so a container that can create a device node cannot open it. The devices
+//! of a container are the host's own nodes, bind-mounted one by one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use crate::hidden::{Host, path_of};
-use crate::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, Shown};
+use crate::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, VisibleMounts};
 use crate::record::Order;
 use crate::report::{Failure, Step as _};
 use crate::sandbox::{self, DetachedMount, MountFlags, scoped_path};
@@ -22,8 +22,9 @@ use crate::spec::ContainerMount;
 const NO_DEVICES: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: false, no_suid: false };
 const FILES_ONLY: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: true, no_suid: true };
 const DEVICES_ONLY: MountFlags = MountFlags { read_only: false, no_dev: false, no_exec: true, no_suid: true };
-const READ: MountFlags = MountFlags { read_only: true, no_dev: true, no_exec: false, no_suid: false };
-const READ_FILES: MountFlags = MountFlags { read_only: true, ..FILES_ONLY };
+const READ_ONLY_NO_DEVICES: MountFlags =
+    MountFlags { read_only: true, no_dev: true, no_exec: false, no_suid: false };
+const READ_ONLY_FILES: MountFlags = MountFlags { read_only: true, ..FILES_ONLY };
 
 /// A host mount to be attached in the container.
 struct HostMount {
@@ -35,7 +36,7 @@ struct HostMount {
 /// Host mounts for a container, opened but not attached yet.
 pub(crate) struct HostMounts {
     system: Vec<HostMount>,
-    /// Hidden paths in the root and in those mounts.
+    /// Hidden paths in the host's root and in the `system` mounts.
     hidden: Vec<PathBuf>,
     devices: Vec<HostMount>,
     volumes: Vec<HostMount>,
@@ -47,13 +48,13 @@ impl HostMounts {
         let spec = &order.spec;
         let host = Host::read(&order.hidden).step("mount table")?;
         let root = Path::new("/");
-        let shown = layout::shown_root(&host);
-        let hidden = shown.covered.iter().map(|part| root.join(part)).collect();
+        let visible = layout::visible_in_root(&host);
+        let hidden = visible.covered.iter().map(|part| root.join(part)).collect();
         let mut host_mounts = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
-        for path in shown.nested.iter().map(|part| root.join(part)) {
+        for path in visible.nested.iter().map(|part| root.join(part)) {
             // A mount that was unmounted since the table was read is skipped.
             if path.try_exists().unwrap_or(false) {
-                host_mounts.system.push(host_mount(&path, &path, READ)?);
+                host_mounts.system.push(host_mount(&path, &path, READ_ONLY_NO_DEVICES)?);
             }
         }
         if !spec.rights.privileged {
@@ -63,7 +64,7 @@ impl HostMounts {
             }
         }
         for mount in &spec.mounts {
-            host_mounts.volume(mount, &host, order)?;
+            host_mounts.add_volume(mount, &host, order)?;
         }
         for device in &spec.devices {
             let step = format!("device {} for {}", device.source.display(), device.target.display());
@@ -86,7 +87,7 @@ impl HostMounts {
         Ok(host_mounts)
     }
 
-    fn volume(&mut self, mount: &ContainerMount, host: &Host, order: &Order) -> Result<(), Failure> {
+    fn add_volume(&mut self, mount: &ContainerMount, host: &Host, order: &Order) -> Result<(), Failure> {
         let flags = MountFlags {
             read_only: mount.read_only,
             no_dev: !order.spec.rights.privileged,
@@ -99,53 +100,55 @@ impl HostMounts {
         };
         let mut directory_fd = scoped_path::open(&mount.source).step(&step)?;
         if let Some(part) = &mount.sub_path {
-            // Before it is created.
+            // Checked before `open_subpath` creates it.
             if mount.host {
                 admit(&directory_fd, part)?;
             }
             directory_fd = scoped_path::open_subpath(&directory_fd, part)
                 .map_err(|error| sub_path_failure(mount, part, &error))?;
         }
-        let shown = match &mount.sub_path {
-            _ if mount.host => layout::shown(host, &admit(&directory_fd, Path::new(""))?),
-            // Like kubelet, which binds only the subPath.
-            Some(_) => Shown::default(),
-            None => Shown {
+        let visible = match &mount.sub_path {
+            _ if mount.host => layout::visible_in_host_path(host, &admit(&directory_fd, Path::new(""))?),
+            // Nested mounts are not included: kubelet binds only the subPath itself.
+            Some(_) => VisibleMounts::default(),
+            None => VisibleMounts {
                 nested: layout::nested_mounts(host.table(), &path_of(&directory_fd).step(&step)?),
-                ..Shown::default()
+                ..VisibleMounts::default()
             },
         };
-        self.volumes.push(copy(&directory_fd, &mount.target, flags, &step)?);
-        self.within_volume(&directory_fd, &shown, &mount.target, flags)
+        self.volumes.push(bind_copy(&directory_fd, &mount.target, flags, &step)?);
+        self.add_nested_and_covers(&directory_fd, &visible, &mount.target, flags)
     }
 
     /// Adds a volume's nested mounts, and covers for hidden paths. The pod can replace the volume's files at any
     /// time, so everything is resolved relative to the open directory and without following symlinks.
-    fn within_volume(
+    fn add_nested_and_covers(
         &mut self,
         directory_fd: &OwnedFd,
-        shown: &Shown,
+        visible: &VisibleMounts,
         target: &Path,
         flags: MountFlags,
     ) -> Result<(), Failure> {
-        for part in &shown.nested {
+        for part in &visible.nested {
             let step = format!("mount {} of a volume", part.display());
             match scoped_path::open_without_symlinks(directory_fd, part) {
-                // A mount that was unmounted since the table was read is skipped; whatever is there now is not used
-                // instead.
+                // A mount that was unmounted since the table was read is skipped, also if there is a symlink or file in
+                // its place now.
                 Err(error) if is_gone(&error) => {}
-                nested => self.volumes.push(copy(&nested.step(&step)?, &target.join(part), flags, &step)?),
+                nested => {
+                    self.volumes.push(bind_copy(&nested.step(&step)?, &target.join(part), flags, &step)?)
+                }
             }
         }
-        for part in &shown.covered {
-            let step = format!("hiding {}", part.display());
+        for part in &visible.covered {
+            let step = format!("hide {}", part.display());
             let is_directory = match scoped_path::open_without_symlinks(directory_fd, part) {
                 // Nothing to hide; covering it would create an entry in the host's directory.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 hidden => scoped_path::is_directory(hidden.step(&step)?).step(&step)?,
             };
             let tree = match is_directory {
-                true => DetachedMount::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_FILES),
+                true => DetachedMount::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_ONLY_FILES),
                 false => scoped_path::open(Path::new("/dev/null"))
                     .and_then(|null| DetachedMount::copy(&null, DEVICES_ONLY)),
             };
@@ -157,26 +160,31 @@ impl HostMounts {
 
 fn sub_path_failure(mount: &ContainerMount, part: &Path, error: &io::Error) -> Failure {
     let target = mount.target.display();
-    Failure::Config(match error.raw_os_error() {
-        // openat2 returns EXDEV or ELOOP for paths that leave the volume.
-        Some(18 | 40) => {
+    Failure::Config(match Errno::from_io_error(error) {
+        // The errors of openat2 for paths that leave the volume.
+        Some(Errno::XDEV | Errno::LOOP) => {
             format!("subPath {:?} for {target} leaves its volume through a symlink", part.display())
         }
         _ => format!("failed to prepare subPath {:?} for {target}: {error}", part.display()),
     })
 }
 
-/// Whether the path no longer exists, or is something else now.
+/// Whether the path no longer exists, or has been replaced by a symlink or file.
 fn is_gone(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
 }
 
 fn host_mount(source: &Path, target: &Path, flags: MountFlags) -> Result<HostMount, Failure> {
-    let step = format!("{} of the host", source.display());
-    copy(&scoped_path::open(source).step(&step)?, target, flags, &step)
+    let step = format!("host path {}", source.display());
+    bind_copy(&scoped_path::open(source).step(&step)?, target, flags, &step)
 }
 
-fn copy(directory_fd: &OwnedFd, target: &Path, flags: MountFlags, step: &str) -> Result<HostMount, Failure> {
+fn bind_copy(
+    directory_fd: &OwnedFd,
+    target: &Path,
+    flags: MountFlags,
+    step: &str,
+) -> Result<HostMount, Failure> {
     let is_directory = scoped_path::is_directory(directory_fd).step(step)?;
     Ok(HostMount {
         tree: DetachedMount::copy(directory_fd, flags).step(step)?,
@@ -196,23 +204,24 @@ fn overlay(scratch: &Path, lower: &str, names: [&str; 2], flags: MountFlags) -> 
     DetachedMount::new("overlay", &layers, flags)
 }
 
-/// The new root, in its own mount namespace; not entered yet.
+/// The container's root in its own mount namespace. [`Self::enter`] switches to it.
 pub(crate) struct Root {
-    /// tmpfs for what the container writes outside its volumes.
+    /// The tmpfs with everything that the container writes outside its volumes.
     scratch: DetachedMount,
     /// Where `scratch` is attached.
     directory: PathBuf,
     overlay: DetachedMount,
     /// The overlay's root directory.
     directory_fd: OwnedFd,
-    /// Directories in `scratch` that are mounted in the root, and become read-only with it.
-    parts: Vec<DetachedMount>,
+    /// Empty directories of `scratch` that are mounted in the root and become read-only with it.
+    empty_directories: Vec<DetachedMount>,
     privileged: bool,
 }
 
 impl Root {
-    /// Creates the overlay over the host's root. Its upper directory is in memory, since an overlay's upper directory
-    /// cannot be within its lower one; and so it disappears with the last process, whatever happens.
+    /// Creates the overlay over the host's root. Its upper directory is on a tmpfs, because an overlay's upper directory
+    /// cannot be within its lower one. The tmpfs also disappears with the last process of the container, even after a
+    /// crash.
     pub(crate) fn create(directory: &Path, bytes: u64, privileged: bool) -> Result<Self, Failure> {
         let size = bytes.to_string();
         let options: [(&str, &[u8]); 2] = [("size", size.as_bytes()), ("mode", b"0755")];
@@ -224,11 +233,11 @@ impl Root {
         let flags = MountFlags { no_dev: !privileged, ..MountFlags::default() };
         let overlay =
             overlay(directory, "/", ["upper", "work"], flags).step("overlay over the host's root")?;
-        let directory_fd = directory.join("root");
-        overlay.attach(scoped_path::open(&directory_fd).step("root")?).step("root")?;
-        let directory_fd = scoped_path::open(&directory_fd).step("root")?;
+        let root = directory.join("root");
+        overlay.attach(scoped_path::open(&root).step("root")?).step("root")?;
+        let directory_fd = scoped_path::open(&root).step("root")?;
         let directory = directory.to_owned();
-        Ok(Self { scratch, directory, overlay, directory_fd, parts: Vec::new(), privileged })
+        Ok(Self { scratch, directory, overlay, directory_fd, empty_directories: Vec::new(), privileged })
     }
 
     /// Attaches all mounts.
@@ -239,10 +248,10 @@ impl Root {
         for path in &host_mounts.hidden {
             self.hide(path)?;
         }
-        self.part(Path::new("/tmp"), 0o1777)?;
-        self.part(Path::new("/run"), 0o755)?;
-        self.kernel_file_systems()?;
-        self.devices(&host_mounts.devices)?;
+        self.mount_empty_directory(Path::new("/tmp"), 0o1777)?;
+        self.mount_empty_directory(Path::new("/run"), 0o755)?;
+        self.mount_proc_and_sys()?;
+        self.mount_dev(&host_mounts.devices)?;
         if !self.privileged {
             self.protect_kernel()?;
         }
@@ -257,16 +266,16 @@ impl Root {
         Ok(())
     }
 
-    /// Makes it the root of this namespace; the host's mounts are removed from it.
+    /// Makes this the root of the mount namespace and detaches the host's mounts from the namespace.
     pub(crate) fn enter(&self, read_only: bool) -> Result<(), Failure> {
         if read_only {
             let flags = MountFlags { read_only: true, ..MountFlags::default() };
             self.overlay.restrict(flags).step("read-only root")?;
-            for part in &self.parts {
-                part.restrict(flags).step("read-only root")?;
+            for directory in &self.empty_directories {
+                directory.restrict(flags).step("read-only root")?;
             }
         }
-        sandbox::pivot_to_root(&self.directory_fd).step("change of the root")
+        sandbox::pivot_to_root(&self.directory_fd).step("pivot_root")
     }
 
     fn attach_mount(&self, host_mount: &HostMount) -> Result<(), Failure> {
@@ -279,20 +288,20 @@ impl Root {
     }
 
     /// Mounts an empty directory over `path`.
-    fn part(&mut self, path: &Path, mode: u32) -> Result<(), Failure> {
-        let step = format!("empty {}", path.display());
+    fn mount_empty_directory(&mut self, path: &Path, mode: u32) -> Result<(), Failure> {
+        let step = format!("empty directory at {}", path.display());
         let target = scoped_path::create_directory_in_root(&self.directory_fd, path).step(&step)?;
-        let name = format!("parts/{}", self.parts.len());
+        let name = format!("parts/{}", self.empty_directories.len());
         let umask = rustix::process::umask(Mode::empty());
-        let made = mkdirat(&self.scratch, &name, Mode::from_raw_mode(mode)).map_err(io::Error::from);
+        let created = mkdirat(&self.scratch, &name, Mode::from_raw_mode(mode)).map_err(io::Error::from);
         rustix::process::umask(umask);
-        made.step(&step)?;
+        created.step(&step)?;
         let source = openat(&self.scratch, &name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .map_err(io::Error::from)
             .step(&step)?;
         let tree = DetachedMount::copy(&source, MountFlags { no_suid: true, ..NO_DEVICES }).step(&step)?;
         tree.attach(target).step(&step)?;
-        self.parts.push(tree);
+        self.empty_directories.push(tree);
         Ok(())
     }
 
@@ -300,22 +309,23 @@ impl Root {
     /// later, and the overlay would show it.
     fn hide(&mut self, path: &Path) -> Result<(), Failure> {
         match scoped_path::open_in_root(&self.directory_fd, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.part(path, 0o755),
-            Err(error) => Err(Failure::machine(format_args!("hiding {}", path.display()), error)),
-            Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step("hiding")? => {
-                self.part(path, 0o755)
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.mount_empty_directory(path, 0o755),
+            Err(error) => Err(Failure::machine(format_args!("hide {}", path.display()), error)),
+            Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step("hide")? => {
+                self.mount_empty_directory(path, 0o755)
             }
-            Ok(directory_fd) => self.cover(&directory_fd, path),
+            Ok(directory_fd) => self.cover_file(&directory_fd, path),
         }
     }
 
     /// Mounts the null device over a file.
-    fn cover(&self, directory_fd: &OwnedFd, path: &Path) -> Result<(), Failure> {
-        let step = format!("hiding {}", path.display());
+    fn cover_file(&self, directory_fd: &OwnedFd, path: &Path) -> Result<(), Failure> {
+        let step = format!("hide {}", path.display());
         let null = scoped_path::open(Path::new("/dev/null")).step(&step)?;
         DetachedMount::copy(&null, DEVICES_ONLY).and_then(|tree| tree.attach(directory_fd)).step(&step)
     }
 
+    /// Mounts a new file system at `path`.
     fn attach_new(
         &self,
         fs_type: &str,
@@ -328,14 +338,15 @@ impl Root {
         tree.attach(target).step(path)
     }
 
-    fn kernel_file_systems(&self) -> Result<(), Failure> {
+    fn mount_proc_and_sys(&self) -> Result<(), Failure> {
         self.attach_new("proc", &[], FILES_ONLY, "/proc")?;
-        let sys = if self.privileged { FILES_ONLY } else { READ_FILES };
+        let sys = if self.privileged { FILES_ONLY } else { READ_ONLY_FILES };
         self.attach_new("sysfs", &[], sys, "/sys")
     }
 
-    /// A few devices; with privileges all of the host's, under an overlay, since `/dev` is the host's own.
-    fn devices(&self, devices: &[HostMount]) -> Result<(), Failure> {
+    /// Mounts `/dev`: a tmpfs with a few devices. A privileged container gets an overlay over the host's `/dev`, so that
+    /// it can use all devices and not change the host's directory.
+    fn mount_dev(&self, devices: &[HostMount]) -> Result<(), Failure> {
         let tree = if self.privileged {
             overlay(&self.directory, "/dev", ["dev-upper", "dev-work"], DEVICES_ONLY)
         } else {
@@ -367,11 +378,11 @@ impl Root {
             match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(directory_fd) if scoped_path::is_directory(&directory_fd).step(path)? => {
-                    DetachedMount::new("tmpfs", &[("size", b"4k")], READ_FILES)
+                    DetachedMount::new("tmpfs", &[("size", b"4k")], READ_ONLY_FILES)
                         .and_then(|tree| tree.attach(&directory_fd))
                         .step(path)?;
                 }
-                Ok(directory_fd) => self.cover(&directory_fd, Path::new(path))?,
+                Ok(directory_fd) => self.cover_file(&directory_fd, Path::new(path))?,
                 Err(error) => return Err(Failure::machine(path, error)),
             }
         }
@@ -379,7 +390,7 @@ impl Root {
             match scoped_path::open_in_root(&self.directory_fd, Path::new(path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(directory_fd) => {
-                    DetachedMount::copy(&directory_fd, READ_FILES)
+                    DetachedMount::copy(&directory_fd, READ_ONLY_FILES)
                         .and_then(|tree| tree.attach(&directory_fd))
                         .step(path)?;
                 }

@@ -156,7 +156,7 @@ impl Runtime {
     pub fn hidden(&self) -> Vec<PathBuf> {
         let Settings { directory, logs, hidden, .. } = self.settings();
         let own = [directory, logs].into_iter().chain(hidden);
-        // A path that does not exist has no other name, and needs no hiding yet.
+        // A path that does not exist has no other name and does not have to be hidden yet.
         own.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone())).collect()
     }
 

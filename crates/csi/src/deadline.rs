@@ -21,9 +21,9 @@ use crate::in_process::InProcessService;
 /// How calls reach a driver.
 #[derive(Debug, Clone)]
 pub(crate) enum Transport {
-    /// Over the driver's socket.
+    /// Calls are sent over the driver's socket.
     Socket(Channel),
-    /// The driver runs in this process.
+    /// The driver runs in this process; calls are function calls.
     InProcess(InProcessService),
 }
 
@@ -56,7 +56,7 @@ impl Service<Request<Body>> for DeadlineChannel {
         request.headers_mut().insert("grpc-timeout", grpc_timeout(deadline));
         Box::pin(async move {
             let mut expires = Box::pin(tokio::time::sleep(deadline));
-            let unreachable = |error: tonic::transport::Error| {
+            let no_response = |error: tonic::transport::Error| {
                 Status::unavailable(format!(
                     "no response from the driver at {endpoint}: {}",
                     root_cause(&error)
@@ -65,7 +65,7 @@ impl Service<Request<Body>> for DeadlineChannel {
             let response = async {
                 match transport {
                     Transport::Socket(mut channel) => {
-                        channel.ready().await.map_err(&unreachable)?.call(request).await.map_err(&unreachable)
+                        channel.ready().await.map_err(&no_response)?.call(request).await.map_err(&no_response)
                     }
                     Transport::InProcess(service) => service.call(request).await,
                 }
@@ -131,7 +131,7 @@ fn root_cause(error: &tonic::transport::Error) -> String {
     cause.map_or_else(|| error.to_string(), |cause| cause.to_string())
 }
 
-/// At most eight digits and a unit, as the gRPC protocol requires. Rounded up, so the server's deadline is never
+/// The `grpc-timeout` header: at most eight digits and a unit. Rounded up, so the server's deadline is never
 /// shorter than ours.
 fn grpc_timeout(deadline: Duration) -> HeaderValue {
     const MAX_VALUE: u128 = 99_999_999;

@@ -1,6 +1,6 @@
-//! The server's side of an [`Endpoint`]. From the moment it exists, only its owner can connect to the socket. [`bind`]
-//! replaces the socket of a driver that exited, but never one that is in use, nor any other file. The socket is removed
-//! when the driver stops.
+//! The server's side of an [`Endpoint`]. Only the socket's owner can connect, from the moment the socket exists. [`bind`]
+//! replaces the socket of a driver that exited, but neither a socket that is in use nor a file of another type. The
+//! socket is removed when the driver stops.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -14,7 +14,7 @@ use tokio::net::{UnixListener, UnixSocket};
 
 use crate::Endpoint;
 
-/// Connections that can wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 128;
 
 /// Why [`bind`] failed.
@@ -45,7 +45,7 @@ pub struct SocketFile {
     identity: SocketIdentity,
 }
 
-/// Identifies a file among all those that had the same path. The kernel soon reuses inode numbers, so the identity
+/// Distinguishes a socket from others that had the same path before. The kernel soon reuses inode numbers, so the identity
 /// includes the creation time where the file system records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketIdentity {
@@ -97,7 +97,7 @@ fn remove_stale_socket(path: &Path) -> Result<(), BindError> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             fs::remove_file(path).map_err(failed("remove the socket of an earlier driver"))
         }
-        Err(error) => Err(failed("find out whether a driver still listens")(error)),
+        Err(error) => Err(failed("check whether a driver listens on the socket")(error)),
     }
 }
 
@@ -140,13 +140,13 @@ mod tests {
     async fn stale_socket_is_replaced_and_socket_in_use_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let endpoint = endpoint(&dir);
-        let (living, file) = bind(&endpoint).unwrap();
+        let (listener, file) = bind(&endpoint).unwrap();
         assert!(matches!(bind(&endpoint), Err(BindError::InUse(_))));
 
-        drop(living);
+        drop(listener);
         // Creation times have the resolution of the kernel's tick.
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        let (_living, newer) = bind(&endpoint).unwrap();
+        let (_listener, newer) = bind(&endpoint).unwrap();
         drop(file);
         assert!(endpoint.path().exists(), "the older driver must not remove the newer driver's socket");
         drop(newer);
@@ -165,7 +165,7 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("elsewhere.sock"), endpoint.path()).unwrap();
         assert!(matches!(bind(&endpoint), Err(BindError::NotASocket(_))), "symlinks are not followed");
 
-        let nowhere: Endpoint = dir.path().join("no/csi.sock").to_str().unwrap().parse().unwrap();
-        assert!(bind(&nowhere).unwrap_err().to_string().contains("does its directory exist?"));
+        let missing_dir: Endpoint = dir.path().join("no/csi.sock").to_str().unwrap().parse().unwrap();
+        assert!(bind(&missing_dir).unwrap_err().to_string().contains("does its directory exist?"));
     }
 }

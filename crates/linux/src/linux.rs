@@ -1,7 +1,7 @@
 //! The real implementation: [`Linux`] implements the traits of [`crate::Kernel`] with system calls and programs.
 //!
-//! One file for each trait: `mounts`; `devices` with `loops`; `filesystems` with `freeze` and `uuids`; `files` with
-//! `extents`. It holds no state and queries the kernel each time.
+//! One module for each trait: `mounts`, `devices` (with `loops`), `filesystems` (with `freeze` and `uuids`) and `files`
+//! (with `extents`). [`Linux`] holds no state and queries the kernel each time.
 
 mod devices;
 mod extents;

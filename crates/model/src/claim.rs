@@ -12,12 +12,12 @@ use crate::{Meta, Quantity, Time};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
-    /// Metadata. The owner reference identifies the claim of a pod's ephemeral volume.
+    /// Metadata without labels. The claim of a pod's ephemeral volume has the pod as its owner.
     #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// The requested storage.
     pub spec: ClaimSpec,
-    /// The present state.
+    /// The observed state.
     pub status: ClaimStatus,
 }
 
@@ -43,16 +43,16 @@ impl PersistentVolumeClaim {
         annotation.or(self.spec.storage_class_name.as_deref())
     }
 
-    /// The driver that provisions it.
+    /// The driver that has to provision the volume, from the annotation that the binder sets.
     pub fn provisioner(&self) -> Option<&str> {
-        let newer = self.metadata.annotation(annotation::STORAGE_PROVISIONER);
-        newer.or_else(|| self.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER))
+        let stable = self.metadata.annotation(annotation::STORAGE_PROVISIONER);
+        stable.or_else(|| self.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER))
     }
 
     /// The node that the scheduler selected.
     pub fn selected_node(&self) -> Option<&str> {
-        let newer = self.metadata.annotation(annotation::SELECTED_NODE);
-        newer
+        let stable = self.metadata.annotation(annotation::SELECTED_NODE);
+        stable
             .or_else(|| self.metadata.annotation(annotation::ALPHA_SELECTED_NODE))
             .filter(|node| !node.is_empty())
     }
@@ -67,7 +67,7 @@ impl PersistentVolumeClaim {
         self.spec.volume_mode.unwrap_or(VolumeMode::Filesystem)
     }
 
-    /// The data source: `dataSource`, or else `dataSourceRef`, as the provisioner does.
+    /// `dataSource` if it is set, otherwise `dataSourceRef`, as in external-provisioner.
     pub fn data_source(&self) -> Option<&DataSource> {
         self.spec.data_source.as_deref().or(self.spec.data_source_ref.as_deref())
     }
@@ -84,16 +84,16 @@ pub struct ClaimSpec {
     pub resources: Resources,
     /// The class; see [`PersistentVolumeClaim::class`].
     pub storage_class_name: Option<String>,
-    /// The volume it is bound to or requests; empty if there is none.
+    /// The volume that the claim is bound to or requests; empty if there is none.
     #[serde(deserialize_with = "null_as_default")]
     pub volume_name: String,
     /// Block or Filesystem.
     pub volume_mode: Option<VolumeMode>,
     /// Selects volumes by labels; disables dynamic provisioning. Boxed, since few claims have one.
     pub selector: Option<Box<LabelSelector>>,
-    /// A data source in the same namespace. Boxed, like the other one, since few claims have any.
+    /// A data source in the same namespace. Boxed, since few claims have one.
     pub data_source: Option<Box<DataSource>>,
-    /// A data source, possibly in another namespace or of a custom kind.
+    /// A data source, possibly in another namespace or of a custom kind. Boxed, since few claims have one.
     pub data_source_ref: Option<Box<DataSource>>,
     /// The requested VolumeAttributesClass.
     pub volume_attributes_class_name: Option<String>,
@@ -115,7 +115,7 @@ pub struct ResourceList {
     pub storage: Option<Quantity>,
 }
 
-/// An object of which only its presence matters.
+/// An object of which no field is decoded: only its presence matters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Presence {}
 
@@ -127,9 +127,9 @@ pub struct DataSource {
     pub api_group: Option<String>,
     /// `PersistentVolumeClaim`, `VolumeSnapshot`, or the kind of a volume populator.
     pub kind: String,
-    /// Its name.
+    /// The name of the source object.
     pub name: String,
-    /// Another namespace; only `dataSourceRef` has it.
+    /// The namespace of the source object, if it differs from that of the claim. Only set in `dataSourceRef`.
     pub namespace: Option<String>,
 }
 
@@ -144,14 +144,14 @@ pub struct ClaimStatus {
     pub access_modes: Vec<AccessMode>,
     /// The usable size.
     pub capacity: ResourceList,
-    /// Conditions, of all components.
+    /// Conditions set by all components.
     #[serde(deserialize_with = "null_as_default")]
     pub conditions: Vec<Condition>,
     /// The target size of an expansion in progress.
     pub allocated_resources: ResourceList,
     /// The state of that expansion.
     pub allocated_resource_statuses: StorageResizeStatus,
-    /// The VolumeAttributesClass in force.
+    /// The VolumeAttributesClass that is applied to the volume.
     pub current_volume_attributes_class_name: Option<String>,
     /// The change of VolumeAttributesClass in progress.
     pub modify_volume_status: Option<ModifyVolumeStatus>,
@@ -181,7 +181,7 @@ pub struct Condition {
     pub kind: String,
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A CamelCase word for machines.
+    /// A machine-readable reason in CamelCase.
     #[serde(deserialize_with = "null_as_default")]
     pub reason: String,
     /// A human-readable message.
@@ -233,7 +233,7 @@ open_enum! {
         Pending = "Pending",
         /// Bound to a volume.
         Bound = "Bound",
-        /// Its volume is gone.
+        /// The volume that it was bound to does not exist any more.
         Lost = "Lost",
     }
 }

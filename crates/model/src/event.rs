@@ -16,7 +16,7 @@ pub struct Event {
     pub regarding_uid: String,
     /// Whether its type is Warning.
     pub warning: bool,
-    /// A CamelCase word for machines.
+    /// A machine-readable reason in CamelCase.
     pub reason: String,
     /// A human-readable message.
     pub message: String,

@@ -56,7 +56,7 @@ pub enum IdleReason {
     OtherDriver,
     /// The volume is not bound to this claim.
     BoundToOtherClaim,
-    /// The requested class is in force.
+    /// The requested class is applied.
     UpToDate,
     /// No class is requested, and no change is in progress.
     NotRequested,
@@ -203,7 +203,7 @@ pub fn set_volume_class(volume: &PersistentVolume, target: &str) -> Patch {
     )
 }
 
-/// Records in the claim that the class is in force.
+/// Records in the claim that the class is applied.
 pub fn mark_completed(claim: &PersistentVolumeClaim, target: &str) -> Patch {
     let status = json!({
         "modifyVolumeStatus": null,

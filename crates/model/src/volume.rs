@@ -87,7 +87,7 @@ pub struct PersistentVolumeSpec {
     pub volume_mode: Option<VolumeMode>,
     /// The nodes from which it is accessible.
     pub node_affinity: Option<NodeAffinity>,
-    /// The VolumeAttributesClass in force.
+    /// The VolumeAttributesClass that is applied to the volume.
     pub volume_attributes_class_name: Option<String>,
 }
 

@@ -122,8 +122,8 @@ async fn maintain(
 ) {
     let facts = Facts::read(settings);
     let key = Key::cluster(&*settings.node);
-    let &Settings { recreate_node: register_again, manage_taints: taints, report_every, pods, .. } = settings;
-    let rules = Rules { register_again, taints, report_every };
+    let &Settings { recreate_node, manage_taints: taints, report_every, pods, .. } = settings;
+    let rules = Rules { recreate_node, taints, report_every };
     let backoff =
         Backoff { start: Duration::from_millis(200), max: Duration::from_secs(7), ..Backoff::default() };
     let started = Instant::now();

@@ -93,7 +93,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
             reconcile_or_forget(ROLE, &subject, attacher.reconcile_volume(&subject), forget).await
         }
     };
-    let feeds = |tasks: &mut JoinSet<()>| attacher.feeds(tasks);
+    let feeds = |tasks: &mut JoinSet<()>| attacher.spawn_feeds(tasks);
     run_role(&attacher.context.gate, attacher.synced(), feeds, &attacher.queue, workers, one).await;
 }
 
@@ -147,7 +147,7 @@ impl Attacher {
     }
 
     /// Starts the tasks that fill the queue.
-    fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
+    fn spawn_feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let this = Arc::clone(self);
         let items = move |change: &Change<_>| this.attachment_changed(change);
         into.spawn(enqueue_changes(self.attachments.clone(), self.queue.clone(), items));

@@ -1,9 +1,9 @@
-//! Follows the pages of a driver's list, and ends a list that never would.
+//! Follows the pages of a driver's list and detects a list that does not end.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 
-/// A list with more consecutive pages without another volume is taken as endless. There is no limit on the number of
+/// A list with more consecutive pages without another volume is treated as endless. There is no limit on the number of
 /// pages: a driver may return one volume per page.
 const MAX_PAGES_WITHOUT_VOLUME: usize = 10_000;
 

@@ -60,11 +60,11 @@ mod volume;
 pub use journal::rewrite_intent;
 pub use settings::{CapacitySettings, ImmediateBinding, Settings};
 
-/// A volume takes about ten steps.
+/// The maximum number of steps of one reconciliation; a volume needs about ten.
 const STEP_LIMIT: StepLimit = StepLimit::BackOff(64);
 
-/// Runs until the gate stops. Without the lease nothing is done. After the lease is acquired again, everything is
-/// reconciled from scratch, since another process may have acted in between.
+/// Runs until the gate stops. Does nothing while it does not hold the lease. After it has acquired the lease again, it
+/// reconciles everything from scratch, since another process may have acted in between.
 pub(crate) async fn run(context: Context, settings: Settings) {
     let config = Arc::new(ProvisionerConfig {
         driver: context.driver.name().to_owned(),
@@ -97,17 +97,17 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     tokio::join!(leader_loop, capacity_loop);
 }
 
-/// How long a term that ended because of a panic in the journal delays the next.
+/// The delay before the next leadership term after a panic in the journal.
 const JOURNAL_RESTART_DELAY: Duration = Duration::from_secs(5);
 
-/// One term of leadership: from acquiring the lease until it is lost, or until the stop.
+/// One leadership term: from acquiring the lease until it is lost or the gate stops.
 async fn run_term(
     context: &Context,
     config: &Arc<ProvisionerConfig>,
     stores: &Stores,
     capacity: &CapacityHandle,
 ) {
-    let (gate, end) = context.gate.leadership_term();
+    let (gate, term_end) = context.gate.leadership_term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     if journal.is_broken() {
@@ -116,7 +116,7 @@ async fn run_term(
     }
     let queue: Queue<String> =
         Queue::new("volumes", config.settings.worker_options.backoff(), context.cluster.metrics());
-    let mut background = feeds(&context, stores, &journal, &queue);
+    let mut background = spawn_feeds(&context, stores, &journal, &queue);
     let intents = journal.clone();
     background.spawn(protection::run(
         context.clone(),
@@ -134,7 +134,7 @@ async fn run_term(
         metrics: context.metrics.get_or_register(ProvisionerMetrics::register),
         capacity: capacity.clone(),
     };
-    let working = run_workers(&queue, &context.gate, config.settings.worker_options.workers, |volume| {
+    let workers = run_workers(&queue, &context.gate, config.settings.worker_options.workers, |volume| {
         let (stores, actor) = (stores.clone(), actor.clone());
         async move {
             let forget = || actor.states.remove(&volume);
@@ -144,12 +144,12 @@ async fn run_term(
     let lost = async {
         context.gate.wait_lost().await;
         // Running work may finish; nothing new starts.
-        end.cancel();
+        term_end.cancel();
         std::future::pending().await
     };
     tokio::select! {
         biased;
-        () = working => {}
+        () = workers => {}
         () = lost => {}
         () = propagate_panic(&mut background) => {}
         // The next term opens the journal again.
@@ -183,12 +183,12 @@ async fn reconcile(volume: String, stores: Stores, actor: Actor) -> WorkOutcome 
 }
 
 /// Starts the tasks that enqueue volumes when objects change.
-fn feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+fn spawn_feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
     let mut feeds = JoinSet::new();
     let work_item = |key, priority| EnqueueRequest { key, priority };
 
-    // Claims while they are pending, and once more when they no longer are. A claim that became bound also wakes the
-    // claims that wait to clone it.
+    // A claim is enqueued while it is pending and once more when it no longer is. When it becomes bound, the claims that
+    // wait to clone it are enqueued too.
     let (lookup, attempts) = (stores.clone(), context.attempts.clone());
     feeds.spawn(enqueue_changes(stores.claims.clone(), queue.clone(), move |change| {
         if change.new.is_none() {
@@ -265,7 +265,7 @@ fn feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Queue<St
     let (intents, recovered) = (journal.clone(), queue.clone());
     feeds.spawn(async move {
         loop {
-            for volume in intents.found().await {
+            for volume in intents.next_found().await {
                 tracing::info!(pv = volume, "found intent in journal; completing or undoing it");
                 recovered.add(volume, Priority::High);
             }
@@ -275,22 +275,22 @@ fn feeds(context: &Context, stores: &Stores, journal: &Journal, queue: &Queue<St
     // A released volume waits until its attachments are deleted.
     if let Some(attachments) = &stores.attachments {
         feeds.spawn(enqueue_changes(attachments.clone(), queue.clone(), move |change: &Change<_>| {
-            let gone = change.old.as_ref().filter(|_| change.new.is_none());
-            let volume = gone.and_then(|gone| gone.spec.source.persistent_volume_name.clone());
+            let deleted = change.old.as_ref().filter(|_| change.new.is_none());
+            let volume = deleted.and_then(|deleted| deleted.spec.source.persistent_volume_name.clone());
             volume.map(|key| work_item(key, Priority::Normal)).into_iter().collect()
         }));
     }
     feeds
 }
 
-/// Whether a claim may have waited for this node: it is the selected one, or none is selected.
+/// Whether a claim may have waited for this node: the node is selected for it, or no node is.
 fn may_wait_for_node(claim: &PersistentVolumeClaim, node: &str) -> bool {
     claim.selected_node().is_none_or(|selected| selected == node)
 }
 
 /// Whether the condition holds for the new object and did not hold for the old one.
-fn became<K>(change: &Change<K>, is: impl Fn(&K) -> bool) -> bool {
-    let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| is(object));
+fn became<K>(change: &Change<K>, condition: impl Fn(&K) -> bool) -> bool {
+    let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| condition(object));
     holds(&change.new) && !holds(&change.old)
 }
 
@@ -298,7 +298,7 @@ fn is_bound(volume: &PersistentVolume) -> bool {
     volume.status.phase == VolumePhase::Bound
 }
 
-/// The provisioner's identity, which upstream writes to the attributes of each volume. Differs for each process.
+/// The provisioner's identity, different for each process. Like upstream, it is stored in the attributes of each volume.
 fn identity(context: &Context) -> String {
     let mut random = [0; 2];
     // If randomness is unavailable, the time alone makes it unique.

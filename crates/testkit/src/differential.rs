@@ -1,8 +1,8 @@
-//! Upstream's sidecars and ours, each in turn on the same scripted driver and a real API server. The remaining
-//! objects, the events and the CSI calls must be the same, except for a short list of allowed differences.
+//! Runs the same scenarios with upstream's sidecars and with ours, against the scripted driver and a real API server.
+//! The remaining objects, the events and the CSI calls must be the same, except for a short list of allowed differences.
 //!
-//! [`load`] reads scenarios, which are data; [`ScenarioRunner`] runs one for one side; [`Comparison`] compares the
-//! outcomes of two sides, and [`AllowedDifference`] lists the differences that are intended.
+//! [`load`] reads scenarios from data files, [`ScenarioRunner`] runs a scenario for one side, [`Comparison`] compares the
+//! outcomes of both sides, and [`AllowedDifference`] describes an intended difference.
 
 mod all;
 mod allowed;

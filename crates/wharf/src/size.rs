@@ -29,7 +29,7 @@ const UNITS: &[(&str, u64)] = &[
 ];
 
 /// Parses `10GiB`, `500Mi`, `1G`, `1.5Ti` or a plain number of bytes. Units ending in `i` or `iB` are powers of 1024, the
-/// others powers of 1000, as in Kubernetes quantities. Case is ignored.
+/// others powers of 1000, as in Kubernetes quantities. Unlike there, case is ignored: `m` is mega, not milli.
 pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
     let invalid = || format!("{text:?} is not a size: write a number and a unit, such as 10GiB, 500Mi or 1G");
     let text = text.trim();
@@ -47,13 +47,13 @@ pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
     // At most nine digits, so this cannot overflow.
     let digits: u128 = if fraction.is_empty() { 0 } else { fraction.parse().map_err(|_| invalid())? };
     let scale = 10u128.pow(fraction.len() as u32);
-    let part = digits * u128::from(factor);
-    if !part.is_multiple_of(scale) {
+    let scaled_fraction = digits * u128::from(factor);
+    if !scaled_fraction.is_multiple_of(scale) {
         return Err(format!("{text:?} is not a whole number of bytes"));
     }
     whole
         .checked_mul(u128::from(factor))
-        .and_then(|bytes| bytes.checked_add(part / scale))
+        .and_then(|bytes| bytes.checked_add(scaled_fraction / scale))
         .and_then(|bytes| i64::try_from(bytes).ok())
         .ok_or_else(too_large)
 }

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let driver = json!({
             "metadata": {"name": "d", "creationTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {

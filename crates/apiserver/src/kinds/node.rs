@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows_and_field_selectors() {
+    fn table_rows_and_field_selectors_match_upstream() {
         let row = |node: &Value| Value::from((NODE.row)(node, Time(0)));
         assert_eq!(
             row(&valid()),

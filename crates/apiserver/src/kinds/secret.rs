@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows_and_field_selectors() {
+    fn table_rows_and_field_selectors_match_upstream() {
         let secret = with(&valid(), &json!({"type": "Opaque"}));
         assert_eq!(Value::from((SECRET.row)(&secret, Time(0))), json!(["s", "Opaque", 1, "<unknown>"]));
         assert_eq!(SECRET.field("type").map(|value| value(&secret)).as_deref(), Some("Opaque"));

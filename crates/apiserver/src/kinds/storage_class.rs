@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let mut class = valid();
         class["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z".into();
         class["metadata"]["annotations"] = json!({"storageclass.kubernetes.io/is-default-class": "true"});

@@ -1,4 +1,4 @@
-//! The watches in progress: limited in number, and counted by what they watch.
+//! Limits the number of open watches and counts them by resource and scope.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ pub(crate) struct OpenWatches {
     counts: Arc<Mutex<BTreeMap<WatchedResource, usize>>>,
 }
 
-/// What a watch selects, as in the labels of upstream's metric.
+/// The resource and scope of a watch: the labels of upstream's metric.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct WatchedResource {
     group: &'static str,
@@ -27,7 +27,7 @@ struct WatchedResource {
     scope: &'static str,
 }
 
-/// A watch in progress. It ends when this is dropped.
+/// An open watch. Dropping it releases its place and decrements the count.
 pub(crate) struct OpenWatch {
     watches: OpenWatches,
     resource: WatchedResource,
@@ -39,7 +39,7 @@ impl OpenWatches {
         Self { limit: Arc::new(Semaphore::new(limit)), counts: Arc::default() }
     }
 
-    /// Opens a watch. `name` is the only object that it selects, if it selects one. `None` if there are too many.
+    /// Opens a watch. `name` is set if the watch selects a single object. Returns `None` if the limit is reached.
     pub(crate) fn open(&self, target: &Target, name: Option<&str>) -> Option<OpenWatch> {
         let permit = Arc::clone(&self.limit).try_acquire_owned().ok()?;
         let scope = match (name, target.namespace.as_str()) {

@@ -1,9 +1,9 @@
 //! The lock file of a store directory, which also records the last acknowledged revision.
 //!
-//! When the file is opened, a commit with torn pages is rolled back. After a power failure that is correct, because the
-//! commit was not acknowledged. A commit whose pages were damaged later looks the same, but was acknowledged. To tell
-//! them apart, each commit is recorded here after it is durable. The record does not wait for the disk, so it is never
-//! ahead of the database unless the database lost writes.
+//! When the database is opened, a last commit with torn pages is rolled back. After a power failure that is correct,
+//! because the commit was not acknowledged. A commit whose pages were damaged later looks the same, but was
+//! acknowledged. To distinguish the two, the revision of each commit is written to the lock file after the commit is
+//! durable, without fsync. If the recorded revision is ahead of the database, the database has lost acknowledged writes.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
@@ -17,7 +17,7 @@ const FILE: &str = "store.lock";
 /// The maximum number of digits of a revision, and a newline.
 const WIDTH: usize = 21;
 
-/// The lock, held until it is dropped or the process exits.
+/// The lock of a store directory, held until it is dropped or the process exits.
 pub(super) struct DirLock(File);
 
 impl DirLock {
@@ -43,7 +43,7 @@ impl DirLock {
         Self(file)
     }
 
-    /// The recorded revision; none if it is missing or unreadable.
+    /// The recorded revision; `None` if it is missing or unreadable.
     pub(super) fn acknowledged(&self) -> Option<Revision> {
         let mut text = [0; WIDTH];
         self.0.read_exact_at(&mut text, 0).ok()?;

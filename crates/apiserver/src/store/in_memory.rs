@@ -1,10 +1,10 @@
-//! The write path of a store without disk and writer thread: the caller plans and publishes each write directly.
-//! Expired objects are deleted with the next write after their deadline.
+//! The write path of a store without a disk and without a writer thread: each write is planned and published in the
+//! caller's thread. Expired objects are deleted by the next write after their deadline.
 
 use super::plan::Plan;
 use super::{Change, Entry, Key, Options, Publisher, WriteError};
 
-/// Replaces the writer thread.
+/// Performs the writes of an in-memory store, as [`super::writer::Writer`] does for a store on disk.
 pub(super) struct InMemoryWriter {
     publisher: Publisher,
     options: Options,

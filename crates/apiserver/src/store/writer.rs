@@ -20,10 +20,10 @@ use crate::memory_budget::MemoryShare;
 /// The maximum number of writes in one commit, which bounds the latency of the first.
 const BATCH: usize = 512;
 
-/// The system clock may be changed while the thread sleeps, so it is checked at this interval.
+/// The longest sleep of the thread. The system clock may be changed meanwhile, which changes when objects expire.
 const MAX_SLEEP: Duration = Duration::from_secs(10);
 
-/// How long expiry stops after a failed commit.
+/// How long no objects are expired after a failed commit.
 const EXPIRY_BACKOFF_MS: i64 = 10_000;
 
 /// A queued write.
@@ -40,7 +40,8 @@ pub(super) struct Writer {
     publisher: Publisher,
     requests: Receiver<Request>,
     options: Options,
-    /// After a failed commit, expiry pauses: no client waits for it, and a full disk stays full.
+    /// When objects are expired again after a failed commit. No client waits for expiry, and a commit to a full disk
+    /// would fail again.
     expiry_resumes_at: i64,
 }
 
@@ -54,7 +55,7 @@ impl Writer {
         Self { disk, publisher, requests, options, expiry_resumes_at: i64::MIN }
     }
 
-    /// Runs until all handles of the store are dropped, or the disk cannot be trusted.
+    /// Runs until all handles of the store are dropped, or [`Self::recover`] fails.
     pub(super) fn run(mut self) {
         let mut alive = true;
         while alive {
@@ -93,8 +94,8 @@ impl Writer {
             }
         };
         let started = Instant::now();
-        let done = if writes.is_empty() { Ok(()) } else { self.disk.commit(&writes, compacted) };
-        match done {
+        let committed = if writes.is_empty() { Ok(()) } else { self.disk.commit(&writes, compacted) };
+        match committed {
             Ok(()) => {
                 if !writes.is_empty() {
                     let micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -138,7 +139,8 @@ impl Writer {
     }
 }
 
-/// Plans a batch: the result of each request, and the writes to commit, including deletions of expired objects.
+/// Plans a batch: the result of each request, and the writes to commit. With `now`, these include deletions of expired
+/// objects.
 fn plan(state: &State, batch: &[Request], now: Option<i64>) -> (Vec<Result<Entry, WriteError>>, Vec<Write>) {
     let mut plan = Plan::new(state);
     let results = batch.iter().map(|request| plan.stage(request.key.clone(), &request.change)).collect();

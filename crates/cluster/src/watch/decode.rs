@@ -1,4 +1,4 @@
-//! Decodes lists and watch events object by object: one that cannot be decoded does not affect the others.
+//! Decodes lists and watch events object by object: an object that cannot be decoded does not affect the others.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,7 +16,7 @@ pub(crate) enum Event<K> {
     Undecodable(Undecodable),
 }
 
-/// An object that cannot be decoded. Its key and version are known unless even its metadata is invalid.
+/// An object that cannot be decoded. Its key and resource version are known unless its metadata is invalid too.
 #[derive(Debug)]
 pub(crate) struct Undecodable {
     pub(crate) key: Option<Key>,
@@ -78,7 +78,7 @@ pub(crate) fn page<K: Kind>(bytes: &[u8], view: View) -> Result<Page<K>, String>
     Ok(Page { items, version: raw.metadata.resource_version, next })
 }
 
-/// Decodes a line of a watch.
+/// Decodes one watch event, which is one line of the response.
 pub(crate) fn event<K: Kind>(line: &[u8], view: View) -> Event<K> {
     let undecodable =
         |error: String| Event::Undecodable(Undecodable { key: None, version: String::new(), error });
@@ -91,7 +91,7 @@ pub(crate) fn event<K: Kind>(line: &[u8], view: View) -> Event<K> {
             Ok(object) => Event::Put(object),
             Err(error) => Event::Undecodable(error),
         },
-        // The key is enough to delete, even if the rest cannot be decoded.
+        // Only the metadata is decoded: it suffices to remove the object from the store.
         "DELETED" => match identity(raw.object) {
             Ok(meta) => {
                 let key = Key { namespace: meta.namespace, name: meta.name };
@@ -113,7 +113,7 @@ pub(crate) fn event<K: Kind>(line: &[u8], view: View) -> Event<K> {
 
 fn object<K: Kind>(raw: &RawValue, view: View) -> Result<K, Undecodable> {
     let error = match K::decode(raw, view) {
-        Ok(object) if object.meta().name.is_empty() => "it has no metadata.name".to_owned(),
+        Ok(object) if object.meta().name.is_empty() => "metadata.name is missing".to_owned(),
         Ok(object) => return Ok(object),
         Err(error) => error.to_string(),
     };

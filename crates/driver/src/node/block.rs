@@ -13,7 +13,7 @@ use super::error::NodeError;
 use super::mounts::{ExpectedMount, VolumeMode, device_of_mount};
 use crate::backend::{AdoptionHint, Device, DeviceError, Devices, MountAccess, NodeVolume, VolumeAccess};
 
-/// Key of the volume context with mkfs options from CreateVolume.
+/// The key in the volume context under which CreateVolume stores the mkfs options.
 const MKFS_OPTIONS: &str = "mkfsOptions";
 
 /// The node part of a block backend.
@@ -43,20 +43,21 @@ impl FsRequest {
             return Ok(None);
         };
         let fs = fs_type_of(fs_type)?;
-        let words = volume.volume_context.get(MKFS_OPTIONS).map(String::as_str).unwrap_or_default();
-        let mkfs_options: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
+        let options = volume.volume_context.get(MKFS_OPTIONS).map(String::as_str).unwrap_or_default();
+        let mkfs_options: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
         wharf_linux::check_mkfs_options(fs.unwrap_or(FsType::Ext4), &mkfs_options)
             .map_err(|problem| NodeError::Invalid(format!("volume_context.{MKFS_OPTIONS}: {problem}")))?;
         let read_only = volume.capability.mode.is_reader_only() || flags.iter().any(|flag| flag == "ro");
         Ok(Some(Self { fs, mkfs_options, flags: flags.clone(), read_only }))
     }
 
-    pub(super) fn wanted(&self) -> ExpectedMount {
+    /// The mount that fulfils the request.
+    pub(super) fn expected_mount(&self) -> ExpectedMount {
         ExpectedMount { mode: VolumeMode::Filesystem, fs: self.fs, read_only: self.read_only }
     }
 }
 
-/// The requested type; `None` if the request names none.
+/// The requested file system type; `None` if the request does not specify one.
 pub(super) fn fs_type_of(name: &str) -> Result<Option<FsType>, NodeError> {
     match name {
         "" => Ok(None),
@@ -82,8 +83,8 @@ impl Block {
         }
     }
 
-    /// Like [`Self::find_attached`], for a volume that should be at this path: if the backend has no record of the
-    /// device, the mount at the path can identify it.
+    /// Like [`Self::find_attached`], for a volume that should be mounted at `path`: if the backend has no record of the
+    /// device, the mount identifies it.
     pub(super) async fn find_attached_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
         match self.find_at(id, path).await {
             Err(NodeError::Device(DeviceError::NotFound(_))) => Ok(None),
@@ -91,18 +92,18 @@ impl Block {
         }
     }
 
-    /// Like [`Self::find_attached_at`], for a volume that must exist.
+    /// Like [`Self::find_attached_at`], but fails if the volume does not exist.
     pub(super) async fn find_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
         if let Some(device) = self.devices.find(id).await? {
             return Ok(Some(device));
         }
         let at = path.to_owned();
-        let shown = self.kernel.run(move |kernel| {
+        let mounted = self.kernel.run(move |kernel| {
             let at = kernel.resolve(&at)?;
             Ok(kernel.mount_table()?.at(&at).and_then(|mount| device_of_mount(kernel, mount)))
         });
-        match shown.await? {
-            Some(shown) => Ok(self.devices.adopt(id, AdoptionHint::Mounted(&shown)).await?),
+        match mounted.await? {
+            Some(device) => Ok(self.devices.adopt(id, AdoptionHint::Mounted(&device)).await?),
             None => Ok(None),
         }
     }

@@ -9,7 +9,7 @@ use crate::validate;
 /// The kernel's NAME_MAX.
 const MAX_NAME: usize = 255;
 
-/// A path to mount on: absolute, without `..`, not the root, and no component longer than the kernel allows.
+/// Validates a path to mount on: absolute, without `..`, not the root, and no component longer than the kernel allows.
 pub(crate) fn mount_path(field: &str, value: &str) -> Result<PathBuf, Status> {
     let path = validate::path(field, value)?;
     if path.file_name().is_none() {
@@ -23,7 +23,7 @@ pub(crate) fn mount_path(field: &str, value: &str) -> Result<PathBuf, Status> {
     Ok(path.components().collect())
 }
 
-/// A path to mount on that may be missing.
+/// Validates a path to mount on; `None` if the field is empty.
 pub(crate) fn optional_path(field: &str, value: &str) -> Result<Option<PathBuf>, Status> {
     match value.is_empty() {
         true => Ok(None),
@@ -31,8 +31,8 @@ pub(crate) fn optional_path(field: &str, value: &str) -> Result<Option<PathBuf>,
     }
 }
 
-/// A path at which a volume can be; `None` for a path at which no volume can be. The latter is not an invalid argument (the
-/// result is NOT_FOUND), but an empty path is.
+/// Validates the `volume_path` of a request. Only an empty path is an invalid argument. `None` for any other path that
+/// cannot be a mount point: the caller responds with NOT_FOUND, because no volume can be there.
 pub(crate) fn volume_path(field: &str, value: &str) -> Result<Option<PathBuf>, Status> {
     match value.is_empty() {
         true => Err(validate::missing(field)),

@@ -161,7 +161,7 @@ fn already_staged(
     remove_orphaned_mounts(kernel, &staging)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
-    if staged_at(&table, &staging, &node, &request.wanted())? {
+    if staged_at(&table, &staging, &node, &request.expected_mount())? {
         // A crash may have happened between mounting and growing.
         let fs = table.at(&staging).and_then(|mount| mount.fs_type.parse().ok());
         if let Some(fs) = fs.filter(|fs| *fs != FsType::Ext4 && !request.read_only)

@@ -121,9 +121,9 @@ pub(crate) fn publish(error: OperationError) -> PublishError {
             "volume {volume:?} is attached to the wrong droplet ({droplet}), detach the volume to fix it"
         )),
         OperationError::TooManyVolumes { attached, .. } => {
-            let learnt = attached
+            let advice = attached
                 .map(|attached| format!("; it has {attached}: run its node with --volume-limit {attached}"));
-            PublishError::Exhausted(format!("{error}{}", learnt.unwrap_or_default()))
+            PublishError::Exhausted(format!("{error}{}", advice.unwrap_or_default()))
         }
         other => PublishError::Backend(operation(other)),
     }

@@ -15,13 +15,13 @@ const FULL: &str = "No space left on device";
 
 /// Fills a disk to the last block.
 fn fill(file: &Path) {
-    let mut balloon = fs::File::create(file).unwrap();
+    let mut filler = fs::File::create(file).unwrap();
     let chunk = vec![1; 1 << 20];
     for size in [1 << 20, 4096] {
-        while std::io::Write::write_all(&mut balloon, &chunk[..size]).is_ok() {}
+        while std::io::Write::write_all(&mut filler, &chunk[..size]).is_ok() {}
     }
-    // Reserved space is not enough: write it.
-    let _ = balloon.sync_all();
+    // Delayed allocation has only reserved blocks; sync writes them.
+    let _ = filler.sync_all();
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -29,21 +29,21 @@ fn names(directory: &Path) -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Objects and records are on the full disk; the pool is on another one.
+/// The data directory is on the full disk; the pool is on another disk.
 #[test]
 fn full_data_disk_loses_no_acknowledged_write() {
     let pool = TestPool::new(FsType::Xfs, 2048 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
     let disk = TestPool::new(FsType::Ext4, 256 * MIB);
-    let balloon = disk.path().join("balloon");
+    let filler = disk.path().join("filler");
     let mut machine = Machine::on(Some(disk), &["--pool", &volumes.display().to_string()]);
     machine.create(&claim("data", "32Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
     machine.wait_until_running("keeper");
     machine.create(&claim("wanted", "32Mi"));
     machine.wait_for_field("pvc/wanted", "/status/phase", "Bound");
-    fill(&balloon);
+    fill(&filler);
     // Requests may fail now, but every acknowledged write must survive.
     let mut acknowledged = Vec::new();
     for number in 0..20 {
@@ -55,7 +55,7 @@ fn full_data_disk_loses_no_acknowledged_write() {
     let pod_acknowledged = machine.try_create(&pod("wanted", "wanted", KEEPER)).is_ok();
     std::thread::sleep(std::time::Duration::from_secs(2));
     println!(
-        "on a full disk {} of 20 claims were created, and the pod: {pod_acknowledged}",
+        "on a full disk {} of 20 claims were created; pod created: {pod_acknowledged}",
         acknowledged.len()
     );
     assert!(machine.log().contains(FULL), "the log does not mention the full disk:\n{}", machine.log());
@@ -66,7 +66,7 @@ fn full_data_disk_loses_no_acknowledged_write() {
     }
     machine.restart();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    fs::remove_file(&balloon).unwrap();
+    fs::remove_file(&filler).unwrap();
     if !machine.is_running() {
         println!("wharf up does not start on the full disk");
         machine.restart();
@@ -95,34 +95,34 @@ fn full_pool_leaves_claims_pending_with_reason() {
     let pool = TestPool::new(FsType::Xfs, 512 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
-    let balloon = pool.path().join("balloon");
+    let filler = pool.path().join("filler");
     let mut machine = Machine::with(&["--pool", &volumes.display().to_string()]);
     machine.create(&claim("data", "16Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
     machine.wait_until_written("keeper");
     machine.delete("pod/keeper");
     machine.wait_until_gone("pod/keeper");
-    fill(&balloon);
+    fill(&filler);
     machine.create(&claim("late", "16Mi"));
     machine.create(&pod("late", "late", KEEPER));
     machine.wait_until("an event reports that the pool is full", |machine| {
         let events = machine.try_events("late", "ProvisioningFailed")?;
-        let output = events.iter().any(|event| event.contains("ResourceExhausted"));
-        if output { Ok(()) } else { Err(format!("{events:?}")) }
+        let reported = events.iter().any(|event| event.contains("ResourceExhausted"));
+        if reported { Ok(()) } else { Err(format!("{events:?}")) }
     });
     machine.restart();
     machine.wait_until_ready();
-    fs::remove_file(&balloon).unwrap();
+    fs::remove_file(&filler).unwrap();
     machine.wait_until_running("late");
     machine.check_data("data");
     machine.delete_everything();
 }
 
-/// The pool's disk had an error and rejects writes: claims stay pending and report why, and running pods continue.
-/// After a repair everything continues.
+/// The kernel has made the pool's file system read-only after an error: claims stay pending and report why, and running
+/// pods continue. After a repair the claims are provisioned.
 #[test]
 fn read_only_pool_leaves_claims_pending_until_repaired() {
-    let alone = ExclusiveAccess::new();
+    let exclusive = ExclusiveAccess::new();
     let pool = TestPool::new(FsType::Ext4, 512 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
@@ -137,22 +137,22 @@ fn read_only_pool_leaves_claims_pending_until_repaired() {
     machine.create(&claim("late", "16Mi"));
     machine.create(&pod("late", "late", KEEPER));
     machine.delete("pod/going");
-    let output = machine.wait_until("an event reports that the pool is read-only", |machine| {
+    let event = machine.wait_until("an event reports that the pool is read-only", |machine| {
         let events = machine.try_events("late", "ProvisioningFailed")?;
         events.first().cloned().ok_or_else(|| "no event".to_owned())
     });
-    assert!(output.contains("the pool's file system is read-only"), "{output}");
+    assert!(event.contains("the pool's file system is read-only"), "{event}");
     machine.wait_until_running("keeper");
-    // It does not start on a pool that it cannot lock, and reports that.
+    // `wharf up` cannot lock a read-only pool: it exits with an error.
     machine.restart();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while machine.is_running() {
-        assert!(std::time::Instant::now() < until, "wharf up did not exit:\n{}", machine.log());
+        assert!(std::time::Instant::now() < deadline, "wharf up did not exit:\n{}", machine.log());
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(machine.log().trim_end().ends_with("Read-only file system (os error 30)"), "{}", machine.log());
     machine.reboot(|_| pool.repair_ext4());
-    drop(alone);
+    drop(exclusive);
     machine.wait_until_running("late");
     machine.wait_until_gone("pod/going");
     machine.check_data("data");

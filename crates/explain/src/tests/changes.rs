@@ -33,7 +33,7 @@ fn expansion_names_who_acts_in_each_state() {
     assert_eq!(first_pending("pvc/data", &of(bound())).0, None);
 }
 
-/// sidecars.md 1.3 "Modify": who has to act until the requested class is in force.
+/// sidecars.md 1.3 "Modify": who has to act until the requested class is applied.
 #[test]
 fn modification_names_who_acts_in_each_state() {
     let with = |requested: &str, current: &str, status: Value, existing: Option<&[&str]>| {

@@ -27,7 +27,7 @@ fn volume() -> PersistentVolume {
     .unwrap()
 }
 
-/// sidecars.md 1.3 "Modify". Each row: the requested class, the one in force, the one being applied and its state, whether
+/// sidecars.md 1.3 "Modify". Each row: the requested class, the applied one, the one being applied and its state, whether
 /// the last call is uncertain, and the expected plan. `lost` does not exist.
 #[test]
 fn plan_follows_the_state_machine() {

@@ -47,7 +47,7 @@ pub(super) struct Report {
 /// The settings that the rules depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
-    pub(super) register_again: bool,
+    pub(super) recreate_node: bool,
     pub(super) taints: bool,
     pub(super) report_every: Duration,
 }
@@ -68,7 +68,7 @@ pub(super) enum Step {
 /// Determines the next step. `now` counts from our start.
 pub(super) fn decide(view: &View<'_>, rules: Rules, now: Duration) -> Step {
     let Some(node) = view.node else {
-        return if view.known && !rules.register_again { Step::Wait(None) } else { Step::Create };
+        return if view.known && !rules.recreate_node { Step::Wait(None) } else { Step::Create };
     };
     let last =
         view.reported.filter(|report| report.uid == node.metadata.uid && report.problem == view.problem);

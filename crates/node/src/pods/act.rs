@@ -158,9 +158,9 @@ impl Pods {
                 Err(NoStart::Retry(reason, message)) => {
                     let count = known.start_failure.as_ref().map_or(0, |start_failure| start_failure.count);
                     let pause = Duration::from_secs(1 << count.min(6)).min(MAX_START_RETRY);
-                    let (message, again) = (message.clone(), at.plus(pause));
+                    let (message, retry_at) = (message.clone(), at.plus(pause));
                     known.start_failure =
-                        Some(StartFailure { reason, message, again, count: count.saturating_add(1) });
+                        Some(StartFailure { reason, message, retry_at, count: count.saturating_add(1) });
                 }
             }
             // The previous attempt's log is kept for `kubectl logs --previous`; older ones cannot be requested.
@@ -251,14 +251,14 @@ impl Pods {
         };
         let RunState::Running { id, .. } = &observed.run_state else { return };
         let Some(id) = ContainerId::parse(id) else { return };
-        let again = observed.stopping.is_some();
-        if !again {
+        let already_stopping = observed.stopping.is_some();
+        if !already_stopping {
             let note = note.map_or_else(|| format!("Stopping container {name}"), str::to_owned);
             self.agent.events.record_for(&*view.pod, EventType::Normal, "Killing", note);
         }
         // A stop that is being shortened has already run the hook.
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
-        let hook = hook.filter(|_| !again);
+        let hook = hook.filter(|_| !already_stopping);
         let (this, pod, container) = (Arc::clone(self), Arc::clone(&view.pod), container.clone());
         let stopping = spawn_restarted(uid, move || {
             let (this, pod, container) = (Arc::clone(&this), Arc::clone(&pod), container.clone());

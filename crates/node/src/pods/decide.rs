@@ -6,7 +6,7 @@
 //!   exited.
 //! - Init containers run to completion one after the other and sidecars start among them; the main containers start
 //!   together after that. Sidecars stop last, in reverse order. After a reboot the sequence starts from the beginning.
-//! - A container is restarted as the restart policy says, with backoff.
+//! - The restart policy determines whether a container is restarted. Restarts have a backoff.
 //! - A terminal phase is final. A deleted pod is removed from the API when nothing of it is left on this node.
 
 use std::time::Duration;
@@ -19,7 +19,7 @@ use wharf_model::pod::RestartPolicy;
 use super::status::{self, TerminationCause};
 use super::view::{ContainerView, CrashBackoff, Ended, Role, RunState, View, VolumesState};
 
-/// Minimum grace period of a container.
+/// The shortest time between stopping and killing a container.
 pub(super) const MIN_GRACE: Duration = Duration::from_secs(2);
 /// Default grace period in seconds.
 const DEFAULT_GRACE: i64 = 30;
@@ -51,14 +51,14 @@ pub(super) enum Step {
 
 /// Determines the next step for a pod.
 pub(super) fn decide(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
-    match cause(view, now) {
+    match termination_cause(view, now) {
         Some(cause) => terminate(view, cause, now),
         None => advance(view, crash_backoff, now),
     }
 }
 
-/// Whether and why the pod is to terminate, or has terminated.
-fn cause(view: &View, now: Time) -> Option<TerminationCause> {
+/// Why the pod has to terminate or has terminated; `None` if it continues to run.
+fn termination_cause(view: &View, now: Time) -> Option<TerminationCause> {
     let pod = &view.pod;
     if view.gone || pod.metadata.is_deleting() {
         return Some(TerminationCause::Deleted);
@@ -75,35 +75,35 @@ fn cause(view: &View, now: Time) -> Option<TerminationCause> {
         .then_some(TerminationCause::Finished)
 }
 
-/// When containers that are being stopped are killed.
-fn killed_at(view: &View, cause: TerminationCause, now: Time) -> Time {
-    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    let own = now.plus(Duration::from_secs(own.max(0).unsigned_abs()));
+/// When containers that are stopped now are killed.
+fn kill_time(view: &View, cause: TerminationCause, now: Time) -> Time {
+    let pod_grace = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let after_pod_grace = now.plus(Duration::from_secs(pod_grace.max(0).unsigned_abs()));
     let by = match (cause, view.gone) {
         // The pod is gone from the API: no grace period applies.
         (_, true) => now,
-        (TerminationCause::Deleted, false) => view.pod.metadata.deletion_timestamp.unwrap_or(own),
-        _ => own,
+        (TerminationCause::Deleted, false) => view.pod.metadata.deletion_timestamp.unwrap_or(after_pod_grace),
+        _ => after_pod_grace,
     };
     by.max(now.plus(MIN_GRACE))
 }
 
 fn terminate(view: &View, cause: TerminationCause, now: Time) -> Step {
-    let by = killed_at(view, cause, now);
+    let by = kill_time(view, cause, now);
     let running: Vec<&ContainerView> = view.containers.iter().filter(|observed| observed.runs()).collect();
     if !running.is_empty() {
         let (sidecars, others): (Vec<&ContainerView>, Vec<&ContainerView>) =
             running.into_iter().partition(|observed| observed.role == Role::Sidecar);
-        // Sidecars serve the main containers, and the sidecars that started before them, until the end.
-        let now_ending =
-            if others.is_empty() { sidecars.last().into_iter().copied().collect() } else { others };
+        // A sidecar may serve the main containers and the sidecars that started after it, so the one that started last
+        // is stopped first.
+        let to_stop = if others.is_empty() { sidecars.last().into_iter().copied().collect() } else { others };
         // A stop in progress can be shortened, not extended.
-        let sooner = |observed: &&ContainerView| {
-            observed.stopping.is_none_or(|killed| killed > by && cause == TerminationCause::Deleted)
+        let needs_stop = |observed: &&ContainerView| {
+            observed.stopping.is_none_or(|kill_time| kill_time > by && cause == TerminationCause::Deleted)
         };
-        let containers: Vec<String> = now_ending
+        let containers: Vec<String> = to_stop
             .iter()
-            .filter(|observed| sooner(observed))
+            .filter(|observed| needs_stop(observed))
             .map(|observed| observed.name.clone())
             .collect();
         return match containers.is_empty() {
@@ -134,22 +134,22 @@ fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
         return step;
     }
     let mut wait: Option<Duration> = None;
-    let mut begin = |observed: &ContainerView| match start_next_attempt(observed, crash_backoff, now) {
-        Begin::Now(step) => Some(step),
-        Begin::After(pause) => {
+    let mut start = |observed: &ContainerView| match next_attempt(observed, crash_backoff, now) {
+        NextAttempt::Now(step) => Some(step),
+        NextAttempt::After(pause) => {
             wait = Some(wait.map_or(pause, |wait| wait.min(pause)));
             None
         }
     };
     let past_init = view.is_past_init();
     let mut ready_for_main = true;
-    for observed in view.first() {
+    for observed in view.init_and_sidecars() {
         let done = match (observed.role, &observed.run_state) {
             (Role::Sidecar, RunState::Running { .. }) => {
                 observed.has_started() && !observed.health.post_start_running
             }
             (Role::Sidecar, _) => {
-                if let Some(step) = begin(observed) {
+                if let Some(step) = start(observed) {
                     return step;
                 }
                 false
@@ -158,8 +158,8 @@ fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
             (_, RunState::Running { .. }) => false,
             (_, RunState::Ended(Ended { code: 0, earlier: false, .. })) => true,
             (_, RunState::None | RunState::Ended(_)) => {
-                // It may be restarted; otherwise the pod would be over.
-                if let Some(step) = begin(observed) {
+                // The restart policy allows a restart: otherwise the pod would have failed.
+                if let Some(step) = start(observed) {
                     return step;
                 }
                 false
@@ -177,7 +177,7 @@ fn advance(view: &View, crash_backoff: CrashBackoff, now: Time) -> Step {
                 RunState::Running { .. } => false,
                 RunState::Ended(ended) => is_restarted(view.policy(), ended),
             };
-            if wanted && let Some(step) = begin(observed) {
+            if wanted && let Some(step) = start(observed) {
                 return step;
             }
         }
@@ -196,14 +196,14 @@ pub(super) fn is_restarted(policy: RestartPolicy, ended: &Ended) -> bool {
 
 /// Stops a container whose probe or hook has failed.
 fn stop_failed(view: &View, now: Time) -> Option<Step> {
-    let failed = |observed: &&ContainerView| observed.runs() && observed.stopping.is_none();
+    let can_stop = |observed: &&ContainerView| observed.runs() && observed.stopping.is_none();
     let (observed, failed) = view
         .containers
         .iter()
-        .filter(failed)
+        .filter(can_stop)
         .find_map(|observed| Some((observed, observed.health.failed.as_ref()?)))?;
-    let own = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
-    let grace = failed.grace.unwrap_or(Duration::from_secs(own.max(0).unsigned_abs()));
+    let pod_grace = view.pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
+    let grace = failed.grace.unwrap_or(Duration::from_secs(pod_grace.max(0).unsigned_abs()));
     Some(Step::Stop {
         containers: vec![observed.name.clone()],
         by: now.plus(grace.max(MIN_GRACE)),
@@ -211,34 +211,39 @@ fn stop_failed(view: &View, now: Time) -> Option<Step> {
     })
 }
 
-enum Begin {
+enum NextAttempt {
+    /// Perform this step now.
     Now(Step),
+    /// Wait for the end of the backoff.
     After(Duration),
 }
 
-/// Starts a container, now or after its backoff.
-fn start_next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now: Time) -> Begin {
-    let left = |until: Time| {
-        let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0);
-        left.map(Duration::from_millis)
+/// The next attempt to run a container: now, or after its backoff.
+fn next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now: Time) -> NextAttempt {
+    let time_until = |until: Time| {
+        let millis = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|millis| *millis > 0);
+        millis.map(Duration::from_millis)
     };
-    if let Some(pause) = observed.start_failure.as_ref().and_then(|start_failure| left(start_failure.again)) {
-        return Begin::After(pause);
+    if let Some(pause) =
+        observed.start_failure.as_ref().and_then(|start_failure| time_until(start_failure.retry_at))
+    {
+        return NextAttempt::After(pause);
     }
     if let RunState::Ended(ended) = &observed.run_state
         && let Some(pause) = observed.crash.wait(crash_backoff, ended.finished.unwrap_or(now), now)
     {
         return match observed.crash.reported_attempt == Some(ended.attempt) {
-            true => Begin::After(pause),
-            false => {
-                Begin::Now(Step::RecordBackOff { container: observed.name.clone(), attempt: ended.attempt })
-            }
+            true => NextAttempt::After(pause),
+            false => NextAttempt::Now(Step::RecordBackOff {
+                container: observed.name.clone(),
+                attempt: ended.attempt,
+            }),
         };
     }
-    Begin::Now(Step::Start { container: observed.name.clone(), attempt: observed.next_attempt() })
+    NextAttempt::Now(Step::Start { container: observed.name.clone(), attempt: observed.next_attempt() })
 }
 
-/// Nothing urgent is left: report the status, then wait.
+/// Updates the pod's status if it changed; otherwise waits. For when there is nothing else to do.
 fn report_and_wait(view: &View, cause: Option<TerminationCause>, wait: Option<Duration>, now: Time) -> Step {
     if !view.gone {
         let status = status::status(view, cause, now);

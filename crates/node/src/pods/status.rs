@@ -29,7 +29,7 @@ pub(super) fn phase(view: &View, ends: bool) -> PodPhase {
             && matches!(&observed.run_state, RunState::Ended(ended) if ended.code != 0)
     };
     // Before main containers were started, a failed init container fails the pod.
-    if !view.is_past_init() && policy == RestartPolicy::Never && view.first().any(failed) {
+    if !view.is_past_init() && policy == RestartPolicy::Never && view.init_and_sidecars().any(failed) {
         return PodPhase::Failed;
     }
     let (mut running, mut waiting, mut stopped, mut succeeded) = (0, 0, 0, 0);
@@ -149,13 +149,13 @@ fn initialized(view: &View, phase: PodPhase) -> (bool, &'static str, String) {
         _ => observed.is_ready(),
     };
     if phase == PodPhase::Succeeded {
-        let reason = if view.first().next().is_some() { "PodCompleted" } else { "" };
+        let reason = if view.init_and_sidecars().next().is_some() { "PodCompleted" } else { "" };
         return (true, reason, String::new());
     }
-    if view.is_past_init() || view.first().all(|observed| finished(&observed)) {
+    if view.is_past_init() || view.init_and_sidecars().all(|observed| finished(&observed)) {
         return (true, "", String::new());
     }
-    let incomplete = names(view.first().filter(|observed| !finished(observed)));
+    let incomplete = names(view.init_and_sidecars().filter(|observed| !finished(observed)));
     (false, "ContainersNotInitialized", format!("containers with incomplete status: [{incomplete}]"))
 }
 
@@ -227,7 +227,7 @@ fn state(view: &View, cause: Option<TerminationCause>, observed: &ContainerView)
         RunState::Running { started, .. } => (json!({"running": {"startedAt": started.to_string()}}), before),
         RunState::Ended(ended) => {
             let last = json!({"terminated": terminated(ended)});
-            let again = cause.is_none()
+            let will_restart = cause.is_none()
                 && match observed.role {
                     Role::Sidecar => true,
                     Role::Init => {
@@ -235,7 +235,7 @@ fn state(view: &View, cause: Option<TerminationCause>, observed: &ContainerView)
                     }
                     Role::Main => is_restarted(view.policy(), ended),
                 };
-            match (&observed.start_failure, again) {
+            match (&observed.start_failure, will_restart) {
                 (Some(start_failure), true) => (waiting(start_failure.reason, &start_failure.message), last),
                 (None, true) if observed.crash.reported_attempt == Some(ended.attempt) => {
                     (waiting("CrashLoopBackOff", &back_off(view, observed)), last)

@@ -35,7 +35,7 @@ impl View {
     }
 
     /// Init containers and sidecars.
-    pub(super) fn first(&self) -> impl DoubleEndedIterator<Item = &ContainerView> {
+    pub(super) fn init_and_sidecars(&self) -> impl DoubleEndedIterator<Item = &ContainerView> {
         self.containers.iter().filter(|observed| observed.role != Role::Main)
     }
 
@@ -173,7 +173,7 @@ pub(super) struct StartFailure {
     pub(super) reason: &'static str,
     pub(super) message: String,
     /// Time of the next attempt.
-    pub(super) again: Time,
+    pub(super) retry_at: Time,
     /// Number of consecutive failures.
     pub(super) count: u32,
 }

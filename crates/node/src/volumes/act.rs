@@ -148,9 +148,9 @@ impl Manager {
         let data_dir = self.parts.root.device_data(&volume.spec);
         self.disk
             .run(move |disk| match (mode, path.parent()) {
-                (Mode::Filesystem, Some(dir)) => disk.record(dir, &record.staged(), Some(&path)),
+                (Mode::Filesystem, Some(dir)) => disk.write_record(dir, &record.staged(), Some(&path)),
                 (Mode::Filesystem, None) => Ok(()),
-                (Mode::Block, _) => disk.record(&data_dir, &record.published(&node), Some(&path)),
+                (Mode::Block, _) => disk.write_record(&data_dir, &record.published(&node), Some(&path)),
             })
             .await?;
         let call = MountCall { volume, desired, capabilities: &plugin.capabilities, staging: Some(&staging) };
@@ -252,8 +252,8 @@ impl Manager {
         let (mode, data_dir) = (volume.mode, self.parts.root.device_data(&volume.spec));
         let prepared = self.disk.run(move |disk| match (mode, target.parent()) {
             // The driver creates the target itself.
-            (Mode::Filesystem, Some(dir)) => disk.record(dir, &record, None),
-            (Mode::Block, Some(dir)) => disk.record(&data_dir, &record, Some(dir)),
+            (Mode::Filesystem, Some(dir)) => disk.write_record(dir, &record, None),
+            (Mode::Block, Some(dir)) => disk.write_record(&data_dir, &record, Some(dir)),
             (_, None) => Ok(()),
         });
         Ok(prepared.await?)

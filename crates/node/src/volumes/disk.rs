@@ -28,17 +28,17 @@ pub(super) enum DiskError {
         "the device mount path {path:?} is still mounted by other references {others:?}: unmount them to unstage the volume"
     )]
     Referenced {
-        /// Where it is staged.
+        /// The staging path.
         path: PathBuf,
         /// The other mount points.
         others: Vec<PathBuf>,
     },
-    /// A file could not be created or removed.
+    /// A symlink could not be created, read or removed.
     #[error("{step} {}: {source}", path.display())]
-    Files {
+    Link {
         /// The failed system call.
         step: &'static str,
-        /// The file.
+        /// The symlink.
         path: PathBuf,
         /// The error.
         source: io::Error,
@@ -56,10 +56,10 @@ pub(super) enum DiskError {
     Aborted,
 }
 
-/// Content of a record; `None` if there is none.
-pub(super) type Read = Option<Result<Data, Unreadable>>;
+/// The content of a record; `None` if there is no record.
+pub(super) type RecordContent = Option<Result<Data, Unreadable>>;
 
-/// The disk, for async code.
+/// The volume directories, for async code.
 #[derive(Clone)]
 pub(super) struct Disk {
     kernel: Arc<dyn Kernel>,
@@ -86,29 +86,34 @@ impl Disk {
     }
 }
 
-/// The disk, for code that may block.
+/// The volume directories, for code that may block.
 pub(super) struct BlockingDisk<'a> {
     pub(super) kernel: &'a dyn Kernel,
     pub(super) root: &'a Root,
 }
 
 impl BlockingDisk<'_> {
-    /// Creates `dir` with its parents and durably writes the record in it; then creates `also`.
-    pub(super) fn record(&self, dir: &Path, record: &[u8], also: Option<&Path>) -> Result<(), DiskError> {
+    /// Creates `dir` with its parents and durably writes the record in it; then creates the directory `target`.
+    pub(super) fn write_record(
+        &self,
+        dir: &Path,
+        record: &[u8],
+        target: Option<&Path>,
+    ) -> Result<(), DiskError> {
         self.kernel.create_target_dir(dir)?;
         let file = self.within(&dir.join(FILE))?;
         let file = PathBeneath::new(self.root.path(), &file);
         if self.kernel.read_file(&file)?.as_deref() != Some(record) {
             write_durably(self.kernel, &file, record)?;
         }
-        if let Some(also) = also {
-            self.kernel.create_target_dir(also)?;
+        if let Some(target) = target {
+            self.kernel.create_target_dir(target)?;
         }
         Ok(())
     }
 
     /// Reads the record in a directory; `None` if there is none.
-    pub(super) fn read(&self, dir: &Path) -> Result<Read, DiskError> {
+    pub(super) fn read_record(&self, dir: &Path) -> Result<RecordContent, DiskError> {
         let file = self.within(&dir.join(FILE))?;
         let bytes = if_directory(self.kernel.read_file(&PathBeneath::new(self.root.path(), &file)))?;
         Ok(bytes.flatten().map(|bytes| Data::read(&bytes)))
@@ -126,7 +131,7 @@ impl BlockingDisk<'_> {
         Ok(table.at(&self.kernel.resolve(path)?).is_some())
     }
 
-    /// Removes the target, the record next to it and their directory, only if nothing is mounted there.
+    /// Removes the target, the record next to it and their directory. Fails if something is mounted at the target.
     pub(super) fn remove(&self, target: &Path) -> Result<(), DiskError> {
         self.remove_target(target)?;
         match target.parent() {
@@ -135,7 +140,7 @@ impl BlockingDisk<'_> {
         }
     }
 
-    /// Removes an empty directory or file with no mount on it; a missing one is success.
+    /// Removes an empty directory or file, or does nothing if it is missing. Fails if something is mounted on it.
     pub(super) fn remove_target(&self, target: &Path) -> Result<(), DiskError> {
         if self.is_mounted(&self.kernel.mount_table()?, target)? {
             return Err(DiskError::StillMounted { path: target.to_owned() });
@@ -143,7 +148,7 @@ impl BlockingDisk<'_> {
         Ok(self.kernel.remove_target(target)?)
     }
 
-    /// Removes a record and its directory; a missing one is success. The record is removed first: a directory without
+    /// Removes a record and its directory, as far as they exist. The record is removed first: a directory without
     /// a record means that its volume is gone.
     pub(super) fn remove_record(&self, dir: &Path) -> Result<(), DiskError> {
         let root = self.root.path();
@@ -163,17 +168,18 @@ impl BlockingDisk<'_> {
         target.parent().map_or(Ok(()), |dir| self.remove_if_empty(dir))
     }
 
-    /// Removes what is left of a staged block volume; its record is second to last.
+    /// Removes what is left of a staged block volume. The record is removed after everything that it describes, so that
+    /// an interrupted removal is resumed.
     pub(super) fn remove_device(&self, spec: &str) -> Result<(), DiskError> {
         self.remove_target(&self.root.device_stage(spec))?;
-        // Created for a publish that did not happen.
+        // The directory was created for a publish call that was never sent.
         self.remove_if_empty(&self.root.devices().join("publish").join(spec))?;
         self.remove_record(&self.root.device_data(spec))?;
         self.remove_if_empty(&self.root.devices().join(spec))
     }
 
-    /// Removes the directory of a volume that is gone, given its target path.
-    pub(super) fn sweep(&self, target: &Path) -> Result<(), DiskError> {
+    /// Removes the directories of a volume that is no longer mounted, given its staging or target path.
+    pub(super) fn remove_leftovers(&self, target: &Path) -> Result<(), DiskError> {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let (Some(parent), devices) = (target.parent(), self.root.devices()) else { return Ok(()) };
         if parent == devices.join("staging") {
@@ -185,7 +191,7 @@ impl BlockingDisk<'_> {
         }
     }
 
-    /// The link in a pod's directory to its block device.
+    /// The path of the symlink in a pod's directory to its block device.
     pub(super) fn device_link(&self, spec: &str, pod: &str) -> PathBuf {
         self.root.pod(pod).join("volumeDevices/kubernetes.io~csi").join(spec)
     }
@@ -201,19 +207,19 @@ impl BlockingDisk<'_> {
 
     /// Fails if what is mounted at `path`, or a part of it, is also mounted elsewhere: those users would lose the
     /// volume.
-    pub(super) fn referenced(&self, path: &Path) -> Result<(), DiskError> {
+    pub(super) fn ensure_unreferenced(&self, path: &Path) -> Result<(), DiskError> {
         let table = self.kernel.mount_table()?;
-        let at = self.kernel.resolve(path)?;
-        let others = references(&table, &at);
+        let resolved = self.kernel.resolve(path)?;
+        let others = references(&table, &resolved);
         match others.is_empty() {
             true => Ok(()),
             false => Err(DiskError::Referenced { path: path.to_owned(), others }),
         }
     }
 
-    /// Creates the link in a pod's directory to its block device.
+    /// Creates a symlink, or replaces one with another target.
     pub(super) fn link(&self, link: &Path, to: &Path) -> Result<(), DiskError> {
-        let failed = |step| move |source| DiskError::Files { step, path: link.to_owned(), source };
+        let failed = |step| move |source| DiskError::Link { step, path: link.to_owned(), source };
         if let Some(parent) = link.parent() {
             self.kernel.create_target_dir(parent)?;
         }
@@ -227,20 +233,21 @@ impl BlockingDisk<'_> {
                     }
                 }
             }
-            made => made.map_err(failed("symlink")),
+            result => result.map_err(failed("symlink")),
         }
     }
 
-    /// Removes such a link; a missing one is success.
+    /// Removes a symlink, or does nothing if it is missing.
     pub(super) fn unlink(&self, link: &Path) -> Result<(), DiskError> {
         match std::fs::remove_file(link) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(DiskError::Files { step: "unlink", path: link.to_owned(), source: error })
+                Err(DiskError::Link { step: "unlink", path: link.to_owned(), source: error })
             }
             _ => Ok(()),
         }
     }
 
+    /// The path relative to the root directory.
     fn within(&self, path: &Path) -> Result<PathBuf, DiskError> {
         let root = self.root.path();
         let within = path.strip_prefix(root).map(Path::to_owned);
@@ -248,7 +255,7 @@ impl BlockingDisk<'_> {
     }
 }
 
-/// Maps "not a directory" to `None`: foreign files among our directories are ignored.
+/// Maps "not a directory" to `None`: files of other programs among our directories are ignored.
 fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -262,12 +269,12 @@ fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskErro
 /// Other mount points of what is mounted at `at`, or of a part of it.
 fn references(table: &MountTable, at: &Path) -> Vec<PathBuf> {
     let Some(staged) = table.at(at) else { return Vec::new() };
-    let same = |mount: &&wharf_linux::Mount| {
+    let is_reference = |mount: &&wharf_linux::Mount| {
         mount.device == staged.device
             && mount.mount_point != staged.mount_point
             && mount.root.starts_with(&staged.root)
     };
-    table.mounts().iter().filter(same).map(|mount| mount.mount_point.clone()).collect()
+    table.mounts().iter().filter(is_reference).map(|mount| mount.mount_point.clone()).collect()
 }
 
 #[cfg(test)]
@@ -306,16 +313,16 @@ mod tests {
         let target = stage.join("globalmount");
         let record = data.staged();
         disk.run(move |disk| {
-            disk.record(&stage, &record, Some(&target))?;
-            disk.record(&stage, &record, Some(&target))?;
-            assert_eq!(disk.read(&stage)?, Some(Ok(data)));
+            disk.write_record(&stage, &record, Some(&target))?;
+            disk.write_record(&stage, &record, Some(&target))?;
+            assert_eq!(disk.read_record(&stage)?, Some(Ok(data)));
             assert!(target.is_dir());
             assert_eq!(disk.names(&stage)?, ["globalmount", FILE]);
-            disk.referenced(&target)?;
+            disk.ensure_unreferenced(&target)?;
             disk.remove(&target)?;
             disk.remove(&target)?;
             assert!(!stage.exists());
-            assert_eq!(disk.read(&stage)?, None);
+            assert_eq!(disk.read_record(&stage)?, None);
             Ok(())
         })
         .await

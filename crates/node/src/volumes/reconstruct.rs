@@ -75,7 +75,7 @@ pub(super) fn scan(disk: &BlockingDisk<'_>) -> Result<Scan, DiskError> {
         for spec in disk.names(&csi)? {
             let dir = root.publish(pod, &spec);
             let path = dir.join("mount");
-            let (record, mounted) = (disk.read(&dir)?, content(disk, &table, &path)?);
+            let (record, mounted) = (disk.read_record(&dir)?, content(disk, &table, &path)?);
             scan.mounts.push(PublishedDir {
                 pod: pod.clone(),
                 spec,
@@ -88,7 +88,7 @@ pub(super) fn scan(disk: &BlockingDisk<'_>) -> Result<Scan, DiskError> {
     }
     for (spec, pod) in published_devices(disk, &scan.pods)? {
         let path = root.device_publish(&spec, &pod);
-        let (record, mounted) = (disk.read(&root.device_data(&spec))?, content(disk, &table, &path)?);
+        let (record, mounted) = (disk.read_record(&root.device_data(&spec))?, content(disk, &table, &path)?);
         scan.mounts.push(PublishedDir { pod, spec, mode: Mode::Block, path, record, mounted });
     }
     scan_stages(disk, &table, &mut scan)?;
@@ -125,7 +125,7 @@ fn scan_stages(disk: &BlockingDisk<'_>, table: &MountTable, scan: &mut Scan) -> 
         for name in disk.names(&drivers)? {
             let dir = drivers.join(&name);
             let path = dir.join("globalmount");
-            let (record, mounted) = (disk.read(&dir)?, content(disk, table, &path)?);
+            let (record, mounted) = (disk.read_record(&dir)?, content(disk, table, &path)?);
             scan.stages.push(StagedDir {
                 owner: owner.clone(),
                 name,
@@ -141,7 +141,7 @@ fn scan_stages(disk: &BlockingDisk<'_>, table: &MountTable, scan: &mut Scan) -> 
             continue;
         }
         let path = root.device_stage(&name);
-        let (record, mounted) = (disk.read(&root.device_data(&name))?, content(disk, table, &path)?);
+        let (record, mounted) = (disk.read_record(&root.device_data(&name))?, content(disk, table, &path)?);
         scan.stages.push(StagedDir { owner: name.clone(), name, mode: Mode::Block, path, record, mounted });
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Pods on another implementation of `Containers`, as a CRI client would be.
+//! Runs pods on a second implementation of the `Containers` trait, such as a CRI client would be.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,12 +15,13 @@ use wharf_container::{
 
 use crate::harness::TestNode;
 
-/// A fake runtime that only records containers.
+/// A fake runtime that records containers and runs nothing.
 #[derive(Default)]
-struct Written(Mutex<BTreeMap<ContainerId, (ContainerSpec, watch::Sender<State>)>>);
+struct FakeRuntime(Mutex<BTreeMap<ContainerId, (ContainerSpec, watch::Sender<State>)>>);
 
-impl Written {
-    fn end(&self, id: &ContainerId, code: i32) {
+impl FakeRuntime {
+    /// Lets a container exit with this code.
+    fn exit(&self, id: &ContainerId, code: i32) {
         let (started, finished) = (now(), now());
         let exit = Exit { code, signal: None, started, finished, cause: Cause::Ended };
         if let Some((_, state)) = self.0.lock().unwrap().get(id) {
@@ -37,7 +38,7 @@ impl Written {
 }
 
 #[async_trait]
-impl Containers for Written {
+impl Containers for FakeRuntime {
     fn list(&self) -> Result<Vec<ContainerInfo>, ListError> {
         let all = self.0.lock().unwrap();
         let found = |(id, (spec, state)): (&ContainerId, &(ContainerSpec, watch::Sender<State>))| {
@@ -54,8 +55,8 @@ impl Containers for Written {
 
     async fn exited(&self, id: &ContainerId) -> Option<Exit> {
         let mut state = self.0.lock().unwrap().get(id).map(|(_, state)| state.subscribe())?;
-        let ended = state.wait_for(|state| matches!(state, State::Exited(_))).await.ok()?.clone();
-        match ended {
+        let state = state.wait_for(|state| matches!(state, State::Exited(_))).await.ok()?.clone();
+        match state {
             State::Exited(exit) => Some(exit),
             State::Running { .. } | State::Unknown => None,
         }
@@ -68,7 +69,7 @@ impl Containers for Written {
     }
 
     async fn stop(&self, id: &ContainerId, _grace: Duration) -> Option<Exit> {
-        self.end(id, 143);
+        self.exit(id, 143);
         self.exited(id).await
     }
 
@@ -84,24 +85,24 @@ impl Containers for Written {
 
 #[tokio::test]
 async fn pod_runs_on_another_container_runtime() {
-    let written = Arc::new(Written::default());
-    let node = TestNode::on(Arc::clone(&written) as _).await;
+    let runtime = Arc::new(FakeRuntime::default());
+    let node = TestNode::with_runtime(Arc::clone(&runtime) as _).await;
     node.pod("p", "exit 1", |pod| {
         pod["spec"]["containers"][0]["readinessProbe"] = json!({"exec": {"command": ["ready"]}});
     })
     .await;
     let ready = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["ready"] == true;
-    let pod = node.until("p", ready).await;
-    let (first, spec) = written.only();
+    let pod = node.wait_for("p", ready).await;
+    let (first, spec) = runtime.only();
     assert_eq!(spec.command, ["/bin/sh", "-c", "exit 1"]);
     assert_eq!(pod["status"]["containerStatuses"][0]["containerID"], format!("wharf://{first}"));
-    // It fails and is restarted.
-    written.end(&first, 3);
-    let again = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
-    let pod = node.until("p", |pod| again(pod) && ready(pod)).await;
-    let before = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
-    assert_eq!((&before["exitCode"], &before["reason"]), (&json!(3), &json!("Error")));
+    // The container fails and is restarted.
+    runtime.exit(&first, 3);
+    let restarted = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["restartCount"] == 1;
+    let pod = node.wait_for("p", |pod| restarted(pod) && ready(pod)).await;
+    let last = &pod["status"]["containerStatuses"][0]["lastState"]["terminated"];
+    assert_eq!((&last["exitCode"], &last["reason"]), (&json!(3), &json!("Error")));
     node.delete("p").await;
-    node.gone("p", pod["metadata"]["uid"].as_str().unwrap()).await;
-    assert!(written.list().unwrap().is_empty(), "no container is left");
+    node.wait_until_removed("p", pod["metadata"]["uid"].as_str().unwrap()).await;
+    assert!(runtime.list().unwrap().is_empty(), "a container is left over");
 }

@@ -31,10 +31,10 @@ async fn waits_and_sees(node: TestNode) {
     .await;
     node.wait_for_event("FailedMount MountVolume.SetUp failed for volume \"v\" : secret \"s\" not found")
         .await;
-    let waiting = node.phase("p", "Pending").await;
+    let waiting = node.wait_for_phase("p", "Pending").await;
     assert_eq!(waiting["status"]["containerStatuses"][0]["state"]["waiting"]["reason"], "ContainerCreating");
     node.create(&Secret::API, json!({"metadata": {"name": "s"}, "data": {"a": "MQ=="}})).await;
-    let pod = node.phase("p", "Running").await;
+    let pod = node.wait_for_phase("p", "Running").await;
     let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
     assert_eq!(node.exec(&id, "cat /secret/a").await, "1");
     assert_eq!(node.log(&id).await, "red p\n");
@@ -58,11 +58,11 @@ async fn missing_secret_for_a_variable_delays_the_start() {
     })
     .await;
     let reason = |pod: &serde_json::Value| pod["status"]["containerStatuses"][0]["state"]["waiting"].clone();
-    let pod = node.until("p", |pod| reason(pod)["reason"] == "CreateContainerConfigError").await;
+    let pod = node.wait_for("p", |pod| reason(pod)["reason"] == "CreateContainerConfigError").await;
     assert_eq!(reason(&pod)["message"], "secret \"s\" not found");
     node.wait_for_event("Failed Error: secret \"s\" not found").await;
     node.create(&Secret::API, json!({"metadata": {"name": "s"}, "data": {"a": "MQ=="}})).await;
-    node.phase("p", "Running").await;
+    node.wait_for_phase("p", "Running").await;
 }
 
 /// The service account's token, the CA certificate and the namespace, as in every pod.
@@ -76,7 +76,7 @@ async fn service_account_token_is_mounted() {
         pod["spec"].as_object_mut().unwrap().remove("automountServiceAccountToken");
     })
     .await;
-    let pod = node.phase("p", "Succeeded").await;
+    let pod = node.wait_for_phase("p", "Succeeded").await;
     let id = pod["status"]["containerStatuses"][0]["state"]["terminated"]["containerID"].as_str().unwrap();
     assert_eq!(node.log(id).await, "defaulta certificate\n..127.0.0.1\n");
     // The agent reports the phase while it still unmounts the volumes.

@@ -1,4 +1,4 @@
-//! A separate node for each test, removed afterwards.
+//! A separate node agent with its own API server for each test, removed afterwards.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct TestNode {
     api: Api,
     api_task: tokio::task::JoinHandle<()>,
     agent: Option<Running>,
-    /// Agents get an additional client with more permissions.
+    /// Whether agents get an additional client with more permissions.
     wide_client: bool,
     _directory: TempDir,
 }
@@ -55,8 +55,8 @@ impl TestNode {
         Self::build(wide_client, None).await
     }
 
-    /// With another container runtime.
-    pub(crate) async fn on(containers: Arc<dyn Containers>) -> Self {
+    /// A node with another container runtime.
+    pub(crate) async fn with_runtime(containers: Arc<dyn Containers>) -> Self {
         Self::build(true, Some(containers)).await
     }
 
@@ -171,10 +171,10 @@ impl TestNode {
     }
 
     /// Waits until the pod matches.
-    pub(crate) async fn until(&self, name: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) async fn wait_for(&self, name: &str, matches: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..6000 {
             if let Some(pod) = self.get(name).await
-                && is(&pod)
+                && matches(&pod)
             {
                 return pod;
             }
@@ -187,8 +187,8 @@ impl TestNode {
         );
     }
 
-    pub(crate) async fn phase(&self, name: &str, phase: &str) -> Value {
-        self.until(name, |pod| pod["status"]["phase"] == phase).await
+    pub(crate) async fn wait_for_phase(&self, name: &str, phase: &str) -> Value {
+        self.wait_for(name, |pod| pod["status"]["phase"] == phase).await
     }
 
     /// Deletes the pod with its grace period.
@@ -197,7 +197,7 @@ impl TestNode {
     }
 
     /// Waits until nothing is left of a pod: neither object nor container nor directory.
-    pub(crate) async fn gone(&self, name: &str, uid: &str) {
+    pub(crate) async fn wait_until_removed(&self, name: &str, uid: &str) {
         let mut left = String::new();
         for _ in 0..6000 {
             let object = self.get(name).await.is_some_and(|pod| pod["metadata"]["uid"] == uid);
@@ -210,7 +210,7 @@ impl TestNode {
             left = format!("object {object}, {containers} containers, directory {directory}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("the pod is not gone: {left}\n{}", self.events().await);
+        panic!("the pod was not removed: {left}\n{}", self.events().await);
     }
 
     /// All events: reasons and messages.

@@ -26,7 +26,7 @@ async fn deleted_pod_leaves_nothing_behind() {
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
     })
     .await;
-    let pod = node.until("p", ready).await;
+    let pod = node.wait_for("p", ready).await;
     let status = &pod["status"];
     assert_eq!(status["phase"], "Running");
     assert_eq!((&status["podIP"], &status["hostIP"]), (&json!("127.0.0.1"), &json!("127.0.0.1")));
@@ -38,7 +38,7 @@ async fn deleted_pod_leaves_nothing_behind() {
     node.wait_for_event("Created Created container: c").await;
     node.wait_for_event("Started Started container c").await;
     node.delete("p").await;
-    node.gone("p", uid(&pod)).await;
+    node.wait_until_removed("p", uid(&pod)).await;
     node.wait_for_event("Killing Stopping container c").await;
 }
 
@@ -62,13 +62,13 @@ async fn init_containers_and_sidecars_run_and_pod_succeeds() {
         spec["containers"] = json!([sh("c", "cat /data/log; echo main >> /data/log; test \"$(cat /data/log | wc -l)\" = 4")]);
     })
     .await;
-    let pod = node.phase("p", "Succeeded").await;
+    let pod = node.wait_for_phase("p", "Succeeded").await;
     let code = |list: &str, at: usize| pod["status"][list][at]["state"]["terminated"]["exitCode"].clone();
     assert_eq!(code("containerStatuses", 0), json!(0), "{pod:#}");
     assert_eq!(code("initContainerStatuses", 0), json!(0));
     assert_eq!(code("initContainerStatuses", 1), json!(0), "the sidecar exited on SIGTERM");
     node.delete("p").await;
-    node.gone("p", uid(&pod)).await;
+    node.wait_until_removed("p", uid(&pod)).await;
 }
 
 #[tokio::test]
@@ -76,18 +76,18 @@ async fn failing_container_is_restarted_with_backoff() {
     let node = TestNode::new().await;
     node.pod("p", "echo once more; exit 3", |_| {}).await;
     let pod = node
-        .until("p", |pod| pod["status"]["containerStatuses"][0]["restartCount"].as_i64() >= Some(2))
+        .wait_for("p", |pod| pod["status"]["containerStatuses"][0]["restartCount"].as_i64() >= Some(2))
         .await;
     assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], json!(3));
     let pod = node
-        .until("p", |pod| {
+        .wait_for("p", |pod| {
             pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         })
         .await;
     assert_eq!(pod["status"]["phase"], "Running");
     node.wait_for_event("BackOff Back-off restarting failed container c in pod p_default(").await;
     node.delete("p").await;
-    node.gone("p", uid(&pod)).await;
+    node.wait_until_removed("p", uid(&pod)).await;
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn missing_program_fails_and_missing_command_is_a_config_error() {
         pod["spec"]["containers"][0]["command"] = json!(["/no/such/program"]);
     })
     .await;
-    let pod = node.phase("absent", "Failed").await;
+    let pod = node.wait_for_phase("absent", "Failed").await;
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
     assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(128), &json!("StartError")), "{ended}");
     node.pod("none", "", |pod| {
@@ -106,7 +106,7 @@ async fn missing_program_fails_and_missing_command_is_a_config_error() {
     })
     .await;
     let pod = node
-        .until("none", |pod| {
+        .wait_for("none", |pod| {
             pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
                 == "CreateContainerConfigError"
         })
@@ -138,15 +138,15 @@ async fn exec_probes_and_hooks_run() {
     };
     let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
     node.wait_for_event("Unhealthy Readiness probe failed: ").await;
-    let first = node.until("p", runs(0)).await;
+    let first = node.wait_for("p", runs(0)).await;
     node.exec(&id(&first), "touch /tmp/ready").await;
-    let pod = node.until("p", ready).await;
+    let pod = node.wait_for("p", ready).await;
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
     node.exec(&id(&first), "rm /tmp/alive").await;
-    let second = node.until("p", runs(1)).await;
+    let second = node.wait_for("p", runs(1)).await;
     node.wait_for_event("Killing Container c failed liveness probe, will be restarted").await;
     node.exec(&id(&second), "touch /tmp/ready").await;
-    node.until("p", ready).await;
+    node.wait_for("p", ready).await;
 }
 
 /// With grace 0 the object is gone immediately; its containers are stopped and its files removed all the same.
@@ -155,16 +155,16 @@ async fn force_deleted_pod_is_cleaned_up() {
     let node = TestNode::new().await;
     let script = "trap '' TERM; while :; do sleep 0.1; done";
     node.pod("p", script, |_| {}).await;
-    let pod = node.phase("p", "Running").await;
+    let pod = node.wait_for_phase("p", "Running").await;
     let (api, key) =
         (<wharf_model::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "p"));
     node.cluster.delete_without_grace(&api, &key, Default::default()).await.unwrap();
     assert!(node.get("p").await.is_none());
     // Another pod of the same name does not wait, and is not mistaken for it.
     node.pod("p", script, |_| {}).await;
-    let other = node.phase("p", "Running").await;
+    let other = node.wait_for_phase("p", "Running").await;
     assert_ne!(uid(&pod), uid(&other));
-    node.gone("p", uid(&pod)).await;
+    node.wait_until_removed("p", uid(&pod)).await;
     assert_eq!(node.get("p").await.unwrap()["status"]["phase"], "Running");
 }
 
@@ -184,11 +184,11 @@ async fn http_and_tcp_probes_run() {
     .await;
     node.wait_for_event("Unhealthy Readiness probe failed: HTTP probe failed with statuscode: 503").await;
     node.wait_for_event("ProbeWarning Liveness probe warning: gRPC is not supported").await;
-    assert!(!ready(&node.phase("p", "Running").await));
+    assert!(!ready(&node.wait_for_phase("p", "Running").await));
     status.store(204, Ordering::Relaxed);
-    node.until("p", ready).await;
+    node.wait_for("p", ready).await;
     status.store(404, Ordering::Relaxed);
-    node.until("p", |pod| !ready(pod)).await;
+    node.wait_for("p", |pod| !ready(pod)).await;
 }
 
 /// A hook may send an HTTP request, whatever the response; a failed one is recorded as an event.
@@ -210,14 +210,14 @@ async fn http_hooks_run_and_failures_are_recorded() {
         "FailedPostStartHook PostStartHook failed: Get \"http://127.0.0.1:1/\": Connection refused",
     )
     .await;
-    let pod = node.until("well", ready).await;
+    let pod = node.wait_for("well", ready).await;
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
     node.delete("well").await;
     node.wait_for_event(
         "FailedPreStopHook PreStopHook failed: Get \"http://127.0.0.1:1/\": Connection refused",
     )
     .await;
-    node.gone("well", uid(&pod)).await;
+    node.wait_until_removed("well", uid(&pod)).await;
 }
 
 /// Responds to `/ready` with this status, and to everything else with 500; starts with 503.
@@ -258,6 +258,6 @@ async fn host_path_into_the_data_directory_is_refused() {
         "FailedMount MountVolume.SetUp failed for volume \"v\" : hostPath {path:?} is refused"
     ))
     .await;
-    node.phase("p", "Pending").await;
+    node.wait_for_phase("p", "Pending").await;
     assert!(!path.exists());
 }

@@ -1,4 +1,4 @@
-//! Pods on the real kernel, with the embedded API, the volume manager and the container runtime: needs root.
+//! Runs pods on the real kernel with the embedded API server, the volume manager and the container runtime. Needs root.
 
 // Clippy's exception for tests does not cover test helpers.
 #![allow(clippy::unwrap_used)]

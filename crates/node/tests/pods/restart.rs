@@ -23,9 +23,9 @@ async fn containers_keep_running_without_the_agent() {
     })
     .await;
     node.pod("goes", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {}).await;
-    let stays = node.phase("stays", "Running").await;
-    let ends = node.phase("ends", "Running").await;
-    let goes = node.phase("goes", "Running").await;
+    let stays = node.wait_for_phase("stays", "Running").await;
+    let ends = node.wait_for_phase("ends", "Running").await;
+    let goes = node.wait_for_phase("goes", "Running").await;
     node.kill().await;
 
     // Happens without an agent.
@@ -44,15 +44,15 @@ async fn containers_keep_running_without_the_agent() {
     node.pod("new", "sleep 1000", |_| {}).await;
 
     node.start();
-    node.phase("new", "Running").await;
-    let pod = node.phase("ends", "Failed").await;
+    node.wait_for_phase("new", "Running").await;
+    let pod = node.wait_for_phase("ends", "Failed").await;
     assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], json!(5));
-    node.gone("goes", &uid(&goes)).await;
-    let now = node.phase("stays", "Running").await;
+    node.wait_until_removed("goes", &uid(&goes)).await;
+    let now = node.wait_for_phase("stays", "Running").await;
     assert_eq!(started(&now), started(&stays), "it was not restarted");
     assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], json!(0));
     node.delete("stays").await;
-    node.gone("stays", &uid(&stays)).await;
+    node.wait_until_removed("stays", &uid(&stays)).await;
 }
 
 /// Also for a pod with restartPolicy Never: its program never ran.
@@ -65,7 +65,7 @@ async fn container_with_interrupted_start_is_started_again() {
         pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
     })
     .await;
-    let pod = node.phase("once", "Running").await;
+    let pod = node.wait_for_phase("once", "Running").await;
     node.kill().await;
     let found = node.runtime.list().unwrap().remove(0);
     node.runtime.stop(&found.id, std::time::Duration::ZERO).await;
@@ -80,10 +80,10 @@ async fn container_with_interrupted_start_is_started_again() {
         wharf_cluster::Patch::Merge(json!({"status": {"phase": "Pending", "containerStatuses": null}}));
     node.cluster.patch(&api, &key, Some("status"), unreported).await.unwrap();
     node.start();
-    let again = node.phase("once", "Running").await;
+    let again = node.wait_for_phase("once", "Running").await;
     assert_eq!(again["status"]["containerStatuses"][0]["restartCount"], json!(0));
     std::fs::write(node.volume(&pod, "kubernetes.io~empty-dir", "v").join("end"), "").unwrap();
-    node.phase("once", "Succeeded").await;
+    node.wait_for_phase("once", "Succeeded").await;
 }
 
 /// The startup probe is not repeated after an agent restart: it may fail by now, and would kill the container.
@@ -101,11 +101,11 @@ async fn startup_probe_is_not_repeated_after_agent_restart() {
     })
     .await;
     let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
-    node.until("p", ready).await;
+    node.wait_for("p", ready).await;
     node.kill().await;
     node.start();
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    let pod = node.until("p", ready).await;
+    let pod = node.wait_for("p", ready).await;
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
     assert!(!node.events().await.contains("Startup probe failed"), "{}", node.events().await);
 }

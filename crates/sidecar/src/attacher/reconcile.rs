@@ -14,7 +14,7 @@ use super::view::Subject;
 use crate::driver::Driver;
 use crate::list_pages::ListPages;
 
-/// The state that an attachment records, at a version.
+/// The state that a VolumeAttachment records, and the resource version at which it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RecordedAttachment {
     pub(super) subject: Subject,
@@ -25,10 +25,10 @@ pub(super) struct RecordedAttachment {
     pub(super) attached: bool,
 }
 
-/// The published nodes by volume handle. `None`: the driver lists the volume without its nodes.
+/// The IDs of the published nodes by volume handle; `None` if the driver lists the volume without a status.
 pub(super) type Published = BTreeMap<String, Option<BTreeSet<String>>>;
 
-/// The attachments that differ from the driver's list.
+/// The attachments whose recorded state differs from the driver's list.
 pub(super) fn differing<'a>(
     recorded: &'a [RecordedAttachment],
     published: &Published,
@@ -58,7 +58,7 @@ pub(super) async fn list(driver: &Driver, timeout: Duration, max_entries: i32) -
     }
 }
 
-/// The pages of a list so far.
+/// The volumes of the pages received so far.
 #[derive(Default)]
 struct Listing {
     published: Published,
@@ -93,7 +93,7 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.2 "Reconcile". User pain 21: only what an attachment requests is ever done.
+    /// sidecars.md 1.2 "Reconcile".
     #[test]
     fn differing_attachments_are_found() {
         let nodes = |ids: &[&str]| Some(ids.iter().map(|&id| id.to_owned()).collect());
@@ -142,9 +142,9 @@ mod tests {
         assert_eq!(listing.published, Published::from([("a".into(), Some(nodes)), ("b".into(), None)]));
     }
 
-    /// As with `--max-entries=1`.
+    /// `--max-entries=1` has this effect.
     #[test]
-    fn list_may_have_one_volume_per_page() {
+    fn pages_of_one_volume_each_are_accepted() {
         let mut listing = Listing::default();
         for id in 0..20_000 {
             let volume = v1::Volume { volume_id: id.to_string(), ..v1::Volume::default() };
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_alternate_end_the_list() {
+    fn repeated_next_token_is_an_error() {
         let page = |next_token: &str| v1::ListVolumesResponse {
             next_token: next_token.into(),
             ..v1::ListVolumesResponse::default()

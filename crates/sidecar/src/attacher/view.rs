@@ -302,8 +302,7 @@ mod tests {
         assert_eq!(state, AttachState { uid: uid(), ..AttachState::default() });
     }
 
-    /// User pain 14: no volume that has become ready waits for minutes, and no hopeless call is repeated every few
-    /// seconds.
+    /// No volume that has become ready waits for minutes, and no call that cannot succeed is repeated every few seconds.
     #[test]
     fn backoff_depends_on_error_code() {
         use tonic::Code;

@@ -17,7 +17,7 @@ pub(super) struct Wakeup {
 }
 
 /// The priority of an attachment. Pods wait for attaches. Detaches come in bursts when nodes are drained and must not
-/// delay attaches (user pain 5).
+/// delay attaches.
 pub(super) fn priority(attachment: &VolumeAttachment) -> Priority {
     if attachment.metadata.is_deleting() {
         Priority::Normal
@@ -128,8 +128,7 @@ mod tests {
         attachment
     }
 
-    /// sidecars.md 1.2 "VA filter": attachments of other attachers are not queued. User pain 5: attaches precede
-    /// detaches.
+    /// sidecars.md 1.2 "VA filter": attachments of other attachers are not queued. Attaches precede detaches.
     #[test]
     fn new_attachment_is_queued_by_priority() {
         let deleting = json!({

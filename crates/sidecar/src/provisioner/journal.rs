@@ -156,7 +156,7 @@ impl Journal {
 
     /// Waits for intents that this process did not write and returns their volumes: after the start, and after the
     /// journal was read again because the lease had been lost. Returns each once. Cancel-safe.
-    pub(crate) async fn found(&self) -> Vec<String> {
+    pub(crate) async fn next_found(&self) -> Vec<String> {
         self.shared.wait_for(|planner| Some(planner.take_found()).filter(|found| !found.is_empty())).await
     }
 

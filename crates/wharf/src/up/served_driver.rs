@@ -2,7 +2,7 @@
 //!
 //! - A driver may start late, stop and restart at any time; nothing else waits for it. If it comes back with more
 //!   capabilities, the missing objects are created.
-//! - One snapshot controller binds the snapshots of all drivers. It does not need any of them.
+//! - One snapshot controller binds the snapshots of all drivers. It runs even if no driver does.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -57,30 +57,30 @@ impl ServedDriver {
         let watch_socket = async {
             loop {
                 sleep(SOCKET_POLL_INTERVAL).await;
-                let now = SocketIdentity::of_path(self.endpoint.path()).ok();
-                if now.is_some() && now != last_socket {
+                let socket = SocketIdentity::of_path(self.endpoint.path()).ok();
+                if socket.is_some() && socket != last_socket {
                     self.discover(&client).await;
-                    last_socket = now;
+                    last_socket = socket;
                 }
             }
         };
         let registered_as = (info.name.clone(), self.health_registry.clone());
         let sidecar = sidecar_for(&self.data_dir, &self.endpoint, &info, &self.node);
         tokio::select! {
-            ended = process::run_with_registry(self.cluster.clone(), sidecar, registered_as, stop.cancelled()) => ended,
+            result = process::run_with_registry(self.cluster.clone(), sidecar, registered_as, stop.cancelled()) => result,
             () = watch_socket => Ok(()),
         }
     }
 
     /// Waits for the driver and creates the API objects that its capabilities require.
     async fn discover(&self, client: &Client) -> DriverInfo {
-        let describing = discover(client);
-        tokio::pin!(describing);
-        let info = match timeout(SLOW_START, &mut describing).await {
+        let discovery = discover(client);
+        tokio::pin!(discovery);
+        let info = match timeout(SLOW_START, &mut discovery).await {
             Ok(info) => info,
             Err(_) => {
-                tracing::warn!(socket = %self.endpoint, "waiting for driver: no response");
-                describing.await
+                tracing::warn!(socket = %self.endpoint, "driver does not respond; waiting for it");
+                discovery.await
             }
         };
         let backoff = Backoff { max: Duration::from_secs(10), ..Backoff::default() };
@@ -98,8 +98,8 @@ impl ServedDriver {
 
 fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::InitialObject> {
     let mut objects = vec![objects::csi_driver(&info.name, &info.capabilities, options)];
-    let local = info.name == DRIVER_NAME;
-    match local {
+    let is_local = info.name == DRIVER_NAME;
+    match is_local {
         true => objects.extend(objects::local_classes(&info.name)),
         false if info.capabilities.create_delete_volume => {
             objects.push(objects::class(&info.name, &info.capabilities))
@@ -107,12 +107,12 @@ fn objects_for(info: &DriverInfo, options: &DriverOptions) -> Vec<objects::Initi
         false => {}
     }
     if info.capabilities.create_delete_snapshot {
-        objects.push(objects::snapshot_class(if local { "local" } else { &info.name }, &info.name));
+        objects.push(objects::snapshot_class(if is_local { "local" } else { &info.name }, &info.name));
     }
     objects
 }
 
-/// The sidecar of a driver: as on a cluster, but without leader election, because there is only one replica.
+/// The sidecar of a driver: the same roles as in a cluster, but without leader election, because there is one replica.
 fn sidecar_for(data_dir: &DataDir, endpoint: &Endpoint, info: &DriverInfo, node: &str) -> Sidecar {
     let capacity = (info.capabilities.get_capacity && info.capabilities.topology).then(|| CapacitySettings {
         immediate_binding: false,
@@ -133,7 +133,7 @@ fn sidecar_for(data_dir: &DataDir, endpoint: &Endpoint, info: &DriverInfo, node:
             provisioner: provisioner::Settings { capacity, ..provisioner::Settings::default() },
             ..config(node, None)
         }),
-        // The status pages of all components are served together.
+        // `wharf up` serves the status pages of all components together.
         listen: Vec::new(),
     }
 }

@@ -18,9 +18,10 @@ const FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// Pod fields with an API name that a variable cannot reference.
+/// Pod fields that are valid field labels of the API but that a variable cannot reference.
 const OTHER_FIELDS: [&str; 5] =
     ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
+/// Container resources that a variable can reference, besides hugepages.
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -37,13 +38,15 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
         let at = format!("{at}.env[{index}]");
         match json::text(variable, "/name") {
             "" => causes.push(Cause::required(&format!("{at}.name"), "")),
-            name => causes.extend(meta::invalid_causes(&format!("{at}.name"), name, variable_name(name))),
+            name => {
+                causes.extend(meta::invalid_causes(&format!("{at}.name"), name, variable_name_errors(name)))
+            }
         }
         if let Some(Value::Object(from)) = variable.get("valueFrom") {
             let at = format!("{at}.valueFrom");
             for source in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
                 if let Some(reference) = from.get(source) {
-                    causes.extend(value_from(source, reference, &format!("{at}.{source}")));
+                    causes.extend(validate_source(source, reference, &format!("{at}.{source}")));
                 }
             }
             let error = if from.is_empty() {
@@ -63,7 +66,7 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
         causes.extend(meta::invalid_causes(
             &format!("{at}.envFrom[{index}].prefix"),
             prefix,
-            variable_name(prefix),
+            variable_name_errors(prefix),
         ));
         let mut found = 0;
         for reference in ["configMapRef", "secretRef"] {
@@ -83,7 +86,7 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
     causes
 }
 
-fn variable_name(name: &str) -> Vec<String> {
+fn variable_name_errors(name: &str) -> Vec<String> {
     if name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
         return Vec::new();
     }
@@ -93,10 +96,10 @@ fn variable_name(name: &str) -> Vec<String> {
     ]
 }
 
-fn value_from(source: &str, reference: &Value, at: &str) -> Vec<Cause> {
+fn validate_source(source: &str, reference: &Value, at: &str) -> Vec<Cause> {
     match source {
-        "fieldRef" => field(reference, at),
-        "resourceFieldRef" => resource(reference, at),
+        "fieldRef" => validate_field_ref(reference, at),
+        "resourceFieldRef" => validate_resource_ref(reference, at),
         _ => {
             let name = json::text(reference, "/name");
             let mut causes: Vec<Cause> =
@@ -111,7 +114,7 @@ fn value_from(source: &str, reference: &Value, at: &str) -> Vec<Cause> {
 }
 
 /// Validates a reference to a pod field, or to a label or annotation: `metadata.labels['KEY']`.
-fn field(reference: &Value, at: &str) -> Vec<Cause> {
+fn validate_field_ref(reference: &Value, at: &str) -> Vec<Cause> {
     let (version, path) = (json::text(reference, "/apiVersion"), json::text(reference, "/fieldPath"));
     let path_at = format!("{at}.fieldPath");
     for (text, field) in [(version, "apiVersion"), (path, "fieldPath")] {
@@ -131,7 +134,7 @@ fn field(reference: &Value, at: &str) -> Vec<Cause> {
             return meta::invalid_causes(at, key, names::qualified_name(key)).collect();
         }
         Some(_) => format!("field label does not support subscript: {path}"),
-        // The name of spec.nodeName in early API versions.
+        // `spec.host` is the name of `spec.nodeName` in early API versions.
         None if path == "spec.host" || FIELDS.contains(&path) => return Vec::new(),
         None if OTHER_FIELDS.contains(&path) => {
             return vec![Cause::not_supported(&path_at, &path.into(), &FIELDS)];
@@ -141,30 +144,30 @@ fn field(reference: &Value, at: &str) -> Vec<Cause> {
     vec![Cause::invalid(&path_at, &path.into(), &format!("error converting fieldPath: {error}"))]
 }
 
-/// Validates a reference to a container resource, in units of a divisor.
-fn resource(reference: &Value, at: &str) -> Vec<Cause> {
+/// Validates a reference to a container resource and its divisor, the unit of the value.
+fn validate_resource_ref(reference: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let resource = json::text(reference, "/resource");
     let (_, name) = resource.split_once('.').unwrap_or_default();
-    let is_huge =
+    let is_hugepages =
         ["limits.hugepages-", "requests.hugepages-"].iter().any(|start| resource.starts_with(start));
     if resource.is_empty() {
         causes.push(Cause::required(&format!("{at}.resource"), ""));
-    } else if !RESOURCES.contains(&resource) && !is_huge {
+    } else if !RESOURCES.contains(&resource) && !is_hugepages {
         causes.push(Cause::not_supported(&format!("{at}.resource"), &resource.into(), &RESOURCES));
     }
     if json::quantity(reference, "/divisor").is_none_or(|divisor| divisor == Quantity::ZERO) {
         return causes;
     }
     const BYTES: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
-    let (known, listed, name) = match name {
+    let (allowed, listed, name) = match name {
         "cpu" => ("1m, 1", "1m and 1", "cpu"),
         "memory" => (BYTES, BYTES, "memory"),
         "ephemeral-storage" => (BYTES, BYTES, "local ephemeral storage"),
-        _ if is_huge => (BYTES, BYTES, "hugepages"),
+        _ if is_hugepages => (BYTES, BYTES, "hugepages"),
         _ => return causes,
     };
-    if !known.split(", ").any(|known| known == json::text(reference, "/divisor")) {
+    if !allowed.split(", ").any(|allowed| allowed == json::text(reference, "/divisor")) {
         let detail = format!("only divisor's values {listed} are supported with the {name} resource");
         causes.push(Cause::invalid(&format!("{at}.divisor"), &resource.into(), &detail));
     }
@@ -181,8 +184,8 @@ mod tests {
     #[test]
     fn variable_sources_are_validated() {
         let errors = |from: Value| {
-            let wrong = lines(validate(&json!({"env": [{"name": "A", "valueFrom": from}]}), "c"));
-            wrong.into_iter().map(|line| line.replace("c.env[0].valueFrom", "")).collect::<Vec<_>>()
+            let causes = lines(validate(&json!({"env": [{"name": "A", "valueFrom": from}]}), "c"));
+            causes.into_iter().map(|line| line.replace("c.env[0].valueFrom", "")).collect::<Vec<_>>()
         };
         let field = |path: &str| errors(json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}}));
         for path in ["metadata.name", "status.podIPs", "spec.host", "metadata.labels['a.b/c']"] {

@@ -29,9 +29,9 @@ fn create_sets_defaults_and_pending_phase() {
         volume["status"],
         json!({"phase": "Pending", "lastPhaseTransitionTime": "1970-01-01T00:00:01Z"})
     );
-    let mut path = json!({"spec": {"hostPath": {"path": "/x"}}});
-    (VOLUME.default)(&mut path);
-    assert_eq!(path["spec"]["hostPath"]["type"], "");
+    let mut host_path = json!({"spec": {"hostPath": {"path": "/x"}}});
+    (VOLUME.default)(&mut host_path);
+    assert_eq!(host_path["spec"]["hostPath"]["type"], "");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn create_adds_protection_finalizer_once() {
 }
 
 #[test]
-fn table_rows() {
+fn table_rows_match_upstream() {
     let volume = with(
         &valid(),
         &json!({

@@ -1,6 +1,6 @@
-//! kill -9 at every boundary: after each effect on the node, and around each effect in the API. The driver is a
-//! separate process; when it is killed, a new one is started, and the interrupted call is retried. In the end
-//! every call has succeeded, and nothing is left over.
+//! Kills the driver with SIGKILL after each effect on the node, and around each effect in the API. The driver is a
+//! separate process. When it is killed, a new one is started and the interrupted call is retried. In the end every call
+//! has succeeded, and nothing is left over.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -50,23 +50,23 @@ impl<'a> KillableDriver<'a> {
     async fn start(bench: &'a Bench, die_after: Option<u64>) -> Self {
         let child = spawn(bench, die_after);
         let mut this = Self { bench, child, crashes: 0 };
-        this.listening().await;
+        this.wait_until_listening().await;
         this
     }
 
-    async fn listening(&mut self) {
-        let until = Instant::now() + Duration::from_secs(60);
+    async fn wait_until_listening(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(60);
         while std::os::unix::net::UnixStream::connect(self.bench.root().join("csi.sock")).is_err() {
             if self.child.try_wait().unwrap().is_some() {
                 return;
             }
-            assert!(Instant::now() < until, "the driver does not accept connections");
+            assert!(Instant::now() < deadline, "the driver does not accept connections");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     /// Retries a call until it succeeds, restarting the driver if it was killed.
-    async fn retry<T>(&mut self, what: &str, mut call: impl AsyncFnMut(&Bench) -> Result<T, Status>) -> T {
+    async fn retry<T>(&mut self, name: &str, mut call: impl AsyncFnMut(&Bench) -> Result<T, Status>) -> T {
         let mut last = None;
         for _ in 0..40 {
             match call(self.bench).await {
@@ -78,10 +78,10 @@ impl<'a> KillableDriver<'a> {
             if self.child.try_wait().unwrap().is_some() {
                 self.crashes += 1;
                 self.child = spawn(self.bench, None);
-                self.listening().await;
+                self.wait_until_listening().await;
             }
         }
-        panic!("{what} never succeeds after {} crashes: {last:?}", self.crashes);
+        panic!("{name} did not succeed after {} crashes: {last:?}", self.crashes);
     }
 }
 
@@ -118,11 +118,11 @@ async fn driver_survives_a_kill_after_every_node_effect() {
         let trace = std::fs::read_to_string(bench.root().join("trace")).unwrap();
         died_at.extend(trace.lines().nth(die_after.saturating_sub(1) as usize).map(str::to_owned));
         drop(co);
-        // None if it crashed before its first effect.
+        // Missing if the driver crashed before its first effect.
         _ = std::fs::remove_file(bench.root().join("trace"));
     }
-    // Ensures that the kernel seam was used; otherwise the test would prove nothing.
-    let met = [
+    // Without crashes at these effects the test would prove nothing.
+    let expected = [
         "write_file",
         "rename",
         "sync",
@@ -135,7 +135,7 @@ async fn driver_survives_a_kill_after_every_node_effect() {
         "remove_target",
         "remove_file",
     ];
-    for effect in met {
+    for effect in expected {
         assert!(died_at.contains(effect), "no crash after {effect}: {died_at:?}");
     }
 }
@@ -162,11 +162,11 @@ async fn node_lifecycle(co: &mut KillableDriver<'_>) {
 async fn driver_survives_a_kill_around_every_api_effect() {
     let bench = Bench::without_driver().await;
     bench.fake.change_settings(|settings| settings.action_delay_ms = 50);
-    let effects = || bench.fake.requests().iter().filter(|seen| seen.method != "GET").count();
+    let effects = || bench.fake.requests().iter().filter(|request| request.method != "GET").count();
     cloud_lifecycle(&mut KillableDriver::start(&bench, None).await).await;
-    let whole = effects();
-    assert!(whole >= 10, "too few effects in the lifecycle: {whole}");
-    for number in 1..=whole {
+    let total = effects();
+    assert!(total >= 10, "too few effects in the lifecycle: {total}");
+    for number in 1..=total {
         bench.fake.forget_requests();
         let mut co = KillableDriver::start(&bench, None).await;
         let pid = rustix::process::Pid::from_child(&co.child);
@@ -186,7 +186,7 @@ async fn driver_survives_a_kill_around_every_api_effect() {
             state.volumes.is_empty() && state.snapshots.is_empty(),
             "crash at effect {number}: {state:?}"
         );
-        assert!(co.crashes == 1 || number == whole, "no crash at effect {number} of {whole}");
+        assert!(co.crashes == 1 || number == total, "no crash at effect {number} of {total}");
     }
 }
 
@@ -208,13 +208,14 @@ async fn cloud_lifecycle(co: &mut KillableDriver<'_>) {
     co.retry("delete snapshot", async |co| co.delete_snapshot(&snapshot).await).await;
 }
 
-/// An interrupted mkfs leaves unrecognizable data. It is known to be ours only while the disk was not detached.
+/// An interrupted mkfs leaves data without a file system signature. The driver can attribute this data to its own mkfs
+/// only as long as the disk is not detached.
 #[tokio::test]
 async fn interrupted_format_is_repeated_only_on_the_same_attachment() {
     let bench = Bench::without_driver().await;
     let here = HERE.to_string();
-    for comes_back in [false, true] {
-        // Two notes with four effects each: the volume's name, and the format in progress.
+    for reattached in [false, true] {
+        // The driver writes two records with four effects each: the volume's name, and the format in progress.
         let mut co = KillableDriver::start(&bench, Some(8)).await;
         let id = co.retry("create", async |co| co.create("pvc-1", GIB).await).await.volume_id;
         let context = co.retry("attach", async |co| co.attach(&id, &here).await).await;
@@ -223,9 +224,9 @@ async fn interrupted_format_is_repeated_only_on_the_same_attachment() {
             "the driver must crash before mkfs"
         );
         let device = bench.device("pvc-1").await;
-        let onto = format!("of={}", text(&device));
-        run("dd", &["if=/dev/urandom", &onto, "bs=4k", "count=1", "conv=fsync"]);
-        if comes_back {
+        let output = format!("of={}", text(&device));
+        run("dd", &["if=/dev/urandom", &output, "bs=4k", "count=1", "conv=fsync"]);
+        if reattached {
             co.retry("detach", async |co| co.detach(&id, &here).await).await;
             co.retry("attach", async |co| co.attach(&id, &here).await).await;
             let refused = async |co: &Bench| match co.stage(&id, &mount("ext4"), context.clone()).await {

@@ -1,4 +1,4 @@
-//! The contents of a pool, for `wharf local list` as a table or JSON.
+//! Lists the contents of a pool, for `wharf local list`.
 
 use std::path::PathBuf;
 
@@ -28,17 +28,17 @@ pub struct PoolContents {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolEntry {
-    /// Its directory.
+    /// The pool's directory.
     pub path: PathBuf,
-    /// Its UUID.
+    /// The pool's UUID.
     pub uuid: String,
-    /// Size of its file system in bytes.
+    /// Size of the pool's file system in bytes.
     pub total_bytes: u64,
-    /// Bytes in use.
+    /// Used bytes of the file system.
     pub used_bytes: u64,
-    /// Bytes free.
+    /// Free bytes of the file system.
     pub available_bytes: u64,
-    /// Bytes provisioned to volumes.
+    /// The sum of the sizes of all volumes, which may exceed the file system's size if volumes are thin.
     pub committed_bytes: u128,
 }
 
@@ -50,13 +50,13 @@ pub struct VolumeEntry {
     pub id: String,
     /// The name from the create request.
     pub name: String,
-    /// Its size in bytes.
+    /// The provisioned size in bytes.
     pub size: u64,
     /// Bytes allocated to its image; shared extents count in each image.
     pub allocated: u64,
     /// `creating`, `copying` or `ready`.
     pub state: &'static str,
-    /// Bytes copied so far, while it is being copied.
+    /// Bytes copied so far; set in state `copying`.
     pub copied: Option<u64>,
     /// Thin or thick.
     pub provisioning: Provisioning,
@@ -66,11 +66,11 @@ pub struct VolumeEntry {
     pub source: Option<VolumeContentSource>,
     /// Creation time, RFC 3339.
     pub created: String,
-    /// The node that ControllerPublish attached it to.
+    /// The node to which ControllerPublishVolume attached the volume.
     pub node: Option<String>,
-    /// The loop device it is attached to.
+    /// The volume's loop device, if it has one on this node.
     pub device: Option<PathBuf>,
-    /// Where the device is mounted or bind-mounted.
+    /// The mount points of the device's file system and the bind mounts of its device node.
     pub mounts: Vec<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ pub struct SnapshotEntry {
     pub id: String,
     /// The name from the create request.
     pub name: String,
-    /// The source volume.
+    /// The handle of the source volume.
     pub source: String,
     /// The size of the source volume at the time of the snapshot.
     pub size: u64,
@@ -90,7 +90,7 @@ pub struct SnapshotEntry {
     pub allocated: u64,
     /// `creating`, `copying` or `ready`.
     pub state: &'static str,
-    /// Bytes copied so far, while it is being copied.
+    /// Bytes copied so far; set in state `copying`.
     pub copied: Option<u64>,
     /// Its recorded format state.
     pub format: FormatState,
@@ -166,8 +166,8 @@ impl PoolCore {
             let table = self.kernel().mount_table().map_err(|error| error.to_string())?;
             let number = self.kernel().device_number(device).map_err(|error| error.to_string())?;
             let mounted = table.mounts().iter().filter(|mount| is_on(mount, device, number));
-            let bound = table.of_device_node(device);
-            mounts.extend(mounted.chain(bound).map(|mount| mount.mount_point.clone()));
+            let bind_mounts = table.of_device_node(device);
+            mounts.extend(mounted.chain(bind_mounts).map(|mount| mount.mount_point.clone()));
         }
         Ok(VolumeEntry {
             allocated: self.allocated(&record.id).unwrap_or(0),
@@ -187,6 +187,7 @@ impl PoolCore {
     }
 }
 
+/// The name of a phase, and the bytes copied so far.
 fn state(phase: Phase) -> (&'static str, Option<u64>) {
     match phase {
         Phase::Creating => ("creating", None),

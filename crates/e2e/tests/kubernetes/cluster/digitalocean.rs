@@ -1,5 +1,5 @@
-//! DigitalOcean Block Storage on a real Kubernetes: a droplet for each node, attached and detached volumes, and
-//! volumes of the previous driver.
+//! The DigitalOcean driver in a real Kubernetes cluster, with a fake droplet for each node: the lifecycle of a volume, and
+//! the adoption of volumes that the previous driver created.
 
 mod cloud;
 
@@ -7,7 +7,7 @@ use wharf_testkit::TestCluster;
 
 use super::MINUTE;
 use super::objects::{claim, class, pod};
-use cloud::{Cloud, DRIVER, TAKEN_OVER};
+use cloud::{ADOPTED_VOLUMES, Cloud, DRIVER};
 
 /// The lifecycle of a volume: created, attached, written, moved to the other node and back, snapshotted, restored
 /// larger, expanded in use, deleted.
@@ -16,7 +16,7 @@ use cloud::{Cloud, DRIVER, TAKEN_OVER};
 fn digitalocean_volume_completes_full_lifecycle() {
     let cluster = TestCluster::start();
     let mut cloud = Cloud::start(&cluster);
-    // Expanding a mounted ext4 needs CAP_SYS_RESOURCE; the virtual machine's tests cover that.
+    // Expanding a mounted ext4 needs CAP_SYS_RESOURCE; the tests in the virtual machine cover that.
     let xfs = "parameters: {csi.storage.k8s.io/fstype: xfs}";
     cluster
         .apply(&[class("do", DRIVER, xfs), snapshot_class("do"), claim("data", "do", "1500Mi", "")].concat());
@@ -29,8 +29,8 @@ fn digitalocean_volume_completes_full_lifecycle() {
 
     let nodes = ["node-a", "node-b", "node-a"];
     for (round, node) in nodes.into_iter().enumerate() {
-        let place = format!("nodeSelector: {{kubernetes.io/hostname: {node}}}");
-        cluster.apply(&pod("writer", "data", &place));
+        let node_selector = format!("nodeSelector: {{kubernetes.io/hostname: {node}}}");
+        cluster.apply(&pod("writer", "data", &node_selector));
         cluster.wait_for("pod/writer", "condition=Ready", 3 * MINUTE);
         let log = shell(&cluster, "writer", &format!("echo {round} >> /data/log; sync; cat /data/log"));
         assert_eq!(log.lines().count(), round + 1, "{log}");
@@ -39,10 +39,10 @@ fn digitalocean_volume_completes_full_lifecycle() {
         }
     }
 
-    cluster.apply(&snapshot("cut", "do", "data"));
-    cluster.wait_for("volumesnapshot/cut", "jsonpath={.status.readyToUse}=true", MINUTE);
+    cluster.apply(&snapshot("snap", "do", "data"));
+    cluster.wait_for("volumesnapshot/snap", "jsonpath={.status.readyToUse}=true", MINUTE);
     shell(&cluster, "writer", "echo later >> /data/log; sync");
-    let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: cut}";
+    let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: snap}";
     cluster.apply(&[claim("restored", "do", "5Gi", source), pod("reader", "restored", "")].concat());
     cluster.wait_for("pod/reader", "condition=Ready", 3 * MINUTE);
     assert_eq!(
@@ -52,16 +52,16 @@ fn digitalocean_volume_completes_full_lifecycle() {
     );
     assert!(size_of(&cluster, "reader") > 4 << 30, "the file system must fill the larger volume");
 
-    let grown = r#"{"spec": {"resources": {"requests": {"storage": "4Gi"}}}}"#;
-    cluster.kubectl(&["patch", "pvc", "data", "--patch", grown]);
+    let expansion = r#"{"spec": {"resources": {"requests": {"storage": "4Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", "data", "--patch", expansion]);
     cluster.wait_for("pvc/data", "jsonpath={.status.capacity.storage}=4Gi", 3 * MINUTE);
     assert!(size_of(&cluster, "writer") > 3 << 30, "the expansion must be visible without a restart");
     assert_eq!(shell(&cluster, "writer", "cat /data/log"), "0\n1\n2\nlater\n");
 
     cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
-    cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "snap"]);
     cluster.kubectl(&["delete", "pvc", "--selector", "app=test", "--timeout=120s"]);
-    cloud.ends_empty(&cluster);
+    cloud.wait_until_empty_and_stop(&cluster);
 }
 
 /// Volumes of the previous dobs.csi.digitalocean.com driver: one in use with data, one that was never formatted.
@@ -71,38 +71,38 @@ fn volumes_of_previous_driver_are_adopted() {
     let cluster = TestCluster::start();
     let mut cloud = Cloud::start(&cluster);
     cluster.apply(&[class("do-block-storage", DRIVER, ""), snapshot_class("do")].concat());
-    let (used, blank) = TAKEN_OVER;
+    let (used, blank) = ADOPTED_VOLUMES;
     for name in [used, blank] {
-        let id = cloud.make_volume(name, 2);
-        cluster.apply(&cloud::as_before(name, &id));
+        let id = cloud.create_volume(name, 2);
+        cluster.apply(&cloud::volume_of_previous_driver(name, &id));
         cluster.wait_for(&format!("pvc/{name}"), "jsonpath={.status.phase}=Bound", MINUTE);
         if name == used {
             cloud.fill(&id, name, "precious");
             cloud.attach(&id, cloud::DROPLETS[0]);
-            cluster.apply(&cloud::attachment_as_before(name, &id));
-            let status = cloud::attached_as_before(name);
+            cluster.apply(&cloud::attachment_of_previous_driver(name, &id));
+            let status = cloud::attachment_status_of_previous_driver(name);
             let object = format!("volumeattachment/{}", cloud::attachment_name(&id));
             let patch = ["patch", &object, "--subresource=status", "--type=merge", "--patch", &status];
             cluster.kubectl(&patch);
         }
     }
-    let place = "nodeSelector: {kubernetes.io/hostname: node-a}";
-    cluster.apply(&[pod("user", used, place), pod("first", blank, "")].concat());
+    let node_selector = "nodeSelector: {kubernetes.io/hostname: node-a}";
+    cluster.apply(&[pod("user", used, node_selector), pod("first", blank, "")].concat());
     cluster.wait_for("pod/user", "condition=Ready", 3 * MINUTE);
     cluster.wait_for("pod/first", "condition=Ready", 3 * MINUTE);
     assert_eq!(shell(&cluster, "user", "cat /data/file"), "precious\n");
     shell(&cluster, "first", "echo new > /data/file; sync");
 
-    let grown = r#"{"spec": {"resources": {"requests": {"storage": "3Gi"}}}}"#;
-    cluster.kubectl(&["patch", "pvc", used, "--patch", grown]);
+    let expansion = r#"{"spec": {"resources": {"requests": {"storage": "3Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", used, "--patch", expansion]);
     cluster.wait_for(&format!("pvc/{used}"), "jsonpath={.status.capacity.storage}=3Gi", 3 * MINUTE);
-    cluster.apply(&snapshot("cut", "do", used));
-    cluster.wait_for("volumesnapshot/cut", "jsonpath={.status.readyToUse}=true", MINUTE);
+    cluster.apply(&snapshot("snap", "do", used));
+    cluster.wait_for("volumesnapshot/snap", "jsonpath={.status.readyToUse}=true", MINUTE);
 
     cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
-    cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "snap"]);
     cluster.kubectl(&["delete", "pvc", used, blank, "--timeout=120s"]);
-    cloud.ends_empty(&cluster);
+    cloud.wait_until_empty_and_stop(&cluster);
 }
 
 fn shell(cluster: &TestCluster, pod: &str, script: &str) -> String {

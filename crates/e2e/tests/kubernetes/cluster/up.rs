@@ -81,7 +81,7 @@ fn hostpath_driver_works_under_wharf_up() {
     kubectl.wait_for("pod/alone", READY, MINUTE);
     assert_eq!(kubectl.names("storageclass"), Vec::<String>::new());
     kubectl.wait_until("the log reports the missing driver", MINUTE, |_| {
-        up.process.log().contains("waiting for driver: no response").then_some(())
+        up.process.log().contains("driver does not respond; waiting for it").then_some(())
     });
 
     let (socket, state) = (up.path("csi.sock"), up.path("state"));

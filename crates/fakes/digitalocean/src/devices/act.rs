@@ -106,8 +106,8 @@ impl Devices {
         let whole = plan.0.iter().filter(|want| want.half.is_none()).map(|want| want.attached.clone());
         self.whole.extend(whole);
         self.reconciled = (!undone).then_some(plan);
-        let again = undone.then(|| now.saturating_add(RETRY_DELAY));
-        Ok(next.into_iter().chain(again).min())
+        let retry_at = undone.then(|| now.saturating_add(RETRY_DELAY));
+        Ok(next.into_iter().chain(retry_at).min())
     }
 
     /// Detaches all devices and removes the links; images stay.

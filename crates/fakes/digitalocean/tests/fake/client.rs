@@ -1,5 +1,5 @@
-//! A minimal client: one connection per request, which distinguishes every way in which a response can be
-//! corrupted.
+//! A minimal HTTP client with one connection per request. [`BrokenResponse`] distinguishes the ways in which a response
+//! can be corrupted.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) struct Response {
 #[derive(Debug)]
 pub(crate) enum BrokenResponse {
     Io(io::Error),
-    /// Fewer bytes than were announced, or none.
+    /// Fewer bytes than `content-length`, or none.
     Short,
     Json(#[allow(dead_code, reason = "printed when a test fails")] serde_json::Error),
 }
@@ -51,7 +51,7 @@ impl Client {
         Self { address: url.strip_prefix("http://").unwrap().to_owned(), token: "any".to_owned() }
     }
 
-    pub(crate) fn token(self, token: &str) -> Self {
+    pub(crate) fn with_token(self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self }
     }
 
@@ -104,8 +104,8 @@ impl Client {
             .filter_map(|line| line.split_once(": "))
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        let announced = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
-        if text.len() < announced {
+        let content_length = headers.get("content-length").map_or(0, |length| length.parse().unwrap());
+        if text.len() < content_length {
             return Err(BrokenResponse::Short);
         }
         let json = headers.get("content-type").is_some_and(|kind| kind.starts_with("application/json"));

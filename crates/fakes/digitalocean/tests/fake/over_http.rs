@@ -68,7 +68,7 @@ async fn restarted_fake_keeps_its_state() {
 async fn unknown_and_revoked_tokens_are_refused() {
     let (fake, client) = start(FakeOptions::new().token("secret")).await;
     assert_eq!(client.get("/v2/account").await.status, 401);
-    let client = client.token("secret");
+    let client = client.with_token("secret");
     assert_eq!(client.get("/v2/account").await.status, 200);
     fake.revoke_token("secret");
     let refused = client.get("/v2/account").await;
@@ -78,7 +78,7 @@ async fn unknown_and_revoked_tokens_are_refused() {
     // A request without a token is always refused.
     let (_any, client) = start(FakeOptions::new()).await;
     assert_eq!(client.get("/v2/account").await.status, 200);
-    assert_eq!(client.token("").get("/v2/account").await.status, 401);
+    assert_eq!(client.with_token("").get("/v2/account").await.status, 401);
 }
 
 #[tokio::test]
@@ -200,7 +200,7 @@ async fn control_api_reads_and_changes_the_fake() {
 async fn each_droplet_has_its_metadata_service() {
     let (fake, _) = start(FakeOptions::new().droplet(11, "nyc3").droplet(12, "ams3")).await;
     for (id, region) in [(11, "nyc3"), (12, "ams3")] {
-        let client = Client::new(&fake.metadata_url(id).unwrap()).token("");
+        let client = Client::new(&fake.metadata_url(id).unwrap()).with_token("");
         assert_eq!(client.get_text("/metadata/v1/id").await, (200, id.to_string()));
         assert_eq!(client.get_text("/metadata/v1/region").await, (200, region.to_owned()));
         assert_eq!(client.get("/metadata/v1.json").await.body["droplet_id"], id);

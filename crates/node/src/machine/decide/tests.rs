@@ -2,7 +2,7 @@
 
 use super::*;
 
-const RULES: Rules = Rules { register_again: false, taints: true, report_every: Duration::from_secs(300) };
+const RULES: Rules = Rules { recreate_node: false, taints: true, report_every: Duration::from_secs(300) };
 
 fn facts() -> Facts {
     Facts {
@@ -39,7 +39,7 @@ fn node_is_created_once_and_reported_on_changes() {
     let plain = node(json!({}));
     let reported =
         |uid: &str, problem: &str| Some(Report { uid: uid.into(), at: at(100), problem: problem.into() });
-    let again = Rules { register_again: true, ..RULES };
+    let recreating = Rules { recreate_node: true, ..RULES };
     let wait = Step::Wait(Some(at(400)));
     for (rule, rules, exists, known, reported, problem, now, expected) in [
         ("the first", RULES, false, false, None, "", 1, Step::Create),
@@ -55,7 +55,7 @@ fn node_is_created_once_and_reported_on_changes() {
         ),
         (
             "deleted while we run: created again, if configured",
-            again,
+            recreating,
             false,
             true,
             reported("u", ""),

@@ -31,7 +31,7 @@ impl Manager {
     /// changed. Returns when to poll again, if the attachment is not watched.
     pub(in super::super) async fn check_attachment(&self, unique: &str, volume: &Volume) -> Option<Duration> {
         let key = Key::cluster(self.attachment(volume));
-        let (attachment, again) = match &self.wide {
+        let (attachment, poll_after) = match &self.wide {
             Some(wide) => (wide.attachments.get(&key), None),
             // A node may not read the attachment before it exists.
             None => {
@@ -42,13 +42,13 @@ impl Manager {
         let error = attachment.and_then(|attachment| attachment.status.attach_error.clone());
         let message = error.as_ref().map(|error| error.message.clone());
         if message == volume.attach_error {
-            return again;
+            return poll_after;
         }
         self.change(unique, |volume| volume.attach_error = message);
         if error.and_then(|error| error.error_code) == Some(EXHAUSTED) {
             self.parts.plugins.refresh(&volume.driver);
         }
-        again
+        poll_after
     }
 
     fn attachment(&self, volume: &Volume) -> String {

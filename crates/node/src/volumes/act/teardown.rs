@@ -19,8 +19,8 @@ impl Manager {
         let client = plugin.client().with_deadline(self.settings.timeout);
         let response = client.node().node_unpublish_volume(request).await;
         response.map_err(|status| StepError::of_driver(&status, &Secrets::new()))?;
-        // Remove what the driver should have removed, then our record: last, so that a crash here leaves it to be
-        // found.
+        // Remove what the driver should have removed, then our record. The record is removed last, so that it is found
+        // again after a crash.
         let spec = volume.mounts.get(pod).map_or(&volume.spec, |mount| &mount.spec).clone();
         let (mode, uid) = (volume.mode, pod.to_owned());
         let removed = self.disk.run(move |disk| match mode {
@@ -42,7 +42,7 @@ impl Manager {
         let (volume, plugin) = (&inputs.volume, self.plugin(inputs)?);
         let staging = volume.staging(&self.parts.root);
         let path = staging.clone();
-        self.disk.run(move |disk| disk.referenced(&path)).await?;
+        self.disk.run(move |disk| disk.ensure_unreferenced(&path)).await?;
         if plugin.capabilities.stage_unstage {
             self.change(unique, |volume| {
                 if volume.device == Device::Staged {

@@ -69,22 +69,22 @@ impl Manager {
             let pods = world.pods.keys().cloned().map(Subject::Pod);
             pods.chain(world.volumes.keys().cloned().map(Subject::Volume)).collect()
         };
-        self.sweep(leftovers).await;
+        self.remove_leftovers(leftovers).await;
         self.in_use.change();
         self.notify_waiters();
         subjects.into_iter().for_each(|subject| self.wake(subject));
     }
 
-    async fn sweep(&self, leftovers: Vec<PathBuf>) {
-        let swept = self.disk.run(move |disk| {
+    async fn remove_leftovers(&self, leftovers: Vec<PathBuf>) {
+        let removal = self.disk.run(move |disk| {
             for path in leftovers {
-                if let Err(error) = disk.sweep(&path) {
+                if let Err(error) = disk.remove_leftovers(&path) {
                     tracing::warn!(path = %path.display(), %error, "failed to remove leftover volume directory");
                 }
             }
             Ok(())
         });
-        if let Err(error) = swept.await {
+        if let Err(error) = removal.await {
             tracing::warn!(%error, "failed to remove leftover volume directories");
         }
     }
@@ -143,7 +143,7 @@ impl Manager {
         };
         let gone =
             leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
-        self.sweep(gone).await;
+        self.remove_leftovers(gone).await;
         self.in_use.change();
         woken.extend(before.into_iter().filter_map(|stuck| stuck.pod).map(Subject::Pod));
         woken.into_iter().for_each(|subject| self.wake(subject));

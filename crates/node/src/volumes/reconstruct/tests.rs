@@ -255,7 +255,7 @@ fn dangling_device_link_is_found_and_removed() {
     for record in [None, Some(data("h1", Some("pv1")))] {
         disk.link(&link, &target).unwrap();
         if let Some(data) = &record {
-            disk.record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
+            disk.write_record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
         }
         let found = scan(&disk).unwrap().identify(&root, &ReadableVolumes::default(), true);
         assert!(found.stuck.is_empty(), "{found:?}");
@@ -263,9 +263,9 @@ fn dangling_device_link_is_found_and_removed() {
             None => assert_eq!(found.leftovers, std::slice::from_ref(&target)),
             Some(_) => assert!(found.volumes[&names::unique("d", "h1")].mounts.contains_key("u1")),
         }
-        disk.sweep(&target).unwrap();
+        disk.remove_leftovers(&target).unwrap();
         assert!(link.symlink_metadata().is_err(), "{}", link.display());
     }
-    disk.sweep(&root.device_stage("pv1")).unwrap();
+    disk.remove_leftovers(&root.device_stage("pv1")).unwrap();
     assert_eq!(disk.names(&root.devices().join("publish")).unwrap(), [""; 0]);
 }

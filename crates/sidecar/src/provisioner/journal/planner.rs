@@ -256,7 +256,7 @@ impl Planner {
         if self.segments.get(&name).is_some_and(empty)
             && let Some(segment) = self.segments.remove(&name)
         {
-            self.removals.finished(name, segment.uid, now);
+            self.removals.schedule_finished(name, segment.uid, now);
         }
     }
 
@@ -292,7 +292,7 @@ impl Planner {
             return Some(Job::Write { name, intents });
         }
         self.removal_due()?;
-        let (name, uid) = self.removals.next(now)?;
+        let (name, uid) = self.removals.start_next(now)?;
         Some(Job::Remove { name, uid })
     }
 
@@ -312,7 +312,7 @@ impl Planner {
     }
 
     fn removal_due(&self) -> Option<Instant> {
-        if self.loading { None } else { self.removals.due() }
+        if self.loading { None } else { self.removals.next_due() }
     }
 
     fn write_due(&self) -> Option<Instant> {
@@ -361,7 +361,7 @@ impl Planner {
         if let (WriteOutcome::Unknown(_), Access::Durable { .. } | Access::Memory { .. }) =
             (&outcome, self.access)
         {
-            self.removals.may_exist(name, now);
+            self.removals.schedule_possible(name, now);
         }
         match (outcome, self.access) {
             // The segment will be found when the journal is read again. The callers have to start again.

@@ -47,9 +47,9 @@ fn kind_of(next: &Next) -> &'static str {
     match next {
         Next::Start => "start",
         Next::Await(_) => "await",
-        Next::FindRunning(_) => "find",
-        Next::GetVolume(_) => "look",
-        Next::GetDroplet(_) => "droplet",
+        Next::FindRunning(_) => "find running",
+        Next::GetVolume(_) => "get volume",
+        Next::GetDroplet(_) => "get droplet",
         Next::Pause(_) => "pause",
         Next::Done(_) => "done",
         Next::Fail(_) => "fail",
@@ -63,17 +63,17 @@ fn start_response_determines_the_next_step() {
     let table = [
         (accepted(ActionStatus::InProgress), false, "await"),
         (accepted(ActionStatus::Unknown), false, "await"),
-        (accepted(ActionStatus::Completed), false, "look"),
+        (accepted(ActionStatus::Completed), false, "get volume"),
         (accepted(ActionStatus::Errored), false, "fail"),
-        (Err(pending()), false, "find"),
+        (Err(pending()), false, "find running"),
         (Err(pending()), true, "pause"),
-        (Err(refusal(422, "This volume is already attached")), false, "look"),
-        (Err(refusal(422, "Attachment not found")), false, "look"),
-        (Err(refusal(422, "cannot attach more volumes to the Droplet")), false, "look"),
-        (Err(refusal(422, "something new")), false, "look"),
-        (Err(refusal(404, "The resource you requested could not be found.")), false, "look"),
-        (Err(refusal(500, "server error")), false, "find"),
-        (Err(refusal(502, "bad gateway")), true, "find"),
+        (Err(refusal(422, "This volume is already attached")), false, "get volume"),
+        (Err(refusal(422, "Attachment not found")), false, "get volume"),
+        (Err(refusal(422, "cannot attach more volumes to the Droplet")), false, "get volume"),
+        (Err(refusal(422, "something new")), false, "get volume"),
+        (Err(refusal(404, "The resource you requested could not be found.")), false, "get volume"),
+        (Err(refusal(500, "server error")), false, "find running"),
+        (Err(refusal(502, "bad gateway")), true, "find running"),
         (Err(refusal(401, "Unable to authenticate you.")), false, "fail"),
         (Err(refusal(403, "forbidden")), false, "fail"),
         (Err(refusal(403, "capacity limit exceeded")), false, "fail"),
@@ -86,29 +86,29 @@ fn start_response_determines_the_next_step() {
     }
 }
 
-/// An attach of the volume may be running: only its list of actions shows that.
+/// An attach of the volume may be running, which only the volume's list of actions shows.
 #[test]
 fn refused_detach_searches_for_running_actions() {
-    for (status, words) in [
+    for (status, message) in [
         (422, "Attachment not found"),
         (422, "something new"),
         (404, "The resource you requested could not be found."),
     ] {
         for searched in [false, true] {
-            let refused = CheckReason::Refused(refusal(status, words));
-            let next = after_start(DETACH, Err(refusal(status, words)), searched);
-            assert_eq!(next, Next::FindRunning(refused.clone()), "{words}");
+            let refused = CheckReason::Refused(refusal(status, message));
+            let next = after_start(DETACH, Err(refusal(status, message)), searched);
+            assert_eq!(next, Next::FindRunning(refused.clone()), "{message}");
             let attaching = [action(5, "attach_volume", ActionStatus::InProgress)];
             assert_eq!(
                 kind_of(&after_find_running(DETACH, Some(&attaching), refused.clone())),
                 "pause",
-                "{words}"
+                "{message}"
             );
             let attached = [action(5, "attach_volume", ActionStatus::Completed)];
             assert_eq!(
                 after_find_running(DETACH, Some(&attached), refused.clone()),
                 Next::GetVolume(refused),
-                "{words}"
+                "{message}"
             );
         }
     }
@@ -158,7 +158,7 @@ fn volume_state_determines_the_next_step() {
     let no_response = || CheckReason::NoResponse(refusal(500, "server error"));
     let missing = || CheckReason::Refused(refusal(404, "could not be found"));
     let already = || CheckReason::Refused(refusal(422, "This volume is already attached"));
-    let nowhere = || CheckReason::Refused(refusal(422, "Attachment not found"));
+    let not_attached = || CheckReason::Refused(refusal(422, "Attachment not found"));
     let too_many = || CheckReason::Refused(refusal(422, "cannot attach more volumes to the Droplet"));
     let other = || CheckReason::Refused(refusal(422, "something new"));
     // goal, (attached droplets, size), reason for the check, next step
@@ -173,19 +173,19 @@ fn volume_state_determines_the_next_step() {
         (ATTACH, Some((vec![], 1)), CheckReason::Vanished, "pause"),
         (ATTACH, Some((vec![], 1)), no_response(), "pause"),
         (ATTACH, Some((vec![], 1)), CheckReason::Refused(pending()), "pause"),
-        (ATTACH, Some((vec![], 1)), missing(), "droplet"),
-        (ATTACH, Some((vec![], 1)), too_many(), "droplet"),
+        (ATTACH, Some((vec![], 1)), missing(), "get droplet"),
+        (ATTACH, Some((vec![], 1)), too_many(), "get droplet"),
         (ATTACH, Some((vec![], 1)), other(), "fail"),
         (ATTACH, None, missing(), "fail"),
-        (DETACH, Some((vec![], 1)), nowhere(), "done"),
-        (DETACH, Some((vec![8], 1)), nowhere(), "done"),
-        (DETACH, Some((vec![7], 1)), nowhere(), "pause"),
-        // It may not be attached yet.
+        (DETACH, Some((vec![], 1)), not_attached(), "done"),
+        (DETACH, Some((vec![8], 1)), not_attached(), "done"),
+        (DETACH, Some((vec![7], 1)), not_attached(), "pause"),
+        // An attach may still be pending.
         (DETACH, Some((vec![], 1)), CheckReason::Refused(pending()), "pause"),
         (DETACH, Some((vec![8], 1)), CheckReason::Refused(pending()), "pause"),
         (DETACH, Some((vec![], 1)), no_response(), "done"),
         (DETACH, Some((vec![7], 1)), no_response(), "pause"),
-        (DETACH, Some((vec![7], 1)), missing(), "droplet"),
+        (DETACH, Some((vec![7], 1)), missing(), "get droplet"),
         (DETACH, None, missing(), "done"),
         (RESIZE, Some((vec![7], 20)), other(), "done"),
         (RESIZE, Some((vec![7], 21)), no_response(), "done"),
@@ -194,10 +194,10 @@ fn volume_state_determines_the_next_step() {
         (RESIZE, Some((vec![7], 19)), CheckReason::Completed, "pause"),
         (RESIZE, None, missing(), "fail"),
     ];
-    for (goal, seen, check, next) in table {
-        let shown = format!("{goal} {seen:?} {check:?}");
-        let seen = seen.map(|(droplets, size)| volume(&droplets, size));
-        assert_eq!(kind_of(&after_get_volume(goal, seen, check)), next, "{shown}");
+    for (goal, observed, check, next) in table {
+        let shown = format!("{goal} {observed:?} {check:?}");
+        let observed = observed.map(|(droplets, size)| volume(&droplets, size));
+        assert_eq!(kind_of(&after_get_volume(goal, observed, check)), next, "{shown}");
     }
     assert_eq!(
         after_get_volume(ATTACH, Some(volume(&[8], 1)), already()),
@@ -211,15 +211,15 @@ fn missing_droplet_completes_detach_and_fails_attach() {
     let too_many = refusal(422, "cannot attach more volumes to the Droplet");
     assert_eq!(after_get_droplet(DETACH, None, missing.clone()), Next::Done(None));
     assert_eq!(after_get_droplet(ATTACH, None, missing.clone()), Next::Fail(Failure::NoDroplet));
-    let both_there = Next::Fail(Failure::Api(missing.clone()));
-    assert_eq!(after_get_droplet(ATTACH, Some(&droplet(0)), missing.clone()), both_there);
-    assert_eq!(after_get_droplet(DETACH, Some(&droplet(1)), missing), both_there);
+    let both_exist = Next::Fail(Failure::Api(missing.clone()));
+    assert_eq!(after_get_droplet(ATTACH, Some(&droplet(0)), missing.clone()), both_exist);
+    assert_eq!(after_get_droplet(DETACH, Some(&droplet(1)), missing), both_exist);
     for (count, attached) in [(7, Some(7)), (0, None)] {
-        let Next::Fail(Failure::TooManyVolumes { attached: learnt, .. }) =
+        let Next::Fail(Failure::TooManyVolumes { attached: reported, .. }) =
             after_get_droplet(ATTACH, Some(&droplet(count)), too_many.clone())
         else {
             panic!("no failure")
         };
-        assert_eq!(learnt, attached);
+        assert_eq!(reported, attached);
     }
 }

@@ -17,7 +17,7 @@ use super::super::MINUTE;
 pub(super) const DRIVER: &str = "dobs.csi.digitalocean.com";
 pub(super) const DROPLETS: [u64; 2] = [101, 102];
 /// The names of two existing volumes: one in use, one never formatted.
-pub(super) const TAKEN_OVER: (&str, &str) =
+pub(super) const ADOPTED_VOLUMES: (&str, &str) =
     ("pvc-0d1fa5c3-7f4a-4c66-8b3e-0a5ad5f9d001", "pvc-0d1fa5c3-7f4a-4c66-8b3e-0a5ad5f9d002");
 const REGION: &str = "nyc3";
 const TOKEN: &str = "dop_v1_for_tests";
@@ -47,7 +47,7 @@ impl Cloud {
         args.extend(["--action-delay", "500ms", "--device-delay", "300ms", "--snapshot-interval", "0"]);
         args.extend(droplets.iter().flat_map(|droplet| ["--droplet", droplet]));
         let fake = ChildProcess::start(&built_program("fake-digitalocean"), &args, &log(cluster, "fake"));
-        cluster.eventually("the double listens", MINUTE, |_| TcpStream::connect(&api).ok());
+        cluster.eventually("the fake API listens", MINUTE, |_| TcpStream::connect(&api).ok());
 
         cluster.apply(&csi_driver());
         let (kubeconfig, url) = (text(&cluster.kubeconfig()), format!("http://{api}"));
@@ -77,9 +77,10 @@ impl Cloud {
             fs::create_dir_all(&plugin).unwrap();
             let socket = plugin.join("csi.sock");
             let (endpoint, metadata) = (format!("unix://{}", socket.display()), format!("http://{metadata}"));
-            let (devices, notes) = (text(&by_id.join(droplet.to_string())), text(&plugin.join("volumes")));
+            let (devices, state_dir) =
+                (text(&by_id.join(droplet.to_string())), text(&plugin.join("volumes")));
             let mut args = vec!["driver", "digitalocean", "--endpoint", &endpoint];
-            args.extend(["--metadata-url", &metadata, "--device-dir", &devices, "--state-dir", &notes]);
+            args.extend(["--metadata-url", &metadata, "--device-dir", &devices, "--state-dir", &state_dir]);
             drivers.push(ChildProcess::start(
                 &built_program("wharf"),
                 &args,
@@ -93,8 +94,8 @@ impl Cloud {
         Self { sidecars, drivers, fake, api, by_id }
     }
 
-    /// Stops drivers and sidecars in order, once the fake has no volume, snapshot or device left.
-    pub(super) fn ends_empty(&mut self, cluster: &TestCluster) {
+    /// Waits until the fake has no volume, snapshot or device left, then stops sidecars and drivers.
+    pub(super) fn wait_until_empty_and_stop(&mut self, cluster: &TestCluster) {
         cluster.eventually("the cloud is empty", 2 * MINUTE, |_| {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
@@ -112,12 +113,12 @@ impl Cloud {
     }
 
     /// Creates a volume outside of the driver; returns its ID.
-    pub(super) fn make_volume(&self, name: &str, gib: u64) -> String {
-        let wanted = json!({
+    pub(super) fn create_volume(&self, name: &str, gib: u64) -> String {
+        let request = json!({
             "name": name, "region": REGION, "size_gigabytes": gib,
             "description": "Created by DigitalOcean CSI driver",
         });
-        self.call("POST", "/v2/volumes", Some(wanted))["volume"]["id"].as_str().unwrap().to_owned()
+        self.call("POST", "/v2/volumes", Some(request))["volume"]["id"].as_str().unwrap().to_owned()
     }
 
     pub(super) fn attach(&self, id: &str, droplet: u64) {
@@ -125,7 +126,7 @@ impl Cloud {
     }
 
     /// Formats a volume with xfs as the previous driver did, writes one file to it, and detaches it.
-    pub(super) fn fill(&self, id: &str, name: &str, word: &str) {
+    pub(super) fn fill(&self, id: &str, name: &str, content: &str) {
         self.attach(id, DROPLETS[0]);
         let link = self.by_id.join(DROPLETS[0].to_string()).join(format!("scsi-0DO_Volume_{name}"));
         for _ in 0..100 {
@@ -138,15 +139,15 @@ impl Cloud {
         let mount = self.by_id.join("filling");
         fs::create_dir_all(&mount).unwrap();
         run("mount", &[&text(&link), &text(&mount)]);
-        fs::write(mount.join("file"), format!("{word}\n")).unwrap();
+        fs::write(mount.join("file"), format!("{content}\n")).unwrap();
         run("umount", &[&text(&mount)]);
         fs::remove_dir(&mount).unwrap();
         self.act(id, DROPLETS[0], "detach", false);
     }
 
     fn act(&self, id: &str, droplet: u64, action: &str, attached: bool) {
-        let wanted = json!({"type": action, "droplet_id": droplet, "region": REGION});
-        self.call("POST", &format!("/v2/volumes/{id}/actions"), Some(wanted));
+        let request = json!({"type": action, "droplet_id": droplet, "region": REGION});
+        self.call("POST", &format!("/v2/volumes/{id}/actions"), Some(request));
         for _ in 0..100 {
             let volume = self.call("GET", &format!("/v2/volumes/{id}"), None);
             let droplets = volume["volume"]["droplet_ids"].as_array().cloned().unwrap_or_default();
@@ -179,7 +180,7 @@ impl Cloud {
 }
 
 impl Drop for Cloud {
-    /// The fake releases its devices only if it exits in order, also after a failed test.
+    /// Sends SIGTERM, so that the fake releases its devices also after a failed test.
     fn drop(&mut self) {
         self.fake.terminate();
     }
@@ -192,9 +193,9 @@ pub(super) fn attachment_name(id: &str) -> String {
 }
 
 /// A volume and its claim as the previous driver's provisioner wrote them.
-pub(super) fn as_before(name: &str, id: &str) -> String {
-    // A volume that is expanded in use needs a file system that can be expanded here.
-    let fs = if name == TAKEN_OVER.0 { "xfs" } else { "ext4" };
+pub(super) fn volume_of_previous_driver(name: &str, id: &str) -> String {
+    // The first volume is expanded while it is in use, which needs CAP_SYS_RESOURCE for ext4.
+    let fs = if name == ADOPTED_VOLUMES.0 { "xfs" } else { "ext4" };
     format!(
         r#"
 apiVersion: v1
@@ -233,7 +234,7 @@ spec:
 }
 
 /// The volume's attachment to the first node.
-pub(super) fn attachment_as_before(volume: &str, id: &str) -> String {
+pub(super) fn attachment_of_previous_driver(volume: &str, id: &str) -> String {
     let name = attachment_name(id);
     let finalizer = DRIVER.replace('.', "-");
     format!(
@@ -250,8 +251,8 @@ spec: {{attacher: {DRIVER}, nodeName: node-a, source: {{persistentVolumeName: {v
     )
 }
 
-/// The status that the attacher wrote to it.
-pub(super) fn attached_as_before(volume: &str) -> String {
+/// The status that the previous driver's attacher wrote to the attachment.
+pub(super) fn attachment_status_of_previous_driver(volume: &str) -> String {
     let metadata = json!({format!("{DRIVER}/volume-name"): volume});
     json!({"status": {"attached": true, "attachmentMetadata": metadata}}).to_string()
 }
