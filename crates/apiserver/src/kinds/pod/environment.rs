@@ -69,12 +69,16 @@ pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
             variable_name_errors(prefix),
         ));
         let mut found = 0;
-        for reference in ["configMapRef", "secretRef"] {
-            let Some(reference) = source.get(reference) else { continue };
+        for kind in ["configMapRef", "secretRef"] {
+            let Some(reference) = source.get(kind) else { continue };
             found += 1;
             let name = json::text(reference, "/name");
-            let field = format!("{at}.envFrom[{index}].{reference}.name");
-            causes.extend(meta::invalid_causes(&field, name, names::subdomain(name, false)));
+            let field = format!("{at}.envFrom[{index}].{kind}.name");
+            match name {
+                "" => causes.push(Cause::required(&field, "")),
+                // Upstream validates the name as a prefix, so it may end with a dash.
+                name => causes.extend(meta::invalid_causes(&field, name, names::subdomain(name, true))),
+            }
         }
         let error = match found {
             0 => "must specify one of: `configMapRef` or `secretRef`",
@@ -180,6 +184,23 @@ mod tests {
 
     use super::*;
     use crate::kinds::testing::lines;
+
+    #[test]
+    fn names_of_env_from_sources_are_validated() {
+        for (kind, name, expected) in [
+            ("configMapRef", "a", ""),
+            ("secretRef", "a-", ""),
+            ("configMapRef", "", "c.envFrom[0].configMapRef.name: Required value"),
+            ("secretRef", "A_B", "c.envFrom[0].secretRef.name: Invalid value: \"A_B\""),
+        ] {
+            let causes = lines(validate(&json!({"envFrom": [{kind: {"name": name}}]}), "c"));
+            let matches = match expected {
+                "" => causes.is_empty(),
+                expected => causes.len() == 1 && causes[0].starts_with(expected),
+            };
+            assert!(matches, "{kind} {name:?}: {causes:?}");
+        }
+    }
 
     #[test]
     fn variable_sources_are_validated() {
