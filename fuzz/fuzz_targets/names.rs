@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use wharf_csi::Endpoint;
-use wharf_driver_digitalocean::fuzzing::{note_file, volume_name};
+use wharf_driver_digitalocean::fuzzing::{record_file, volume_name};
 use wharf_driver_local::fuzzing::{ids, is_id, parse_trash};
 use wharf_model::UniqueVolumeName;
 
@@ -33,7 +33,7 @@ fuzz_target!(|text: &str| {
         assert_eq!(parse_trash(&format!("{id}.{number}")), Some((id, number)));
     }
 
-    assert!(note_file(text).is_none_or(|file| is_file_name(&file)));
+    assert!(record_file(text).is_none_or(|file| is_file_name(&file)));
     let name = volume_name(text);
     assert!(is_file_name(&name) && name.len() <= 64);
     assert_eq!(volume_name(&name), name);

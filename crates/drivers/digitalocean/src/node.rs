@@ -1,11 +1,11 @@
 //! The node service's devices: finds a volume's device on this droplet by the volume's name, without an API token.
 //!
 //! A device is returned only when it is fully attached (see [`device`]), with its real size; until then the driver
-//! waits. State that must survive a restart is stored in notes ([`notes`]). Volumes staged by the existing driver have
-//! no note, and are found by their mounts.
+//! waits. State that must survive a restart is stored in one record per volume ([`records`]). Volumes staged by the
+//! existing driver (csi-digitalocean) have no record and are identified by their mounts.
 
 mod device;
-mod notes;
+mod records;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -22,9 +22,9 @@ use wharf_driver::backend::{
 use wharf_linux::Kernel;
 
 use self::device::{Assessment, DevicePaths, Observed, assess};
-use self::notes::{Disk, Formatting, Note, Notes};
+use self::records::{Disk, Formatting, VolumeRecord, VolumeRecords};
 #[cfg(feature = "fuzzing")]
-pub use self::notes::{note_file, rewrite_note};
+pub use self::records::{record_file, rewrite_record};
 use self::watch::Watch;
 use crate::names::{PublishKeys, never_formats};
 use crate::size;
@@ -43,29 +43,29 @@ pub struct NodeOptions {
     pub driver_name: String,
     /// The directory with the links to devices: `/dev/disk/by-id`.
     pub device_dir: PathBuf,
-    /// The directory for notes; created if it does not exist.
+    /// The directory for volume records; created if it does not exist.
     pub state_dir: PathBuf,
 }
 
-/// Volumes as devices of this droplet.
+/// Finds the block devices of volumes on this droplet.
 #[derive(Clone)]
 pub struct NodeDevices {
     kernel: Arc<dyn Kernel>,
-    notes: Notes,
+    records: VolumeRecords,
     paths: DevicePaths,
     keys: PublishKeys,
     boot: String,
 }
 
 impl NodeDevices {
-    /// Creates the directory for the notes.
+    /// Creates the state directory if it does not exist.
     pub fn new(kernel: Arc<dyn Kernel>, options: NodeOptions) -> Result<Self, NodeSetupError> {
         let NodeOptions { driver_name, device_dir, state_dir } = options;
         let failed = |source| NodeSetupError { state_dir: state_dir.clone(), source };
         std::fs::create_dir_all(&state_dir).map_err(failed)?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         Ok(Self {
-            notes: Notes::new(kernel.clone(), state_dir),
+            records: VolumeRecords::new(kernel.clone(), state_dir),
             kernel,
             paths: DevicePaths { links: device_dir, devices: "/dev".into(), sysfs: "/sys".into() },
             keys: PublishKeys::of(&driver_name),
@@ -88,9 +88,9 @@ impl NodeDevices {
         &self,
         name: &str,
         at_least: u64,
-        within: Duration,
+        timeout: Duration,
     ) -> Result<Device, DeviceError> {
-        let end = Instant::now() + within;
+        let end = Instant::now() + timeout;
         let watch = Watch::new();
         loop {
             watch.add(&self.paths.links);
@@ -122,7 +122,7 @@ impl NodeDevices {
                     "{} cannot be used after {} s: {reason}; the next call retries; check whether the \
                      volume is attached to this droplet",
                     self.paths.link_of(name).display(),
-                    within.as_secs()
+                    timeout.as_secs()
                 ))
                 .into());
             }
@@ -158,11 +158,11 @@ impl NodeDevices {
         })
     }
 
-    /// Writes the volume's name to its note, and preserves the rest of the note if it is for the same name.
-    fn note(&self, id: &str, name: &str) -> Result<(), DeviceError> {
-        let noted = self.notes.read(id).map_err(failed)?.filter(|note| note.name == name);
-        let note = noted.unwrap_or_else(|| Note::new(name));
-        match self.notes.write(id, &note).map_err(failed)? {
+    /// Writes the volume's name to its record, and preserves the rest of the record if it is for the same name.
+    fn write_record(&self, id: &str, name: &str) -> Result<(), DeviceError> {
+        let existing = self.records.read(id).map_err(failed)?.filter(|record| record.name == name);
+        let record = existing.unwrap_or_else(|| VolumeRecord::new(name));
+        match self.records.write(id, &record).map_err(failed)? {
             true => Ok(()),
             false => Err(DeviceError::NotFound(format!("{id:?} is not the ID of a DigitalOcean volume"))),
         }
@@ -180,11 +180,12 @@ impl NodeDevices {
         }
     }
 
-    fn read_note(&self, id: &str) -> Result<Option<(Note, Option<Device>)>, DeviceError> {
-        let note = self.notes.read(id).map_err(failed)?;
-        Ok(note.map(|note| {
-            let device = self.current_device(&note.name);
-            (note, device)
+    /// The volume's record, and its device if there is one now.
+    fn read_record(&self, id: &str) -> Result<Option<(VolumeRecord, Option<Device>)>, DeviceError> {
+        let record = self.records.read(id).map_err(failed)?;
+        Ok(record.map(|record| {
+            let device = self.current_device(&record.name);
+            (record, device)
         }))
     }
 
@@ -194,10 +195,14 @@ impl NodeDevices {
         (!self.boot.is_empty()).then(|| Disk { boot: self.boot.clone(), sequence })
     }
 
-    /// The format that was started on this same attachment of the disk.
-    fn interrupted_format<'a>(&self, note: &'a Note, device: Option<&Device>) -> Option<&'a Formatting> {
+    /// The unfinished format of this disk, if it was started during the current attachment.
+    fn interrupted_format<'a>(
+        &self,
+        record: &'a VolumeRecord,
+        device: Option<&Device>,
+    ) -> Option<&'a Formatting> {
         let disk = device.and_then(|device| self.disk(&device.path))?;
-        note.formatting.as_ref().filter(|formatting| formatting.disk == disk)
+        record.formatting.as_ref().filter(|formatting| formatting.disk == disk)
     }
 }
 
@@ -206,41 +211,41 @@ impl Devices for NodeDevices {
     async fn attach(&self, volume: &NodeVolume) -> Result<Device, DeviceError> {
         let name = self.name_in(&volume.publish_context)?;
         let at_least = self.size_in(&volume.publish_context)?;
-        let (id, noted) = (volume.id.clone(), name.clone());
-        self.run(move |this| this.note(&id, &noted)).await?;
+        let (id, volume_name) = (volume.id.clone(), name.clone());
+        self.run(move |this| this.write_record(&id, &volume_name)).await?;
         self.wait_for_device(&name, at_least, DEVICE_TIMEOUT).await
     }
 
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let id = id.to_owned();
-        self.run(move |this| Ok(this.read_note(&id)?.and_then(|(_, device)| device))).await
+        self.run(move |this| Ok(this.read_record(&id)?.and_then(|(_, device)| device))).await
     }
 
-    async fn adopt(&self, id: &str, trace: AdoptionHint<'_>) -> Result<Option<Device>, DeviceError> {
-        let (id, trace) = match trace {
+    async fn adopt(&self, id: &str, hint: AdoptionHint<'_>) -> Result<Option<Device>, DeviceError> {
+        let (id, name_or_device) = match hint {
             AdoptionHint::Published(context) => (id.to_owned(), Ok(self.name_in(context)?)),
             AdoptionHint::Mounted(device) => (id.to_owned(), Err(device.to_owned())),
             _ => return Ok(None),
         };
         self.run(move |this| {
-            let name = match trace {
+            let name = match name_or_device {
                 Ok(name) => Some(name),
-                // No link leads to it: not a DigitalOcean volume.
+                // Without a link to this device, it is not a DigitalOcean volume.
                 Err(device) => this.paths.volume_name_of(&device).unwrap_or_default(),
             };
             let Some(name) = name else { return Ok(None) };
-            if let Some(other) = this.notes.other_of(&name, &id).map_err(failed)? {
+            if let Some(other) = this.records.other_volume_named(&name, &id).map_err(failed)? {
                 tracing::warn!(
                     volume_handle = id,
-                    name,
-                    other,
-                    "did not adopt device: the record of another volume has the same name"
+                    volume_name = name,
+                    other_volume_handle = other,
+                    "did not adopt device: the record of another volume has the same volume name"
                 );
                 return Ok(None);
             }
             let Some(device) = this.current_device(&name) else { return Ok(None) };
-            this.note(&id, &name)?;
-            tracing::info!(volume_handle = id, name, device = %device.path.display(), "adopted volume staged by another driver");
+            this.write_record(&id, &name)?;
+            tracing::info!(volume_handle = id, volume_name = name, device = %device.path.display(), "adopted volume staged by another driver");
             Ok(Some(device))
         })
         .await
@@ -248,32 +253,34 @@ impl Devices for NodeDevices {
 
     async fn detach(&self, id: &str) -> Result<(), DeviceError> {
         let id = id.to_owned();
-        self.run(move |this| match this.read_note(&id)? {
-            // An interrupted format can be repeated only as long as its note exists.
-            Some((note, device)) if this.interrupted_format(&note, device.as_ref()).is_some() => Ok(()),
-            Some(_) | None => this.notes.remove(&id).map_err(failed),
+        self.run(move |this| match this.read_record(&id)? {
+            // Kept: an interrupted format can be repeated only while its record exists.
+            Some((record, device)) if this.interrupted_format(&record, device.as_ref()).is_some() => Ok(()),
+            Some(_) | None => this.records.remove(&id).map_err(failed),
         })
         .await
     }
 
     async fn refresh(&self, request: &RefreshDevice) -> Result<Device, DeviceError> {
         let (id, at_least) = (&request.id, request.at_least);
-        let (volume, not_here) =
+        let (volume, not_staged) =
             (id.clone(), || DeviceError::NotFound(format!("volume {id} is not staged on this node")));
-        let noted = self.run(move |this| this.read_note(&volume)).await?;
-        let (note, device) = noted.ok_or_else(not_here)?;
-        let device = device.ok_or_else(not_here)?;
+        let found = self.run(move |this| this.read_record(&volume)).await?;
+        let (record, device) = found.ok_or_else(not_staged)?;
+        let device = device.ok_or_else(not_staged)?;
         self.run(move |this| {
             this.paths.rescan(&device.path);
             Ok(())
         })
         .await?;
-        let whole = self.minimum_device_size(at_least);
-        match self.wait_for_device(&note.name, at_least, RESIZE_TIMEOUT).await {
+        let rounded_down = self.minimum_device_size(at_least);
+        match self.wait_for_device(&record.name, at_least, RESIZE_TIMEOUT).await {
             // The existing driver requested only the rounded-down size, so the device will not become larger.
-            Err(error) if whole < at_least => {
-                let device =
-                    self.wait_for_device(&note.name, whole, Duration::ZERO).await.map_err(|_| error)?;
+            Err(error) if rounded_down < at_least => {
+                let device = self
+                    .wait_for_device(&record.name, rounded_down, Duration::ZERO)
+                    .await
+                    .map_err(|_| error)?;
                 tracing::warn!(
                     volume_handle = id,
                     size = device.size,
@@ -282,7 +289,7 @@ impl Devices for NodeDevices {
                 );
                 Ok(device)
             }
-            response => response,
+            result => result,
         }
     }
 
@@ -306,9 +313,9 @@ impl FormatRecords for NodeDevices {
     async fn format(&self, id: &str) -> Result<Option<FormatState>, DeviceError> {
         let id = id.to_owned();
         self.run(move |this| {
-            let Some((note, device)) = this.read_note(&id)? else { return Ok(None) };
-            let begun = this.interrupted_format(&note, device.as_ref());
-            Ok(begun.map(|begun| FormatState::Formatting { fs: begun.fs, uuid: begun.uuid.clone() }))
+            let Some((record, device)) = this.read_record(&id)? else { return Ok(None) };
+            let interrupted = this.interrupted_format(&record, device.as_ref());
+            Ok(interrupted.map(|format| FormatState::Formatting { fs: format.fs, uuid: format.uuid.clone() }))
         })
         .await
     }
@@ -316,8 +323,8 @@ impl FormatRecords for NodeDevices {
     async fn set_format(&self, id: &str, format: &FormatState) -> Result<(), DeviceError> {
         let (id, format) = (id.to_owned(), format.clone());
         self.run(move |this| {
-            let Some((note, device)) = this.read_note(&id)? else {
-                return Err(internal(format!("volume {id} has no record, although attach writes it first")));
+            let Some((record, device)) = this.read_record(&id)? else {
+                return Err(internal(format!("volume {id} has no record; attach should have written it")));
             };
             let formatting = match format {
                 FormatState::Formatting { fs, uuid } => device
@@ -328,7 +335,7 @@ impl FormatRecords for NodeDevices {
                 | FormatState::Copied { .. }
                 | FormatState::Raw => None,
             };
-            this.notes.write(&id, &Note { formatting, ..note }).map_err(failed).map(drop)
+            this.records.write(&id, &VolumeRecord { formatting, ..record }).map_err(failed).map(drop)
         })
         .await
     }

@@ -176,9 +176,9 @@ impl DevicePaths {
         let device = device.canonicalize()?;
         for entry in fs::read_dir(&self.links)? {
             let entry = entry?;
-            let leads_there = || entry.path().canonicalize().is_ok_and(|path| path == device);
+            let points_to_device = || entry.path().canonicalize().is_ok_and(|path| path == device);
             if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix(LINK_PREFIX))
-                && leads_there()
+                && points_to_device()
                 && self.mismatch(&device, name)?.is_none()
             {
                 return Ok(Some(name.to_owned()));

@@ -214,7 +214,7 @@ async fn interrupted_format_is_repeated_only_on_the_same_attachment() {
     let bench = Bench::without_driver().await;
     let here = HERE.to_string();
     for comes_back in [false, true] {
-        // Two notes with four effects each: the volume's name, and the format in progress.
+        // Two records with four effects each: the volume's name, and the format in progress.
         let mut co = KillableDriver::start(&bench, Some(8)).await;
         let id = co.retry("create", async |co| co.create("pvc-1", GIB).await).await.volume_id;
         let context = co.retry("attach", async |co| co.attach(&id, &here).await).await;

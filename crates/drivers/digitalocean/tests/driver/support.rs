@@ -115,8 +115,8 @@ impl Bench {
         self.root.join("pods").join(name)
     }
 
-    /// The number of volume notes on this node.
-    pub(crate) fn notes(&self) -> usize {
+    /// The number of volume records on this node.
+    pub(crate) fn record_count(&self) -> usize {
         std::fs::read_dir(&self.config.state_dir).unwrap().count()
     }
 
@@ -268,7 +268,7 @@ impl Bench {
         let state = self.fake.state();
         assert!(state.volumes.is_empty(), "{:?}", state.volumes);
         assert!(state.snapshots.is_empty(), "{:?}", state.snapshots);
-        assert_eq!(self.notes(), 0, "notes of deleted volumes remain");
+        assert_eq!(self.record_count(), 0, "records of deleted volumes remain");
         let table = Linux::new().mount_table().unwrap();
         let left: Vec<_> =
             table.mounts().iter().filter(|mount| mount.mount_point.starts_with(&self.root)).collect();
@@ -304,7 +304,7 @@ pub(crate) fn config(root: &Path) -> Config {
         volume_limit: 7,
         tag: None,
         device_dir: root.join("links").join(HERE.to_string()),
-        state_dir: root.join("notes"),
+        state_dir: root.join("records"),
     }
 }
 

@@ -147,7 +147,7 @@ async fn noformat_or_nonzero_volume_is_never_formatted() {
     );
     run("dd", &["if=/dev/urandom", &format!("of={}", text(&device)), "bs=4k", "count=1", "conv=fsync"]);
     refused(bench.stage(ID, &mount("ext4"), context).await, Code::FailedPrecondition, "not zero");
-    assert_eq!(bench.notes(), 0, "a failed stage must leave no note");
+    assert_eq!(bench.record_count(), 0, "a failed stage must leave no record");
 }
 
 #[tokio::test]

@@ -77,9 +77,9 @@ impl Cloud {
             fs::create_dir_all(&plugin).unwrap();
             let socket = plugin.join("csi.sock");
             let (endpoint, metadata) = (format!("unix://{}", socket.display()), format!("http://{metadata}"));
-            let (devices, notes) = (text(&by_id.join(droplet.to_string())), text(&plugin.join("volumes")));
+            let (devices, state) = (text(&by_id.join(droplet.to_string())), text(&plugin.join("volumes")));
             let mut args = vec!["driver", "digitalocean", "--endpoint", &endpoint];
-            args.extend(["--metadata-url", &metadata, "--device-dir", &devices, "--state-dir", &notes]);
+            args.extend(["--metadata-url", &metadata, "--device-dir", &devices, "--state-dir", &state]);
             drivers.push(ChildProcess::start(
                 &built_program("wharf"),
                 &args,

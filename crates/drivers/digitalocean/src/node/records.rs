@@ -1,8 +1,8 @@
-//! Notes: the node's records of volumes, which must survive a restart. A note holds the volume's name, by which its device
+//! The node's records of volumes, which must survive a restart. A record contains the volume's name, by which its device
 //! is found, and a format in progress. One small file per volume, written before the volume is used and removed when
 //! it is unstaged.
 //!
-//! A note that cannot be parsed is ignored: without one, a volume is found by its mounts, and a device is formatted
+//! A record that cannot be parsed is ignored: without one, a volume is found by its mounts, and a device is formatted
 //! only if it reads as zeroes.
 
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use wharf_linux::{Error, FsType, Kernel, PathBeneath, write_durably};
 /// The current format version.
 const VERSION: u32 = 1;
 
-/// The note of one volume.
+/// The record of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Note {
+pub(super) struct VolumeRecord {
     pub(super) version: u32,
     /// The volume's name.
     pub(super) name: String,
@@ -46,48 +46,48 @@ pub(super) struct Disk {
     pub(super) sequence: u64,
 }
 
-impl Note {
+impl VolumeRecord {
     pub(super) fn new(name: &str) -> Self {
         Self { version: VERSION, name: name.to_owned(), formatting: None }
     }
 }
 
-/// All notes, in their own directory.
+/// All records, in their own directory.
 #[derive(Clone)]
-pub(super) struct Notes {
+pub(super) struct VolumeRecords {
     kernel: Arc<dyn Kernel>,
     root: PathBuf,
 }
 
-impl Notes {
+impl VolumeRecords {
     /// `root` must exist.
     pub(super) fn new(kernel: Arc<dyn Kernel>, root: PathBuf) -> Self {
         Self { kernel, root }
     }
 
-    /// The note of a volume.
-    pub(super) fn read(&self, id: &str) -> Result<Option<Note>, Error> {
+    /// The record of a volume.
+    pub(super) fn read(&self, id: &str) -> Result<Option<VolumeRecord>, Error> {
         let Some(file) = file_of(id) else { return Ok(None) };
         let text = self.kernel.read_file(&PathBeneath::new(&self.root, Path::new(&file)))?;
-        Ok(text.and_then(|text| parse_note(&file, &text)))
+        Ok(text.and_then(|text| parse_record(&file, &text)))
     }
 
-    /// Writes a note, durably. `false` if no volume can have that id.
-    pub(super) fn write(&self, id: &str, note: &Note) -> Result<bool, Error> {
+    /// Writes a record, durably. `false` if no volume can have that id.
+    pub(super) fn write(&self, id: &str, record: &VolumeRecord) -> Result<bool, Error> {
         let Some(file) = file_of(id) else { return Ok(false) };
-        if self.read(id)?.as_ref() == Some(note) {
+        if self.read(id)?.as_ref() == Some(record) {
             return Ok(true);
         }
         let failed = |error: serde_json::Error| Error::InvalidState {
             path: self.root.join(&file),
             reason: error.to_string(),
         };
-        let text = serde_json::to_vec(note).map_err(failed)?;
+        let text = serde_json::to_vec(record).map_err(failed)?;
         write_durably(&*self.kernel, &PathBeneath::new(&self.root, Path::new(&file)), &text)?;
         Ok(true)
     }
 
-    /// Removes a note. Succeeds if it does not exist.
+    /// Removes a record. Succeeds if it does not exist.
     pub(super) fn remove(&self, id: &str) -> Result<(), Error> {
         match file_of(id) {
             Some(file) => self.kernel.remove_file(&PathBeneath::new(&self.root, Path::new(&file))),
@@ -95,11 +95,11 @@ impl Notes {
         }
     }
 
-    /// Another volume whose note has this name.
-    pub(super) fn other_of(&self, name: &str, id: &str) -> Result<Option<String>, Error> {
+    /// Another volume whose record has this name.
+    pub(super) fn other_volume_named(&self, name: &str, id: &str) -> Result<Option<String>, Error> {
         for file in self.kernel.list_dir(&PathBeneath::new(&self.root, Path::new(".")))? {
             let Some(other) = file.strip_suffix(SUFFIX).filter(|other| *other != id) else { continue };
-            if self.read(other)?.is_some_and(|note| note.name == name) {
+            if self.read(other)?.is_some_and(|record| record.name == name) {
                 return Ok(Some(other.to_owned()));
             }
         }
@@ -115,11 +115,11 @@ fn file_of(id: &str) -> Option<String> {
     (plain && !id.is_empty() && id.len() <= 64).then(|| format!("{id}{SUFFIX}"))
 }
 
-fn parse_note(file: &str, text: &[u8]) -> Option<Note> {
-    match serde_json::from_slice::<Note>(text) {
-        Ok(note) if note.version == VERSION => Some(note),
-        Ok(note) => {
-            tracing::warn!(file, version = note.version, "ignored a volume record with an unknown version");
+fn parse_record(file: &str, text: &[u8]) -> Option<VolumeRecord> {
+    match serde_json::from_slice::<VolumeRecord>(text) {
+        Ok(record) if record.version == VERSION => Some(record),
+        Ok(record) => {
+            tracing::warn!(file, version = record.version, "ignored a volume record with an unknown version");
             None
         }
         Err(error) => {
@@ -129,16 +129,16 @@ fn parse_note(file: &str, text: &[u8]) -> Option<Note> {
     }
 }
 
-/// The file of a volume's note, for the fuzz targets.
+/// The file of a volume's record, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
-pub fn note_file(id: &str) -> Option<String> {
+pub fn record_file(id: &str) -> Option<String> {
     file_of(id)
 }
 
-/// Reads a note and writes it again, for the fuzz targets.
+/// Reads a record and writes it again, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
-pub fn rewrite_note(text: &[u8]) -> Option<Vec<u8>> {
-    parse_note("note.json", text).and_then(|note| serde_json::to_vec(&note).ok())
+pub fn rewrite_record(text: &[u8]) -> Option<Vec<u8>> {
+    parse_record("record.json", text).and_then(|record| serde_json::to_vec(&record).ok())
 }
 
 #[cfg(test)]
@@ -148,27 +148,27 @@ mod tests {
     const ID: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
 
     #[test]
-    fn notes_round_trip_and_invalid_notes_are_ignored() {
+    fn records_round_trip_and_invalid_records_are_ignored() {
         let dir = tempfile::tempdir().unwrap();
-        let notes = Notes::new(Arc::new(wharf_linux::Linux::new()), dir.path().to_owned());
+        let records = VolumeRecords::new(Arc::new(wharf_linux::Linux::new()), dir.path().to_owned());
         let disk = Disk { boot: "b".into(), sequence: 7 };
         let formatting = Formatting { fs: FsType::Ext4, uuid: "u".into(), disk };
-        let note = Note { formatting: Some(formatting), ..Note::new("pvc-1") };
-        assert_eq!(notes.read(ID).unwrap(), None);
-        assert!(notes.write(ID, &note).unwrap());
-        assert_eq!(notes.read(ID).unwrap(), Some(note));
-        assert_eq!(notes.other_of("pvc-1", ID).unwrap(), None);
-        assert_eq!(notes.other_of("pvc-1", "else").unwrap().as_deref(), Some(ID));
-        notes.remove(ID).unwrap();
-        notes.remove(ID).unwrap();
-        assert_eq!(notes.read(ID).unwrap(), None);
+        let record = VolumeRecord { formatting: Some(formatting), ..VolumeRecord::new("pvc-1") };
+        assert_eq!(records.read(ID).unwrap(), None);
+        assert!(records.write(ID, &record).unwrap());
+        assert_eq!(records.read(ID).unwrap(), Some(record));
+        assert_eq!(records.other_volume_named("pvc-1", ID).unwrap(), None);
+        assert_eq!(records.other_volume_named("pvc-1", "else").unwrap().as_deref(), Some(ID));
+        records.remove(ID).unwrap();
+        records.remove(ID).unwrap();
+        assert_eq!(records.read(ID).unwrap(), None);
 
-        // Ids cannot escape the directory, and invalid notes are not misread.
-        assert!(!notes.write("../x", &Note::new("n")).unwrap());
-        assert_eq!(notes.read("../x").unwrap(), None);
+        // Ids cannot escape the directory, and invalid records are not misread.
+        assert!(!records.write("../x", &VolumeRecord::new("n")).unwrap());
+        assert_eq!(records.read("../x").unwrap(), None);
         for text in ["", "{}", r#"{"version":2,"name":"n"}"#] {
             std::fs::write(dir.path().join(format!("{ID}.json")), text).unwrap();
-            assert_eq!(notes.read(ID).unwrap(), None, "{text}");
+            assert_eq!(records.read(ID).unwrap(), None, "{text}");
         }
     }
 }
