@@ -308,7 +308,7 @@ impl Pods {
                     && versions::references(&pod_state.pod).contains(&reference);
                 for known in pod_state.containers.values_mut().filter(|_| concerned) {
                     if let Some(start_failure) = &mut known.start_failure {
-                        start_failure.again = now();
+                        start_failure.retry_at = now();
                     }
                 }
                 concerned

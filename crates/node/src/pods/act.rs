@@ -158,9 +158,9 @@ impl Pods {
                 Err(NoStart::Retry(reason, message)) => {
                     let count = known.start_failure.as_ref().map_or(0, |start_failure| start_failure.count);
                     let pause = Duration::from_secs(1 << count.min(6)).min(MAX_START_RETRY);
-                    let (message, again) = (message.clone(), at.plus(pause));
+                    let (message, retry_at) = (message.clone(), at.plus(pause));
                     known.start_failure =
-                        Some(StartFailure { reason, message, again, count: count.saturating_add(1) });
+                        Some(StartFailure { reason, message, retry_at, count: count.saturating_add(1) });
                 }
             }
             // The previous attempt's log is kept for `kubectl logs --previous`; older ones cannot be requested.

@@ -222,7 +222,9 @@ fn start_next_attempt(observed: &ContainerView, crash_backoff: CrashBackoff, now
         let left = u64::try_from(until.0.saturating_sub(now.0)).ok().filter(|left| *left > 0);
         left.map(Duration::from_millis)
     };
-    if let Some(pause) = observed.start_failure.as_ref().and_then(|start_failure| left(start_failure.again)) {
+    if let Some(pause) =
+        observed.start_failure.as_ref().and_then(|start_failure| left(start_failure.retry_at))
+    {
         return Begin::After(pause);
     }
     if let RunState::Ended(ended) = &observed.run_state

@@ -173,7 +173,7 @@ pub(super) struct StartFailure {
     pub(super) reason: &'static str,
     pub(super) message: String,
     /// Time of the next attempt.
-    pub(super) again: Time,
+    pub(super) retry_at: Time,
     /// Number of consecutive failures.
     pub(super) count: u32,
 }

@@ -218,13 +218,13 @@ impl<'a> Simulation<'a> {
         let target = class(status.map(|status| &status.target_volume_attributes_class_name));
         let mut state = self.state.clone();
         if self.bug == Bug::NoBegin {
-            state.expansion.begun = self.claim.requested_storage();
+            state.expansion.in_progress = self.claim.requested_storage();
         }
         let mut claim = self.claim.clone();
-        let begun = state.expansion.begun;
+        let in_progress = state.expansion.in_progress;
         if self.bug == Bug::InfeasibleUnmarked
-            && begun == claim.requested_storage()
-            && begun == claim.status.allocated_resources.storage
+            && in_progress == claim.requested_storage()
+            && in_progress == claim.status.allocated_resources.storage
         {
             claim.status.allocated_resource_statuses.storage = Some(ResizeStatus::ControllerResizeInProgress);
         }
@@ -321,7 +321,7 @@ impl<'a> Simulation<'a> {
             failure.class = Some(ErrorClass::Final);
         }
         let Snapshot { claim, pod_use, state, .. } = &mut inputs;
-        let pause = |_: &Failure, failures: u32| Duration::from_secs(1 << failures.min(8));
+        let backoff = |_: &Failure, failures: u32| Duration::from_secs(1 << failures.min(8));
         match (call, response) {
             (Call::Expand(_), Ok(expanded)) => state.expansion.succeeded(expanded.unwrap()),
             (Call::Modify(class), Ok(_)) => state.modification.succeeded(class),
@@ -329,12 +329,12 @@ impl<'a> Simulation<'a> {
                 self.pods_watched |= failure.is_in_use();
                 let requested = claim.requested_storage().unwrap();
                 let request = ExpandRequest { requested, size: *size, pod_use: *pod_use };
-                state.expansion.failed(request, failure, self.now, pause);
+                state.expansion.failed(request, failure, self.now, backoff);
             }
             (Call::Modify(class), Err(failure)) => {
                 let requested = claim.spec.volume_attributes_class_name.clone();
                 let request = ModifyRequest { requested, target: class.clone() };
-                state.modification.failed(request, failure, self.now, pause);
+                state.modification.failed(request, failure, self.now, backoff);
             }
         }
         self.state = inputs.state;

@@ -36,7 +36,11 @@ impl StreamLimiter {
     }
 
     /// Waits for a permit. Only authorized callers may wait here, or others could block them.
-    pub(super) async fn acquire(&self, method: &'static str, started: Instant) -> Result<StreamPermit, Status> {
+    pub(super) async fn acquire(
+        &self,
+        method: &'static str,
+        started: Instant,
+    ) -> Result<StreamPermit, Status> {
         let waited = timeout(self.remaining(started), Arc::clone(&self.slots).acquire_owned()).await;
         match waited {
             Ok(Ok(slot)) => Ok(StreamPermit { slot, method, started, limiter: self.clone() }),

@@ -238,13 +238,13 @@ fn crash_loop_backs_off_and_records_one_event() {
     assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(true)])), "wait 9");
     // A container in backoff does not block others.
     assert_eq!(done(view(json!({}), VolumesState::Mounted, &[crashed(true), main_("b")])), "start b 0");
-    let start_failure = |again: i64| {
-        let again = Time(NOW.0 + again);
+    let start_failure = |delay: i64| {
+        let retry_at = Time(NOW.0 + delay);
         main_("a").with(|observed| {
             observed.start_failure = Some(StartFailure {
                 reason: "CreateContainerConfigError",
                 message: "no".into(),
-                again,
+                retry_at,
                 count: 1,
             });
         })

@@ -121,7 +121,7 @@ fn container_states_match_kubelet() {
             observed.start_failure = Some(StartFailure {
                 reason: "CreateContainerConfigError",
                 message: "secret \"s\" not found".into(),
-                again: NOW,
+                retry_at: NOW,
                 count: 1,
             });
         })

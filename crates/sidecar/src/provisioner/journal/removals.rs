@@ -178,8 +178,8 @@ mod tests {
         }
         removals.expedite(start);
         assert!(!removals.is_idle(start));
-        let begun = std::iter::from_fn(|| removals.next(start)).count();
-        assert_eq!((begun, removals.due()), (MAX_CONCURRENT, None));
+        let taken = std::iter::from_fn(|| removals.next(start)).count();
+        assert_eq!((taken, removals.due()), (MAX_CONCURRENT, None));
         removals.ended("0", RemoveOutcome::Deleted, start);
         assert_eq!(removals.due(), Some(start));
     }
