@@ -156,7 +156,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     start_controllers(&cluster, &node, &health_registry, &mut controllers);
     let agent = NodeAgent {
         cluster: cluster.with_user(in_process_client(&api, &Identity::Node(node.clone()))),
-        wide: Some(cluster.clone()),
+        privileged_client: Some(cluster.clone()),
         name: node,
         root: data_dir.kubelet_root(),
         runtime,
