@@ -20,8 +20,8 @@ use crate::metrics::Metrics;
 pub(super) struct Service {
     pub(super) cluster: Cluster,
     pub(super) driver: Client,
-    /// The driver's name, once it is ready.
-    pub(super) name: watch::Receiver<Option<String>>,
+    /// The driver's name, once the driver is ready.
+    pub(super) driver_name: watch::Receiver<Option<String>>,
     pub(super) audience: Option<String>,
     /// Maximum duration of a stream.
     pub(super) max_duration: Duration,
@@ -110,14 +110,14 @@ fn blocks(blocks: Vec<v1::BlockMetadata>) -> Vec<api::BlockMetadata> {
 }
 
 impl Service {
-    /// The snapshot to request from the driver, or the error for the caller.
+    /// Resolves the request to a snapshot handle. Logs and counts refused requests.
     async fn resolve_request(
         &self,
         request: MetadataRequest,
         started: Instant,
     ) -> Result<ResolvedSnapshot, Status> {
-        let found = self.resolve(request).await;
-        found.map_err(|refusal| {
+        let resolved = self.resolve(request).await;
+        resolved.map_err(|refusal| {
             let status = Status::from(refusal);
             tracing::info!(code = ?status.code(), error = status.message(), "refused request");
             self.metrics.record_call(
@@ -131,7 +131,7 @@ impl Service {
 
     async fn resolve(&self, request: MetadataRequest) -> Result<ResolvedSnapshot, Refusal> {
         let request = request.validate()?;
-        let name = self.name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
-        resolve(&self.cluster, &name, self.audience.as_deref(), &request).await
+        let driver_name = self.driver_name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
+        resolve(&self.cluster, &driver_name, self.audience.as_deref(), &request).await
     }
 }
