@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let row = Value::from((ATTACHMENT.row)(&valid(), Time(0)));
         assert_eq!(row, json!(["csi-1", "d.example.com", "pv1", "n1", false, "<unknown>"]));
         assert_eq!(ATTACHMENT.columns[1].format, "name");

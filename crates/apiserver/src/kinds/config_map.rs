@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         assert_eq!(Value::from((CONFIG_MAP.row)(&valid(), Time(0))), json!(["m", 2, "<unknown>"]));
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn unset_fields_get_defaults() {
         let mut driver = json!({"metadata": {"name": "d"}});
         (CSI_DRIVER.default)(&mut driver);
         assert_eq!(
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let driver = json!({
             "metadata": {"name": "d", "creationTimestamp": "1970-01-01T00:00:00Z"},
             "spec": {

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         assert_eq!(Value::from((CSI_NODE.row)(&valid(), Time(0))), json!(["n1", 1, "<unknown>"]));
     }
 }

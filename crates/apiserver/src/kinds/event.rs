@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let expected = json!([
             "5s",
             "Normal",

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let ready = with(
             &snapshot(),
             &json!({

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults() {
+    fn unset_fields_get_defaults() {
         let mut class = valid();
         (STORAGE_CLASS.default)(&mut class);
         assert_eq!(class["reclaimPolicy"], "Delete");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn table_rows() {
+    fn table_rows_match_upstream() {
         let mut class = valid();
         class["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z".into();
         class["metadata"]["annotations"] = json!({"storageclass.kubernetes.io/is-default-class": "true"});

@@ -281,7 +281,7 @@ fn expansion_requires_bound_claim_and_class_support() {
 }
 
 #[test]
-fn table_rows() {
+fn table_rows_match_upstream() {
     let row = |claim: &Value| Value::from((CLAIM.row)(claim, Time(10_000)));
     assert_eq!(row(&valid()), json!(["c", "", "", "", "", "fast", "<unset>", "<unknown>", "<unset>"]));
     let mut claim = with(

@@ -224,7 +224,7 @@ fn create_adds_protection_finalizer_once() {
 }
 
 #[test]
-fn table_rows() {
+fn table_rows_match_upstream() {
     let volume = with(
         &valid(),
         &json!({
