@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn codes() {
+    fn errno_maps_to_backend_error() {
         const ENOSPC: i32 = 28;
         const EDQUOT: i32 = 122;
         const EFBIG: i32 = 27;

@@ -345,7 +345,7 @@ fn copied(of: &Claim) -> Text {
 }
 
 #[test]
-fn quantities() {
+fn quantities_are_parsed_to_bytes() {
     let read = ["1048576", "1Ki", "3Mi", "1Gi", "1M", ""].map(bytes);
     assert_eq!(read, [Some(MIB), Some(1024), Some(3 * MIB), Some(MOST_BYTES), None, None]);
 }
