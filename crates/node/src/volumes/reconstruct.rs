@@ -193,7 +193,7 @@ impl Scan {
             match self.published(published, persistent) {
                 Verdict::Identified(data) => found.add_published(published, &data),
                 Verdict::Leftover => found.leftovers.push(published.path.clone()),
-                Verdict::UnidentifiedMount(reason) => {
+                Verdict::Unidentified(reason) => {
                     found.unidentified.push(UnidentifiedMount {
                         path: published.path.clone(),
                         pod: Some(published.pod.clone()),
@@ -211,7 +211,7 @@ impl Scan {
                     }
                 }
                 Verdict::Leftover => found.leftovers.push(stage.path.clone()),
-                Verdict::UnidentifiedMount(reason) => {
+                Verdict::Unidentified(reason) => {
                     found.unidentified.push(UnidentifiedMount { path: stage.path.clone(), pod: None, reason })
                 }
             }
@@ -240,7 +240,7 @@ impl Scan {
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.all => Verdict::Leftover,
             (None, mounted, problem) => {
-                Verdict::UnidentifiedMount(reason(mounted.is_some(), problem, persistent.all))
+                Verdict::Unidentified(reason(mounted.is_some(), problem, persistent.all))
             }
         }
     }
@@ -264,7 +264,7 @@ impl Scan {
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.all => Verdict::Leftover,
             (None, mounted, problem) => {
-                Verdict::UnidentifiedMount(reason(mounted.is_some(), problem, persistent.all))
+                Verdict::Unidentified(reason(mounted.is_some(), problem, persistent.all))
             }
         }
     }
@@ -273,7 +273,7 @@ impl Scan {
 enum Verdict {
     Identified(Data),
     Leftover,
-    UnidentifiedMount(String),
+    Unidentified(String),
 }
 
 fn reason(mounted: bool, problem: Option<&Unreadable>, stats_target: bool) -> String {
