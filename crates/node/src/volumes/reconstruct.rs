@@ -276,11 +276,11 @@ enum Verdict {
     Unidentified(String),
 }
 
-fn reason(mounted: bool, problem: Option<&Unreadable>, stats_target: bool) -> String {
+fn reason(mounted: bool, problem: Option<&Unreadable>, all_volumes_known: bool) -> String {
     let state = if mounted { "something is mounted" } else { "a volume may be mounted" };
     let record =
         problem.map_or("vol_data.json is missing".to_owned(), |error| format!("vol_data.json: {error}"));
-    let way = match stats_target {
+    let way = match all_volumes_known {
         true => "no PersistentVolume matches: unmount it, or restore vol_data.json",
         false => "PersistentVolumes that could identify it cannot be read now",
     };
