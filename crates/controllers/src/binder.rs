@@ -7,8 +7,8 @@
 //!   for a resync.
 //! - When a volume becomes available, only as many pending claims are enqueued as can be bound. Claims that are
 //!   reconciled in parallel choose different volumes.
-//! - The binder provisions and deletes nothing: an annotation assigns a claim to its provisioner, and the phase Released
-//!   lets external deleters delete a volume. The binder reads from the API server before it marks a claim lost or
+//! - The binder provisions and deletes nothing: an annotation assigns a claim to its provisioner, and the phase
+//!   Released lets external deleters delete a volume. The binder reads from the API server before it marks a claim lost or
 //!   a volume released.
 //!
 //! Start reading at `view` (inputs), then `decide` (rules). `wake` maps changes to work items, `offers` decides which

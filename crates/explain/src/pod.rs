@@ -26,8 +26,8 @@ pub(crate) fn steps(facts: &Facts, now: Time) -> Vec<Step> {
     let changes = facts.claims.iter().flat_map(|claim| changes::steps(claim, facts));
     if node.is_empty() {
         let waiting_for = claim::responsible_scheduler(pod);
-        // The scheduler waits for all claims, except for those that wait for the scheduler. The scheduler's last error may be
-        // older than the claims' state.
+        // The scheduler waits for all claims, except for those that wait for the scheduler. The scheduler's last error
+        // may be older than the claims' state.
         let waits_for_scheduler =
             |step: &Step| step.waiting_for == claim::SCHEDULER || step.waiting_for == waiting_for;
         let (delayed, mut steps): (Vec<Step>, _) = claims.partition(waits_for_scheduler);

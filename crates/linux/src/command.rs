@@ -1,5 +1,5 @@
-//! Runs programs with a deadline, only `PATH` and `LC_ALL` in the environment, and no standard input. A program is killed
-//! when this process exits. Errors contain the end of the program's output.
+//! Runs programs with a deadline, only `PATH` and `LC_ALL` in the environment, and no standard input. A program is
+//! killed when this process exits. Errors contain the end of the program's output.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -57,8 +57,8 @@ impl ProgramOutput {
 }
 
 impl<'a> Command<'a> {
-    /// A command that runs `program` for `object`, a device or mount point. The object appears only in errors; it is not
-    /// passed as an argument.
+    /// A command that runs `program` for `object`, a device or mount point. The object appears only in errors; it is
+    /// not passed as an argument.
     pub(crate) fn new(program: &'a str, object: &'a Path, deadline: Duration) -> Self {
         Self { program, object, deadline, arguments: Vec::new() }
     }

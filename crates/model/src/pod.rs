@@ -1,7 +1,7 @@
 //! Pod: its claims, scheduling constraints, containers and volumes.
 //!
-//! A slim view has only what components that manage volumes read: the pod's claims, its node and its phase. Pods without
-//! claims are not cached: a cluster has many pods, and most of them use no claim.
+//! A slim view has only what components that manage volumes read: the pod's claims, its node and its phase. Pods
+//! without claims are not cached: a cluster has many pods, and most of them use no claim.
 
 use std::collections::BTreeMap;
 

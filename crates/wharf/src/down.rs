@@ -95,8 +95,8 @@ fn running_process(data_dir: &DataDir) -> anyhow::Result<Option<Pid>> {
     Ok(Some(pid.with_context(|| format!("{} does not contain a process ID", file.display()))?))
 }
 
-/// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Mounts are checked too, because
-/// not all drivers attach volumes.
+/// Deletes all pods, and waits until they are gone and no volume is attached or mounted. Mounts are checked too,
+/// because not all drivers attach volumes.
 async fn drain(cluster: &Cluster, data_dir: &DataDir, limit: Duration) -> anyhow::Result<()> {
     let pods = cluster.store::<Pod>(WatchOptions::default());
     let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());

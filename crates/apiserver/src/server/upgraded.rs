@@ -6,8 +6,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Extension of each request that arrives over a socket, for handlers that upgrade the connection. An upgraded connection
-/// keeps its connection slot, and the server notifies it on shutdown and waits for it.
+/// Extension of each request that arrives over a socket, for handlers that upgrade the connection. An upgraded
+/// connection keeps its connection slot, and the server notifies it on shutdown and waits for it.
 #[derive(Clone)]
 pub(crate) struct UpgradedConnection {
     pub(crate) stop: CancellationToken,

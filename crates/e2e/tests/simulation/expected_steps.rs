@@ -1,8 +1,8 @@
-//! The pending step of each object, derived from the objects alone: which component has to act next. `wharf explain` must
-//! name the same component.
+//! The pending step of each object, derived from the objects alone: which component has to act next. `wharf explain`
+//! must name the same component.
 //!
-//! These rules are written independently of `wharf explain`, so that a mistake in its rules is detected here. They cover
-//! only what occurs in this cluster: one driver, which attaches and stages, and no statically provisioned volumes.
+//! These rules are written independently of `wharf explain`, so that a mistake in its rules is detected here. They
+//! cover only what occurs in this cluster: one driver, which attaches and stages, and no statically provisioned volumes.
 
 use wharf_explain::Step;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};

@@ -1,6 +1,6 @@
-//! The node's records of volumes, which must survive a restart. A record contains the volume's name, by which its device
-//! is found, and a format in progress. One small file per volume, written before the volume is used and removed when
-//! it is unstaged.
+//! The node's records of volumes, which must survive a restart. A record contains the volume's name, by which its
+//! device is found, and a format in progress. There is one small file per volume, written before the volume is used and
+//! removed when it is unstaged.
 //!
 //! A record that cannot be parsed is ignored: without one, a volume is found by its mounts, and a device is formatted
 //! only if it reads as zeroes.

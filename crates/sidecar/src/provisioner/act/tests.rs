@@ -46,7 +46,7 @@ async fn save_stops_when_pv_is_rejected_and_retries_other_errors() {
     }
 }
 
-/// If the claim was deleted or changed and the watch has not reported it yet, the next attempt must wait for the backoff.
+/// If the claim was deleted or changed and the watch has not reported it yet, the next attempt waits for the backoff.
 #[tokio::test]
 async fn competing_for_changed_claim_backs_off() {
     for response in [refused(404, "NotFound"), (200, json!({"metadata": {"resourceVersion": "8"}}))] {

@@ -285,12 +285,9 @@ fn failed_expansion_is_reported_and_backs_off() {
     let state = |class, code, reported, failed_finally| {
         let mut failed = failed("10Gi", "10Gi", PodUse::Unknown, failure(class, code));
         failed.as_mut().unwrap().reported = reported;
-        expanding(ExpansionState {
-            in_progress: Some(size("10Gi")),
-            failed_finally,
-            failed,
-            ..ExpansionState::default()
-        })
+        let in_progress = Some(size("10Gi"));
+        let started = ExpansionState { in_progress, failed_finally, ..ExpansionState::default() };
+        expanding(ExpansionState { failed, ..started })
     };
     let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
     use ErrorClass::{Final, Infeasible, StillRunning};
@@ -346,13 +343,8 @@ fn expansion_of_volume_in_use_waits_for_pods() {
         let mut failed = failed("10Gi", "10Gi", pod_use, failure(ErrorClass::Final, code));
         failed.as_mut().unwrap().reported = true;
         let in_progress = Some(size("10Gi"));
-        expanding(ExpansionState {
-            in_progress,
-            failed_finally: true,
-            failed,
-            in_use_reported,
-            ..ExpansionState::default()
-        })
+        let started = ExpansionState { in_progress, failed_finally: true, ..ExpansionState::default() };
+        expanding(ExpansionState { failed, in_use_reported, ..started })
     };
     let again = ResizeStep::Expand { size: size("10Gi") };
     let paused = waiting(WaitReason::Backoff(LATER), IN_FORCE);
@@ -479,13 +471,8 @@ fn failed_modification_is_reported_and_backs_off() {
     let state = |class, code, reported| {
         let mut failed = refused("gold", "gold", failure(class, code));
         failed.as_mut().unwrap().reported = reported;
-        let call_ended = class != StillRunning;
-        modifying(ModificationState {
-            in_progress: Some("gold".into()),
-            call_ended,
-            failed,
-            ..ModificationState::default()
-        })
+        let (in_progress, call_ended) = (Some("gold".into()), class != StillRunning);
+        modifying(ModificationState { in_progress, call_ended, failed, ..ModificationState::default() })
     };
     let paused = waiting(LARGE_ENOUGH, WaitReason::Backoff(LATER));
     let in_progress = on_way("gold", "InProgress");
@@ -566,9 +553,9 @@ fn missing_class_is_reported_once() {
 /// `explain` and the log print reasons.
 #[test]
 fn wait_reasons_are_readable() {
-    let pause = NOW.plus(Duration::from_secs(1));
+    let until = NOW.plus(Duration::from_secs(1));
     for (reason, text) in [
-        (WaitReason::Backoff(pause), "retrying at 1970-01-01T00:01:41Z"),
+        (WaitReason::Backoff(until), "retrying at 1970-01-01T00:01:41Z"),
         (WaitReason::ClassMissing("gold".into()), "VolumeAttributesClass \"gold\" does not exist"),
         (LARGE_ENOUGH, "LargeEnough"),
     ] {
