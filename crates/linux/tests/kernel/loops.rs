@@ -10,7 +10,7 @@ use wharf_linux::{
     BlockDevices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _, PathBeneath,
 };
 
-use crate::bench::{ALL, Bench, MIB};
+use crate::bench::{ALL_FS_TYPES, Bench, MIB};
 
 fn labelled(label: &str) -> LoopOptions {
     LoopOptions { read_only: false, label: label.to_owned() }
@@ -19,7 +19,7 @@ fn labelled(label: &str) -> LoopOptions {
 #[test]
 fn device_is_identified_by_its_backing_file_on_every_file_system() {
     let bench = Bench::new();
-    let mut pools: Vec<_> = ALL.map(|fs| bench.pool(fs)).to_vec();
+    let mut pools: Vec<_> = ALL_FS_TYPES.map(|fs| bench.pool(fs)).to_vec();
     pools.push(bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]));
     for pool in pools {
         let image = PathBeneath::new(&pool, Path::new("image"));

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use wharf_linux::{BlockDevices as _, Error, FsType, MountRequest, Mounts as _, PathKind};
 
-use crate::bench::{ALL, Bench};
+use crate::bench::{ALL_FS_TYPES, Bench};
 
 #[test]
 fn mounted_device_is_in_the_table_with_its_number_and_options() {
     let bench = Bench::new();
-    for fs in ALL {
+    for fs in ALL_FS_TYPES {
         let device = bench.formatted(&format!("{fs}.img"), fs);
         let target = bench.mount_with(device.to_str().unwrap(), fs.as_str(), fs.as_str(), &["noatime,nodev"]);
         let table = bench.linux.mount_table().unwrap();
