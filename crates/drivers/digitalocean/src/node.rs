@@ -24,7 +24,7 @@ use wharf_linux::Kernel;
 use self::device::{Assessment, DevicePaths, Observed, assess};
 use self::records::{Disk, Formatting, VolumeRecord, VolumeRecords};
 #[cfg(feature = "fuzzing")]
-pub use self::records::{record_file, rewrite_record};
+pub use self::records::{record_file, rewrite_volume_record};
 use self::watch::Watch;
 use crate::names::{PublishKeys, never_formats};
 use crate::size;

@@ -137,7 +137,7 @@ pub fn record_file(id: &str) -> Option<String> {
 
 /// Reads a record and writes it again, for the fuzz targets.
 #[cfg(feature = "fuzzing")]
-pub fn rewrite_record(text: &[u8]) -> Option<Vec<u8>> {
+pub fn rewrite_volume_record(text: &[u8]) -> Option<Vec<u8>> {
     parse_record("record.json", text).and_then(|record| serde_json::to_vec(&record).ok())
 }
 
